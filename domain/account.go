@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// An account owns every other resource. Its operator creates and suspends it.
+// An account owns every other resource. The operator creates and suspends it.
 //
 //	(none) --CreateAccount--> READY
 //	READY  --UpdateAccount--> READY
-//	READY  --SuspendAccount--> READY, suspendState set: jobs pause, inference answers 412
+//	READY  --SuspendAccount--> READY, suspendState set: jobs pause, inference returns 412
 //	READY  --RestoreAccount--> READY, UNSUSPENDED: jobs continue
 var Accounts = NewKind("accounts", map[string]Event[Account]{
 	"account.created.v1":   AccountCreated{},
@@ -18,8 +18,8 @@ var Accounts = NewKind("accounts", map[string]Event[Account]{
 	"account.restored.v1":  AccountRestored{},
 })
 
-// MaxEmail is how many characters an e-mail address may have: what fits into a
-// path of SMTP (RFC 5321, 4.5.3.1.3) without its brackets.
+// MaxEmail is the maximum length of an e-mail address in characters: what fits into an SMTP path
+// (RFC 5321, 4.5.3.1.3) without its brackets.
 const MaxEmail = 254
 
 // Account types and states.
@@ -29,10 +29,11 @@ const (
 	Unsuspended  = "UNSUSPENDED"
 )
 
-// SuspendStates are the reasons for which an account may be suspended.
-var SuspendStates = []string{"FAILED_PAYMENTS", "CREDIT_DEPLETED", "MONTHLY_SPEND_LIMIT_EXCEEDED", "BLOCKED_BY_ABUSE_RULE"}
+// SuspendStates are the values of suspendState of a suspended account.
+var SuspendStates = []string{"FAILED_PAYMENTS", "CREDIT_DEPLETED", "MONTHLY_SPEND_LIMIT_EXCEEDED",
+	"BLOCKED_BY_ABUSE_RULE"}
 
-// AccountSpec is what the operator sets.
+// AccountSpec holds the fields that the operator sets.
 type AccountSpec struct {
 	Email       string `json:"email"`
 	DisplayName string `json:"displayName"`
@@ -45,11 +46,11 @@ type Account struct {
 	State        string    `json:"state"`
 	SuspendState string    `json:"suspendState"`
 	Status       Status    `json:"status"`
-	FirstKey     *FirstKey `json:"firstKey,omitempty"` // that it was created with; nil for accounts of earlier versions
+	FirstKey     *FirstKey `json:"firstKey,omitempty"` // nil for accounts that earlier versions created
 }
 
-// A FirstKey is the key of an account's admin, as the account's creation holds
-// it: an account is never without one. The key itself is created next.
+// A FirstKey is the admin key that CreateAccount records with the account, so that no account
+// exists without a key. The API key itself is created right after the account.
 type FirstKey struct {
 	ID  string        `json:"id"`
 	Key APIKeyCreated `json:"key"`
@@ -58,10 +59,10 @@ type FirstKey struct {
 // Exists implements State.
 func (a Account) Exists() bool { return a.State != "" }
 
-// Stage implements Staged.
-func (a Account) Stage() string { return a.State }
+// StateName implements StateNamer.
+func (a Account) StateName() string { return a.State }
 
-// Suspended reports whether the account may not start work or ask models.
+// Suspended reports whether the account must not start work or call models.
 func (a Account) Suspended() bool { return a.SuspendState != Unsuspended }
 
 type AccountCreated struct {
@@ -70,7 +71,8 @@ type AccountCreated struct {
 }
 
 func (e AccountCreated) Evolve(a *Account) {
-	*a = Account{AccountSpec: e.AccountSpec, State: AccountReady, SuspendState: Unsuspended, Status: StatusOf(nil), FirstKey: e.FirstKey}
+	*a = Account{AccountSpec: e.AccountSpec, State: AccountReady, SuspendState: Unsuspended, Status: StatusOf(nil),
+		FirstKey: e.FirstKey}
 }
 
 type AccountUpdated struct{ AccountSpec }
@@ -90,7 +92,7 @@ type AccountRestored struct{}
 
 func (AccountRestored) Evolve(a *Account) { a.SuspendState, a.Status = Unsuspended, StatusOf(nil) }
 
-// CreateAccount makes an account, and says what its first key is.
+// CreateAccount creates an account and records its first API key.
 type CreateAccount struct {
 	AccountSpec
 	FirstKey *FirstKey `json:",omitempty"`
@@ -98,18 +100,18 @@ type CreateAccount struct {
 
 func (c CreateAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 	if a.Exists() {
-		return nil, exists("an account")
+		return nil, alreadyExists("an account")
 	}
 	return AccountCreated(c), c.check()
 }
 
-// UpdateAccount replaces what the operator sets.
+// UpdateAccount replaces the fields that the operator sets.
 type UpdateAccount struct{ AccountSpec }
 
 func (c UpdateAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 	switch {
 	case !a.Exists():
-		return nil, gone("account")
+		return nil, notFound("account")
 	case a.AccountSpec == c.AccountSpec:
 		return nil, nil
 	}
@@ -128,7 +130,7 @@ func (c SuspendAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 	v.Require(len([]rune(c.Reason)) <= MaxDescription, "reason", "must have at most %d characters", MaxDescription)
 	switch err := v.Err(); {
 	case !a.Exists():
-		return nil, gone("account")
+		return nil, notFound("account")
 	case err != nil:
 		return nil, err
 	case a.SuspendState == c.SuspendState:
@@ -137,13 +139,13 @@ func (c SuspendAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 	return AccountSuspended(c), nil
 }
 
-// RestoreAccount lifts a suspension.
+// RestoreAccount ends the suspension of an account.
 type RestoreAccount struct{}
 
 func (RestoreAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 	switch {
 	case !a.Exists():
-		return nil, gone("account")
+		return nil, notFound("account")
 	case !a.Suspended():
 		return nil, nil
 	}

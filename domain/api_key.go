@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// An API key lets a program act for an account. Only a keyed hash of it is
-// known here; the key itself is shown once, by who made it.
+// An API key authenticates a program as a member of an account. Only a keyed hash of it is stored;
+// the text of the key is returned once, when it is created.
 //
 //	(none) --CreateAPIKey--> live --DeleteAPIKey--> (none)
-//	live, past its expireTime: answers "expired" until it is deleted
+//	live, past its expireTime: requests are refused as "expired" until it is deleted
 var APIKeys = NewKind("apiKeys", map[string]Event[APIKey]{
 	"apiKey.created.v1": APIKeyCreated{},
 	"apiKey.deleted.v1": APIKeyDeleted{},
 })
 
-// Roles of a key: what its holder may do.
+// Roles of an API key: what its holder is allowed to do.
 const (
 	RoleAdmin     = "admin"     // everything in the account
-	RoleUser      = "user"      // everything but keys and secrets
-	RoleInference = "inference" // ask models, list models
+	RoleUser      = "user"      // everything except API keys and secrets
+	RoleInference = "inference" // call models, list models
 	RoleReader    = "reader"    // read the account's events, also from NATS
 )
 
-// Roles are all of them.
+// Roles lists all roles.
 var Roles = []string{RoleAdmin, RoleUser, RoleInference, RoleReader}
 
-// APIKeySpec is what the caller sets.
+// APIKeySpec holds the fields that the caller sets.
 type APIKeySpec struct {
 	DisplayName string     `json:"displayName"`
 	Role        string     `json:"role"`
@@ -38,14 +38,14 @@ type APIKeySpec struct {
 type APIKey struct {
 	APIKeySpec
 	Hash      []byte `json:"hash"`   // HMAC-SHA-256 of the key
-	Prefix    string `json:"prefix"` // its first characters, to recognise it by
+	Prefix    string `json:"prefix"` // first characters of the key, by which users recognize it
 	CreatedBy string `json:"createdBy"`
 }
 
 // Exists implements State.
 func (k APIKey) Exists() bool { return k.Role != "" }
 
-// Expired reports whether the key's time is over.
+// Expired reports whether the key's expireTime has passed.
 func (k APIKey) Expired(now time.Time) bool { return k.ExpireTime != nil && !now.Before(*k.ExpireTime) }
 
 type APIKeyCreated struct {
@@ -74,7 +74,7 @@ func (c CreateAPIKey) Decide(k APIKey, now time.Time) (Event[APIKey], error) {
 	case k.Exists() && bytes.Equal(k.Hash, c.Hash):
 		return nil, nil
 	case k.Exists():
-		return nil, exists("an API key")
+		return nil, alreadyExists("an API key")
 	}
 	var v Violations
 	checkText(&v, c.DisplayName, "")
@@ -92,7 +92,7 @@ type DeleteAPIKey struct{}
 
 func (DeleteAPIKey) Decide(k APIKey, _ time.Time) (Event[APIKey], error) {
 	if !k.Exists() {
-		return nil, gone("API key")
+		return nil, notFound("API key")
 	}
 	return APIKeyDeleted{}, nil
 }

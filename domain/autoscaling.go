@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// AutoscalingPolicy says when replicas are added and removed. Windows are
-// durations such as "30s"; what is absent has the default below.
+// AutoscalingPolicy configures when replicas are added and removed. Windows are durations such as
+// "30s". DeploymentSpec.Scaling fills in absent fields with the Default constants.
 type AutoscalingPolicy struct {
 	ScaleUpWindow     string             `json:"scaleUpWindow,omitempty" query:"duration"`
 	ScaleDownWindow   string             `json:"scaleDownWindow,omitempty" query:"duration"`
@@ -17,8 +17,8 @@ type AutoscalingPolicy struct {
 	LoadTargets       map[string]float64 `json:"loadTargets,omitempty"`
 }
 
-// Defaults and limits of a policy. MinScaleToZeroWindow is what a server may
-// lower.
+// Defaults and limits of an AutoscalingPolicy. The operator of a server can lower
+// MinScaleToZeroWindow.
 const (
 	DefaultScaleUpWindow     = 30 * time.Second
 	DefaultScaleDownWindow   = 10 * time.Minute
@@ -29,8 +29,8 @@ const (
 	maxLoadTarget            = 1e12
 )
 
-// The keys of AutoscalingPolicy.LoadTargets. CapacityTarget is the fraction of
-// a replica's slots that should be busy; the others are per replica.
+// The keys of AutoscalingPolicy.LoadTargets. CapacityTarget is the fraction of a replica's slots
+// that should be busy. The other targets are rates or numbers of requests per replica.
 const (
 	CapacityTarget     = "default"
 	TokensTarget       = "tokens_generated_per_second"
@@ -39,35 +39,35 @@ const (
 	ConcurrentTarget   = "concurrent_requests"
 )
 
-// LoadTargets are the keys of AutoscalingPolicy.LoadTargets, in the order in
-// which they are looked at.
+// LoadTargets lists the keys of AutoscalingPolicy.LoadTargets, in order of evaluation.
 var LoadTargets = []string{CapacityTarget, TokensTarget, PromptTokensTarget, RequestsTarget, ConcurrentTarget}
 
-// Scaling is what load may do to a deployment's replicas.
+// Scaling holds the bounds, windows and targets by which load scales a deployment.
 type Scaling struct {
 	Min, Max       int
-	Up, Down, Zero time.Duration // windows
+	Up, Down, Zero time.Duration // scaleUpWindow, scaleDownWindow, scaleToZeroWindow
 	Targets        map[string]float64
 }
 
-// Scaling is the spec's policy with its defaults. A policy that names targets
-// has those alone; one that names none has a capacity target of 0.8.
+// Scaling returns the policy of the spec with its defaults. A policy without loadTargets has a
+// capacity target of 0.8.
 func (s DeploymentSpec) Scaling() Scaling {
 	var p AutoscalingPolicy
 	if s.AutoscalingPolicy != nil {
 		p = *s.AutoscalingPolicy
 	}
-	window := func(text string, otherwise time.Duration) time.Duration {
+	window := func(text string, fallback time.Duration) time.Duration {
 		if d, err := time.ParseDuration(text); err == nil {
 			return d
 		}
-		return otherwise
+		return fallback
 	}
 	targets := p.LoadTargets
 	if len(targets) == 0 {
 		targets = map[string]float64{CapacityTarget: DefaultCapacityTarget}
 	}
-	return Scaling{Min: s.MinReplicaCount, Max: s.maxReplicas(), Targets: targets, Up: window(p.ScaleUpWindow, DefaultScaleUpWindow),
+	return Scaling{Min: s.MinReplicaCount, Max: s.maxReplicas(), Targets: targets,
+		Up:   window(p.ScaleUpWindow, DefaultScaleUpWindow),
 		Down: window(p.ScaleDownWindow, DefaultScaleDownWindow), Zero: window(p.ScaleToZeroWindow, DefaultScaleToZeroWindow)}
 }
 
@@ -77,38 +77,47 @@ func (p *AutoscalingPolicy) check(v *Violations) {
 	}
 	window := func(field, text string) {
 		d, err := time.ParseDuration(text)
-		v.Require(text == "" || err == nil && d >= 0 && d <= MaxWindow, "autoscalingPolicy."+field, `must be a duration such as "30s", at most 3600s`)
+		v.Require(text == "" || err == nil && d >= 0 && d <= MaxWindow, "autoscalingPolicy."+field,
+			`must be a duration such as "30s", at most 3600s`)
 	}
 	window("scaleUpWindow", p.ScaleUpWindow)
 	window("scaleDownWindow", p.ScaleDownWindow)
 	window("scaleToZeroWindow", p.ScaleToZeroWindow)
 	for _, key := range slices.Sorted(maps.Keys(p.LoadTargets)) {
 		target := p.LoadTargets[key]
-		v.Require(slices.Contains(LoadTargets, key), "autoscalingPolicy.loadTargets", "keys must be %s", join(LoadTargets))
-		v.Require(target > 0 && target <= maxLoadTarget && (key != CapacityTarget || target <= 1), "autoscalingPolicy.loadTargets", "targets must be positive, and default at most 1")
+		v.Require(slices.Contains(LoadTargets, key), "autoscalingPolicy.loadTargets",
+			"has the key %.64q, but keys must be among %s", key, join(LoadTargets))
+		v.Require(target > 0 && target <= maxLoadTarget && (key != CapacityTarget || target <= 1),
+			"autoscalingPolicy.loadTargets",
+			"has the target %v for %.64q, but targets must be above 0 and at most 1e12, %s at most 1", target, key,
+			CapacityTarget)
 	}
 }
 
-// checkFloor requires that the window before zero is no shorter than a server
-// allows; 0 is MinScaleToZeroWindow.
+// checkFloor requires that scaleToZeroWindow is at least floor, the minimum of the server. A floor
+// of 0 stands for MinScaleToZeroWindow.
 func (p *AutoscalingPolicy) checkFloor(v *Violations, floor time.Duration) {
 	if p == nil || p.ScaleToZeroWindow == "" {
 		return
 	}
 	floor = cmp.Or(floor, MinScaleToZeroWindow)
 	d, err := time.ParseDuration(p.ScaleToZeroWindow)
-	v.Require(err != nil || d < 0 || d >= floor, "autoscalingPolicy.scaleToZeroWindow", "must be at least %s here", seconds(floor.String()))
+	v.Require(err != nil || d < 0 || d >= floor, "autoscalingPolicy.scaleToZeroWindow",
+		"must be at least %s on this server",
+		seconds(floor.String()))
 }
 
-// inSeconds is the policy with its windows as the interface writes them.
+// inSeconds returns the policy with its windows in seconds, as the API writes them.
 func (p *AutoscalingPolicy) inSeconds() *AutoscalingPolicy {
 	if p == nil {
 		return nil
 	}
-	return &AutoscalingPolicy{seconds(p.ScaleUpWindow), seconds(p.ScaleDownWindow), seconds(p.ScaleToZeroWindow), p.LoadTargets}
+	return &AutoscalingPolicy{seconds(p.ScaleUpWindow), seconds(p.ScaleDownWindow), seconds(p.ScaleToZeroWindow),
+		p.LoadTargets}
 }
 
-// seconds writes a duration the way the interface does: "600s".
+// seconds formats a duration in seconds, as the API does: "10m" becomes "600s". It returns text
+// that is not a duration unchanged.
 func seconds(text string) string {
 	d, err := time.ParseDuration(text)
 	if text == "" || err != nil {

@@ -1,6 +1,7 @@
 package domain_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -17,24 +18,23 @@ import (
 	"anneal/domain"
 )
 
-// catalogue holds one body of every stored name, and of every shape that such
-// a body ever had. Lines are only ever added: a body that was written once may
-// be in somebody's log, and must fold for ever.
+// catalogue is the file with a sample of every stored event, in every form that a version of anneal
+// wrote. Lines are never removed or changed, because logs may hold such events, which must fold.
 const catalogue = "catalogue.txt"
 
-// TestCatalogue writes down a sample of every fact with all its fields set,
-// and reads back every sample that was ever written down. With -update it adds
-// the samples that are new.
+// TestCatalogue compares a sample of every event, with all fields set, with the catalogue, and
+// folds every sample of the catalogue. With -update, the test adds new samples to the catalogue.
 func TestCatalogue(t *testing.T) {
 	path := filepath.Join("testdata", catalogue)
 	recorded, err := os.ReadFile(path)
 	if !*update {
-		require.NoError(t, err, "run the test with -update to make the file")
+		require.NoError(t, err, "run the test with -update to create the file")
 	}
 	lines := strings.Split(strings.TrimSpace(string(recorded)), "\n")
 	for sample := range samples(t) {
 		if line := sample.Type + " " + string(sample.Data); !slices.Contains(lines, line) {
-			require.True(t, *update, "%s is written in a way that %s does not know: when that is meant, and old bodies still mean the same, run the test with -update\n%s", sample.Type, path, line)
+			require.True(t, *update, "%s is encoded in a form that is not in %s: if the change is intended, and older forms "+
+				"still fold to the same state, run the test with -update\n%s", sample.Type, path, line)
 			lines = append(lines, line)
 		}
 	}
@@ -42,7 +42,7 @@ func TestCatalogue(t *testing.T) {
 	slices.SortStableFunc(lines, func(a, b string) int { return strings.Compare(nameOf(a), nameOf(b)) })
 	for _, line := range lines {
 		name, body, _ := strings.Cut(line, " ")
-		require.True(t, folds(t, domain.Record{Type: name, Data: json.RawMessage(body)}), "no kind knows %s any more", name)
+		require.True(t, folds(t, domain.Record{Type: name, Data: json.RawMessage(body)}), "no kind has the event %s", name)
 	}
 	golden(t, catalogue, strings.Join(lines, "\n")+"\n")
 }
@@ -52,7 +52,7 @@ func nameOf(line string) string {
 	return name
 }
 
-// samples yields a record of every fact of every kind.
+// samples yields a record of every event of every kind.
 func samples(t *testing.T) iter.Seq[domain.Record] {
 	return func(yield func(domain.Record) bool) {
 		for _, kind := range domain.Kinds {
@@ -75,7 +75,7 @@ func sampled(t *testing.T, kind domain.AnyKind, yield func(domain.Record) bool) 
 		again, err := kind.EncodeEvent(event)
 		require.NoError(t, err)
 		require.Equal(t, name, again.Type)
-		require.JSONEq(t, string(data), string(again.Data), "%s loses something on its way through the log", name)
+		require.JSONEq(t, string(data), string(again.Data), "%s changes when it is decoded and encoded", name)
 		if !yield(again) {
 			return false
 		}
@@ -83,7 +83,7 @@ func sampled(t *testing.T, kind domain.AnyKind, yield func(domain.Record) bool) 
 	return true
 }
 
-// folds reports whether some kind folds the record onto a resource that exists.
+// folds reports whether any kind can fold the record onto the state of an existing resource.
 func folds(t *testing.T, r domain.Record) bool {
 	for _, kind := range domain.Kinds {
 		for name := range kind.EventTypes() {
@@ -91,7 +91,7 @@ func folds(t *testing.T, r domain.Record) bool {
 				state := reflect.New(kind.StateType())
 				fill(state.Elem(), "", 1)
 				_, err := kind.FoldRecord(state.Elem().Interface(), r)
-				require.NoError(t, err, "a body that was once written no longer folds: %s %s", r.Type, r.Data)
+				require.NoError(t, err, "a stored event does not fold: %s %s", r.Type, r.Data)
 				return true
 			}
 		}
@@ -99,8 +99,12 @@ func folds(t *testing.T, r domain.Record) bool {
 	return false
 }
 
-// fill sets every field below v: text to its field's name, numbers to one after
-// the other, so that no field can be mistaken for another.
+// sampleText maps the JSON tag of a field that was renamed after its samples were written to the
+// text in the samples.
+var sampleText = map[string]string{"folder": "Folder"}
+
+// fill sets every field of v, also of nested values: text to the name of the field, and numbers to
+// n, n+1 and so on, so that all values differ. It returns the next number.
 func fill(v reflect.Value, name string, n int) int {
 	switch v.Type() {
 	case reflect.TypeFor[time.Time]():
@@ -126,7 +130,8 @@ func fill(v reflect.Value, name string, n int) int {
 		n = fill(v.Elem(), name, n)
 	case reflect.Struct:
 		for i := range v.NumField() {
-			n = fill(v.Field(i), v.Type().Field(i).Name, n)
+			field := v.Type().Field(i)
+			n = fill(v.Field(i), cmp.Or(sampleText[field.Tag.Get("json")], field.Name), n)
 		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))

@@ -2,37 +2,37 @@ package domain
 
 import "math/big"
 
-// Money is an amount in a currency. Nanos are billionths of a unit and never
-// have another sign than the units.
+// Money is an amount in a currency. Nanos are billionths of a unit and have the same sign as the
+// units.
 type Money struct {
 	CurrencyCode string `json:"currencyCode"` // ISO 4217
 	Units        Count  `json:"units"`
 	Nanos        int    `json:"nanos"`
 }
 
-// NanosPerUnit is how many nanos make a unit of a currency.
+// NanosPerUnit is the number of nanos in one unit of a currency.
 const NanosPerUnit = 1_000_000_000
 
-// DefaultCurrency is that of an installation whose operator names none.
+// DefaultCurrency is the currency of an installation whose operator sets none.
 const DefaultCurrency = "USD"
 
-// Prices are what the operator of an installation counts for training. The
-// zero value counts nothing.
+// Prices are the prices of training that the operator of an installation sets. The zero value makes
+// training free.
 type Prices struct {
 	CurrencyCode  string // ISO 4217; "" is DefaultCurrency
-	Adapter       int64  // nanos for a million tokens that an adapter learns from
-	AllParameters int64  // nanos for a million tokens that a whole model learns from
+	Adapter       int64  // nanos per million training tokens of an adapter
+	AllParameters int64  // nanos per million training tokens of a full-parameter fine-tune
 }
 
-// Cost is what the job is expected to cost with a dataset of such rows:
+// Cost estimates the cost of the job on a dataset with these statistics:
 //
-//	tokens of the dataset × share of its rows that are learnt from × epochs × price of a million tokens / 1,000,000
+//	tokens of the dataset × share of its rows used for training × epochs × price of a million tokens / 1,000,000
 //
-// rounded up to a nano. It counts every token once an epoch, including those
-// beyond maxContextLength; it does not count evaluation, nor steps that an
-// early stop spares or another attempt repeats. Tokens are the dataset's
-// estimatedTokenCount, which for a large one is itself an estimate.
-func (s SupervisedSpec) Cost(prices Prices, rows DatasetFacts) Money {
+// rounded up to a nano. It counts every token once per epoch, including those beyond
+// maxContextLength and those of epochs that early stopping may skip. It does not count evaluation,
+// or steps that another attempt repeats. The tokens are the dataset's estimatedTokenCount, which is
+// an estimate for a large dataset.
+func (s SupervisedSpec) Cost(prices Prices, rows DatasetStats) Money {
 	price := prices.Adapter
 	if s.LoraRank != nil && *s.LoraRank == 0 {
 		price = prices.AllParameters
@@ -40,7 +40,7 @@ func (s SupervisedSpec) Cost(prices Prices, rows DatasetFacts) Money {
 	amount := big.NewInt(rows.EstimatedTokenCount.Int64())
 	divisor := big.NewInt(1_000_000)
 	amount.Mul(amount, big.NewInt(int64(max(s.Epochs, DefaultEpochs)))).Mul(amount, big.NewInt(price))
-	if s.EvalAutoCarveout && rows.ExampleCount > 0 {
+	if s.holdsOut() && rows.ExampleCount > 0 {
 		amount.Mul(amount, big.NewInt(max(rows.ExampleCount-CarveOut(rows.ExampleCount), 0).Int64()))
 		divisor.Mul(divisor, big.NewInt(rows.ExampleCount.Int64()))
 	}

@@ -2,18 +2,18 @@ package domain
 
 import "time"
 
-// A dataset is rows of training or evaluation data. Its content is fixed once
-// it is READY.
+// A dataset is a set of rows for training or evaluation. Its content cannot change once it is
+// READY.
 //
 //	(none)    --CreateDataset-->  UPLOADING
 //	UPLOADING --UploadDataset-->  UPLOADING, its files wait for validation
 //	UPLOADING --AcceptDataset-->  READY
-//	UPLOADING --RejectDataset-->  UPLOADING, its status says why: upload again
-//	UPLOADING, from another --FillDataset-->   READY
-//	UPLOADING, from another --LeaveUnfilled--> UPLOADING, its status says why: create another
-//	any       --UpdateDataset-->  the same
+//	UPLOADING --RejectDataset-->  UPLOADING, with the reason in its status: upload again
+//	UPLOADING, derived --FillDataset--> READY
+//	UPLOADING, derived --FailFill-->    UPLOADING, with the reason in its status: create another
+//	any       --UpdateDataset-->  state unchanged
 //	any       --DeleteDataset-->  (none)
-var Datasets = usable(NewKind("datasets", map[string]Event[Dataset]{
+var Datasets = referenceable(NewKind("datasets", map[string]Event[Dataset]{
 	"dataset.created.v1":  DatasetCreated{},
 	"dataset.uploaded.v1": DatasetUploaded{},
 	"dataset.accepted.v1": DatasetAccepted{},
@@ -34,7 +34,7 @@ const (
 	FormatRL         = "RL"
 )
 
-// Row shapes: a format has one or two of them (spec/gaps.md section 8).
+// Shapes of rows. FormatOf returns the dataset format that each shape belongs to.
 const (
 	ShapeChat       = "chat"
 	ShapePreference = "preference"
@@ -43,7 +43,7 @@ const (
 	ShapeSamples    = "samples"
 )
 
-// DatasetSpec is what the caller sets.
+// DatasetSpec holds the fields that the caller sets.
 type DatasetSpec struct {
 	DisplayName      string                   `json:"displayName"`
 	ExampleCount     Count                    `json:"exampleCount"`
@@ -69,17 +69,18 @@ type DatasetTransformed struct {
 	OriginalFormat  string `json:"originalFormat,omitempty"`
 }
 
-// DatasetSplitted marks a dataset that is a part of another. Beside a
-// sourceDatasetId, fraction, seed and rest ask that the part be made.
+// DatasetSplitted marks a dataset that is one part of another. With a fraction, the platform
+// derives the dataset from sourceDatasetId. Without a fraction, the rows are uploaded, and
+// sourceDatasetId records where they come from.
 type DatasetSplitted struct {
 	SourceDatasetID string  `json:"sourceDatasetId"`
-	Fraction        float64 `json:"fraction,omitempty"` // of the rows, held out: above 0 and below 1
-	Seed            int     `json:"seed,omitempty"`     // another seed chooses other rows
-	Rest            bool    `json:"rest,omitempty"`     // the rows that are not held out
+	Fraction        float64 `json:"fraction,omitempty"` // fraction of the rows that are held out: above 0 and below 1
+	Seed            int     `json:"seed,omitempty"`     // seed that selects the rows that are held out
+	Rest            bool    `json:"rest,omitempty"`     // the dataset has the other rows, which are not held out
 }
 
-// DatasetFacts are what the rows themselves say.
-type DatasetFacts struct {
+// DatasetStats are statistics of the rows, computed when they are validated.
+type DatasetStats struct {
 	Format              string `json:"format"`
 	Shape               string `json:"shape"`
 	ExampleCount        Count  `json:"exampleCount"`
@@ -91,14 +92,15 @@ type DatasetFacts struct {
 type Dataset struct {
 	DatasetSpec
 	Deletion
-	State               string      `json:"state"`
-	Status              Status      `json:"status"`
-	CreatedBy           string      `json:"createdBy"`
-	Upload              int         `json:"upload"`               // number of the newest upload, 0 before the first
-	Validated           int         `json:"validated"`            // the upload that was accepted or rejected last
-	Violations          []Violation `json:"violations,omitempty"` // of the rejected upload
-	Files               Files       `json:"files"`
-	From                *Derivation `json:"from,omitempty"` // what the platform makes it of; nil when its rows are uploaded
+	State      string      `json:"state"`
+	Status     Status      `json:"status"`
+	CreatedBy  string      `json:"createdBy"`
+	Upload     int         `json:"upload"`               // number of the newest upload, 0 before the first
+	Validated  int         `json:"validated"`            // number of the newest upload with a validation result
+	Violations []Violation `json:"violations,omitempty"` // violations of the rejected upload
+	Files      Files       `json:"files"`
+	// how the platform derives the rows; nil when they are uploaded
+	From                *Derivation `json:"from,omitempty"`
 	Shape               string      `json:"shape"`
 	EstimatedTokenCount Count       `json:"estimatedTokenCount"`
 	AverageTurnCount    int         `json:"averageTurnCount"`
@@ -107,8 +109,8 @@ type Dataset struct {
 // Exists implements State.
 func (d Dataset) Exists() bool { return d.State != "" }
 
-// Stage implements Staged.
-func (d Dataset) Stage() string { return d.State }
+// StateName implements StateNamer.
+func (d Dataset) StateName() string { return d.State }
 
 type DatasetCreated struct {
 	DatasetSpec
@@ -117,9 +119,10 @@ type DatasetCreated struct {
 }
 
 func (e DatasetCreated) Evolve(d *Dataset) {
-	*d = Dataset{DatasetSpec: e.DatasetSpec, CreatedBy: e.CreatedBy, From: e.From, State: DatasetUploading, Status: StatusOf(nil)}
+	*d = Dataset{DatasetSpec: e.DatasetSpec, CreatedBy: e.CreatedBy, From: e.From, State: DatasetUploading,
+		Status: StatusOf(nil)}
 	if e.From != nil {
-		d.Status.Message = "its rows are being made from " + string(e.From.Source)
+		d.Status.Message = "the rows are being derived from " + string(e.From.Source)
 	}
 }
 
@@ -129,20 +132,21 @@ type DatasetUploaded struct {
 }
 
 func (e DatasetUploaded) Evolve(d *Dataset) {
-	d.Upload, d.Files, d.Status, d.Violations = e.Upload, e.Files, Status{OK.String(), "the upload is being validated"}, nil
+	d.Upload, d.Files, d.Status, d.Violations = e.Upload, e.Files, Status{OK.String(), "the upload is being validated"},
+		nil
 }
 
 type DatasetAccepted struct {
 	Upload int `json:"upload"`
-	DatasetFacts
+	DatasetStats
 }
 
 func (e DatasetAccepted) Evolve(d *Dataset) {
 	d.State, d.Status, d.Validated = DatasetReady, StatusOf(nil), e.Upload
-	d.tell(e.DatasetFacts)
+	d.setStats(e.DatasetStats)
 }
 
-func (d *Dataset) tell(f DatasetFacts) {
+func (d *Dataset) setStats(f DatasetStats) {
 	d.Format, d.Shape, d.ExampleCount = f.Format, f.Shape, f.ExampleCount
 	d.EstimatedTokenCount, d.AverageTurnCount = f.EstimatedTokenCount, f.AverageTurnCount
 }
@@ -165,8 +169,7 @@ type DatasetDeleted struct{}
 
 func (DatasetDeleted) Evolve(d *Dataset) { *d = Dataset{} }
 
-// CreateDataset announces rows that will be uploaded, or that the platform will
-// make from another dataset's.
+// CreateDataset creates a dataset whose rows will be uploaded, or derived from another dataset.
 type CreateDataset struct {
 	DatasetSpec
 	CreatedBy string
@@ -175,7 +178,7 @@ type CreateDataset struct {
 
 func (c CreateDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	if d.Exists() {
-		return nil, exists("a dataset")
+		return nil, alreadyExists("a dataset")
 	}
 	v := c.check()
 	c.From.check(&v, c.DatasetSpec)
@@ -185,8 +188,8 @@ func (c CreateDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetCreated(c), nil
 }
 
-// UploadDataset records that files are stored and wait for validation. Upload
-// is the number that follows the newest one.
+// UploadDataset records that the files of an upload are stored and wait for validation. Upload is
+// the number of the newest upload plus one.
 type UploadDataset struct {
 	Upload int
 	Files  Files
@@ -195,29 +198,31 @@ type UploadDataset struct {
 func (c UploadDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	switch {
 	case !d.Exists():
-		return nil, gone("dataset")
-	case c.Upload == d.Upload && c.Files.Folder == d.Files.Folder:
+		return nil, notFound("dataset")
+	case c.Upload == d.Upload && c.Files.Prefix == d.Files.Prefix:
 		return nil, nil
 	case d.State == DatasetReady:
-		return nil, precondition("DATASET_READY", "the dataset is READY and its content can no longer change: create another")
+		return nil, precondition("DATASET_READY",
+			"the dataset is READY and its content cannot change: create another dataset")
 	case d.From != nil:
-		return nil, derived(d)
+		return nil, errDerived(d)
 	case c.Upload != d.Upload+1:
-		return nil, precondition("UPLOAD_SUPERSEDED", "another upload came first: upload again")
+		return nil, precondition("UPLOAD_SUPERSEDED",
+			"upload %d was recorded before this upload: upload the files again", d.Upload)
 	case len(c.Files.Sizes) == 0:
-		return nil, precondition("NOTHING_UPLOADED", "no file has been uploaded: upload one, then validate")
+		return nil, precondition("NOTHING_UPLOADED", "no file has been uploaded: upload a file, then validate the upload")
 	}
 	return DatasetUploaded(c), nil
 }
 
-// AcceptDataset records that every row of an upload is right.
+// AcceptDataset records that every row of an upload is valid.
 type AcceptDataset struct {
 	Upload int
-	DatasetFacts
+	DatasetStats
 }
 
 func (c AcceptDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
-	if recorded, err := d.judged(c.Upload, DatasetReady); recorded || err != nil {
+	if recorded, err := d.resultRecorded(c.Upload, DatasetReady); recorded || err != nil {
 		return nil, err
 	}
 	return DatasetAccepted(c), nil
@@ -227,43 +232,45 @@ func (c AcceptDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 type RejectDataset struct {
 	Upload     int
 	Status     Status
-	Violations []Violation // by file and line; at most 100
+	Violations []Violation // violations by file and line; at most 100
 }
 
 func (c RejectDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
-	if recorded, err := d.judged(c.Upload, DatasetUploading); recorded || err != nil {
+	if recorded, err := d.resultRecorded(c.Upload, DatasetUploading); recorded || err != nil {
 		return nil, err
 	}
 	return DatasetRejected(c), nil
 }
 
-// judged reports whether the validation result that leads to a state is already recorded
-// for the upload: see uploads.
-func (d Dataset) judged(upload int, verdict string) (bool, error) {
+// resultRecorded reports whether the validation result that leads to the given state is already
+// recorded for the upload. It returns an error when the dataset does not exist, the other result is
+// recorded, or a newer upload has replaced this one.
+func (d Dataset) resultRecorded(upload int, state string) (bool, error) {
 	if !d.Exists() {
-		return false, gone("dataset")
+		return false, notFound("dataset")
 	}
-	return uploads{"dataset", d.State == DatasetReady, d.Upload, d.Validated}.judged(upload, verdict == DatasetReady)
+	return uploads{"dataset", d.State == DatasetReady, d.Upload, d.Validated}.resultRecorded(upload, state == DatasetReady)
 }
 
-// UpdateDataset replaces what the caller sets.
+// UpdateDataset replaces the fields that the caller sets.
 type UpdateDataset struct{ DatasetSpec }
 
 func (c UpdateDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	switch {
 	case !d.Exists():
-		return nil, gone("dataset")
+		return nil, notFound("dataset")
 	case sameJSON(d.DatasetSpec, c.DatasetSpec):
 		return nil, nil
 	}
 	if err := c.check().Err(); err != nil {
 		return nil, err
 	}
-	if d.From != nil && !sameJSON(d.lineage(), c.lineage()) {
-		return nil, derived(d)
+	if d.From != nil && !sameJSON(d.immutableOrigin(), c.immutableOrigin()) {
+		return nil, errDerived(d)
 	}
 	if d.State == DatasetReady && (c.Format != d.Format || c.ExampleCount != d.ExampleCount) {
-		return nil, precondition("DATASET_READY", "format and exampleCount of a READY dataset are what its rows say and cannot change")
+		return nil, precondition("DATASET_READY",
+			"format and exampleCount of a READY dataset are computed from its rows and cannot change")
 	}
 	return DatasetUpdated(c), nil
 }
@@ -273,14 +280,16 @@ type DeleteDataset struct{}
 
 func (DeleteDataset) Decide(d Dataset, now time.Time) (Event[Dataset], error) {
 	if !d.Exists() {
-		return nil, gone("dataset")
+		return nil, notFound("dataset")
 	}
 	return DatasetDeleted{}, d.mayDelete(now)
 }
 
-// derived refuses to change what a derived dataset is.
-func derived(d Dataset) error {
-	return precondition("DATASET_DERIVED", "the dataset is made from %s, and its rows and origin are not yours to set: create another", d.From.Source)
+// errDerived returns the error for a change to the rows or the origin of d, which is a derived
+// dataset.
+func errDerived(d Dataset) error {
+	return precondition("DATASET_DERIVED",
+		"the dataset is derived from %s, so its rows and origin cannot be set: create another dataset", d.From.Source)
 }
 
 func (s DatasetSpec) check() Violations {

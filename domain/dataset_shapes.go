@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// FormatOf is the dataset format that a shape belongs to.
+// FormatOf returns the dataset format of a row shape.
 func FormatOf(shape string) string {
 	switch shape {
 	case ShapeChat, ShapePreference:
@@ -17,22 +17,24 @@ func FormatOf(shape string) string {
 	return FormatRL
 }
 
-// Unfit is why the dataset is of no use to what takes rows of some shapes, as
-// far as its rows, or the format that it was created with, are known; "" when
-// it may be.
-func (d Dataset) Unfit(shapes ...string) string {
+// ShapeMismatch returns why the dataset cannot be used where rows of the given shapes are needed,
+// or "" when the dataset's shape is one of them or is still unknown. Before the rows are validated,
+// ShapeMismatch compares the formats of the shapes with the format that the dataset was created
+// with.
+func (d Dataset) ShapeMismatch(shapes ...string) string {
 	switch {
 	case slices.Contains(shapes, d.Shape) || d.Shape == "" && unspecified(d.Format):
 		return ""
 	case d.Shape == "" && slices.ContainsFunc(shapes, func(shape string) bool { return FormatOf(shape) == d.Format }):
 		return ""
 	case d.Shape == "":
-		return fmt.Sprintf("is of format %s, and this takes %s: name another dataset", d.Format, inFormats(shapes))
+		return fmt.Sprintf("has format %s, but %s are needed: choose another dataset", d.Format, inFormats(shapes))
 	}
-	return fmt.Sprintf("has %s rows (format %s), and this takes %s: name another dataset", d.Shape, FormatOf(d.Shape), inFormats(shapes))
+	return fmt.Sprintf("has %s rows (format %s), but %s are needed: choose another dataset", d.Shape, FormatOf(d.Shape),
+		inFormats(shapes))
 }
 
-// inFormats is "chat rows (format CHAT) or completion rows (format COMPLETION)".
+// inFormats returns text such as "chat rows (format CHAT) or completion rows (format COMPLETION)".
 func inFormats(shapes []string) string {
 	words := make([]string, len(shapes))
 	for i, shape := range shapes {

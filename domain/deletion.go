@@ -2,31 +2,31 @@ package domain
 
 import "time"
 
-// A Deletion is the reservation of a delete: the part that resources have in
-// common that others can work with. A delete takes two events. The first requests
-// for it; the caller then looks at what works with the resource, in a world
-// that holds all that was recorded before. The second deletes it, or abandons
-// the deletion. So the order of the log decides between a delete and a use
-// that race: a use recorded before the request is seen by the caller, and
-// the delete is refused; one that comes later is refused or fails.
+// A Deletion is the state of a two-phase delete, shared by all kinds that other resources can refer
+// to. The first event requests the deletion; the caller then looks for references to the resource
+// in a world that holds every event recorded before the request. The second event deletes the
+// resource or abandons the deletion. So the order of the log decides a race between a delete and a
+// new reference. If the reference is recorded before the request, the delete is refused. If it is
+// recorded after the request, the reference is refused, or the resource that uses it fails.
 //
-//	live --RequestDeletion--> live, no new use begins for DeletionWithin
+//	live --RequestDeletion--> live, no new references for DeletionWithin
 //	live, requested --AbandonDeletion--> live
-//	live, requested --DeleteDataset, …--> as the kind says
+//	live, requested --DeleteDataset, …--> depends on the kind
 type Deletion struct {
-	DeletionTime *time.Time `json:"deletionTime,omitempty"` // when it was requested
+	DeletionTime *time.Time `json:"deletionTime,omitempty"` // when the deletion was requested; nil without a request
 }
 
-// DeletionWithin is how long a request keeps new uses away. The caller deletes
-// or abandons well within it; a server that stopped in between leaves nothing
-// behind that lasts.
+// DeletionWithin is how long a deletion request blocks new references. The caller deletes the
+// resource or abandons the deletion within this time. If the server stops before that, the request
+// expires.
 const DeletionWithin = 30 * time.Second
 
-// renewWithin is how old a request may be for another delete to share it.
+// renewWithin is the maximum age of a deletion request that a second delete of the resource may
+// rely on. A delete that finds an older request records another one.
 const renewWithin = 10 * time.Second
 
-// Requested reports whether a deletion request is in effect at now. A request
-// expires after DeletionWithin.
+// Requested reports whether a deletion request is in effect at now. A request expires after
+// DeletionWithin.
 func (d Deletion) Requested(now time.Time) bool {
 	return d.DeletionTime != nil && now.Before(d.DeletionTime.Add(DeletionWithin))
 }
@@ -48,27 +48,30 @@ type (
 func (e DeletionRequested) Evolve(d *Deletion) { d.DeletionTime = &e.Time }
 func (DeletionAbandoned) Evolve(d *Deletion)   { d.DeletionTime = nil }
 
-// usable adds the reservation of deletes to a kind that others work with.
-func usable[S State](k *Kind[S], prefix string, part func(*S) *Deletion) *Kind[S] {
+// referenceable adds two-phase deletes to a kind that other resources can refer to, and returns the
+// kind. prefix begins the stored names of the deletion events; part returns the Deletion in a
+// state.
+func referenceable[S State](k *Kind[S], prefix string, part func(*S) *Deletion) *Kind[S] {
 	k.deletion = part
 	return Extend(k, prefix, deletions, part)
 }
 
-// Usable reports whether other resources can work with those of the kind, so that
-// a delete must be requested first.
-func (k *Kind[S]) Usable() bool { return k.deletion != nil }
+// Referenceable reports whether other resources can refer to resources of the kind, so that a
+// deletion must be requested first.
+func (k *Kind[S]) Referenceable() bool { return k.deletion != nil }
 
-// Reserved is a state with its deletion requested.
+// Reserved returns s with a deletion requested at now. The kind must be referenceable.
 func (k *Kind[S]) Reserved(s S, now time.Time) S {
 	k.deletion(&s).DeletionTime = &now
 	return s
 }
 
-// RequestDeletion reserves the delete of a resource of a usable kind.
+// RequestDeletion returns the command that requests the deletion of a resource of a referenceable
+// kind.
 func RequestDeletion[S State](k *Kind[S]) Command[S] { return requestDeletion[S]{k.deletion} }
 
-// AbandonDeletion gives up a delete that was requested, since something works
-// with the resource.
+// AbandonDeletion returns the command that withdraws a deletion request because a reference to the
+// resource was found.
 func AbandonDeletion[S State](k *Kind[S], reason string) Command[S] {
 	return abandonDeletion[S]{reason, k.deletion}
 }
@@ -78,7 +81,7 @@ type requestDeletion[S State] struct{ part func(*S) *Deletion }
 func (c requestDeletion[S]) Decide(s S, now time.Time) (Event[S], error) {
 	switch {
 	case !s.Exists():
-		return nil, gone("resource")
+		return nil, notFound("resource")
 	case c.part(&s).Requested(now.Add(DeletionWithin - renewWithin)):
 		return nil, nil
 	}
@@ -97,15 +100,16 @@ func (c abandonDeletion[S]) Decide(s S, _ time.Time) (Event[S], error) {
 	return lifted[S, Deletion]{DeletionAbandoned{c.Reason}, c.part}, nil
 }
 
-// ReasonNotRequested is the error reason when a resource is deleted without a
-// pending deletion request, for example because the request was abandoned.
+// ReasonNotRequested is the error reason when a resource is deleted without a pending deletion
+// request, for example because the request was abandoned.
 const ReasonNotRequested = "DELETION_NOT_REQUESTED"
 
-// mayDelete returns an error unless a deletion request is in effect: a use may
-// have begun since one expired.
+// mayDelete returns an error unless a deletion request is in effect, because new references may
+// have been recorded after a request expired.
 func (d Deletion) mayDelete(now time.Time) error {
 	if !d.Requested(now) {
-		return precondition(ReasonNotRequested, "no deletion request is pending, because it expired or was abandoned: try again")
+		return precondition(ReasonNotRequested,
+			"the deletion request expired or was abandoned before the resource was deleted: try again")
 	}
 	return nil
 }

@@ -2,22 +2,31 @@ package domain
 
 import "time"
 
-// A deployed model is an addon that is loaded into a deployment of its base
-// model, beside others: each request says which of them answers.
+// A deployed model is an addon that is loaded into a deployment of its base model. A deployment can
+// have several; each request names the one that serves it.
 //
 //	(none)             --CreateDeployedModel--> DEPLOYING
-//	DEPLOYING          --SettleDeployedModel--> DEPLOYED, when every ready replica has it
+//	DEPLOYING          --MarkModelDeployed--> DEPLOYED, when every ready replica has it
 //	DEPLOYING|DEPLOYED --FailDeployedModel-->   FAILED, with the reason
-//	any                --UpdateDeployedModel--> the same
-//	any                --UndeployModel-->       UNDEPLOYING: it takes no more requests
+//	any                --UpdateDeployedModel--> state unchanged
+//	any                --CedeDefault-->         state unchanged, after another addon became the default
+//	any                --UndeployModel-->       UNDEPLOYING: it accepts no more requests
 //	UNDEPLOYING        --FinishUndeployment-->  (none), when no replica has it
+//
+// An addon of a deployment that is deleted and can be undeleted stays, without replicas:
+//
+//	DEPLOYING|DEPLOYED --UndeployModel-->        UNDEPLOYING, restorable
+//	UNDEPLOYING        --FinishUndeployment-->   UNDEPLOYED
+//	UNDEPLOYED         --RestoreDeployedModel--> DEPLOYING, when the deployment is undeleted
+//	UNDEPLOYED         --UndeployModel-->        UNDEPLOYING, when the deployment is purged
 var DeployedModels = NewKind("deployedModels", map[string]Event[DeployedModel]{
 	"deployedModel.created.v1":     DeployedModelCreated{},
-	"deployedModel.deployed.v1":    DeployedModelSettled{},
+	"deployedModel.deployed.v1":    ModelDeployed{},
 	"deployedModel.failed.v1":      DeployedModelFailed{},
 	"deployedModel.updated.v1":     DeployedModelUpdated{},
 	"deployedModel.undeploying.v1": ModelUndeploying{},
 	"deployedModel.undeployed.v1":  ModelUndeployed{},
+	"deployedModel.restored.v1":    DeployedModelRestored{},
 })
 
 // States of a deployed model.
@@ -25,19 +34,20 @@ const (
 	ModelDeployingState   = "DEPLOYING"
 	ModelDeployedState    = "DEPLOYED"
 	ModelUndeployingState = "UNDEPLOYING"
+	ModelUndeployedState  = "UNDEPLOYED" // its deployment is deleted and can be undeleted
 	ModelFailedState      = "FAILED"
 )
 
-// MaxAddons is the most addons of one deployment that are DEPLOYING or DEPLOYED.
+// MaxAddons is the maximum number of DEPLOYING and DEPLOYED addons of one deployment.
 const MaxAddons = 64
 
-// DeployedModelSpec is what the caller sets.
+// DeployedModelSpec holds the fields that the caller sets.
 type DeployedModelSpec struct {
 	DisplayName string `json:"displayName"`
 	Description string `json:"description"`
 	Model       string `json:"model"`      // the addon
-	Deployment  string `json:"deployment"` // of its base model
-	Default     bool   `json:"default"`    // it answers when the deployment itself is asked
+	Deployment  string `json:"deployment"` // a deployment of the addon's base model
+	Default     bool   `json:"default"`    // the addon serves requests that name only the deployment
 }
 
 // DeployedModel is the state of one deployed model.
@@ -46,37 +56,60 @@ type DeployedModel struct {
 	State     string `json:"state"`
 	Status    Status `json:"status"`
 	CreatedBy string `json:"createdBy"`
+	// DefaultRank orders the addons of a deployment that were made the default: see TakesDefault.
+	DefaultRank int  `json:"defaultRank,omitempty"`
+	Restorable  bool `json:"restorable,omitempty"` // UNDEPLOYING: the addon becomes UNDEPLOYED
 }
 
 // Exists implements State.
 func (m DeployedModel) Exists() bool { return m.State != "" }
 
-// Stage implements Staged.
-func (m DeployedModel) Stage() string { return m.State }
+// StateName implements StateNamer.
+func (m DeployedModel) StateName() string { return m.State }
 
-// Wanted reports whether the deployment's replicas should have it.
+// Wanted reports whether the deployment's replicas should load the addon.
 func (m DeployedModel) Wanted() bool {
 	return m.State == ModelDeployingState || m.State == ModelDeployedState
 }
 
-// AddonID is what a replica calls a deployed model. The time when it was
-// created distinguishes it from an earlier one of the name.
+// TakesDefault reports whether m, which stores that it is or was the default, takes the default
+// from o, another deployed model of its deployment that stores that it is the default. The one with
+// the higher rank, which was made the default last, is the default: so one event makes an addon the
+// default and ends the role of the previous one. Two that were made the default concurrently can
+// have the same rank, and so can two that an earlier version of anneal stored. Then the one that is
+// Wanted is the default; if both or neither are Wanted, the older one.
+func (m DeployedModel) TakesDefault(o DeployedModel, older bool) bool {
+	switch {
+	case m.DefaultRank != o.DefaultRank:
+		return m.DefaultRank > o.DefaultRank
+	case !m.Default:
+		return false
+	case m.Wanted() != o.Wanted():
+		return m.Wanted()
+	}
+	return older
+}
+
+// AddonID returns the ID of a deployed model on replicas. The ID contains the creation time, so
+// that it differs from the ID of an earlier deployed model with the same name.
 func AddonID(deployedModel Name, created time.Time) string {
 	return string(deployedModel) + "@" + created.UTC().Format(time.RFC3339Nano)
 }
 
 type DeployedModelCreated struct {
 	DeployedModelSpec
-	CreatedBy string `json:"createdBy"`
+	CreatedBy   string `json:"createdBy"`
+	DefaultRank int    `json:"defaultRank,omitempty"`
 }
 
 func (e DeployedModelCreated) Evolve(m *DeployedModel) {
-	*m = DeployedModel{DeployedModelSpec: e.DeployedModelSpec, CreatedBy: e.CreatedBy, State: ModelDeployingState, Status: StatusOf(nil)}
+	*m = DeployedModel{DeployedModelSpec: e.DeployedModelSpec, CreatedBy: e.CreatedBy, State: ModelDeployingState,
+		Status: StatusOf(nil), DefaultRank: e.DefaultRank}
 }
 
-type DeployedModelSettled struct{}
+type ModelDeployed struct{}
 
-func (DeployedModelSettled) Evolve(m *DeployedModel) {
+func (ModelDeployed) Evolve(m *DeployedModel) {
 	m.State, m.Status = ModelDeployedState, StatusOf(nil)
 }
 
@@ -86,32 +119,54 @@ type DeployedModelFailed struct {
 
 func (e DeployedModelFailed) Evolve(m *DeployedModel) { m.State, m.Status = ModelFailedState, e.Status }
 
-type DeployedModelUpdated struct{ DeployedModelSpec }
+type DeployedModelUpdated struct {
+	DeployedModelSpec
+	DefaultRank int `json:"defaultRank,omitempty"`
+}
 
-func (e DeployedModelUpdated) Evolve(m *DeployedModel) { m.DeployedModelSpec = e.DeployedModelSpec }
+func (e DeployedModelUpdated) Evolve(m *DeployedModel) {
+	m.DeployedModelSpec, m.DefaultRank = e.DeployedModelSpec, e.DefaultRank
+}
 
 type ModelUndeploying struct {
-	Reason string `json:"reason"`
+	Reason     string `json:"reason"`
+	Restorable bool   `json:"restorable,omitempty"`
 }
 
 func (e ModelUndeploying) Evolve(m *DeployedModel) {
-	m.State, m.Status = ModelUndeployingState, Status{OK.String(), e.Reason}
+	m.State, m.Status, m.Restorable = ModelUndeployingState, Status{OK.String(), e.Reason}, e.Restorable
 }
 
-type ModelUndeployed struct{}
+type ModelUndeployed struct {
+	Restorable bool `json:"restorable,omitempty"`
+}
 
-func (ModelUndeployed) Evolve(m *DeployedModel) { *m = DeployedModel{} }
+func (e ModelUndeployed) Evolve(m *DeployedModel) {
+	if e.Restorable {
+		m.State, m.Restorable = ModelUndeployedState, false
+		return
+	}
+	*m = DeployedModel{}
+}
 
-// CreateDeployedModel loads an addon into a deployment. The caller makes sure
-// that they fit each other, and that the deployment takes one more.
+type DeployedModelRestored struct{}
+
+func (DeployedModelRestored) Evolve(m *DeployedModel) {
+	m.State, m.Status = ModelDeployingState, StatusOf(nil)
+}
+
+// CreateDeployedModel loads an addon into a deployment. The caller checks that the addon fits the
+// deployment, and that the deployment has fewer than MaxAddons. DefaultRank of an addon that is the
+// default is above the ranks of the deployment's other addons.
 type CreateDeployedModel struct {
 	DeployedModelSpec
-	CreatedBy string
+	CreatedBy   string
+	DefaultRank int `json:",omitempty"`
 }
 
 func (c CreateDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {
 	if m.Exists() {
-		return nil, exists("a deployed model")
+		return nil, alreadyExists("a deployed model")
 	}
 	var v Violations
 	checkText(&v, c.DisplayName, c.Description)
@@ -125,17 +180,17 @@ func (c CreateDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[Deploye
 	return DeployedModelCreated(c), nil
 }
 
-// SettleDeployedModel records that every ready replica has the addon.
-type SettleDeployedModel struct{}
+// MarkModelDeployed records that every ready replica has the addon.
+type MarkModelDeployed struct{}
 
-func (SettleDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {
+func (MarkModelDeployed) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {
 	if m.State == ModelDeployedState {
 		return nil, nil
 	}
-	return DeployedModelSettled{}, m.must(ModelDeployingState)
+	return ModelDeployed{}, m.must(ModelDeployingState)
 }
 
-// FailDeployedModel records why the addon cannot be loaded, or not any longer.
+// FailDeployedModel records why the addon cannot be loaded, or can no longer be served.
 type FailDeployedModel struct{ Status Status }
 
 func (c FailDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {
@@ -145,57 +200,91 @@ func (c FailDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedM
 	return DeployedModelFailed(c), m.must(ModelDeployingState, ModelDeployedState)
 }
 
-// UpdateDeployedModel replaces what the caller sets; model and deployment stay.
-type UpdateDeployedModel struct{ DeployedModelSpec }
+// UpdateDeployedModel replaces the fields that the caller sets; model and deployment cannot change.
+// DefaultRank makes the addon the default, as in CreateDeployedModel; 0 keeps the present rank.
+type UpdateDeployedModel struct {
+	DeployedModelSpec
+	DefaultRank int `json:",omitempty"`
+}
 
 func (c UpdateDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {
 	if !m.Exists() {
-		return nil, gone("deployed model")
+		return nil, notFound("deployed model")
 	}
 	var v Violations
 	checkText(&v, c.DisplayName, c.Description)
-	v.Require(c.Model == m.Model, "model", "cannot change: load the other addon beside this one")
-	v.Require(c.Deployment == m.Deployment, "deployment", "cannot change: load the addon there too")
+	v.Require(c.Model == m.Model, "model", "cannot change: create another deployed model for another addon")
+	v.Require(c.Deployment == m.Deployment, "deployment",
+		"cannot change: create another deployed model in the other deployment")
 	switch err := v.Err(); {
 	case err != nil:
 		return nil, err
-	case c.DeployedModelSpec == m.DeployedModelSpec:
+	case c.DeployedModelSpec == m.DeployedModelSpec && c.DefaultRank <= m.DefaultRank:
 		return nil, nil
 	}
+	c.DefaultRank = max(c.DefaultRank, m.DefaultRank)
 	return DeployedModelUpdated(c), nil
 }
 
-// UndeployModel takes the addon out of its deployment.
-type UndeployModel struct{ Reason string }
+// CedeDefault records that the addon is not the default any more, because another addon of its
+// deployment has become the default. Rank is the rank of this addon.
+type CedeDefault struct{ Rank int }
+
+func (c CedeDefault) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {
+	if !m.Default || m.DefaultRank != c.Rank {
+		return nil, nil
+	}
+	m.Default = false
+	return DeployedModelUpdated{m.DeployedModelSpec, m.DefaultRank}, nil
+}
+
+// UndeployModel removes the addon from its deployment. Restorable keeps a Wanted addon as UNDEPLOYED,
+// because its deployment can be undeleted.
+type UndeployModel struct {
+	Reason     string
+	Restorable bool `json:",omitempty"`
+}
 
 func (c UndeployModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {
 	switch {
 	case !m.Exists():
-		return nil, gone("deployed model")
-	case m.State == ModelUndeployingState:
+		return nil, notFound("deployed model")
+	case m.State == ModelUndeployedState && c.Restorable,
+		m.State == ModelUndeployingState && (c.Restorable || !m.Restorable):
 		return nil, nil
 	}
-	return ModelUndeploying(c), nil
+	return ModelUndeploying{c.Reason, c.Restorable && m.Wanted()}, nil
 }
 
-// FinishUndeployment records that no replica has the addon any more.
+// FinishUndeployment records that no replica has the addon loaded any more.
 type FinishUndeployment struct{}
 
 func (FinishUndeployment) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {
-	if !m.Exists() {
+	if !m.Exists() || m.State == ModelUndeployedState {
 		return nil, nil
 	}
-	return ModelUndeployed{}, m.must(ModelUndeployingState)
+	return ModelUndeployed{m.Restorable}, m.must(ModelUndeployingState)
+}
+
+// RestoreDeployedModel loads an addon again, after its deployment was undeleted.
+type RestoreDeployedModel struct{}
+
+func (RestoreDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {
+	if m.Wanted() {
+		return nil, nil
+	}
+	return DeployedModelRestored{}, m.must(ModelUndeployedState)
 }
 
 func (m DeployedModel) must(allowed ...string) error {
 	if !m.Exists() {
-		return gone("deployed model")
+		return notFound("deployed model")
 	}
 	for _, state := range allowed {
 		if m.State == state {
 			return nil
 		}
 	}
-	return precondition("DEPLOYED_MODEL_STATE", "the deployed model is %s; this needs %s", m.State, join(allowed))
+	return precondition("DEPLOYED_MODEL_STATE", "the deployed model is %s; the operation requires %s", m.State,
+		join(allowed))
 }

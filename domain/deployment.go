@@ -12,28 +12,29 @@ import (
 // A deployment serves a model with replicas on nodes.
 //
 //	(none)   --CreateDeployment--> CREATING
-//	CREATING --SettleDeployment--> READY, when minReplicaCount replicas are
-//	CREATING --FailDeployment-->   FAILED, when it cannot be placed or loaded
-//	live     --FailDeployment-->   FAILED, when what it uses was deleted as its use began
-//	READY    --UpdateDeployment--> UPDATING --SettleDeployment--> READY
-//	READY    --ScaleDeployment-->  READY, another number of replicas wanted
-//	live     --DeleteDeployment--> DELETING --FinishDeletion--> DELETED | (none) when hard
+//	CREATING --MarkDeploymentReady--> READY, when minReplicaCount replicas are ready
+//	CREATING --FailDeployment-->      FAILED, when it cannot be placed or loaded
+//	live     --FailDeployment-->      FAILED, when a resource that it uses was deleted
+//	READY    --UpdateDeployment-->    UPDATING --MarkDeploymentReady--> READY
+//	live     --ScaleDeployment-->     unchanged, with another number of desired replicas, also zero
+//	live, FAILED --DeleteDeployment--> DELETING --FinishDeletion--> DELETED | (none) when hard
 //	DELETED  --UndeleteDeployment--> CREATING
-//	DELETED  --PurgeDeployment-->  (none)
+//	DELETED  --PurgeDeployment, or a hard DeleteDeployment--> (none)
 //
-// Its replicas:
+// The replicas of a deployment:
 //
 //	pendingScheduling --PlaceReplica--> downloadingModel --AdvanceReplica--> initializing --> ready
 //	any               --RemoveReplica--> (none)
 //
-// What it answers with, where weights are loaded hot: see HotLoad.
+// The weights that a deployment serves, with hot loading (see HotLoad):
 //
-//	its model's own, or served --OfferWeights--> the same, others being loaded --SwapWeights--> those
-//	others being loaded        --RefuseWeights--> the same as before, with the reason
-//	served                     --WithdrawWeights--> its model's own
-var Deployments = usable(NewKind("deployments", map[string]Event[Deployment]{
+//	base model or hot-loaded weights --OfferWeights--> unchanged, while the offered weights load
+//	loading                          --SwapWeights--> the offered weights
+//	loading                          --RefuseWeights--> unchanged, with the reason in the status
+//	hot-loaded weights               --WithdrawWeights--> base model
+var Deployments = referenceable(NewKind("deployments", map[string]Event[Deployment]{
 	"deployment.created.v1":   DeploymentCreated{},
-	"deployment.ready.v1":     DeploymentSettled{},
+	"deployment.ready.v1":     DeploymentBecameReady{},
 	"deployment.failed.v1":    DeploymentFailed{},
 	"deployment.updated.v1":   DeploymentUpdated{},
 	"deployment.scaled.v1":    DeploymentScaled{},
@@ -62,15 +63,15 @@ const (
 	DeploymentDeletedState  = "DELETED"
 )
 
-// Replica states; pendingScheduling is a wanted replica that has no place yet.
+// Replica states. A desired replica that is not placed yet is reported as pendingScheduling.
 const (
 	ReplicaDownloading  = "downloadingModel"
 	ReplicaInitializing = "initializing"
 	ReplicaReady        = "ready"
 )
 
-// MaxReplicaFailures is how many replicas in a row may fail to start before
-// a deployment that never was READY fails.
+// MaxReplicaFailures is the number of consecutive replicas that may fail to start before a
+// deployment that has never been READY fails.
 const MaxReplicaFailures = 3
 
 // A Replica is one running copy of the model.
@@ -78,62 +79,66 @@ type Replica struct {
 	ID         string `json:"id"`
 	State      string `json:"state"`
 	Node       Name   `json:"node"`
-	Generation int    `json:"generation"` // of the settings that it runs
+	Generation int    `json:"generation"` // Deployment.Generation when the replica was placed
 }
 
 // Deployment is the state of one deployment.
 type Deployment struct {
 	DeploymentSpec
 	Deletion
-	State           string             `json:"state"`
-	Status          Status             `json:"status"`
-	CreatedBy       string             `json:"createdBy"`
-	Cluster         string             `json:"cluster,omitempty"`    // the installation that it was made in
-	DirectKeys      [][]byte           `json:"directKeys,omitempty"` // hashes of the keys of its direct route
-	Generation      int                `json:"generation"`           // of the settings, from 1; replicas of an older one are replaced
-	DesiredReplicas int                `json:"desiredReplicas"`
-	HeldFrom        time.Time          `json:"heldFrom"` // when its user, or its waking, last set that; what load says counts from then
-	Replicas        map[string]Replica `json:"replicas,omitempty"`
-	ReplicaSeq      int                `json:"replicaSeq"` // number of the newest replica
-	Failures        int                `json:"failures"`   // replicas in a row that failed to start
-	FailedTime      time.Time          `json:"failedTime"` // when the last of them did
-	Hard            bool               `json:"hard,omitempty"`
-	Since           time.Time          `json:"since"` // when its state last changed
-	DeleteTime      *time.Time         `json:"deleteTime,omitempty"`
-	PurgeTime       *time.Time         `json:"purgeTime,omitempty"`
-	Hot             HotLoad            `json:"hot,omitzero"`
+	State      string   `json:"state"`
+	Status     Status   `json:"status"`
+	CreatedBy  string   `json:"createdBy"`
+	Cluster    string   `json:"cluster,omitempty"`    // the installation that created it
+	DirectKeys [][]byte `json:"directKeys,omitempty"` // hashes of the keys of its direct route
+	// number of the current settings, from 1; replicas of an older generation are replaced
+	Generation      int `json:"generation"`
+	DesiredReplicas int `json:"desiredReplicas"`
+	// when a user, or a request to a deployment scaled to zero, last set DesiredReplicas; the
+	// autoscaler measures load from then on
+	HeldFrom   time.Time          `json:"heldFrom"`
+	Replicas   map[string]Replica `json:"replicas,omitempty"`
+	ReplicaSeq int                `json:"replicaSeq"` // number of the newest replica
+	Failures   int                `json:"failures"`   // consecutive replicas that failed to start
+	FailedTime time.Time          `json:"failedTime"` // when the last replica failed to start
+	Hard       bool               `json:"hard,omitempty"`
+	Since      time.Time          `json:"since"` // when State last changed
+	DeleteTime *time.Time         `json:"deleteTime,omitempty"`
+	PurgeTime  *time.Time         `json:"purgeTime,omitempty"`
+	Hot        HotLoad            `json:"hot,omitzero"`
 }
 
 // Exists implements State.
 func (d Deployment) Exists() bool { return d.State != "" }
 
-// Stage implements Staged.
-func (d Deployment) Stage() string { return d.State }
+// StateName implements StateNamer.
+func (d Deployment) StateName() string { return d.State }
 
 // Live reports whether the deployment should have replicas.
 func (d Deployment) Live() bool {
 	return d.State == DeploymentCreatingState || d.State == DeploymentReadyState || d.State == DeploymentUpdatingState
 }
 
-// Due reports whether the deployment is deleted and its purgeTime has come.
-func (d Deployment) Due(now time.Time) bool {
+// PurgeDue reports whether the deployment is deleted and its purgeTime has passed.
+func (d Deployment) PurgeDue(now time.Time) bool {
 	return d.State == DeploymentDeletedState && !now.Before(*d.PurgeTime)
 }
 
-// Reachable reports whether the deployment may have a direct route: one that was
-// asked for over the Internet, until it is deleted.
+// Reachable reports whether the deployment may have a direct route: its directRouteType is
+// INTERNET, and it is not deleted.
 func (d Deployment) Reachable() bool {
-	return d.DirectRouteType == DirectInternet && d.Exists() && d.State != DeploymentDeletingState && d.State != DeploymentDeletedState
+	return d.DirectRouteType == DirectInternet && d.Exists() && d.State != DeploymentDeletingState &&
+		d.State != DeploymentDeletedState
 }
 
-// Ordered yields the replicas in the order of their numbers.
+// Ordered returns the replicas ordered by number.
 func (d Deployment) Ordered() []Replica {
 	return slices.SortedFunc(maps.Values(d.Replicas), func(a, b Replica) int {
 		return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-// ReadyReplicas counts the replicas that answer, of any generation.
+// ReadyReplicas counts the ready replicas of all generations.
 func (d Deployment) ReadyReplicas() int {
 	n := 0
 	for _, r := range d.Replicas {
@@ -144,7 +149,7 @@ func (d Deployment) ReadyReplicas() int {
 	return n
 }
 
-// Current counts the ready replicas that run the newest settings.
+// Current counts the ready replicas that run the newest generation of the settings.
 func (d Deployment) Current() int {
 	n := 0
 	for _, r := range d.Replicas {
@@ -155,16 +160,16 @@ func (d Deployment) Current() int {
 	return n
 }
 
-// NextReplica is the ID of the replica that will be placed next.
+// NextReplica returns the ID of the next replica to be placed.
 func (d Deployment) NextReplica() string { return "r" + strconv.Itoa(d.ReplicaSeq+1) }
 
-// ReplicaNumber is the number in a replica's ID; 0 when it has none.
+// ReplicaNumber returns the number in a replica's ID, such as 2 for r2; 0 when the ID has none.
 func ReplicaNumber(id string) int {
 	n, _ := strconv.Atoi(strings.TrimPrefix(id, "r"))
 	return n
 }
 
-// ReplicaAllocationID names the allocation of one replica.
+// ReplicaAllocationID returns the ID of a replica's allocation.
 func ReplicaAllocationID(deployment Name, replica string) string {
 	return string(deployment) + "#" + replica
 }
@@ -178,16 +183,17 @@ type DeploymentCreated struct {
 }
 
 func (e DeploymentCreated) Evolve(d *Deployment) {
-	*d = Deployment{DeploymentSpec: e.DeploymentSpec, CreatedBy: e.CreatedBy, Cluster: e.Cluster, DirectKeys: e.DirectKeys, State: DeploymentCreatingState, Status: StatusOf(nil),
+	*d = Deployment{DeploymentSpec: e.DeploymentSpec, CreatedBy: e.CreatedBy, Cluster: e.Cluster, DirectKeys: e.DirectKeys,
+		State: DeploymentCreatingState, Status: StatusOf(nil),
 		Generation: 1, DesiredReplicas: e.MinReplicaCount, HeldFrom: e.Time, Since: e.Time}
 }
 
-type DeploymentSettled struct {
+type DeploymentBecameReady struct {
 	Generation int       `json:"generation"`
 	Time       time.Time `json:"time"`
 }
 
-func (e DeploymentSettled) Evolve(d *Deployment) {
+func (e DeploymentBecameReady) Evolve(d *Deployment) {
 	d.State, d.Status, d.Failures, d.Since = DeploymentReadyState, StatusOf(nil), 0, e.Time
 }
 
@@ -203,7 +209,7 @@ func (e DeploymentFailed) Evolve(d *Deployment) {
 type DeploymentUpdated struct {
 	DeploymentSpec
 	DirectKeys [][]byte  `json:"directKeys,omitempty"`
-	Rollout    bool      `json:"rollout"` // replicas must be replaced
+	Rollout    bool      `json:"rollout"` // the update replaces the replicas
 	Time       time.Time `json:"time"`
 }
 
@@ -258,12 +264,18 @@ func (e DeploymentDeleted) Evolve(d *Deployment) {
 
 type DeploymentUndeleted struct {
 	Time    time.Time  `json:"time"`
-	Expires *time.Time `json:"expires,omitempty"` // when it is still to expire
+	Expires *time.Time `json:"expires,omitempty"` // the new expireTime; nil when the previous one has passed
+	// the shape was deleted meanwhile: the deployment keeps its settings, and names no shape
+	ShapeGone bool `json:"shapeGone,omitempty"`
 }
 
 func (e DeploymentUndeleted) Evolve(d *Deployment) {
-	d.State, d.Since, d.HeldFrom, d.DesiredReplicas, d.Failures = DeploymentCreatingState, e.Time, e.Time, d.MinReplicaCount, 0
+	d.State, d.Since, d.HeldFrom, d.DesiredReplicas, d.Failures = DeploymentCreatingState, e.Time, e.Time,
+		d.MinReplicaCount, 0
 	d.DeleteTime, d.PurgeTime, d.ExpireTime, d.Status = nil, nil, e.Expires, StatusOf(nil)
+	if e.ShapeGone {
+		d.DeploymentShape = ""
+	}
 }
 
 type DeploymentPurged struct{}
@@ -281,7 +293,7 @@ func (e ReplicaPlaced) Evolve(d *Deployment) {
 	d.ReplicaSeq++
 }
 
-// ReplicaAbandoned fences a replica that was not placed: its number is used up.
+// ReplicaAbandoned fences a replica that was not placed: its number is never used again.
 type ReplicaAbandoned struct {
 	ID     string `json:"id"`
 	Reason string `json:"reason"`
@@ -308,7 +320,7 @@ func (e ReplicaAdvanced) Evolve(d *Deployment) {
 type ReplicaRemoved struct {
 	ID     string    `json:"id"`
 	Reason string    `json:"reason"`
-	Failed bool      `json:"failed"` // it could not start, or broke down
+	Failed bool      `json:"failed"` // the replica could not start, or it crashed
 	Time   time.Time `json:"time"`
 }
 

@@ -7,50 +7,49 @@ import (
 
 func (d Deployment) must(allowed ...string) error {
 	if !d.Exists() {
-		return gone("deployment")
+		return notFound("deployment")
 	}
 	for _, state := range allowed {
 		if d.State == state {
 			return nil
 		}
 	}
-	return precondition("DEPLOYMENT_STATE", "the deployment is %s; this needs %s", d.State, join(allowed))
+	return precondition("DEPLOYMENT_STATE", "the deployment is %s; the operation requires %s", d.State, join(allowed))
 }
 
 func (d Deployment) mustLive() error {
 	return d.must(DeploymentCreatingState, DeploymentReadyState, DeploymentUpdatingState)
 }
 
-const operatorsAliases = "are names for every account, so only the operator may change them: leave them as they are, or ask the operator"
+const operatorsAliases = "are model names in every account, so only the operator may change them: leave them " +
+	"unchanged, or ask the operator"
 
-// CreateDeployment makes a deployment.
+// CreateDeployment creates a deployment.
 type CreateDeployment struct {
 	DeploymentSpec
 	CreatedBy   string
 	Cluster     string        // name of the installation
 	DirectKeys  [][]byte      // hashes of the keys of its direct route
-	Model       ModelSize     // the baseModel's; of an addon, its base model's
-	ZeroFloor   time.Duration // shortest scaleToZeroWindow; 0 is MinScaleToZeroWindow
-	Operator    bool          // asks: only then may it have aliases
-	Accelerator string        // that is taken where some are counted and none is named, see FleetAccelerator
+	Model       ModelSize     // size of the baseModel; for an addon, of the addon's base model
+	ZeroFloor   time.Duration // minimum scaleToZeroWindow of the server; 0 is MinScaleToZeroWindow
+	Operator    bool          // the caller is the operator: required to set aliases
+	Accelerator string        // type of a deployment that names none, see FleetAccelerator; "" is NoAccelerator
 }
 
-// Check names what is wrong with the spec without creating anything, and fills
-// in its defaults.
+// Check validates the spec without creating a deployment, and returns the spec with its defaults.
 func (c CreateDeployment) Check(now time.Time) (DeploymentSpec, error) {
 	var v Violations
-	c.DeploymentSpec = c.settled(c.Accelerator)
 	inFuture(&v, "expireTime", c.ExpireTime, now)
 	v.Require(c.Operator || len(c.Aliases) == 0, "aliases", operatorsAliases)
 	c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
-	v = append(v, c.Wrong()...)
-	c.checkSize(&v, c.Model)
-	return c.filled(c.Model), v.Err()
+	v = append(v, c.Validate()...)
+	spec := c.resolve(&v, c.Model, c.Accelerator)
+	return spec.withDefaults(), v.Err()
 }
 
 func (c CreateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
-	if d.Exists() {
-		return nil, exists("a deployment")
+	if d.Exists() { // also a softly deleted deployment: its ID stays reserved until the purge
+		return nil, alreadyExists("a deployment")
 	}
 	spec, err := c.Check(now)
 	if err != nil {
@@ -59,25 +58,28 @@ func (c CreateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	return DeploymentCreated{spec, c.CreatedBy, c.Cluster, c.DirectKeys, now}, nil
 }
 
-// SettleDeployment records that the wanted replicas run the newest settings.
-type SettleDeployment struct{ Generation int }
+// MarkDeploymentReady records that enough ready replicas run the newest generation of the settings:
+// minReplicaCount of them, or all desired replicas if these are fewer.
+type MarkDeploymentReady struct{ Generation int }
 
-func (c SettleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
+func (c MarkDeploymentReady) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	switch {
 	case !d.Exists():
-		return nil, gone("deployment")
+		return nil, notFound("deployment")
 	case d.State == DeploymentReadyState && d.Generation == c.Generation:
 		return nil, nil
 	case d.Generation != c.Generation:
-		return nil, precondition("STALE_GENERATION", "the deployment has other settings by now")
+		return nil, precondition("STALE_GENERATION",
+			"generation %d of the deployment's settings was replaced by generation %d",
+			c.Generation, d.Generation)
 	case d.Current() < min(d.MinReplicaCount, d.DesiredReplicas):
 		return nil, precondition("NOT_READY", "%d of %d replicas are ready", d.Current(), d.MinReplicaCount)
 	}
-	return DeploymentSettled{c.Generation, now}, d.must(DeploymentCreatingState, DeploymentUpdatingState)
+	return DeploymentBecameReady{c.Generation, now}, d.must(DeploymentCreatingState, DeploymentUpdatingState)
 }
 
-// FailDeployment records that a deployment cannot be placed or loaded, or that
-// what it uses was deleted: Lost may come at any time of its life.
+// FailDeployment records that a deployment cannot be placed or loaded. Lost means that a resource
+// that the deployment uses, such as its model, was deleted; then it fails in any live state.
 type FailDeployment struct {
 	Status Status
 	Lost   bool `json:",omitempty"`
@@ -93,13 +95,13 @@ func (c FailDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], 
 	return DeploymentFailed{c.Status, now}, d.must(DeploymentCreatingState)
 }
 
-// UpdateDeployment replaces what the caller sets.
+// UpdateDeployment replaces the fields that the caller sets.
 type UpdateDeployment struct {
 	DeploymentSpec
 	DirectKeys  [][]byte      // see CreateDeployment
-	Model       ModelSize     // see CreateDeployment; what stays is not held to it
-	ZeroFloor   time.Duration // see CreateDeployment; a window that stays is not held to it
-	Operator    bool          // asks: only then may its aliases change
+	Model       ModelSize     // see CreateDeployment; unchanged hardware settings are not checked against Model
+	ZeroFloor   time.Duration // see CreateDeployment; an unchanged window is not checked against ZeroFloor
+	Operator    bool          // the caller is the operator: required to change aliases
 	Accelerator string        // see CreateDeployment
 }
 
@@ -107,15 +109,14 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	if err := d.mustLive(); err != nil {
 		return nil, err
 	}
-	c.DeploymentSpec = c.settled(c.Accelerator)
-	spec := c.filled(c.Model)
+	var v Violations
+	spec := c.DeploymentSpec.reresolve(&v, d.DeploymentSpec, c.Model, c.Accelerator).withDefaults()
 	if sameJSON(spec, d.DeploymentSpec) && sameJSON(c.DirectKeys, d.DirectKeys) {
 		return nil, nil
 	}
-	var v Violations
 	v.Require(c.BaseModel == d.BaseModel, "baseModel", "cannot change: create another deployment")
 	v.Require(c.Operator || slices.Equal(c.Aliases, d.Aliases), "aliases", operatorsAliases)
-	v.Require(c.SpeechFormat == d.SpeechFormat, "speechFormat", "cannot change: it is the baseModel's")
+	v.Require(c.SpeechFormat == d.SpeechFormat, "speechFormat", "cannot change: the baseModel determines it")
 	v.Require(c.DisableAutoDeploy == d.DisableAutoDeploy, "disableAutoDeploy", "cannot change after creation")
 	v.Require(sameJSON(spec.Placement, d.Placement), "placement", "cannot change after creation")
 	if spec.ExpireTime != nil && (d.ExpireTime == nil || !spec.ExpireTime.Equal(*d.ExpireTime)) {
@@ -124,23 +125,21 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	if !sameJSON(spec.AutoscalingPolicy, d.AutoscalingPolicy) {
 		c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
 	}
-	if c.hardware() != d.hardware() {
-		c.checkSize(&v, c.Model)
+	if c.AcceleratorType == d.AcceleratorType && c.DeploymentShape == d.DeploymentShape {
+		c.AcceleratorType = "" // the type may be one that only shapes and the fleet may choose
 	}
-	if f, ok := c.DeploymentSpec.check().(*Error); ok {
-		v = append(v, f.Violations...)
-	}
+	v = append(v, c.Validate()...)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return DeploymentUpdated{spec, c.DirectKeys, spec.rollout(d.DeploymentSpec), now}, nil
 }
 
-// ScaleDeployment sets how many replicas are wanted, within its bounds.
+// ScaleDeployment sets the number of desired replicas, within the bounds of the spec.
 type ScaleDeployment struct {
 	Replicas int
 	Reason   string
-	ByLoad   *int // set when the load asks for it: the count that this was decided on
+	ByLoad   *int // set by the autoscaler: the replica count that the decision was based on
 }
 
 func (c ScaleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
@@ -149,7 +148,8 @@ func (c ScaleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment],
 	}
 	var v Violations
 	v.Require(c.Replicas >= d.MinReplicaCount && c.Replicas <= *d.MaxReplicaCount, "replicaCount",
-		"must be from minReplicaCount (%d) to maxReplicaCount (%d): choose another number, or change those first", d.MinReplicaCount, *d.MaxReplicaCount)
+		"must be from minReplicaCount (%d) to maxReplicaCount (%d): choose another number, or change these bounds first",
+		d.MinReplicaCount, *d.MaxReplicaCount)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -157,12 +157,14 @@ func (c ScaleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment],
 	case d.DesiredReplicas == c.Replicas:
 		return nil, nil
 	case c.ByLoad != nil && d.DesiredReplicas != *c.ByLoad:
-		return nil, precondition("STALE_PLAN", "somebody else has scaled the deployment since this was planned")
+		return nil, precondition("STALE_PLAN",
+			"the autoscaler planned for %d desired replicas, but the deployment was scaled to %d in between", *c.ByLoad,
+			d.DesiredReplicas)
 	}
 	return DeploymentScaled{c.Replicas, c.Reason, c.ByLoad != nil, now}, nil
 }
 
-// WakeDeployment wants at least one replica, because a request waits for it.
+// WakeDeployment scales a deployment from zero to one replica, because a request is waiting.
 type WakeDeployment struct{}
 
 func (WakeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
@@ -172,13 +174,13 @@ func (WakeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], er
 	case d.DesiredReplicas > 0:
 		return nil, nil
 	case *d.MaxReplicaCount == 0:
-		return nil, precondition("SCALED_TO_ZERO", "the deployment's maxReplicaCount is 0: raise it to let it answer")
+		return nil, precondition("SCALED_TO_ZERO", "the deployment's maxReplicaCount is 0: raise it to serve requests")
 	}
 	return DeploymentScaled{1, "a request waits", false, now}, nil
 }
 
-// DeleteDeployment ends the deployment. LastServed is when it last answered a
-// request, zero if never.
+// DeleteDeployment deletes the deployment. LastServed is the time of the deployment's last request;
+// zero if it has served none.
 type DeleteDeployment struct {
 	Hard         bool
 	IgnoreChecks bool
@@ -186,30 +188,31 @@ type DeleteDeployment struct {
 	Reason       string
 }
 
-// Unchecked tells that the delete need not be reserved.
+// Unchecked reports whether the delete needs no deletion request.
 func (c DeleteDeployment) Unchecked() bool { return c.IgnoreChecks }
 
-// RecentUse is how long after its last request a deployment is protected.
+// RecentUse is how long after its last request a deployment is protected from deletion.
 const RecentUse = time.Hour
 
 func (c DeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	switch {
 	case !d.Exists():
-		return nil, gone("deployment")
-	case d.State == DeploymentDeletedState && c.Hard:
+		return nil, notFound("deployment")
+	case d.State == DeploymentDeletedState && c.Hard: // hard: it is purged immediately
 		return DeploymentPurged{}, nil
 	case d.State == DeploymentDeletedState, d.State == DeploymentDeletingState && (d.Hard || !c.Hard):
 		return nil, nil
 	case !c.IgnoreChecks && !c.LastServed.IsZero() && now.Sub(c.LastServed) < RecentUse:
-		return nil, precondition("RECENTLY_USED", "the deployment answered a request within the last hour: set ignoreChecks to delete it all the same")
+		return nil, precondition("RECENTLY_USED",
+			"the deployment served a request within the last hour: set ignoreChecks to delete it anyway")
 	case !c.IgnoreChecks && d.mayDelete(now) != nil:
 		return nil, d.mayDelete(now)
 	}
 	return DeploymentDeleting{c.Hard, c.Reason, now}, nil
 }
 
-// FinishDeletion records that no replica is left. Keep is how long the
-// deployment can be undeleted.
+// FinishDeletion records that no replica is left. Keep is how long the deployment can be undeleted
+// after that.
 type FinishDeletion struct{ Keep time.Duration }
 
 func (c FinishDeletion) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
@@ -218,38 +221,42 @@ func (c FinishDeletion) Decide(d Deployment, now time.Time) (Event[Deployment], 
 		return nil, nil
 	case len(d.Replicas) > 0:
 		return nil, precondition("REPLICAS_LEFT", "%d replicas are still running", len(d.Replicas))
-	case d.Hard:
+	case d.Hard: // hard: it is purged immediately, and its ID is free
 		return DeploymentPurged{}, d.must(DeploymentDeletingState)
 	}
 	return DeploymentDeleted{now, now.Add(c.Keep)}, d.must(DeploymentDeletingState)
 }
 
-// UndeleteDeployment brings a deleted deployment back.
-type UndeleteDeployment struct{}
+// UndeleteDeployment restores a deleted deployment. ShapeGone means that its shape version does not
+// exist any more.
+type UndeleteDeployment struct {
+	ShapeGone bool `json:",omitempty"`
+}
 
-func (UndeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
-	if d.Due(now) {
-		return nil, precondition("PURGE_DUE", "the deployment could be undeleted until %s: create another one", d.PurgeTime.Format(time.RFC3339))
+func (c UndeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
+	if d.PurgeDue(now) {
+		return nil, precondition("PURGE_DUE", "the deployment could be undeleted until %s: create another deployment",
+			d.PurgeTime.Format(time.RFC3339))
 	}
-	undeleted := DeploymentUndeleted{Time: now}
+	undeleted := DeploymentUndeleted{Time: now, ShapeGone: c.ShapeGone}
 	if d.ExpireTime != nil && d.ExpireTime.After(now) {
 		undeleted.Expires = d.ExpireTime
 	}
 	return undeleted, d.must(DeploymentDeletedState)
 }
 
-// PurgeDeployment forgets a deleted deployment once its purgeTime has come.
+// PurgeDeployment removes a deleted deployment once its purgeTime has passed.
 type PurgeDeployment struct{}
 
 func (PurgeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
-	if d.State == DeploymentDeletedState && !d.Due(now) {
+	if d.State == DeploymentDeletedState && !d.PurgeDue(now) {
 		return nil, precondition("NOT_DUE", "the deployment can be undeleted until %s", d.PurgeTime.Format(time.RFC3339))
 	}
 	return DeploymentPurged{}, d.must(DeploymentDeletedState)
 }
 
-// PlaceReplica gives the next replica to a node on which it is allocated
-// already: it commits what the allocation reserved.
+// PlaceReplica places the next replica on a node on which an allocation is reserved for the
+// replica. The event commits the reservation.
 type PlaceReplica struct {
 	ID         string // NextReplica of the deployment
 	Node       Name
@@ -264,13 +271,16 @@ func (c PlaceReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], erro
 	case err != nil:
 		return nil, err
 	case c.ID != d.NextReplica() || c.Generation != d.Generation:
-		return nil, precondition("STALE_PLAN", "the deployment has changed since this was planned")
+		return nil, precondition("STALE_PLAN",
+			"replica %s of generation %d was planned, but the next replica is %s of generation %d", c.ID, c.Generation,
+			d.NextReplica(), d.Generation)
 	}
 	return ReplicaPlaced(c), nil
 }
 
-// AbandonReplica gives up a replica that has an allocation and was not placed.
-// From then on it cannot be placed, so its allocation may be released.
+// AbandonReplica abandons a replica for which a node has an allocation, but whose placement the
+// deployment has not recorded. The deployment refuses the placement from then on, so the allocation
+// can be released.
 type AbandonReplica struct {
 	ID     string
 	Reason string
@@ -280,16 +290,17 @@ func (c AbandonReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], er
 	_, placed := d.Replicas[c.ID]
 	switch {
 	case !d.Exists():
-		return nil, gone("deployment")
+		return nil, notFound("deployment")
 	case placed:
-		return nil, precondition("REPLICA_PLACED", "replica %s is in service", c.ID)
+		return nil, precondition("REPLICA_PLACED", "replica %s is placed on a node and cannot be abandoned", c.ID)
 	case ReplicaNumber(c.ID) <= d.ReplicaSeq:
 		return nil, nil
 	}
 	return ReplicaAbandoned(c), nil
 }
 
-// AdvanceReplica records how far a replica is, as its node reports it.
+// AdvanceReplica records a later state of a replica, as the replica's node reports it. An earlier
+// state is ignored.
 type AdvanceReplica struct {
 	ID    string
 	State string
@@ -300,9 +311,9 @@ func (c AdvanceReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], er
 	r, ok := d.Replicas[c.ID]
 	switch {
 	case !d.Exists():
-		return nil, gone("deployment")
+		return nil, notFound("deployment")
 	case !ok || r.Node != c.Node:
-		return nil, precondition("STALE_REPLICA", "replica %s is no longer on that node", c.ID)
+		return nil, precondition("STALE_REPLICA", "replica %s is not placed on node %s", c.ID, c.Node.ID())
 	case replicaRank(c.State) <= replicaRank(r.State):
 		return nil, nil
 	}
@@ -319,7 +330,8 @@ func replicaRank(state string) int {
 	return 0
 }
 
-// RemoveReplica takes a replica out of service. Failed marks one that broke.
+// RemoveReplica takes a replica out of service. Failed marks a replica that crashed or could not
+// start.
 type RemoveReplica struct {
 	ID     string
 	Reason string

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// A deployment shape is a set of hardware and serving settings for models of
-// one type and size. Its versions never change but for what their reviewers
-// say of them; they live and end with the shape.
+// A deployment shape is a set of hardware and serving settings for models of one type and size. A
+// version of a shape is immutable except for the result of its review; versions are deleted with
+// the shape.
 //
 //	(none) --CreateDeploymentShape--> live, with its first version
-//	live   --UpdateDeploymentShape--> live, with one version more
-//	live   --ReviewShapeVersion-->    live, a version is validated or public, or no longer
+//	live   --UpdateDeploymentShape--> live, with one more version
+//	live   --ReviewShapeVersion-->    live, with the review result of one version
 //	live   --DeleteDeploymentShape--> (none)
-var DeploymentShapes = usable(NewKind("deploymentShapes", map[string]Event[DeploymentShape]{
+var DeploymentShapes = referenceable(NewKind("deploymentShapes", map[string]Event[DeploymentShape]{
 	"deploymentShape.created.v1":  DeploymentShapeCreated{},
 	"deploymentShape.updated.v1":  DeploymentShapeUpdated{},
 	"deploymentShape.reviewed.v1": ShapeVersionReviewed{},
 	"deploymentShape.deleted.v1":  DeploymentShapeDeleted{},
 }), "deploymentShape.", func(x *DeploymentShape) *Deletion { return &x.Deletion })
 
-// MaxShapeVersions is how many versions one shape may have.
+// MaxShapeVersions is the maximum number of versions of one shape.
 const MaxShapeVersions = 100
 
-// A ShapeVersion is the shape as it was from one change to the next.
+// A ShapeVersion holds the settings that a shape had from one change of the shape to the next.
 type ShapeVersion struct {
 	ShapeSpec
 	ModelTraits
@@ -34,7 +34,7 @@ type ShapeVersion struct {
 	Public     bool      `json:"public"`
 }
 
-// DeploymentShape is the state of one shape: the newest version is what it is.
+// DeploymentShape is the state of one shape. Its current settings are those of the newest version.
 type DeploymentShape struct {
 	Deletion
 	CreatedBy string         `json:"createdBy"`
@@ -44,10 +44,10 @@ type DeploymentShape struct {
 // Exists implements State.
 func (s DeploymentShape) Exists() bool { return len(s.Versions) > 0 }
 
-// Newest is the shape as it is now. The shape must exist.
+// Newest returns the current version. The shape must exist.
 func (s DeploymentShape) Newest() *ShapeVersion { return &s.Versions[len(s.Versions)-1] }
 
-// Version finds a version by its ID.
+// Version returns the version with the given ID, and whether there is one.
 func (s DeploymentShape) Version(id string) (*ShapeVersion, bool) {
 	i := slices.IndexFunc(s.Versions, func(v ShapeVersion) bool { return v.ID == id })
 	if i < 0 {
@@ -56,7 +56,7 @@ func (s DeploymentShape) Version(id string) (*ShapeVersion, bool) {
 	return &s.Versions[i], true
 }
 
-// LatestValidated is the newest version that is validated.
+// LatestValidated returns the newest validated version, and whether there is one.
 func (s DeploymentShape) LatestValidated() (*ShapeVersion, bool) {
 	for i := len(s.Versions) - 1; i >= 0; i-- {
 		if s.Versions[i].Validated {
@@ -66,7 +66,7 @@ func (s DeploymentShape) LatestValidated() (*ShapeVersion, bool) {
 	return nil, false
 }
 
-// ShapeVersionName names a version of a shape.
+// ShapeVersionName returns the resource name of a version of a shape.
 func ShapeVersionName(shape Name, version string) string {
 	return string(shape) + "/versions/" + version
 }
@@ -113,60 +113,68 @@ type DeploymentShapeDeleted struct{}
 
 func (DeploymentShapeDeleted) Evolve(s *DeploymentShape) { *s = DeploymentShape{} }
 
-// CreateDeploymentShape makes a shape and its first version. Model is what is
-// known of its baseModel.
+// CreateDeploymentShape creates a shape and its first version. Model and Size describe the
+// baseModel; zero fields are unknown.
 type CreateDeploymentShape struct {
 	ShapeSpec
 	Model       ModelTraits
 	Size        ModelSize
-	Accelerator string // that is taken where the shape names none, see FleetAccelerator
+	Accelerator string // type of a shape that names none, see FleetAccelerator; "" is NoAccelerator
 	CreatedBy   string
 }
 
 func (c CreateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {
 	if s.Exists() {
-		return nil, exists("a deployment shape")
+		return nil, alreadyExists("a deployment shape")
 	}
 	v := c.check()
-	spec := c.filled(&v, c.Size, c.Accelerator)
+	spec := c.withDefaults(&v, c.Size, c.Accelerator)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return DeploymentShapeCreated{spec, c.Model, c.CreatedBy, now}, nil
 }
 
-// UpdateDeploymentShape makes a version with other settings. Model is what is
-// known of the baseModel that they name.
+// UpdateDeploymentShape adds a version with other settings. Model and Size describe the new
+// baseModel; zero fields are unknown. Hardware settings that do not change are not checked, because
+// an earlier version of anneal may have stored them by another rule.
 type UpdateDeploymentShape struct {
 	ShapeSpec
 	Model       ModelTraits
 	Size        ModelSize
-	Accelerator string // as of CreateDeploymentShape
+	Accelerator string // see CreateDeploymentShape
 }
 
 func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {
 	if !s.Exists() {
-		return nil, gone("deployment shape")
+		return nil, notFound("deployment shape")
 	}
 	old := s.Newest()
-	v := c.check()
-	spec := c.filled(&v, c.Size, c.Accelerator)
+	v, spec := c.check(), c.ShapeSpec
+	switch same := c.hardware() == old.hardware(); {
+	case same && (c.BaseModel == old.BaseModel || unspecified(old.AcceleratorType)):
+		spec.AcceleratorType, spec.Precision = old.AcceleratorType, old.Precision
+	default:
+		spec = c.withDefaults(&v, c.Size, c.Accelerator)
+	}
 	if spec == old.ShapeSpec {
 		return nil, nil
 	}
 	v.Require(c.BaseModel == old.BaseModel || c.Model == old.ModelTraits, "baseModel",
-		"may only change to a model of the same type (%s), parameter count (%d) and embedding status (%t): create another shape", old.ModelType, old.ParameterCount, old.Embedding)
+		"may only change to a model of the same type (%s), parameter count (%d) and embedding status (%t): create "+
+			"another shape", old.ModelType, old.ParameterCount, old.Embedding)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	if len(s.Versions) >= MaxShapeVersions {
-		return nil, precondition("TOO_MANY_VERSIONS", "the shape has %d versions, the most that one may have: create another shape", MaxShapeVersions)
+		return nil, precondition("TOO_MANY_VERSIONS",
+			"the shape has %d versions, which is the maximum: create another shape", MaxShapeVersions)
 	}
 	return DeploymentShapeUpdated{spec, old.ModelTraits, now}, nil
 }
 
-// ReviewShapeVersion says whether a version has been validated, and whether
-// every account may read and use it.
+// ReviewShapeVersion records whether a version is validated, and whether every account may read and
+// use it.
 type ReviewShapeVersion struct {
 	Version   string
 	Validated bool
@@ -177,20 +185,20 @@ func (c ReviewShapeVersion) Decide(s DeploymentShape, _ time.Time) (Event[Deploy
 	version, ok := s.Version(c.Version)
 	switch {
 	case !ok:
-		return nil, gone("deployment shape version")
+		return nil, notFound("deployment shape version")
 	case version.Validated == c.Validated && version.Public == c.Public:
 		return nil, nil
 	}
 	return ShapeVersionReviewed(c), nil
 }
 
-// DeleteDeploymentShape removes the shape and its versions. Deployments that
-// were made with it keep their settings.
+// DeleteDeploymentShape removes the shape and its versions. Deployments that were created with the
+// shape keep their settings.
 type DeleteDeploymentShape struct{}
 
 func (DeleteDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {
 	if !s.Exists() {
-		return nil, gone("deployment shape")
+		return nil, notFound("deployment shape")
 	}
 	return DeploymentShapeDeleted{}, s.mayDelete(now)
 }

@@ -13,8 +13,9 @@ import (
 )
 
 var (
-	llama7  = domain.ModelTraits{ModelType: "llama", ParameterCount: 7e9}
-	aShape  = domain.ShapeSpec{BaseModel: "accounts/a/models/m", AcceleratorType: "VENDOR_A_H100_80GB", AcceleratorCount: 1}
+	llama7 = domain.ModelTraits{ModelType: "llama", ParameterCount: 7e9}
+	aShape = domain.ShapeSpec{BaseModel: "accounts/a/models/m", AcceleratorType: "VENDOR_A_H100_80GB",
+		AcceleratorCount: 1}
 	created = domain.DeploymentShapeCreated{ShapeSpec: aShape, ModelTraits: llama7, Time: noon}
 )
 
@@ -27,19 +28,36 @@ func TestDeploymentShapes(t *testing.T) {
 	}
 	other := with(func(s *domain.ShapeSpec) { s.BaseModel = "accounts/a/models/n" })
 	decide(t, domain.DeploymentShapes, []decision[domain.DeploymentShape]{
-		{name: "defaults are those of the model", when: domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{BaseModel: "accounts/a/models/m"}, Model: domain.ModelTraits{ModelType: "llama", ParameterCount: 70e9}, Size: domain.ModelSize{ParameterCount: 70e9}},
-			then: domain.DeploymentShapeCreated{ShapeSpec: domain.ShapeSpec{BaseModel: "accounts/a/models/m", AcceleratorType: domain.DefaultAccelerator, AcceleratorCount: 4},
+		{name: "defaults are those of the model",
+			when: domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{BaseModel: "accounts/a/models/m"},
+				Model:       domain.ModelTraits{ModelType: "llama", ParameterCount: 70e9},
+				Size:        domain.ModelSize{ParameterCount: 70e9},
+				Accelerator: domain.DefaultAccelerator},
+			then: domain.DeploymentShapeCreated{ShapeSpec: domain.ShapeSpec{BaseModel: "accounts/a/models/m",
+				AcceleratorType: domain.DefaultAccelerator, AcceleratorCount: 4},
 				ModelTraits: domain.ModelTraits{ModelType: "llama", ParameterCount: 70e9}, Time: noon}},
-		{name: "all that is wrong at once", when: domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{Precision: "FP3", AcceleratorType: domain.NoAccelerator, AcceleratorCount: 2}},
+		{name: "all that is wrong at once",
+			when: domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{Precision: "FP3",
+				AcceleratorType: domain.NoAccelerator, AcceleratorCount: 2}},
 			fault: "INVALID_FIELDS", says: "baseModel: is required; precision: must be one of"},
-		{name: "a model of the same traits may replace another", given: f(created), when: domain.UpdateDeploymentShape{ShapeSpec: other, Model: llama7},
+		{name: "a model of the same traits may replace another", given: f(created),
+			when: domain.UpdateDeploymentShape{ShapeSpec: other, Model: llama7},
 			then: domain.DeploymentShapeUpdated{ShapeSpec: other, ModelTraits: llama7, Time: noon}},
-		{name: "one of another size may not", given: f(created), when: domain.UpdateDeploymentShape{ShapeSpec: other, Model: domain.ModelTraits{ModelType: "llama", ParameterCount: 8e9}},
+		{name: "one of another size may not", given: f(created),
+			when: domain.UpdateDeploymentShape{ShapeSpec: other,
+				Model: domain.ModelTraits{ModelType: "llama", ParameterCount: 8e9}},
 			fault: "INVALID_FIELDS", says: "same type (llama), parameter count (7000000000)"},
-		{name: "nor one of another type", given: f(created), when: domain.UpdateDeploymentShape{ShapeSpec: other, Model: domain.ModelTraits{ModelType: "qwen2", ParameterCount: 7e9}}, fault: "INVALID_FIELDS", says: "baseModel"},
-		{name: "nor an embedding model", given: f(created), when: domain.UpdateDeploymentShape{ShapeSpec: other, Model: domain.ModelTraits{ModelType: "llama", ParameterCount: 7e9, Embedding: true}}, fault: "INVALID_FIELDS", says: "embedding"},
-		{name: "no change is no version", given: f(created), when: domain.UpdateDeploymentShape{ShapeSpec: aShape, Model: llama7}},
-		{name: "the most versions", given: f(slices.Repeat([]domain.Event[domain.DeploymentShape]{created}, 1)...), when: domain.ReviewShapeVersion{Version: "v2"}, fault: "NOT_FOUND", says: "version"},
+		{name: "nor one of another type", given: f(created),
+			when: domain.UpdateDeploymentShape{ShapeSpec: other,
+				Model: domain.ModelTraits{ModelType: "qwen2", ParameterCount: 7e9}}, fault: "INVALID_FIELDS", says: "baseModel"},
+		{name: "nor an embedding model", given: f(created),
+			when: domain.UpdateDeploymentShape{ShapeSpec: other,
+				Model: domain.ModelTraits{ModelType: "llama", ParameterCount: 7e9, Embedding: true}}, fault: "INVALID_FIELDS",
+			says: "embedding"},
+		{name: "no change is no version", given: f(created),
+			when: domain.UpdateDeploymentShape{ShapeSpec: aShape, Model: llama7}},
+		{name: "the most versions", given: f(slices.Repeat([]domain.Event[domain.DeploymentShape]{created}, 1)...),
+			when: domain.ReviewShapeVersion{Version: "v2"}, fault: "NOT_FOUND", says: "version"},
 	})
 }
 
@@ -52,7 +70,8 @@ func TestShapeVersions(t *testing.T) {
 	validated := func(id string, is bool) domain.ShapeVersionReviewed {
 		return domain.ShapeVersionReviewed{Version: id, Validated: is}
 	}
-	shape := fold[domain.DeploymentShape](t, domain.DeploymentShapes, created, updated("FP8"), updated("FP4"), validated("v1", true), validated("v2", true))
+	shape := fold[domain.DeploymentShape](t, domain.DeploymentShapes, created, updated("FP8"), updated("FP4"),
+		validated("v1", true), validated("v2", true))
 	latest, ok := shape.LatestValidated()
 	require.True(t, ok)
 	require.Equal(t, "v2", latest.ID)
@@ -82,20 +101,24 @@ func TestDeploymentShapeTransitions(t *testing.T) {
 		{name: "one version", facts: f(created)},
 		{name: "one version, validated", facts: f(created, domain.ShapeVersionReviewed{Version: "v1", Validated: true})},
 	}
-	commands := []domain.Command[domain.DeploymentShape]{domain.CreateDeploymentShape{ShapeSpec: aShape, Model: llama7}, domain.UpdateDeploymentShape{ShapeSpec: other, Model: llama7},
-		domain.ReviewShapeVersion{Version: "v1", Validated: true}, requested[domain.DeploymentShape]{domain.DeleteDeploymentShape{}, domain.DeploymentShapes}}
-	golden(t, "deployment_shape_transitions.txt", transitions(t, domain.DeploymentShapes, situations, commands, func(s domain.DeploymentShape) string {
-		latest := "none"
-		if version, ok := s.LatestValidated(); ok {
-			latest = version.ID
-		}
-		return fmt.Sprintf("%d versions, %s validated", len(s.Versions), latest)
-	}))
+	commands := []domain.Command[domain.DeploymentShape]{domain.CreateDeploymentShape{ShapeSpec: aShape, Model: llama7},
+		domain.UpdateDeploymentShape{ShapeSpec: other, Model: llama7},
+		domain.ReviewShapeVersion{Version: "v1", Validated: true},
+		requested[domain.DeploymentShape]{domain.DeleteDeploymentShape{}, domain.DeploymentShapes}}
+	golden(t, "deployment_shape_transitions.txt",
+		transitions(t, domain.DeploymentShapes, situations, commands, func(s domain.DeploymentShape) string {
+			latest := "none"
+			if version, ok := s.LatestValidated(); ok {
+				latest = version.ID
+			}
+			return fmt.Sprintf("%d versions, %s validated", len(s.Versions), latest)
+		}))
 }
 
-// validatedShape is a shape whose only version is validated.
+// validatedShape returns a shape whose only version is validated.
 func validatedShape(spec domain.ShapeSpec, model domain.ModelTraits, public bool) domain.DeploymentShape {
-	return domain.DeploymentShape{Versions: []domain.ShapeVersion{{ShapeSpec: spec, ModelTraits: model, ID: "v1", Validated: true, Public: public}}}
+	return domain.DeploymentShape{
+		Versions: []domain.ShapeVersion{{ShapeSpec: spec, ModelTraits: model, ID: "v1", Validated: true, Public: public}}}
 }
 
 func TestMatchShapes(t *testing.T) {
@@ -104,11 +127,15 @@ func TestMatchShapes(t *testing.T) {
 	unvalidated := validatedShape(aShape, llama7, false)
 	unvalidated.Versions[0].Validated = false
 	shapes := map[domain.Name]domain.DeploymentShape{
-		"accounts/a/deploymentShapes/plain":       validatedShape(aShape, llama7, false),
-		"accounts/a/deploymentShapes/same-tier":   validatedShape(aShape, domain.ModelTraits{ModelType: "llama", ParameterCount: 8_030_261_248}, false),
-		"accounts/a/deploymentShapes/larger":      validatedShape(aShape, domain.ModelTraits{ModelType: "llama", ParameterCount: 13e9}, false),
-		"accounts/a/deploymentShapes/type":        validatedShape(aShape, domain.ModelTraits{ModelType: "qwen2", ParameterCount: 7e9}, false),
-		"accounts/a/deploymentShapes/embedding":   validatedShape(aShape, domain.ModelTraits{ModelType: "llama", ParameterCount: 7e9, Embedding: true}, false),
+		"accounts/a/deploymentShapes/plain": validatedShape(aShape, llama7, false),
+		"accounts/a/deploymentShapes/same-tier": validatedShape(aShape,
+			domain.ModelTraits{ModelType: "llama", ParameterCount: 8_030_261_248}, false),
+		"accounts/a/deploymentShapes/larger": validatedShape(aShape,
+			domain.ModelTraits{ModelType: "llama", ParameterCount: 13e9}, false),
+		"accounts/a/deploymentShapes/type": validatedShape(aShape,
+			domain.ModelTraits{ModelType: "qwen2", ParameterCount: 7e9}, false),
+		"accounts/a/deploymentShapes/embedding": validatedShape(aShape,
+			domain.ModelTraits{ModelType: "llama", ParameterCount: 7e9, Embedding: true}, false),
 		"accounts/a/deploymentShapes/fp4":         validatedShape(fp4, llama7, false),
 		"accounts/a/deploymentShapes/lora":        validatedShape(lora, llama7, false),
 		"accounts/a/deploymentShapes/preset":      validatedShape(preset, llama7, false),
@@ -116,7 +143,8 @@ func TestMatchShapes(t *testing.T) {
 		"accounts/b/deploymentShapes/hidden":      validatedShape(aShape, llama7, false),
 		"accounts/b/deploymentShapes/public":      validatedShape(aShape, llama7, true),
 	}
-	model := domain.Model{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: 7e9}}
+	model := domain.Model{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+		ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: 7e9}}
 	tuned := model
 	tuned.BaseModel = "accounts/b/models/m"
 	for _, line := range []struct {
@@ -125,15 +153,17 @@ func TestMatchShapes(t *testing.T) {
 		addons bool
 		want   []string
 	}{
-		{"type, tier and embedding status agree, and others' are public", model, false, []string{"fp4", "lora", "plain", "preset", "public", "same-tier"}},
+		{"type, tier and embedding status agree, and others' are public", model, false,
+			[]string{"fp4", "lora", "plain", "preset", "public", "same-tier"}},
 		{"addons need MULTI_LORA", model, true, []string{"lora", "preset"}},
-		{"a fine-tune of all parameters is not squeezed into four bits", tuned, false, []string{"lora", "plain", "preset", "public", "same-tier"}},
+		{"a fine-tune of all parameters is not squeezed into four bits", tuned, false,
+			[]string{"lora", "plain", "preset", "public", "same-tier"}},
 	} {
 		t.Run(line.name, func(t *testing.T) {
-			wish := domain.WishOf(line.model)
-			wish.Addons, wish.Account = line.addons, "a"
+			req := domain.ShapeRequirementsOf(line.model)
+			req.Addons, req.Account = line.addons, "a"
 			var got []string
-			for name, version := range domain.MatchShapes(maps.All(shapes), wish) {
+			for name, version := range domain.MatchShapes(maps.All(shapes), req) {
 				require.True(t, version.Validated)
 				got = append(got, name.ID())
 			}
@@ -144,26 +174,33 @@ func TestMatchShapes(t *testing.T) {
 }
 
 func TestShapedDeployments(t *testing.T) {
-	shape := domain.ShapeSpec{AcceleratorType: "VENDOR_A_GB200", AcceleratorCount: 4, Precision: "FP8", DraftTokenCount: 3, EnableSessionAffinity: true}
+	shape := domain.ShapeSpec{AcceleratorType: "VENDOR_A_GB200", AcceleratorCount: 4, Precision: "FP8", DraftTokenCount: 3,
+		EnableSessionAffinity: true}
 	name := "accounts/a/deploymentShapes/s/versions/v1"
 	always := func(string) bool { return true }
 	never := func(string) bool { return false }
 	var v domain.Violations
-	got := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MaxContextLength: 100}.Shaped(&v, name, shape, always)
+	got := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MaxContextLength: 100}.WithShape(&v, name, shape,
+		always)
 	require.Empty(t, v)
-	require.Equal(t, domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MaxContextLength: 100, DeploymentShape: name, AcceleratorType: "VENDOR_A_GB200",
+	require.Equal(t, domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MaxContextLength: 100, DeploymentShape: name,
+		AcceleratorType:  "VENDOR_A_GB200",
 		AcceleratorCount: 4, Precision: "FP8", DraftTokenCount: 3, EnableSessionAffinity: true}, got)
 	_, err := domain.CreateDeployment{DeploymentSpec: got}.Check(noon)
 	require.NoError(t, err, "a shape may ask for devices that a deployment of its own may not")
 
-	require.Empty(t, domain.DeploymentSpec{}.Shaped(&v, name, shape, never).Precision)
-	require.Equal(t, domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MaxContextLength: 100}, got.Unshaped(func(field string) bool { return field == "maxContextLength" }))
+	require.Empty(t, domain.DeploymentSpec{}.WithShape(&v, name, shape, never).Precision)
+	require.Equal(t, domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MaxContextLength: 100},
+		got.WithoutShape(func(field string) bool { return field == "maxContextLength" }))
 
-	domain.DeploymentSpec{AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1, Precision: "PRECISION_UNSPECIFIED", DraftTokenCount: 5}.Shaped(&v, name, shape, always)
-	require.Equal(t, []string{"acceleratorType", "acceleratorCount", "draftTokenCount"}, fieldsOf(v), "all contradictions are named together")
+	domain.DeploymentSpec{AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1, Precision: "PRECISION_UNSPECIFIED",
+		DraftTokenCount: 5}.WithShape(&v, name, shape, always)
+	require.Equal(t, []string{"acceleratorType", "acceleratorCount", "draftTokenCount"}, fieldsOf(v),
+		"all contradictions are named together")
 
 	v = nil
-	domain.DeploymentSpec{AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1}.Shaped(&v, name, domain.ShapeSpec{AcceleratorType: domain.NoAccelerator}, always)
+	domain.DeploymentSpec{AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1}.WithShape(&v, name,
+		domain.ShapeSpec{AcceleratorType: domain.NoAccelerator}, always)
 	require.Equal(t, []string{"acceleratorType", "acceleratorCount"}, fieldsOf(v))
 }
 
@@ -175,17 +212,18 @@ func fieldsOf(v domain.Violations) []string {
 	return fields
 }
 
-// BenchmarkMatchShapes asks 1,000 shapes.
+// BenchmarkMatchShapes matches 1,000 shapes.
 func BenchmarkMatchShapes(b *testing.B) {
 	shapes := map[domain.Name]domain.DeploymentShape{}
 	for i := range 1000 {
-		shape := validatedShape(aShape, domain.ModelTraits{ModelType: "llama", ParameterCount: domain.Count(1e9 * (1 + i%80))}, false)
+		shape := validatedShape(aShape,
+			domain.ModelTraits{ModelType: "llama", ParameterCount: domain.Count(1e9 * (1 + i%80))}, false)
 		shapes[domain.NewName("a", "deploymentShapes", fmt.Sprint("s", i))] = shape
 	}
-	wish := domain.ShapeWish{Model: llama7, Account: "a"}
+	req := domain.ShapeRequirements{Model: llama7, Account: "a"}
 	for b.Loop() {
 		matched := 0
-		for range domain.MatchShapes(maps.All(shapes), wish) {
+		for range domain.MatchShapes(maps.All(shapes), req) {
 			matched++
 		}
 		if matched == 0 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Placement says where replicas may run.
+// Placement restricts where replicas run.
 type Placement struct {
 	Region      string   `json:"region,omitempty"`
 	MultiRegion string   `json:"multiRegion,omitempty"`
@@ -20,51 +20,56 @@ type AutoTune struct {
 	LongPrompt bool `json:"longPrompt"`
 }
 
-// DirectInternet is the direct route that has a host name of its own.
+// DirectInternet is the type of direct route over the Internet, with a host name per deployment.
 const DirectInternet = "INTERNET"
 
-// DeploymentSpec is what the caller sets.
+// DeploymentSpec holds the fields that the caller sets.
 type DeploymentSpec struct {
-	BaseModel                       string             `json:"baseModel"`
-	DisplayName                     string             `json:"displayName"`
-	Description                     string             `json:"description"`
-	ExpireTime                      *time.Time         `json:"expireTime,omitempty"`
-	MinReplicaCount                 int                `json:"minReplicaCount"`
-	MaxReplicaCount                 *int               `json:"maxReplicaCount,omitempty"`
-	MaxWithRevocableReplicaCount    int                `json:"maxWithRevocableReplicaCount,omitempty"`
-	AutoscalingPolicy               *AutoscalingPolicy `json:"autoscalingPolicy,omitempty"`
-	AcceleratorCount                int                `json:"acceleratorCount,omitempty"` // per replica
-	AcceleratorType                 string             `json:"acceleratorType,omitempty"`
-	Precision                       string             `json:"precision,omitempty"`
-	EnableAddons                    bool               `json:"enableAddons,omitempty"`
-	DraftTokenCount                 int                `json:"draftTokenCount,omitempty"`
-	DraftModel                      *string            `json:"draftModel,omitempty"`
-	NgramSpeculationLength          int                `json:"ngramSpeculationLength,omitempty"`
-	EnableSessionAffinity           bool               `json:"enableSessionAffinity,omitempty"`
-	DirectRouteAPIKeys              []Sealed           `json:"directRouteApiKeys,omitempty"` // as they were kept before DirectKeys
-	DirectRouteType                 string             `json:"directRouteType,omitempty"`
-	DeploymentTemplate              string             `json:"deploymentTemplate,omitempty"`
-	AutoTune                        *AutoTune          `json:"autoTune,omitempty"`
-	Placement                       *Placement         `json:"placement,omitempty"`
-	MaxContextLength                int                `json:"maxContextLength,omitempty"`
-	DisableDeploymentSizeValidation bool               `json:"disableDeploymentSizeValidation,omitempty"`
-	EnableMTP                       bool               `json:"enableMtp,omitempty"`
-	EnableHotLoad                   bool               `json:"enableHotLoad,omitempty"`
-	HotLoadBucketType               string             `json:"hotLoadBucketType,omitempty"`
-	HotLoadBucketURL                string             `json:"hotLoadBucketUrl,omitempty"`
-	EnableHotReloadLatestAddon      bool               `json:"enableHotReloadLatestAddon,omitempty"`
-	DeploymentShape                 string             `json:"deploymentShape,omitempty"`
-	ActiveModelVersion              string             `json:"activeModelVersion,omitempty"`
-	TargetModelVersion              string             `json:"targetModelVersion,omitempty"`
-	PricingPlanID                   string             `json:"pricingPlanId,omitempty"`
-	Aliases                         []string           `json:"aliases,omitempty"`           // names under which the keys of every account may ask it
-	SpeechFormat                    string             `json:"speechFormat,omitempty"`      // of its model, as it was when the deployment was created; "" of one that answers with text
-	DisableAutoDeploy               bool               `json:"disableAutoDeploy,omitempty"` // since its creation: the baseModel's name alone does not mean it
+	BaseModel                    string             `json:"baseModel"`
+	DisplayName                  string             `json:"displayName"`
+	Description                  string             `json:"description"`
+	ExpireTime                   *time.Time         `json:"expireTime,omitempty"`
+	MinReplicaCount              int                `json:"minReplicaCount"`
+	MaxReplicaCount              *int               `json:"maxReplicaCount,omitempty"`
+	MaxWithRevocableReplicaCount int                `json:"maxWithRevocableReplicaCount,omitempty"`
+	AutoscalingPolicy            *AutoscalingPolicy `json:"autoscalingPolicy,omitempty"`
+	AcceleratorCount             int                `json:"acceleratorCount,omitempty"` // per replica
+	AcceleratorType              string             `json:"acceleratorType,omitempty"`
+	Precision                    string             `json:"precision,omitempty"`
+	EnableAddons                 bool               `json:"enableAddons,omitempty"`
+	DraftTokenCount              int                `json:"draftTokenCount,omitempty"`
+	DraftModel                   *string            `json:"draftModel,omitempty"`
+	NgramSpeculationLength       int                `json:"ngramSpeculationLength,omitempty"`
+	EnableSessionAffinity        bool               `json:"enableSessionAffinity,omitempty"`
+	// keys of the direct route, sealed, in events of earlier versions; see Deployment.DirectKeys
+	DirectRouteAPIKeys              []Sealed   `json:"directRouteApiKeys,omitempty"`
+	DirectRouteType                 string     `json:"directRouteType,omitempty"`
+	DeploymentTemplate              string     `json:"deploymentTemplate,omitempty"`
+	AutoTune                        *AutoTune  `json:"autoTune,omitempty"`
+	Placement                       *Placement `json:"placement,omitempty"`
+	MaxContextLength                int        `json:"maxContextLength,omitempty"`
+	DisableDeploymentSizeValidation bool       `json:"disableDeploymentSizeValidation,omitempty"`
+	EnableMTP                       bool       `json:"enableMtp,omitempty"`
+	EnableHotLoad                   bool       `json:"enableHotLoad,omitempty"`
+	HotLoadBucketType               string     `json:"hotLoadBucketType,omitempty"`
+	HotLoadBucketURL                string     `json:"hotLoadBucketUrl,omitempty"`
+	EnableHotReloadLatestAddon      bool       `json:"enableHotReloadLatestAddon,omitempty"`
+	DeploymentShape                 string     `json:"deploymentShape,omitempty"`
+	PricingPlanID                   string     `json:"pricingPlanId,omitempty"`
+	// model names under which API keys of every account can call the deployment
+	Aliases []string `json:"aliases,omitempty"`
+	// format of a speech model, recorded when the deployment is created; "" for a model that
+	// generates text
+	SpeechFormat string `json:"speechFormat,omitempty"`
+	// set at creation: requests for the baseModel's name alone are not routed to the deployment
+	DisableAutoDeploy bool `json:"disableAutoDeploy,omitempty"`
+	// set at creation: replicas draft no tokens, not even for requests with a prediction
+	DisableSpeculativeDecoding bool `json:"disableSpeculativeDecoding,omitempty"`
 }
 
-// Wrong is what is out of bounds in the settings or contradicts itself,
-// whatever the model, the time and the fleet.
-func (s DeploymentSpec) Wrong() Violations {
+// Validate returns the violations of rules that depend only on the spec, not on the model, the time
+// or the fleet.
+func (s DeploymentSpec) Validate() Violations {
 	f, ok := s.check().(*Error)
 	if !ok {
 		return nil
@@ -79,7 +84,8 @@ func (s DeploymentSpec) check() error {
 	checkShortName(&v, s.DisplayName)
 	checkText(&v, "", s.Description)
 	v.Require(s.MinReplicaCount >= 0, "minReplicaCount", "must not be negative")
-	v.Require(s.MaxReplicaCount == nil || *s.MaxReplicaCount >= s.MinReplicaCount, "maxReplicaCount", "must be at least minReplicaCount")
+	v.Require(s.MaxReplicaCount == nil || *s.MaxReplicaCount >= s.MinReplicaCount, "maxReplicaCount",
+		"must be at least minReplicaCount")
 	v.Require(s.MaxReplicaCount == nil || *s.MaxReplicaCount <= 1000, "maxReplicaCount", "must be at most 1000")
 	v.Require(s.MinReplicaCount <= 1000, "minReplicaCount", "must be at most 1000")
 	v.Require(s.AcceleratorCount >= 0 && s.AcceleratorCount <= 1024, "acceleratorCount", "must be from 0 to 1024")
@@ -94,13 +100,16 @@ func (s DeploymentSpec) check() error {
 	}
 	oneOf(&v, "acceleratorType", s.AcceleratorType, devices...)
 	oneOf(&v, "precision", s.Precision, Precisions...)
-	oneOf(&v, "directRouteType", s.DirectRouteType, "DIRECT_ROUTE_TYPE_UNSPECIFIED", DirectInternet, "CLOUD_A_PRIVATE_SERVICE_CONNECT", "CLOUD_B_PRIVATELINK")
-	oneOf(&v, "hotLoadBucketType", s.HotLoadBucketType, "BUCKET_TYPE_UNSPECIFIED", "OBJECT_STORE_SERVER", "OBJECT_STORE_API", "CLOUD_C", "SERVICE_HOSTED")
+	oneOf(&v, "directRouteType", s.DirectRouteType, "DIRECT_ROUTE_TYPE_UNSPECIFIED", DirectInternet,
+		"CLOUD_A_PRIVATE_SERVICE_CONNECT", "CLOUD_B_PRIVATELINK")
+	oneOf(&v, "hotLoadBucketType", s.HotLoadBucketType, "BUCKET_TYPE_UNSPECIFIED", "OBJECT_STORE_SERVER",
+		"OBJECT_STORE_API", "CLOUD_C", "SERVICE_HOSTED")
 	s.Placement.check(&v)
 	s.AutoscalingPolicy.check(&v)
-	v.Require(!s.EnableMTP || s.Drafter() == "", "enableMtp", "lets the model draft for itself, and draftModel another one: give one of them")
+	v.Require(!s.EnableMTP || s.Drafter() == "", "enableMtp",
+		"makes the model draft for itself, and draftModel names another drafter: set only one of them")
 	reference(&v, "draftModel", s.Drafter(), "models")
-	s.checkListening(&v)
+	s.checkSpeech(&v)
 	s.checkAliases(&v)
 	return v.Err()
 }
@@ -112,30 +121,57 @@ func (s DeploymentSpec) maxReplicas() int {
 	return *s.MaxReplicaCount
 }
 
-// MaxAliases is how many names a deployment may be bound to.
+// MaxAliases is the maximum number of aliases of a deployment.
 const MaxAliases = 16
 
 func (s DeploymentSpec) checkAliases(v *Violations) {
-	v.Require(len(s.Aliases) <= MaxAliases, "aliases", "must be at most %d", MaxAliases)
+	v.Require(len(s.Aliases) <= MaxAliases, "aliases", "must have at most %d entries", MaxAliases)
 	for i, alias := range s.Aliases[:min(len(s.Aliases), MaxAliases)] {
 		v.Require(ValidID(alias), "aliases", "%.64q "+IDRule, alias)
 		v.Require(!slices.Contains(s.Aliases[:i], alias), "aliases", "names %.64q twice", alias)
 	}
 }
 
-// hardware is what one replica asks for.
+// hardware returns the hardware that one replica requests.
 func (s DeploymentSpec) hardware() Hardware {
-	return Hardware{s.AcceleratorType, s.AcceleratorCount, s.Precision, s.MaxContextLength, s.DisableDeploymentSizeValidation}
+	return Hardware{specified(s.AcceleratorType), s.AcceleratorCount, specified(s.Precision), s.MaxContextLength,
+		s.DisableDeploymentSizeValidation}
 }
 
-// checkSize requires that the model fits into what one replica gets.
-func (s DeploymentSpec) checkSize(v *Violations, model ModelSize) {
-	model.checkContext(v, s.MaxContextLength)
-	checkPrecision(v, s.Precision, s.AcceleratorType)
-	model.Accelerators(v, s.hardware())
+// resolve returns the spec with the accelerators that one replica gets: see ModelSize.Resolve. fleet
+// is the type when the spec names none. A shape decides about the type itself, and PocketSphinx
+// computes on CPUs only.
+func (s DeploymentSpec) resolve(v *Violations, model ModelSize, fleet string) DeploymentSpec {
+	if s.DeploymentShape != "" || s.SpeechFormat == SpeechPocketsphinx {
+		fleet = NoAccelerator
+	}
+	h := model.Resolve(v, s.hardware(), fleet)
+	s.AcceleratorType, s.AcceleratorCount = specified(h.Type), h.Count
+	return s
 }
 
-// Drafter is the model that drafts tokens; "" is none.
+// reresolve returns the updated spec s of a deployment with the accelerators that one replica gets.
+// Accelerators that do not change stay as old has them, because an earlier version of anneal may have
+// stored them by another rule. They are checked only together with another setting of the hardware.
+func (s DeploymentSpec) reresolve(v *Violations, old DeploymentSpec, model ModelSize, fleet string) DeploymentSpec {
+	before, after := old.hardware(), s.hardware()
+	if before.Type == after.Type && before.Count == after.Count {
+		fleet = old.AcceleratorType
+	}
+	if before != after {
+		s = s.resolve(v, model, fleet)
+	}
+	if specified(s.AcceleratorType) == before.Type {
+		s.AcceleratorType = old.AcceleratorType
+	}
+	return s
+}
+
+// LongPrompts reports whether replicas have the profile for long prompts: a larger KV cache, which
+// keeps more prompt prefixes, and more prompt tokens in one step.
+func (s DeploymentSpec) LongPrompts() bool { return s.AutoTune != nil && s.AutoTune.LongPrompt }
+
+// Drafter returns the draft model; "" is none.
 func (s DeploymentSpec) Drafter() string {
 	if s.DraftModel == nil {
 		return ""
@@ -143,53 +179,27 @@ func (s DeploymentSpec) Drafter() string {
 	return *s.DraftModel
 }
 
-// Unused names the settings that count only with others, which are not set.
-func (s DeploymentSpec) Unused() (settings []string) {
-	add := func(unused bool, setting, with string) {
-		if unused {
-			settings = append(settings, setting+": kept, but unused without "+with)
-		}
-	}
-	drafts := s.Drafter() != "" || s.NgramSpeculationLength > 0 || s.EnableMTP
-	add(s.DraftTokenCount > 0 && !drafts, "draftTokenCount", "draftModel, ngramSpeculationLength or enableMtp, since nothing drafts tokens")
-	add(!unspecified(s.HotLoadBucketType) && !s.EnableHotLoad, "hotLoadBucketType", "enableHotLoad")
-	add(s.HotLoadBucketURL != "" && !s.EnableHotLoad, "hotLoadBucketUrl", "enableHotLoad")
-	return settings
-}
-
-// settled is the spec whose accelerators have a type: where they are counted
-// and not named, that of the fleet.
-func (s DeploymentSpec) settled(fleet string) DeploymentSpec {
-	if s.AcceleratorCount > 0 && unspecified(s.AcceleratorType) {
-		if s.AcceleratorType = fleet; unspecified(fleet) {
-			s.AcceleratorType = DefaultAccelerator
-		}
-	}
-	return s
-}
-
-// filled is the spec with its defaults, some of which are the model's.
-func (s DeploymentSpec) filled(model ModelSize) DeploymentSpec {
-	most := s.maxReplicas()
-	s.MaxReplicaCount = &most
+// withDefaults returns the spec with unset fields set to their defaults, except those that resolve
+// sets.
+func (s DeploymentSpec) withDefaults() DeploymentSpec {
+	replicas := s.maxReplicas()
+	s.MaxReplicaCount = &replicas
 	if s.Placement == nil {
 		s.Placement = &Placement{MultiRegion: "GLOBAL"}
 	}
-	var none Violations // what there may be was told before
-	s.AcceleratorCount = model.Accelerators(&none, s.hardware())
 	s.AutoscalingPolicy = s.AutoscalingPolicy.inSeconds()
 	return s
 }
 
-// Takes is what one replica needs of its node. On accelerators its model is loaded in
-// their memory.
-func (s DeploymentSpec) Takes(model Hosted) Resources {
-	takes := Resources{CPUMilli: 100, MemoryMiB: LeastReplica >> 20}
+// ReplicaResources returns the resources that one replica requests on its node. A replica with
+// accelerators loads its model into the accelerators' memory.
+func (s DeploymentSpec) ReplicaResources(model Hosted) Resources {
+	takes := Resources{CPUMilli: 100, MemoryMiB: MinReplicaMemory >> 20}
 	switch {
 	case s.SpeechFormat != "":
 		takes.MemoryMiB = speechMemoryMiB
 	case s.AcceleratorCount == 0:
-		takes.MemoryMiB = int64(math.Ceil(model.memory(s.MaxContextLength) / (1 << 20)))
+		takes.MemoryMiB = int64(math.Ceil(model.memory(s.MaxContextLength, s.LongPrompts()) / (1 << 20)))
 	}
 	if s.AcceleratorCount > 0 {
 		takes.Accelerators = map[string]int{s.AcceleratorType: s.AcceleratorCount}
@@ -197,24 +207,35 @@ func (s DeploymentSpec) Takes(model Hosted) Resources {
 	return takes
 }
 
-// Served is the precision of the copy of its model that a replica is served
-// from, if there is one: addons, and weights that are loaded hot, want those
-// that they were trained on.
-func (s DeploymentSpec) Served() string {
+// ServedPrecision returns the precision whose copy of the model a replica serves, if that copy
+// exists; "" is the model's own. With addons or hot-loaded weights it is "", because they fit only
+// the weights that they were trained on.
+func (s DeploymentSpec) ServedPrecision() string {
 	if s.EnableAddons || s.EnableHotLoad {
 		return ""
 	}
 	return s.Precision
 }
 
-// rollout reports whether replicas of the old spec cannot serve the new one.
+// rollout reports whether replicas must be replaced to change from spec o to s.
 func (s DeploymentSpec) rollout(o DeploymentSpec) bool {
-	return s.AcceleratorType != o.AcceleratorType || s.AcceleratorCount != o.AcceleratorCount || s.Precision != o.Precision ||
-		s.MaxContextLength != o.MaxContextLength || s.EnableHotLoad != o.EnableHotLoad && !unspecified(s.Precision) || s.EnableAddons != o.EnableAddons || s.Drafter() != o.Drafter() ||
-		s.DraftTokenCount != o.DraftTokenCount || s.NgramSpeculationLength != o.NgramSpeculationLength || s.DeploymentShape != o.DeploymentShape
+	return s.AcceleratorType != o.AcceleratorType || s.AcceleratorCount != o.AcceleratorCount ||
+		s.Precision != o.Precision ||
+		s.MaxContextLength != o.MaxContextLength || s.EnableHotLoad != o.EnableHotLoad && !unspecified(s.Precision) ||
+		s.EnableAddons != o.EnableAddons || s.Drafter() != o.Drafter() ||
+		s.DraftTokenCount != o.DraftTokenCount || s.NgramSpeculationLength != o.NgramSpeculationLength ||
+		s.DeploymentShape != o.DeploymentShape || s.LongPrompts() != o.LongPrompts()
 }
 
 func unspecified(enum string) bool { return enum == "" || strings.HasSuffix(enum, "_UNSPECIFIED") }
+
+// specified returns the value of an enumeration, or "" for a value that stands for no choice.
+func specified(enum string) string {
+	if unspecified(enum) {
+		return ""
+	}
+	return enum
+}
 
 func (p *Placement) check(v *Violations) {
 	if p == nil {

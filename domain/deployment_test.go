@@ -12,25 +12,30 @@ import (
 func TestDeployment(t *testing.T) {
 	type D = decision[domain.Deployment]
 	f := events[domain.Deployment]
-	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MinReplicaCount: 1, MaxReplicaCount: ptr(3), Placement: &domain.Placement{MultiRegion: "GLOBAL"}}
+	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MinReplicaCount: 1, MaxReplicaCount: ptr(3),
+		Placement: &domain.Placement{MultiRegion: "GLOBAL"}}
 	created := domain.DeploymentCreated{DeploymentSpec: spec, CreatedBy: "ann", Time: noon}
 	node := domain.Name("accounts/system/nodes/n1")
 	placed := domain.ReplicaPlaced{ID: "r1", Node: node, Generation: 1}
 	readied := domain.ReplicaAdvanced{ID: "r1", State: domain.ReplicaReady}
 	making := f(created)
 	loaded := f(created, placed, readied)
-	settled := also(loaded, domain.DeploymentSettled{Generation: 1, Time: noon})
+	settled := also(loaded, domain.DeploymentBecameReady{Generation: 1, Time: noon})
 	zero := spec
 	zero.MinReplicaCount, zero.MaxReplicaCount = 0, ptr(0)
-	asleep := f(domain.DeploymentCreated{DeploymentSpec: zero, Time: noon}, domain.DeploymentSettled{Generation: 1, Time: noon})
-	failed := f(created, domain.DeploymentFailed{Status: domain.Status{Code: "RESOURCE_EXHAUSTED", Message: "no place"}, Time: noon})
+	asleep := f(domain.DeploymentCreated{DeploymentSpec: zero, Time: noon},
+		domain.DeploymentBecameReady{Generation: 1, Time: noon})
+	failed := f(created, domain.DeploymentFailed{Status: domain.Status{Code: "RESOURCE_EXHAUSTED", Message: "no place"},
+		Time: noon})
 	deleting := also(settled, domain.DeploymentDeleting{Time: noon})
 	removed := domain.ReplicaRemoved{ID: "r1", Reason: "deleted", Time: noon}
 	deleted := also(deleting, removed, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})
 	expiring := spec
 	expiring.ExpireTime = later(2 * time.Hour)
-	expires := f(domain.DeploymentCreated{DeploymentSpec: expiring, Time: noon}, placed, readied, domain.DeploymentSettled{Generation: 1, Time: noon},
-		domain.DeploymentDeleting{Time: noon}, removed, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})
+	expires := f(domain.DeploymentCreated{DeploymentSpec: expiring, Time: noon}, placed, readied,
+		domain.DeploymentBecameReady{Generation: 1, Time: noon},
+		domain.DeploymentDeleting{Time: noon}, removed,
+		domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})
 	due := also(deleting, removed, domain.DeploymentDeleted{DeleteTime: *later(-time.Hour), PurgeTime: noon})
 	hard := also(settled, domain.DeploymentDeleting{Hard: true, Time: noon}, removed)
 
@@ -41,63 +46,102 @@ func TestDeployment(t *testing.T) {
 	elsewhere := spec
 	elsewhere.BaseModel, elsewhere.Placement = "accounts/a/models/other", &domain.Placement{Region: "EU_PARIS_1"}
 	wrong := domain.DeploymentSpec{MinReplicaCount: 2, MaxReplicaCount: ptr(1), AcceleratorCount: 1, ExpireTime: later(0),
-		AutoscalingPolicy: &domain.AutoscalingPolicy{ScaleUpWindow: "soon", ScaleDownWindow: "2h", LoadTargets: map[string]float64{"speed": 1, "default": 2}}}
+		AutoscalingPolicy: &domain.AutoscalingPolicy{ScaleUpWindow: "soon", ScaleDownWindow: "2h",
+			LoadTargets: map[string]float64{"speed": 1, "default": 2}}}
 
 	decide(t, domain.Deployments, []D{
-		{name: "create, with its defaults", when: domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: spec.BaseModel, MinReplicaCount: 1, MaxReplicaCount: ptr(3)}, CreatedBy: "ann"}, then: created},
+		{name: "create, with its defaults",
+			when: domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: spec.BaseModel, MinReplicaCount: 1,
+				MaxReplicaCount: ptr(3)}, CreatedBy: "ann"}, then: created},
 		{name: "create twice", given: making, when: domain.CreateDeployment{DeploymentSpec: spec}, fault: "ALREADY_EXISTS"},
-		{name: "all that is wrong, in the same order every time", when: domain.CreateDeployment{DeploymentSpec: wrong}, fault: "INVALID_FIELDS",
-			says: "expireTime: must lie in the future; baseModel: is required; maxReplicaCount: must be at least minReplicaCount; " +
+		{name: "all that is wrong, in the same order every time", when: domain.CreateDeployment{DeploymentSpec: wrong},
+			fault: "INVALID_FIELDS",
+			says: "expireTime: must be in the future; baseModel: is required; maxReplicaCount: must be at least " +
+				"minReplicaCount; " +
 				"autoscalingPolicy.scaleUpWindow: must be a duration such as \"30s\", at most 3600s; " +
-				"autoscalingPolicy.scaleDownWindow: must be a duration such as \"30s\", at most 3600s; autoscalingPolicy.loadTargets: targets must be positive, and default at most 1; " +
-				"autoscalingPolicy.loadTargets: keys must be"},
+				"autoscalingPolicy.scaleDownWindow: must be a duration such as \"30s\", at most 3600s; " +
+				"autoscalingPolicy.loadTargets: has the target 2 for \"default\", but targets must be above 0 and " +
+				"at most 1e12, default at most 1; " +
+				"autoscalingPolicy.loadTargets: has the key \"speed\", but keys must be among default,"},
 		{name: "place", given: making, when: domain.PlaceReplica(placed), then: placed},
 		{name: "place twice", given: f(created, placed), when: domain.PlaceReplica(placed)},
-		{name: "place by an old plan", given: f(created, placed), when: domain.PlaceReplica{ID: "r1", Node: "accounts/system/nodes/n2", Generation: 1}, fault: "STALE_PLAN"},
-		{name: "place old settings", given: also(settled, domain.DeploymentUpdated{DeploymentSpec: precise, Rollout: true, Time: noon}),
-			when: domain.PlaceReplica{ID: "r2", Node: node, Generation: 1}, fault: "STALE_PLAN"},
-		{name: "place for what is being deleted", given: deleting, when: domain.PlaceReplica{ID: "r2", Node: node, Generation: 1}, fault: "DEPLOYMENT_STATE"},
-		{name: "advance", given: f(created, placed), when: domain.AdvanceReplica{ID: "r1", State: domain.ReplicaInitializing, Node: node}, then: domain.ReplicaAdvanced{ID: "r1", State: domain.ReplicaInitializing}},
+		{name: "place by an old plan", given: f(created, placed),
+			when: domain.PlaceReplica{ID: "r1", Node: "accounts/system/nodes/n2", Generation: 1}, fault: "STALE_PLAN"},
+		{name: "place old settings",
+			given: also(settled, domain.DeploymentUpdated{DeploymentSpec: precise, Rollout: true, Time: noon}),
+			when:  domain.PlaceReplica{ID: "r2", Node: node, Generation: 1}, fault: "STALE_PLAN"},
+		{name: "place for what is being deleted", given: deleting,
+			when: domain.PlaceReplica{ID: "r2", Node: node, Generation: 1}, fault: "DEPLOYMENT_STATE"},
+		{name: "advance", given: f(created, placed),
+			when: domain.AdvanceReplica{ID: "r1", State: domain.ReplicaInitializing, Node: node},
+			then: domain.ReplicaAdvanced{ID: "r1", State: domain.ReplicaInitializing}},
 		{name: "advance twice", given: loaded, when: domain.AdvanceReplica{ID: "r1", State: domain.ReplicaReady, Node: node}},
-		{name: "advance backwards", given: loaded, when: domain.AdvanceReplica{ID: "r1", State: domain.ReplicaInitializing, Node: node}},
-		{name: "advance from another node", given: loaded, when: domain.AdvanceReplica{ID: "r1", State: domain.ReplicaReady, Node: "n2"}, fault: "STALE_REPLICA"},
-		{name: "advance what was removed", given: f(created, placed, removed), when: domain.AdvanceReplica{ID: "r1", State: domain.ReplicaReady, Node: node}, fault: "STALE_REPLICA"},
-		{name: "settle", given: loaded, when: domain.SettleDeployment{Generation: 1}, then: domain.DeploymentSettled{Generation: 1, Time: noon}},
-		{name: "settle twice", given: settled, when: domain.SettleDeployment{Generation: 1}},
-		{name: "settle too early", given: making, when: domain.SettleDeployment{Generation: 1}, fault: "NOT_READY", says: "0 of 1 replicas are ready"},
-		{name: "settle other settings", given: loaded, when: domain.SettleDeployment{Generation: 2}, fault: "STALE_GENERATION"},
-		{name: "settle nothing", when: domain.SettleDeployment{Generation: 1}, fault: "NOT_FOUND"},
-		{name: "fail", given: making, when: domain.FailDeployment{Status: domain.Status{Message: "no place"}}, then: domain.DeploymentFailed{Status: domain.Status{Message: "no place"}, Time: noon}},
+		{name: "advance backwards", given: loaded,
+			when: domain.AdvanceReplica{ID: "r1", State: domain.ReplicaInitializing, Node: node}},
+		{name: "advance from another node", given: loaded,
+			when: domain.AdvanceReplica{ID: "r1", State: domain.ReplicaReady, Node: "n2"}, fault: "STALE_REPLICA"},
+		{name: "advance what was removed", given: f(created, placed, removed),
+			when: domain.AdvanceReplica{ID: "r1", State: domain.ReplicaReady, Node: node}, fault: "STALE_REPLICA"},
+		{name: "settle", given: loaded, when: domain.MarkDeploymentReady{Generation: 1},
+			then: domain.DeploymentBecameReady{Generation: 1, Time: noon}},
+		{name: "settle twice", given: settled, when: domain.MarkDeploymentReady{Generation: 1}},
+		{name: "settle too early", given: making, when: domain.MarkDeploymentReady{Generation: 1}, fault: "NOT_READY",
+			says: "0 of 1 replicas are ready"},
+		{name: "settle other settings", given: loaded, when: domain.MarkDeploymentReady{Generation: 2},
+			fault: "STALE_GENERATION"},
+		{name: "settle nothing", when: domain.MarkDeploymentReady{Generation: 1}, fault: "NOT_FOUND"},
+		{name: "fail", given: making, when: domain.FailDeployment{Status: domain.Status{Message: "no place"}},
+			then: domain.DeploymentFailed{Status: domain.Status{Message: "no place"}, Time: noon}},
 		{name: "fail twice", given: failed, when: domain.FailDeployment{}},
 		{name: "fail what serves", given: settled, when: domain.FailDeployment{}, fault: "DEPLOYMENT_STATE"},
-		{name: "update in place", given: settled, when: domain.UpdateDeployment{DeploymentSpec: renamed}, then: domain.DeploymentUpdated{DeploymentSpec: renamed, Time: noon}},
-		{name: "update with a roll-out", given: settled, when: domain.UpdateDeployment{DeploymentSpec: precise}, then: domain.DeploymentUpdated{DeploymentSpec: precise, Rollout: true, Time: noon}},
+		{name: "update in place", given: settled, when: domain.UpdateDeployment{DeploymentSpec: renamed},
+			then: domain.DeploymentUpdated{DeploymentSpec: renamed, Time: noon}},
+		{name: "update with a roll-out", given: settled, when: domain.UpdateDeployment{DeploymentSpec: precise},
+			then: domain.DeploymentUpdated{DeploymentSpec: precise, Rollout: true, Time: noon}},
 		{name: "update to the same", given: settled, when: domain.UpdateDeployment{DeploymentSpec: spec}},
-		{name: "update what cannot change", given: settled, when: domain.UpdateDeployment{DeploymentSpec: elsewhere}, fault: "INVALID_FIELDS", says: "baseModel: cannot change: create another deployment; placement: cannot change after creation"},
-		{name: "update what failed", given: failed, when: domain.UpdateDeployment{DeploymentSpec: renamed}, fault: "DEPLOYMENT_STATE"},
-		{name: "scale", given: settled, when: domain.ScaleDeployment{Replicas: 3, Reason: "busy"}, then: domain.DeploymentScaled{Replicas: 3, Reason: "busy", Time: noon}},
+		{name: "update what cannot change", given: settled, when: domain.UpdateDeployment{DeploymentSpec: elsewhere},
+			fault: "INVALID_FIELDS", says: "baseModel: cannot change: create another deployment; placement: cannot change " +
+				"after creation"},
+		{name: "update what failed", given: failed, when: domain.UpdateDeployment{DeploymentSpec: renamed},
+			fault: "DEPLOYMENT_STATE"},
+		{name: "scale", given: settled, when: domain.ScaleDeployment{Replicas: 3, Reason: "busy"},
+			then: domain.DeploymentScaled{Replicas: 3, Reason: "busy", Time: noon}},
 		{name: "scale to the same", given: settled, when: domain.ScaleDeployment{Replicas: 1}},
-		{name: "scale too far", given: settled, when: domain.ScaleDeployment{Replicas: 4}, fault: "INVALID_FIELDS", says: "replicaCount: must be from minReplicaCount (1) to maxReplicaCount (3)"},
+		{name: "scale too far", given: settled, when: domain.ScaleDeployment{Replicas: 4}, fault: "INVALID_FIELDS",
+			says: "replicaCount: must be from minReplicaCount (1) to maxReplicaCount (3)"},
 		{name: "wake what may not", given: asleep, when: domain.WakeDeployment{}, fault: "SCALED_TO_ZERO"},
 		{name: "wake what is awake", given: settled, when: domain.WakeDeployment{}},
-		{name: "delete", given: settled, when: domain.DeleteDeployment{IgnoreChecks: true, Reason: "asked"}, then: domain.DeploymentDeleting{Reason: "asked", Time: noon}},
+		{name: "delete", given: settled, when: domain.DeleteDeployment{IgnoreChecks: true, Reason: "asked"},
+			then: domain.DeploymentDeleting{Reason: "asked", Time: noon}},
 		{name: "delete twice", given: deleting, when: domain.DeleteDeployment{}},
-		{name: "delete hard after soft", given: reserved(domain.Deployments, deleting), when: domain.DeleteDeployment{Hard: true}, then: domain.DeploymentDeleting{Hard: true, Time: noon}},
-		{name: "delete what nobody reserved", given: settled, when: domain.DeleteDeployment{}, fault: domain.ReasonNotRequested, says: "try again"},
+		{name: "delete hard after soft", given: reserved(domain.Deployments, deleting),
+			when: domain.DeleteDeployment{Hard: true}, then: domain.DeploymentDeleting{Hard: true, Time: noon}},
+		{name: "delete what nobody reserved", given: settled, when: domain.DeleteDeployment{},
+			fault: domain.ReasonNotRequested, says: "try again"},
 		{name: "delete soft after hard", given: hard, when: domain.DeleteDeployment{}},
-		{name: "delete what was just used", given: settled, when: domain.DeleteDeployment{LastServed: *later(-time.Minute)}, fault: "RECENTLY_USED", says: "set ignoreChecks"},
-		{name: "delete it all the same", given: settled, when: domain.DeleteDeployment{LastServed: *later(-time.Minute), IgnoreChecks: true}, then: domain.DeploymentDeleting{Time: noon}},
-		{name: "delete what was used before", given: reserved(domain.Deployments, settled), when: domain.DeleteDeployment{LastServed: *later(-domain.RecentUse)}, then: domain.DeploymentDeleting{Time: noon}},
+		{name: "delete what was just used", given: settled, when: domain.DeleteDeployment{LastServed: *later(-time.Minute)},
+			fault: "RECENTLY_USED", says: "set ignoreChecks"},
+		{name: "delete it all the same", given: settled,
+			when: domain.DeleteDeployment{LastServed: *later(-time.Minute), IgnoreChecks: true},
+			then: domain.DeploymentDeleting{Time: noon}},
+		{name: "delete what was used before", given: reserved(domain.Deployments, settled),
+			when: domain.DeleteDeployment{LastServed: *later(-domain.RecentUse)}, then: domain.DeploymentDeleting{Time: noon}},
 		{name: "delete for good", given: deleted, when: domain.DeleteDeployment{Hard: true}, then: domain.DeploymentPurged{}},
-		{name: "finish", given: also(deleting, removed), when: domain.FinishDeletion{Keep: time.Hour}, then: domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)}},
+		{name: "finish", given: also(deleting, removed), when: domain.FinishDeletion{Keep: time.Hour},
+			then: domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)}},
 		{name: "finish twice", given: deleted, when: domain.FinishDeletion{Keep: time.Hour}},
 		{name: "finish hard", given: hard, when: domain.FinishDeletion{Keep: time.Hour}, then: domain.DeploymentPurged{}},
 		{name: "finish too early", given: deleting, when: domain.FinishDeletion{Keep: time.Hour}, fault: "REPLICAS_LEFT"},
 		{name: "undelete", given: deleted, when: domain.UndeleteDeployment{}, then: domain.DeploymentUndeleted{Time: noon}},
-		{name: "undelete what is still to expire", given: expires, when: domain.UndeleteDeployment{}, then: domain.DeploymentUndeleted{Time: noon, Expires: expiring.ExpireTime}},
-		{name: "undelete too late", given: also(deleting, removed, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: noon}), when: domain.UndeleteDeployment{}, fault: "PURGE_DUE", says: "create another one"},
-		{name: "scale by load", given: settled, when: domain.ScaleDeployment{Replicas: 3, Reason: "busy", ByLoad: ptr(1)}, then: domain.DeploymentScaled{Replicas: 3, Reason: "busy", ByLoad: true, Time: noon}},
-		{name: "scale by load what has another count by now", given: settled, when: domain.ScaleDeployment{Replicas: 3, ByLoad: ptr(2)}, fault: "STALE_PLAN"},
+		{name: "undelete what is still to expire", given: expires, when: domain.UndeleteDeployment{},
+			then: domain.DeploymentUndeleted{Time: noon, Expires: expiring.ExpireTime}},
+		{name: "undelete too late",
+			given: also(deleting, removed, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: noon}),
+			when:  domain.UndeleteDeployment{}, fault: "PURGE_DUE", says: "create another deployment"},
+		{name: "scale by load", given: settled, when: domain.ScaleDeployment{Replicas: 3, Reason: "busy", ByLoad: ptr(1)},
+			then: domain.DeploymentScaled{Replicas: 3, Reason: "busy", ByLoad: true, Time: noon}},
+		{name: "scale by load what has another count by now", given: settled,
+			when: domain.ScaleDeployment{Replicas: 3, ByLoad: ptr(2)}, fault: "STALE_PLAN"},
 		{name: "undelete what serves", given: settled, when: domain.UndeleteDeployment{}, fault: "DEPLOYMENT_STATE"},
 		{name: "purge too early", given: deleted, when: domain.PurgeDeployment{}, fault: "NOT_DUE"},
 		{name: "purge", given: due, when: domain.PurgeDeployment{}, then: domain.DeploymentPurged{}},
@@ -128,15 +172,17 @@ func TestDeploymentCountsFailures(t *testing.T) {
 func TestDeploymentKeepsItsBoundsWhenUpdated(t *testing.T) {
 	spec := domain.DeploymentSpec{MinReplicaCount: 1, MaxReplicaCount: ptr(5)}
 	smaller := domain.DeploymentSpec{MinReplicaCount: 0, MaxReplicaCount: ptr(2)}
-	state := fold(t, domain.Deployments, events[domain.Deployment](domain.DeploymentCreated{DeploymentSpec: spec, Time: noon},
-		domain.DeploymentScaled{Replicas: 5}, domain.DeploymentUpdated{DeploymentSpec: smaller, Rollout: true, Time: noon})...)
+	state := fold(t, domain.Deployments,
+		events[domain.Deployment](domain.DeploymentCreated{DeploymentSpec: spec, Time: noon},
+			domain.DeploymentScaled{Replicas: 5},
+			domain.DeploymentUpdated{DeploymentSpec: smaller, Rollout: true, Time: noon})...)
 	require.Equal(t, 2, state.DesiredReplicas)
 	require.Equal(t, 2, state.Generation)
 	require.Equal(t, domain.DeploymentCreatingState, state.State, "it has not begun to serve yet")
 }
 
-// TestAReadyReplicaClearsAnOldFailure keeps a deployment that works from
-// showing why one of its replicas once did not.
+// TestAReadyReplicaClearsAnOldFailure checks that the status of a deployment does not keep the
+// error of a failed replica once another replica is ready.
 func TestAReadyReplicaClearsAnOldFailure(t *testing.T) {
 	var d domain.Deployment
 	for _, e := range []domain.Event[domain.Deployment]{

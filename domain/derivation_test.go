@@ -11,51 +11,66 @@ import (
 func TestDerivedDataset(t *testing.T) {
 	type D = decision[domain.Dataset]
 	f := events[domain.Dataset]
-	from := &domain.Derivation{Source: "accounts/a/datasets/source", Folder: "s/1/", Filter: "n > 1"}
+	from := &domain.Derivation{Source: "accounts/a/datasets/source", Prefix: "s/1/", Filter: "n > 1"}
 	spec := domain.DatasetSpec{Transformed: &domain.DatasetTransformed{SourceDatasetID: "source", Filter: "n > 1"}}
 	made := domain.DatasetCreated{DatasetSpec: spec, From: from}
-	rows := domain.DatasetFacts{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 4}
-	filled := domain.DatasetFilled{Files: domain.Files{Folder: "d/x/", Sizes: map[string]int64{"rows.jsonl": 9}}, DatasetFacts: rows}
+	rows := domain.DatasetStats{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 4}
+	filled := domain.DatasetFilled{Files: domain.Files{Prefix: "d/x/", Sizes: map[string]int64{"rows.jsonl": 9}},
+		DatasetStats: rows}
 	unfilled := domain.DatasetUnfilled{Status: someStatus}
 	renamed := spec
 	renamed.DisplayName = "mine"
 	decide(t, domain.Datasets, []D{
 		{name: "create", when: domain.CreateDataset(made), then: made},
-		{name: "create an empty side", when: domain.CreateDataset{From: &domain.Derivation{Split: &domain.Split{Held: 1, Of: 1}}}, fault: "INVALID_FIELDS", says: "at least 2 rows"},
-		{name: "create a split of nothing", when: domain.CreateDataset{DatasetSpec: domain.DatasetSpec{Splitted: &domain.DatasetSplitted{Fraction: 0.5}}}, fault: "INVALID_FIELDS", says: "sourceDatasetId"},
-		{name: "create more than all", when: domain.CreateDataset{DatasetSpec: domain.DatasetSpec{Splitted: &domain.DatasetSplitted{Fraction: 1}}, From: from}, fault: "INVALID_FIELDS", says: "below 1"},
+		{name: "create an empty side",
+			when: domain.CreateDataset{From: &domain.Derivation{Split: &domain.Split{Held: 1, Of: 1}}}, fault: "INVALID_FIELDS",
+			says: "at least 2 rows"},
+		{name: "create a split of nothing",
+			when:  domain.CreateDataset{DatasetSpec: domain.DatasetSpec{Splitted: &domain.DatasetSplitted{Fraction: 0.5}}},
+			fault: "INVALID_FIELDS", says: "sourceDatasetId"},
+		{name: "create more than all",
+			when: domain.CreateDataset{DatasetSpec: domain.DatasetSpec{Splitted: &domain.DatasetSplitted{Fraction: 1}},
+				From: from}, fault: "INVALID_FIELDS", says: "below 1"},
 		{name: "fill", given: f(made), when: domain.FillDataset(filled), then: filled},
 		{name: "fill twice", given: f(made, filled), when: domain.FillDataset(filled)},
-		{name: "fill with other rows", given: f(made, filled), when: domain.FillDataset{Files: domain.Files{Folder: "d/y/"}}, fault: "DATASET_READY"},
-		{name: "fill what could not be", given: f(made, unfilled), when: domain.FillDataset(filled), fault: "DATASET_UNFILLED", says: someStatus.Message},
-		{name: "fill what is uploaded", given: f(domain.DatasetCreated{}), when: domain.FillDataset(filled), fault: "NOT_DERIVED"},
+		{name: "fill with other rows", given: f(made, filled), when: domain.FillDataset{Files: domain.Files{Prefix: "d/y/"}},
+			fault: "DATASET_READY"},
+		{name: "fill what could not be", given: f(made, unfilled), when: domain.FillDataset(filled),
+			fault: "DATASET_UNFILLED", says: someStatus.Message},
+		{name: "fill what is uploaded", given: f(domain.DatasetCreated{}), when: domain.FillDataset(filled),
+			fault: "NOT_DERIVED"},
 		{name: "fill nothing", when: domain.FillDataset(filled), fault: "NOT_FOUND"},
-		{name: "leave unfilled", given: f(made), when: domain.LeaveUnfilled(unfilled), then: unfilled},
-		{name: "leave unfilled twice", given: f(made, unfilled), when: domain.LeaveUnfilled(unfilled)},
-		{name: "leave unfilled what is filled", given: f(made, filled), when: domain.LeaveUnfilled(unfilled), fault: "DATASET_READY"},
-		{name: "upload into it", given: f(made), when: domain.UploadDataset{Upload: 1, Files: filled.Files}, fault: "DATASET_DERIVED", says: "accounts/a/datasets/source"},
-		{name: "rename", given: f(made), when: domain.UpdateDataset{DatasetSpec: renamed}, then: domain.DatasetUpdated{DatasetSpec: renamed}},
+		{name: "leave unfilled", given: f(made), when: domain.FailFill(unfilled), then: unfilled},
+		{name: "leave unfilled twice", given: f(made, unfilled), when: domain.FailFill(unfilled)},
+		{name: "leave unfilled what is filled", given: f(made, filled), when: domain.FailFill(unfilled),
+			fault: "DATASET_READY"},
+		{name: "upload into it", given: f(made), when: domain.UploadDataset{Upload: 1, Files: filled.Files},
+			fault: "DATASET_DERIVED", says: "accounts/a/datasets/source"},
+		{name: "rename", given: f(made), when: domain.UpdateDataset{DatasetSpec: renamed},
+			then: domain.DatasetUpdated{DatasetSpec: renamed}},
 		{name: "give it another origin", given: f(made), when: domain.UpdateDataset{}, fault: "DATASET_DERIVED"},
 	})
 	state := fold(t, domain.Datasets, made)
 	require.True(t, state.Filling())
-	require.False(t, state.Unfilled())
+	require.False(t, state.FillFailed())
 	state = fold(t, domain.Datasets, made, unfilled)
 	require.False(t, state.Filling())
-	require.True(t, state.Unfilled())
+	require.True(t, state.FillFailed())
 	state = fold(t, domain.Datasets, made, filled)
-	require.False(t, state.Filling() || state.Unfilled())
+	require.False(t, state.Filling() || state.FillFailed())
 	require.Equal(t, filled.Files, state.Files)
 	require.EqualValues(t, 4, state.ExampleCount)
 }
 
 func TestHowManyRowsAreHeld(t *testing.T) {
-	for rows, held := range map[domain.Count]domain.Count{2: 1, 3: 1, 14: 1, 15: 2, 60: 6, 9_994: 999, 10_000: 1000, 3_000_000: 1000} {
+	for rows, held := range map[domain.Count]domain.Count{2: 1, 3: 1, 14: 1, 15: 2, 60: 6, 9_994: 999, 10_000: 1000,
+		3_000_000: 1000} {
 		require.Equal(t, held, domain.CarveOut(rows), "of %d", rows)
 		split := domain.Split{Held: held, Of: rows, Seed: 5}
 		origin := split.Origin("accounts/a/datasets/d")
 		require.Equal(t, "d", origin.SourceDatasetID)
-		require.Equal(t, &split, domain.SplitOf(rows, origin.Fraction, origin.Seed, origin.Rest), "what a split says of itself makes it again")
+		require.Equal(t, &split, domain.SplitOf(rows, origin.Fraction, origin.Seed, origin.Rest),
+			"what a split says of itself makes it again")
 	}
 	require.EqualValues(t, 1, domain.SplitOf(10, 0.001, 0, false).Held, "one row at least")
 	require.EqualValues(t, 9, domain.SplitOf(10, 0.999, 0, false).Held, "one row is left")

@@ -2,16 +2,16 @@ package domain
 
 import "time"
 
-// A DPO job teaches a model to prefer one answer over another. Its states and
-// most of its events are those of every job: see JobLives.
+// A DPO job trains a model to prefer one response over another. JobLives describes its states and
+// most of its events.
 //
 //	(none) --CreateDPOJob--> CREATING … as in JobLives
 var DPOJobs = newJobKind("dpoJobs", "dpoJob", map[string]Event[DPOJob]{
 	"dpoJob.created.v1": DPOJobCreated{},
 }, func(j *DPOJob) *JobLife { return &j.JobLife })
 
-// DPOSpec is what the caller sets. Its trainingConfig goes no further than
-// learningRateWarmupSteps.
+// DPOSpec holds the fields that the caller sets. DPO jobs do not support the fields
+// batchSizeSamples and optimizerWeightDecay of trainingConfig.
 type DPOSpec struct {
 	DisplayName    string         `json:"displayName"`
 	Dataset        string         `json:"dataset"`
@@ -28,44 +28,53 @@ type DPOJob struct {
 
 // Spec implements Job.
 func (j DPOJob) Spec() JobSpec {
-	return JobSpec{
+	spec := JobSpec{
 		DisplayName: j.DisplayName, Method: MethodDPO, Shapes: preferenceShapes, MinRows: MinExamples, Dataset: j.Dataset,
 		Config: j.TrainingConfig, ConfigField: "trainingConfig.", Loss: j.LossConfig, Tracker: j.TrackerConfig,
 	}
+	j.Options.apply(&spec)
+	return spec
 }
 
 var preferenceShapes = []string{ShapePreference}
 
-// Uses implements User.
-func (j DPOJob) Uses(Name) []string { return j.working(j.Spec().uses()) }
+// References implements Referrer.
+func (j DPOJob) References(Name) []string { return j.activeReferences(j.Spec().references()) }
 
 type DPOJobCreated struct {
 	DPOSpec
-	CreatedBy string     `json:"createdBy"`
-	Deadline  *time.Time `json:"deadline,omitempty"`
+	CreatedBy string      `json:"createdBy"`
+	Deadline  *time.Time  `json:"deadline,omitempty"`
+	Options   *JobOptions `json:"options,omitempty"`
 }
 
-func (e DPOJobCreated) Evolve(j *DPOJob) { *j = DPOJob{e.DPOSpec, newJobLife(e.CreatedBy, e.Deadline)} }
+func (e DPOJobCreated) Evolve(j *DPOJob) {
+	*j = DPOJob{e.DPOSpec, newJobLife(e.CreatedBy, e.Deadline).withOptions(e.Options)}
+}
 
-// CreateDPOJob makes a job. ID is the last part of its name.
+// CreateDPOJob creates a job. ID is the last part of the job's name.
 type CreateDPOJob struct {
 	DPOSpec
 	ID        string
 	CreatedBy string
 	Deadline  *time.Time
+	Options   *JobOptions
 }
 
 func (c CreateDPOJob) Decide(j DPOJob, now time.Time) (Event[DPOJob], error) {
 	if j.Exists() {
-		return nil, exists("a DPO job")
+		return nil, alreadyExists("a DPO job")
 	}
 	var v Violations
 	checkText(&v, c.DisplayName, "")
+	c.Options.check(&v, c.TrainingConfig)
 	checkData(&v, c.Dataset, "", false)
 	v.Require(c.Dataset != "", "dataset", "is required")
 	c.TrainingConfig.check(&v, "trainingConfig.")
-	v.Require(c.TrainingConfig.BatchSizeSamples == 0, "trainingConfig.batchSizeSamples", "is not a setting of DPO jobs: leave it out")
-	v.Require(c.TrainingConfig.OptimizerWeightDecay == 0, "trainingConfig.optimizerWeightDecay", "is not a setting of DPO jobs: leave it out")
+	v.Require(c.TrainingConfig.BatchSizeSamples == 0, "trainingConfig.batchSizeSamples",
+		"is not supported by DPO jobs: leave it out")
+	v.Require(c.TrainingConfig.OptimizerWeightDecay == 0, "trainingConfig.optimizerWeightDecay",
+		"is not supported by DPO jobs: leave it out")
 	c.LossConfig.check(&v, preferenceLosses)
 	c.TrackerConfig.check(&v)
 	inFuture(&v, "deadline", c.Deadline, now)
@@ -73,6 +82,7 @@ func (c CreateDPOJob) Decide(j DPOJob, now time.Time) (Event[DPOJob], error) {
 		return nil, err
 	}
 	spec := c.DPOSpec
-	spec.TrainingConfig, spec.LossConfig = spec.TrainingConfig.filled(c.ID), spec.LossConfig.filled(preferenceLosses)
-	return DPOJobCreated{spec, c.CreatedBy, c.Deadline}, nil
+	spec.TrainingConfig, spec.LossConfig = spec.TrainingConfig.withDefaults(c.ID),
+		spec.LossConfig.withDefaults(preferenceLosses)
+	return DPOJobCreated{spec, c.CreatedBy, c.Deadline, c.Options}, nil
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A Code is the canonical RPC code of a fault. The set is closed; the api
-// package maps it to HTTP in one table.
+// A Code is the canonical RPC code of an error. The set is closed; the api package maps it to HTTP
+// status codes in one table.
 type Code int
 
 // The canonical codes, numbered as in RPC status.
@@ -42,85 +42,85 @@ func (c Code) String() string {
 	return codeNames[c]
 }
 
-// A Violation is one rule that one field of a request breaks.
+// A Violation is a rule that a field of a request breaks.
 type Violation struct {
-	Field       string `json:"field"`       // path in the wire's spelling, such as trainingConfig.epochs
-	Description string `json:"description"` // the rule, and the way out
+	Field       string `json:"field"`       // path as on the wire, such as trainingConfig.epochs
+	Description string `json:"description"` // the rule, and how to fix the request
 }
 
-// A Error says why something cannot be so now, in words for its user. It never
-// carries a secret value.
+// An Error is an error for the user of the API, in the user's terms. It never contains a secret
+// value.
 type Error struct {
 	Code       Code
-	Reason     string // UPPER_SNAKE_CASE, stable, for programs; may be empty
+	Reason     string // stable identifier in UPPER_SNAKE_CASE that programs compare; can be empty
 	Message    string // never empty
 	Violations []Violation
 }
 
-func (f *Error) Error() string { return f.Message }
+func (e *Error) Error() string { return e.Message }
 
-// Errorf makes a fault with a formatted message.
+// Errorf returns an Error with a formatted message.
 func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// CodeOf is the code of err: OK for nil, Unknown for what is not a fault.
+// CodeOf returns the code of err: OK for nil, Unknown when err is no *Error.
 func CodeOf(err error) Code {
 	if err == nil {
 		return OK
 	}
-	var f *Error
-	if errors.As(err, &f) {
-		return f.Code
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
 	}
 	return Unknown
 }
 
-// Violations collects what a request does wrong, so that all of it is answered
-// at once.
+// Violations collects all violations of a request, so that one response lists them all.
 type Violations []Violation
 
-// MaxViolations is how many violations are listed one by one: an answer must not
-// be many times as large as the request that it refuses. Of those beyond it is
-// counted only.
+// MaxViolations is the maximum number of violations that an error lists, so that a response is not
+// many times as large as the refused request. An additional entry reports that the list is
+// truncated.
 const MaxViolations = 128
 
-// Add records that field breaks a rule.
+// Add records a violation of a field.
 func (v *Violations) Add(field, format string, args ...any) {
 	*v = append(*v, Violation{Field: field, Description: fmt.Sprintf(format, args...)})
 }
 
-// Require records the violation unless ok holds.
+// Require records a violation unless ok.
 func (v *Violations) Require(ok bool, field, format string, args ...any) {
 	if !ok {
 		v.Add(field, format, args...)
 	}
 }
 
-// Err is nil, or one InvalidArgument fault that names every violation, or the
-// first MaxViolations of them.
+// Err returns nil, or an InvalidArgument error that lists the violations, at most MaxViolations of
+// them.
 func (v Violations) Err() error {
 	if len(v) == 0 {
 		return nil
 	}
 	if len(v) > MaxViolations {
 		v = v[:MaxViolations:MaxViolations]
-		v.Add("request", "breaks rules in more places than these %d: mend them first", MaxViolations)
+		v.Add("request", "has more than %d violations: fix the listed violations first", MaxViolations)
 	}
 	parts := make([]string, len(v))
-	for i, one := range v {
-		parts[i] = one.Field + ": " + one.Description
+	for i, violation := range v {
+		parts[i] = violation.Field + ": " + violation.Description
 	}
 	return &Error{Code: InvalidArgument, Reason: "INVALID_FIELDS", Message: strings.Join(parts, "; "), Violations: v}
 }
 
-// A Status describes the most recent operation on a resource.
+// A Status is the result of the most recent operation on a resource.
 type Status struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// StatusOf is the status that err leaves on a resource; nil is OK.
+// StatusOf returns the status of a resource whose last operation returned err; for nil, the status
+// is OK.
 func StatusOf(err error) Status {
 	if err == nil {
 		return Status{Code: OK.String()}

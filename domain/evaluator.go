@@ -1,21 +1,23 @@
 package domain
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 )
 
-// An evaluator is code that scores answers. Each build is a revision of it; a
-// job keeps to the revision that it begins with.
+// An evaluator is code that scores completions. Each build creates a revision; a job keeps the
+// revision that its first attempt started with.
 //
 //	(none)   --CreateEvaluator--> BUILDING, revision 1
-//	any      --UpdateEvaluator--> the same, or BUILDING the next revision when its code changes or will be uploaded
-//	BUILDING --UploadEvaluator--> BUILDING, with the code that was uploaded
+//	any      --UpdateEvaluator--> state unchanged, or BUILDING the next revision when the code
+//	                              changes or will be uploaded (prepare_code_upload)
+//	BUILDING --UploadEvaluator--> BUILDING, with the uploaded code
 //	BUILDING --AcceptBuild-->     ACTIVE
 //	BUILDING --RejectBuild-->     BUILD_FAILED
 //	any      --DeleteEvaluator--> (none)
-var Evaluators = usable(NewKind("evaluators", map[string]Event[Evaluator]{
+var Evaluators = referenceable(NewKind("evaluators", map[string]Event[Evaluator]{
 	"evaluator.created.v1":     EvaluatorCreated{},
 	"evaluator.updated.v1":     EvaluatorUpdated{},
 	"evaluator.uploaded.v1":    EvaluatorUploaded{},
@@ -39,27 +41,27 @@ type Evaluator struct {
 	Status    Status  `json:"status"`
 	CreatedBy string  `json:"createdBy"`
 	Revision  int     `json:"revision"`           // number of the newest build, from 1
-	Active    int     `json:"active"`             // the newest revision that was built, 0 before the first
-	Files     Files   `json:"files"`              // uploaded code of the newest revision
-	Uploads   int     `json:"uploads,omitempty"`  // how often code was uploaded, over all revisions
-	BuildLog  string  `json:"buildLog,omitempty"` // key in the blob bucket of the newest build's log
-	Built     []Build `json:"built,omitempty"`    // what was built, oldest first; at most MaxBuilds
+	Active    int     `json:"active"`             // newest revision whose build succeeded, 0 before the first
+	Files     Files   `json:"files"`              // uploaded code files of the newest revision
+	Uploads   int     `json:"uploads,omitempty"`  // number of uploads, over all revisions
+	BuildLog  string  `json:"buildLog,omitempty"` // blob key of the log of the newest build
+	Built     []Build `json:"built,omitempty"`    // successful builds, oldest first; at most MaxBuilds
 }
 
-// MaxBuilds is how many built revisions an evaluator remembers; a job that
-// began with an older one is to be created again.
+// MaxBuilds is how many builds an evaluator keeps. A job that started with an older revision must
+// be created again.
 const MaxBuilds = 16
 
-// A Build is the code of a revision that was built. It never changes.
+// A Build is the built code of one revision. It is immutable.
 type Build struct {
 	Revision int           `json:"revision"`
 	Code     EvaluatorCode `json:"code"`
-	Files    Files         `json:"files"` // as they run
+	Files    Files         `json:"files"` // code files that attempts run
 	Entry
 }
 
-// BuildOf is a revision that was built; false when it was not, or is no longer
-// remembered.
+// BuildOf returns the build of a revision; false when the revision has no successful build, or when
+// the build is not stored any more (see MaxBuilds).
 func (e Evaluator) BuildOf(revision int) (Build, bool) {
 	at := slices.IndexFunc(e.Built, func(b Build) bool { return b.Revision == revision })
 	if at < 0 {
@@ -71,15 +73,17 @@ func (e Evaluator) BuildOf(revision int) (Build, bool) {
 // Exists implements State.
 func (e Evaluator) Exists() bool { return e.State != "" }
 
-// Stage implements Staged.
-func (e Evaluator) Stage() string { return e.State }
+// StateName implements StateNamer.
+func (e Evaluator) StateName() string { return e.State }
 
-// build begins the next revision.
+const awaitsCode = "waiting for its code: upload it to the URLs of :getUploadEndpoint, then call :validateUpload"
+
+// build sets the state to BUILDING the next revision.
 func (e *Evaluator) build() {
 	e.State, e.Revision, e.BuildLog = EvaluatorBuilding, e.Revision+1, ""
-	e.Status = Status{OK.String(), "is being built"}
+	e.Status = Status{OK.String(), "the revision is being built"}
 	if len(e.Files.Sizes) == 0 && len(e.Criteria) == 0 {
-		e.Status.Message = "waits for its code: upload it to the URLs of :getUploadEndpoint, then :validateUpload"
+		e.Status.Message = awaitsCode
 	}
 }
 
@@ -95,9 +99,9 @@ func (e EvaluatorCreated) Evolve(v *Evaluator) {
 
 type EvaluatorUpdated struct {
 	EvaluatorSpec
-	Rebuild  bool `json:"rebuild"`            // it is another revision
-	Upload   bool `json:"upload"`             // whose code will be uploaded
-	Revision int  `json:"revision,omitempty"` // that is built next
+	Rebuild  bool `json:"rebuild"`            // a new revision is built
+	Upload   bool `json:"upload"`             // the code of the new revision will be uploaded
+	Revision int  `json:"revision,omitempty"` // the new revision
 }
 
 func (e EvaluatorUpdated) Evolve(v *Evaluator) {
@@ -109,7 +113,7 @@ func (e EvaluatorUpdated) Evolve(v *Evaluator) {
 		v.build()
 	}
 	if e.Upload {
-		v.Status.Message = "waits for its code: upload it to the URLs of :getUploadEndpoint, then :validateUpload"
+		v.Status.Message = awaitsCode
 	}
 }
 
@@ -119,20 +123,26 @@ type EvaluatorUploaded struct {
 }
 
 func (e EvaluatorUploaded) Evolve(v *Evaluator) {
-	v.Files, v.Uploads, v.Status = e.Files, v.Uploads+1, Status{OK.String(), "its code is uploaded and is being built"}
+	v.Files, v.Uploads, v.Status = e.Files, v.Uploads+1, Status{OK.String(), "the code is uploaded and is being built"}
 }
 
 type EvaluatorBuilt struct {
 	Revision int    `json:"revision"`
 	BuildLog string `json:"buildLog,omitempty"`
-	Files    Files  `json:"files,omitzero"` // as they run
+	Trial    string `json:"trial,omitempty"`
+	Files    Files  `json:"files,omitzero"` // code files that attempts run
 	Entry
 }
 
 func (e EvaluatorBuilt) Evolve(v *Evaluator) {
 	v.State, v.Status, v.Active, v.BuildLog = EvaluatorActive, StatusOf(nil), e.Revision, e.BuildLog
+	if e.Trial != "" {
+		v.Status = Status{FailedPrecondition.String(), fmt.Sprintf("the trial call with an example row gave no valid score "+
+			"(%s): score rows of your own with POST /v1/accounts/ACCOUNT/evaluators:previewEvaluator, and correct the code "+
+			"unless it only lacks fields of your rows", e.Trial)}
+	}
 	files := e.Files
-	if len(files.Sizes) == 0 { // as earlier versions recorded it: the files that were uploaded
+	if len(files.Sizes) == 0 { // event of an earlier version, which ran the uploaded files
 		files = v.Files
 	}
 	v.Built = append(slices.Clone(v.Built), Build{e.Revision, v.EvaluatorCode, files, e.Entry})
@@ -153,8 +163,7 @@ type EvaluatorDeleted struct{}
 
 func (EvaluatorDeleted) Evolve(v *Evaluator) { *v = Evaluator{} }
 
-// CreateEvaluator announces an evaluator; its code is in its criteria, or will
-// be uploaded.
+// CreateEvaluator creates an evaluator. Its code is in its criteria, or will be uploaded.
 type CreateEvaluator struct {
 	EvaluatorSpec
 	CreatedBy string
@@ -162,7 +171,7 @@ type CreateEvaluator struct {
 
 func (c CreateEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) {
 	if e.Exists() {
-		return nil, exists("an evaluator")
+		return nil, alreadyExists("an evaluator")
 	}
 	if err := c.check(); err != nil {
 		return nil, err
@@ -170,34 +179,35 @@ func (c CreateEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], err
 	return EvaluatorCreated(c), nil
 }
 
-// UpdateEvaluator replaces what the caller sets. Upload asks for a revision
+// UpdateEvaluator replaces the fields that the caller sets. PrepareCodeUpload starts a revision
 // whose code will be uploaded.
 type UpdateEvaluator struct {
 	EvaluatorSpec
-	Upload bool
+	PrepareCodeUpload bool
 }
 
 func (c UpdateEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) {
 	if !e.Exists() {
-		return nil, gone("evaluator")
+		return nil, notFound("evaluator")
 	}
 	prepared := e.State == EvaluatorBuilding && len(e.Files.Sizes) == 0
 	same := sameJSON(c.EvaluatorSpec, e.EvaluatorSpec)
-	if same && (!c.Upload || prepared) {
+	if same && (!c.PrepareCodeUpload || prepared) {
 		return nil, nil
 	}
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	rebuild := !sameJSON(c.EvaluatorCode, e.EvaluatorCode) || c.Upload && !prepared
-	updated := EvaluatorUpdated{EvaluatorSpec: c.EvaluatorSpec, Rebuild: rebuild, Upload: c.Upload, Revision: e.Revision}
+	rebuild := !sameJSON(c.EvaluatorCode, e.EvaluatorCode) || c.PrepareCodeUpload && !prepared
+	updated := EvaluatorUpdated{EvaluatorSpec: c.EvaluatorSpec, Rebuild: rebuild, Upload: c.PrepareCodeUpload,
+		Revision: e.Revision}
 	if rebuild {
 		updated.Revision++
 	}
 	return updated, nil
 }
 
-// UploadEvaluator records the code of the revision that is being built.
+// UploadEvaluator records the uploaded code of the revision that is being built.
 type UploadEvaluator struct {
 	Revision int
 	Files    Files
@@ -206,21 +216,25 @@ type UploadEvaluator struct {
 func (c UploadEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) {
 	switch {
 	case !e.Exists():
-		return nil, gone("evaluator")
-	case e.Revision == c.Revision && e.Files.Folder == c.Files.Folder && maps.Equal(e.Files.Sizes, c.Files.Sizes) && len(c.Files.Sizes) > 0:
+		return nil, notFound("evaluator")
+	case e.Revision == c.Revision && e.Files.Prefix == c.Files.Prefix && maps.Equal(e.Files.Sizes, c.Files.Sizes) &&
+		len(c.Files.Sizes) > 0:
 		return nil, nil
 	case e.State != EvaluatorBuilding || e.Revision != c.Revision:
-		return nil, precondition("UPLOAD_NOT_PREPARED", "the evaluator is %s at revision %d: PATCH it with prepare_code_upload true, then upload", e.State, e.Revision)
+		return nil, precondition("UPLOAD_NOT_PREPARED",
+			"the evaluator is %s at revision %d: PATCH it with prepare_code_upload true, then upload", e.State, e.Revision)
 	case len(c.Files.Sizes) == 0:
-		return nil, precondition("NOTHING_UPLOADED", "no file has been uploaded: upload one, then validate")
+		return nil, precondition("NOTHING_UPLOADED", "no file has been uploaded: upload a file, then validate the upload")
 	}
 	return EvaluatorUploaded(c), nil
 }
 
-// AcceptBuild records that a revision was built.
+// AcceptBuild records that a revision is built. Trial is the reason why the trial call of its code
+// gave no valid score; "" when it gave one.
 type AcceptBuild struct {
 	Revision int
 	BuildLog string
+	Trial    string
 	Files    Files
 	Entry
 }
@@ -232,7 +246,7 @@ func (c AcceptBuild) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) 
 	return EvaluatorBuilt(c), nil
 }
 
-// RejectBuild records why a revision could not be built.
+// RejectBuild records why the build of a revision failed.
 type RejectBuild struct {
 	Revision int
 	Status   Status
@@ -246,51 +260,54 @@ func (c RejectBuild) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) 
 	return EvaluatorBuildFailed(c), nil
 }
 
-// built reports whether the validation result that leads to a state is already recorded,
-// and refuses one on a revision that is not being built.
-func (e Evaluator) built(revision int, verdict string) (bool, error) {
+// built reports whether the build result that leads to state is already recorded. It returns an
+// error when the revision is not being built.
+func (e Evaluator) built(revision int, state string) (bool, error) {
 	switch {
 	case !e.Exists():
-		return false, gone("evaluator")
+		return false, notFound("evaluator")
 	case revision != e.Revision:
 		return false, precondition("BUILD_SUPERSEDED", "revision %d was replaced by revision %d", revision, e.Revision)
-	case e.State == verdict:
+	case e.State == state:
 		return true, nil
 	case e.State != EvaluatorBuilding:
-		return false, precondition("BUILD_JUDGED", "another verdict on revision %d is already recorded: the evaluator is %s", revision, e.State)
+		return false, precondition("BUILD_JUDGED",
+			"another result of the build of revision %d is already recorded: the evaluator is %s", revision, e.State)
 	}
 	return false, nil
 }
 
-// DeleteEvaluator removes the evaluator. The caller makes sure that no job needs it.
+// DeleteEvaluator deletes the evaluator. The caller checks that no job uses it.
 type DeleteEvaluator struct{}
 
 func (DeleteEvaluator) Decide(e Evaluator, now time.Time) (Event[Evaluator], error) {
 	if !e.Exists() {
-		return nil, gone("evaluator")
+		return nil, notFound("evaluator")
 	}
 	return EvaluatorDeleted{}, e.mayDelete(now)
 }
 
-// EvaluatorSpec is what the caller sets.
+// EvaluatorSpec holds the fields that the caller sets.
 type EvaluatorSpec struct {
-	DisplayName    string   `json:"displayName"`
-	Description    string   `json:"description"`
-	DefaultDataset string   `json:"defaultDataset,omitempty"`
-	Secrets        []string `json:"secrets,omitempty"` // that the code is given as environment variables, by their keyNames
+	DisplayName    string `json:"displayName"`
+	Description    string `json:"description"`
+	DefaultDataset string `json:"defaultDataset,omitempty"`
+	// names of secrets; their values are passed to the code in environment variables, which are
+	// named by the secrets' keyNames
+	Secrets []string `json:"secrets,omitempty"`
 	EvaluatorCode
 }
 
-// EvaluatorCode is what a build is made of, beside uploaded files.
+// EvaluatorCode is the input of a build, besides uploaded files.
 type EvaluatorCode struct {
 	Criteria     []Criterion      `json:"criteria,omitempty"`
-	Requirements string           `json:"requirements,omitempty"` // what the code needs installed
+	Requirements string           `json:"requirements,omitempty"` // packages to install, in pip's format
 	EntryPoint   string           `json:"entryPoint,omitempty"`
 	CommitHash   string           `json:"commitHash,omitempty"`
 	Source       *EvaluatorSource `json:"source,omitempty"`
 }
 
-// A Criterion is one thing that is scored.
+// A Criterion is one aspect that is scored.
 type Criterion struct {
 	Type         string        `json:"type,omitempty"`
 	Name         string        `json:"name,omitempty"`
@@ -298,21 +315,21 @@ type Criterion struct {
 	CodeSnippets *CodeSnippets `json:"codeSnippets,omitempty"`
 }
 
-// CodeSnippets are files of code, and where in them scoring begins.
+// CodeSnippets are code files and their entry point.
 type CodeSnippets struct {
 	Language     string            `json:"language,omitempty"`
-	FileContents map[string]string `json:"fileContents,omitempty"` // by file name
+	FileContents map[string]string `json:"fileContents,omitempty"` // content by file name
 	EntryFile    string            `json:"entryFile,omitempty"`
 	EntryFunc    string            `json:"entryFunc,omitempty"`
 }
 
-// EvaluatorSource says where the code came from.
+// EvaluatorSource describes where the code came from.
 type EvaluatorSource struct {
 	Type                   string `json:"type,omitempty"`
 	CodeHostRepositoryName string `json:"codeHostRepositoryName,omitempty"`
 }
 
-// Limits of an evaluator's inline code; what is larger is uploaded.
+// Limits of an evaluator's inline code; larger code must be uploaded.
 const (
 	MaxCriteria    = 100
 	MaxInlineFiles = 100
@@ -328,7 +345,7 @@ func (s EvaluatorSpec) check() error {
 	for i, name := range s.Secrets {
 		v.Require(name != "", indexed("secrets", i), "must not be empty")
 		reference(&v, indexed("secrets", i), name, Secrets.Collection)
-		v.Require(!slices.Contains(s.Secrets[:i], name), indexed("secrets", i), "is there twice")
+		v.Require(!slices.Contains(s.Secrets[:i], name), indexed("secrets", i), "duplicates the entry %.300q", name)
 	}
 	short := func(field, text string) {
 		v.Require(len(text) <= 1024, field, "must have at most 1024 bytes")
@@ -337,27 +354,31 @@ func (s EvaluatorSpec) check() error {
 	short("commitHash", s.CommitHash)
 	if s.Source != nil {
 		oneOf(&v, "source.type", s.Source.Type, "TYPE_UNSPECIFIED", "TYPE_UPLOAD", "TYPE_CODE_HOST", "TYPE_TEMPORARY")
-		v.Require(s.Source.Type != "TYPE_CODE_HOST" || s.Source.CodeHostRepositoryName != "", "source.codeHostRepositoryName", "is required with TYPE_CODE_HOST")
+		v.Require(s.Source.Type != "TYPE_CODE_HOST" || s.Source.CodeHostRepositoryName != "", "source.codeHostRepositoryName",
+			"is required with TYPE_CODE_HOST")
 		short("source.codeHostRepositoryName", s.Source.CodeHostRepositoryName)
 	}
 	v.Require(len(s.Criteria) <= MaxCriteria, "criteria", "must have at most %d entries", MaxCriteria)
 	code, files := len(s.Requirements), 0
-	for i, one := range s.Criteria {
-		bytes, n := one.check(&v, indexed("criteria", i))
-		code, files = code+bytes, files+n
+	for i, criterion := range s.Criteria {
+		size, n := criterion.check(&v, indexed("criteria", i))
+		code, files = code+size, files+n
 	}
 	v.Require(code <= MaxInlineCode && files <= MaxInlineFiles, "criteria",
-		"code and requirements must have at most %d bytes in %d files together: upload larger code", MaxInlineCode, MaxInlineFiles)
+		"code and requirements must have at most %d bytes in %d files together: upload larger code", MaxInlineCode,
+		MaxInlineFiles)
 	return v.Err()
 }
 
-// check answers the size of the criterion's code, in bytes and in files.
+// check adds the violations of the criterion at this path to v, and returns the size of its code in
+// bytes and in files.
 func (c Criterion) check(v *Violations, at string) (code, files int) {
 	oneOf(v, at+".type", c.Type, "TYPE_UNSPECIFIED", "CODE_SNIPPETS")
 	v.Require(len(c.Name) <= 256, at+".name", "must have at most 256 bytes")
 	v.Require(len(c.Description) <= 4096, at+".description", "must have at most 4096 bytes")
 	s := c.CodeSnippets
-	v.Require(c.Type != "CODE_SNIPPETS" || s != nil && len(s.FileContents) > 0, at+".codeSnippets", "is required with CODE_SNIPPETS and must hold a file")
+	v.Require(c.Type != "CODE_SNIPPETS" || s != nil && len(s.FileContents) > 0, at+".codeSnippets",
+		"is required with CODE_SNIPPETS and must contain a file")
 	if s == nil {
 		return 0, 0
 	}
@@ -366,7 +387,8 @@ func (c Criterion) check(v *Violations, at string) (code, files int) {
 		code += len(name) + len(s.FileContents[name])
 	}
 	_, given := s.FileContents[s.EntryFile]
-	v.Require(s.EntryFile == "" || given, at+".codeSnippets.entryFile", "must be one of the files in fileContents")
+	v.Require(s.EntryFile == "" || given, at+".codeSnippets.entryFile",
+		"%.256q must be one of the files in fileContents", s.EntryFile)
 	v.Require(len(s.Language) <= 64, at+".codeSnippets.language", "must have at most 64 bytes")
 	v.Require(len(s.EntryFunc) <= 256, at+".codeSnippets.entryFunc", "must have at most 256 bytes")
 	return code, len(s.FileContents)

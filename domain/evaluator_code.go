@@ -11,29 +11,30 @@ import (
 	"strings"
 )
 
-// CriteriaFile is the entry file of a build of several criteria: it lists the
-// name, file and function of each.
+// CriteriaFile is the entry file of a build with several criteria. It lists the name, file and
+// function of each criterion.
 const CriteriaFile = "criteria.json"
 
-// An Entry says where in the files of a build scoring begins.
+// An Entry is the entry point of a build.
 type Entry struct {
 	File string `json:"entryFile,omitempty"`
 	Func string `json:"entryFunc,omitempty"`
 }
 
-// DefaultEntry is where scoring begins when nothing else is said.
+// DefaultEntry is the entry point of an evaluator that sets none.
 var DefaultEntry = Entry{"main.py", "evaluate"}
 
 var codePath = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
 
-// CodePathRule says what CheckCodePath requires.
-const CodePathRule = "must be a path within the code: names of letters, digits, _, - and dots that begin with no dot or dash, with / between them, at most 256 bytes"
+// CodePathRule describes what CheckCodePath requires.
+const CodePathRule = "must be a path within the code: names of letters, digits, _, - and dots that begin with no " +
+	"dot or dash, with / between them, at most 256 bytes"
 
-// CheckCodePath reports whether a file of code may have a name.
+// CheckCodePath reports whether a code file may have this name.
 func CheckCodePath(name string) bool { return len(name) <= 256 && codePath.MatchString(name) }
 
-// Inline is the code of the criteria as files, nil when they have none; all is
-// wrong that v holds after.
+// Inline returns the code of the criteria as files, and their entry point; nil when no criterion
+// has code. When it adds violations to v, the result is invalid.
 func (c EvaluatorCode) Inline(v *Violations) (files map[string]string, entry Entry) {
 	var with []int
 	for i, one := range c.Criteria {
@@ -52,30 +53,34 @@ func (c EvaluatorCode) Inline(v *Violations) (files map[string]string, entry Ent
 	}
 	var parts []part
 	for _, i := range with {
-		s, folder := c.Criteria[i].CodeSnippets, ""
+		s, dir := c.Criteria[i].CodeSnippets, ""
 		if len(with) > 1 {
-			folder = fmt.Sprintf("criterion_%d/", i)
+			dir = fmt.Sprintf("criterion_%d/", i)
 		}
 		for name, content := range s.FileContents {
-			files[folder+name] = content
+			files[dir+name] = content
 		}
 		at := indexed("criteria", i) + ".codeSnippets"
-		v.Require(slices.Contains([]string{"", "python", "python3"}, strings.ToLower(s.Language)), at+".language", "must be python: no other can be run")
+		v.Require(slices.Contains([]string{"", "python", "python3"}, strings.ToLower(s.Language)), at+".language",
+			"must be python, the only supported language")
 		given := Entry{s.EntryFile, s.EntryFunc}
 		if len(with) == 1 {
 			given = cmp.Or(given, c.entryPoint())
 		}
 		entry = given.among(v, at+".entryFile", slices.Sorted(maps.Keys(s.FileContents)))
-		parts = append(parts, part{cmp.Or(c.Criteria[i].Name, fmt.Sprintf("criterion_%d", i)), folder + entry.File, entry.Func})
+		parts = append(parts, part{cmp.Or(c.Criteria[i].Name, fmt.Sprintf("criterion_%d", i)), dir + entry.File,
+			entry.Func})
 	}
 	if len(with) > 1 {
-		list, _ := json.Marshal(parts) // texts only
+		list, _ := json.Marshal(parts) // strings only: cannot fail
 		files[CriteriaFile], entry = string(list), Entry{CriteriaFile, DefaultEntry.Func}
 	}
 	return files, entry
 }
 
-// Uploaded is where scoring begins in files that were uploaded.
+// Uploaded returns the entry point of uploaded code, whose files have these names. It adds a
+// violation to v when the entry file is not among them, is not a Python file, or cannot be
+// determined.
 func (c EvaluatorCode) Uploaded(v *Violations, names []string) Entry {
 	given := c.entryPoint()
 	if given == (Entry{}) && len(c.Criteria) == 1 && c.Criteria[0].CodeSnippets != nil {
@@ -84,14 +89,15 @@ func (c EvaluatorCode) Uploaded(v *Violations, names []string) Entry {
 	return given.among(v, "entryPoint", names)
 }
 
-// entryPoint reads FILE::FUNCTION, or FILE alone.
+// entryPoint parses c.EntryPoint, which has the form FILE::FUNCTION or FILE.
 func (c EvaluatorCode) entryPoint() Entry {
 	file, function, _ := strings.Cut(c.EntryPoint, "::")
 	return Entry{strings.TrimPrefix(file, "./"), function}
 }
 
-// among fills what is not said from the names of the files: main.py, or the
-// only file of Python at the top.
+// among returns the entry point with defaults: the function evaluate, and the file main.py or the
+// only Python file at the top level. names are the names of all files. It adds a violation of field
+// to v when the file is not among them, is not a Python file, or cannot be determined.
 func (e Entry) among(v *Violations, field string, names []string) Entry {
 	e.Func = cmp.Or(e.Func, DefaultEntry.Func)
 	if e.File == "" {
@@ -107,11 +113,12 @@ func (e Entry) among(v *Violations, field string, names []string) Entry {
 		case len(top) == 1:
 			e.File = top[0]
 		default:
-			v.Add(field, "says not where to begin, and there is no main.py among the files: give it as FILE.py::FUNCTION")
+			v.Add(field, "is required as FILE.py::FUNCTION, because the top level has neither main.py nor exactly one "+
+				"Python file")
 			return e
 		}
 	}
 	v.Require(slices.Contains(names, e.File), field, "names %q, which is not among the files", e.File)
-	v.Require(path.Ext(e.File) == ".py", field, "names %q, which is not a file of Python", e.File)
+	v.Require(path.Ext(e.File) == ".py", field, "names %q, which is not a Python file", e.File)
 	return e
 }

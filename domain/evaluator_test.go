@@ -11,9 +11,11 @@ import (
 )
 
 var (
-	someCode = domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{Criteria: []domain.Criterion{{Type: "CODE_SNIPPETS",
-		CodeSnippets: &domain.CodeSnippets{FileContents: map[string]string{"main.py": "def evaluate(): ..."}, EntryFile: "main.py"}}}}}
-	uploadedCode = domain.Files{Folder: "e/1/", Sizes: map[string]int64{"main.py": 9}}
+	someCode = domain.EvaluatorSpec{
+		EvaluatorCode: domain.EvaluatorCode{Criteria: []domain.Criterion{{Type: "CODE_SNIPPETS",
+			CodeSnippets: &domain.CodeSnippets{FileContents: map[string]string{"main.py": "def evaluate(): ..."},
+				EntryFile: "main.py"}}}}}
+	uploadedCode = domain.Files{Prefix: "e/1/", Sizes: map[string]int64{"main.py": 9}}
 )
 
 func TestEvaluators(t *testing.T) {
@@ -26,15 +28,20 @@ func TestEvaluators(t *testing.T) {
 	refuses(t, someCode, create, []wrong[spec]{
 		{"as it should be", func(*spec) {}, nil, ""},
 		{"its code will be uploaded", func(s *spec) { *s = spec{} }, nil, ""},
-		{"no repository", func(s *spec) { s.Source = &domain.EvaluatorSource{Type: "TYPE_CODE_HOST"} }, []string{"source.codeHostRepositoryName"}, "required"},
+		{"no repository", func(s *spec) { s.Source = &domain.EvaluatorSource{Type: "TYPE_CODE_HOST"} },
+			[]string{"source.codeHostRepositoryName"}, "required"},
 		{"unknown sorts", func(s *spec) {
 			s.Source, s.Criteria = &domain.EvaluatorSource{Type: "X"}, []domain.Criterion{{Type: "Y"}}
 		},
 			[]string{"source.type", "criteria[0].type"}, "TYPE_UPLOAD"},
-		{"snippets without files", snippets(domain.Criterion{Type: "CODE_SNIPPETS"}), []string{"criteria[0].codeSnippets"}, "must hold a file"},
-		{"an entry that is not there", snippets(domain.Criterion{CodeSnippets: &domain.CodeSnippets{FileContents: map[string]string{"a": ""}, EntryFile: "b"}}),
+		{"snippets without files", snippets(domain.Criterion{Type: "CODE_SNIPPETS"}), []string{"criteria[0].codeSnippets"},
+			"must contain a file"},
+		{"an entry that is not there",
+			snippets(domain.Criterion{CodeSnippets: &domain.CodeSnippets{FileContents: map[string]string{"a": ""},
+				EntryFile: "b"}}),
 			[]string{"criteria[0].codeSnippets.entryFile"}, "one of the files"},
-		{"too much code", func(s *spec) { s.Requirements = string(make([]byte, domain.MaxInlineCode)) }, []string{"criteria"}, "upload larger code"},
+		{"too much code", func(s *spec) { s.Requirements = string(make([]byte, domain.MaxInlineCode)) }, []string{"criteria"},
+			"upload larger code"},
 		{"no dataset's name", func(s *spec) { s.DefaultDataset = "d" }, []string{"defaultDataset"}, "datasets/ID"},
 	})
 }
@@ -53,18 +60,24 @@ func TestEvaluatorTransitions(t *testing.T) {
 		{name: "BUILDING, code uploaded", facts: f(made, domain.EvaluatorUploaded{Revision: 1, Files: uploadedCode})},
 		{name: "ACTIVE", facts: active},
 		{name: "BUILD_FAILED", facts: f(made, domain.EvaluatorBuildFailed{Revision: 1, Status: someStatus})},
-		{name: "BUILDING again, the code that was uploaded before", facts: f(made, domain.EvaluatorUploaded{Revision: 1, Files: uploadedCode},
-			domain.EvaluatorBuilt{Revision: 1}, domain.EvaluatorUpdated{EvaluatorSpec: other, Rebuild: true})},
+		{name: "BUILDING again, the code that was uploaded before",
+			facts: f(made, domain.EvaluatorUploaded{Revision: 1, Files: uploadedCode},
+				domain.EvaluatorBuilt{Revision: 1}, domain.EvaluatorUpdated{EvaluatorSpec: other, Rebuild: true})},
 	}
-	commands := []domain.Command[domain.Evaluator]{domain.CreateEvaluator{EvaluatorSpec: someCode}, changed{"UpdateEvaluator", domain.UpdateEvaluator{EvaluatorSpec: named}},
-		changed{"… its code", domain.UpdateEvaluator{EvaluatorSpec: other}}, changed{"… for an upload", domain.UpdateEvaluator{EvaluatorSpec: someCode, Upload: true}},
-		domain.UploadEvaluator{Revision: 1, Files: uploadedCode}, domain.AcceptBuild{Revision: 1}, domain.RejectBuild{Revision: 1, Status: someStatus}, requested[domain.Evaluator]{domain.DeleteEvaluator{}, domain.Evaluators}}
-	golden(t, "evaluator_transitions.txt", transitions(t, domain.Evaluators, situations, commands, func(e domain.Evaluator) string {
-		return fmt.Sprintf("%s revision %d, active %d, %d files", orNone(e.State), e.Revision, e.Active, len(e.Files.Sizes))
-	}))
+	commands := []domain.Command[domain.Evaluator]{domain.CreateEvaluator{EvaluatorSpec: someCode},
+		changed{"UpdateEvaluator", domain.UpdateEvaluator{EvaluatorSpec: named}},
+		changed{"… its code", domain.UpdateEvaluator{EvaluatorSpec: other}},
+		changed{"… for an upload", domain.UpdateEvaluator{EvaluatorSpec: someCode, PrepareCodeUpload: true}},
+		domain.UploadEvaluator{Revision: 1, Files: uploadedCode}, domain.AcceptBuild{Revision: 1},
+		domain.RejectBuild{Revision: 1, Status: someStatus},
+		requested[domain.Evaluator]{domain.DeleteEvaluator{}, domain.Evaluators}}
+	golden(t, "evaluator_transitions.txt",
+		transitions(t, domain.Evaluators, situations, commands, func(e domain.Evaluator) string {
+			return fmt.Sprintf("%s revision %d, active %d, %d files", orNone(e.State), e.Revision, e.Active, len(e.Files.Sizes))
+		}))
 }
 
-// changed shows an UpdateEvaluator under a name of its own.
+// changed is an UpdateEvaluator that the golden file lists under the given name.
 type changed struct {
 	name string
 	domain.UpdateEvaluator
@@ -73,18 +86,21 @@ type changed struct {
 func (u changed) word() string { return u.name }
 
 func TestBuildsAreKept(t *testing.T) {
-	history := []domain.Event[domain.Evaluator]{domain.EvaluatorCreated{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{CommitHash: "c1"}}}}
+	history := []domain.Event[domain.Evaluator]{
+		domain.EvaluatorCreated{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{CommitHash: "c1"}}}}
 	for revision := 1; revision <= domain.MaxBuilds+1; revision++ {
-		files := domain.Files{Folder: "e/" + strconv.Itoa(revision) + "/", Sizes: map[string]int64{"main.py": 1}}
-		history = append(history, domain.EvaluatorUploaded{Revision: revision, Files: files}, domain.EvaluatorBuilt{Revision: revision},
-			domain.EvaluatorUpdated{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{CommitHash: "c" + strconv.Itoa(revision+1)}}, Rebuild: true, Upload: true})
+		files := domain.Files{Prefix: "e/" + strconv.Itoa(revision) + "/", Sizes: map[string]int64{"main.py": 1}}
+		history = append(history, domain.EvaluatorUploaded{Revision: revision, Files: files},
+			domain.EvaluatorBuilt{Revision: revision},
+			domain.EvaluatorUpdated{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{CommitHash: "c" +
+				strconv.Itoa(revision+1)}}, Rebuild: true, Upload: true})
 	}
 	e := fold(t, domain.Evaluators, history...)
 	require.Equal(t, domain.MaxBuilds+2, e.Revision)
 	build, ok := e.BuildOf(2)
 	require.True(t, ok)
 	require.Equal(t, "c2", build.Code.CommitHash)
-	require.Equal(t, "e/2/", build.Files.Folder)
+	require.Equal(t, "e/2/", build.Files.Prefix)
 	_, ok = e.BuildOf(1)
 	require.False(t, ok, "the oldest is let go")
 	_, ok = e.BuildOf(e.Revision)

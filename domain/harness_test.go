@@ -22,15 +22,15 @@ func later(d time.Duration) *time.Time { t := noon.Add(d); return &t }
 
 func ptr[T any](v T) *T { return &v }
 
-// A decision is one line of a table: given these events, when this is
-// requested at noon, then that is recorded, or nothing, or it is refused.
+// A decision is one test case: the command in when is decided at noon, on the state after the
+// events in given. The expected result is an event, no event, or an error.
 type decision[S domain.State] struct {
 	name  string
 	given []domain.Event[S]
 	when  domain.Command[S]
-	then  domain.Event[S] // nil, with no fault: already recorded
-	fault string          // the fault's reason, or its code where it has none
-	says  string          // part of the fault's message
+	then  domain.Event[S] // expected event; nil if an error is expected, or if the event is already recorded
+	fault string          // expected reason of the error, or its code if it has no reason
+	says  string          // expected part of the error's message
 }
 
 func decide[S domain.State](t *testing.T, kind *domain.Kind[S], table []decision[S]) {
@@ -43,7 +43,7 @@ func decide[S domain.State](t *testing.T, kind *domain.Kind[S], table []decision
 				require.Error(t, err)
 				require.Equal(t, line.fault, reasonOf(err), err.Error())
 				require.Contains(t, err.Error(), line.says)
-				toldOnce(t, err)
+				listedOnce(t, err)
 				return
 			}
 			require.NoError(t, err)
@@ -52,20 +52,20 @@ func decide[S domain.State](t *testing.T, kind *domain.Kind[S], table []decision
 	}
 }
 
-// toldOnce: no violation is in one refusal twice.
-func toldOnce(t *testing.T, err error) {
+// listedOnce requires that err lists no violation twice.
+func listedOnce(t *testing.T, err error) {
 	t.Helper()
 	var fault *domain.Error
 	require.ErrorAs(t, err, &fault)
 	seen := map[domain.Violation]bool{}
 	for _, v := range fault.Violations {
-		require.False(t, seen[v], "%s is told twice", v)
+		require.False(t, seen[v], "the violation %s is listed twice", v)
 		seen[v] = true
 	}
 }
 
-// fold is the state after the facts, each of which is written and read on the
-// way, as the log does.
+// fold returns the state after the events in facts, each of which is encoded and decoded as in the
+// log.
 func fold[S domain.State](t testing.TB, kind *domain.Kind[S], facts ...domain.Event[S]) S {
 	t.Helper()
 	var state S
@@ -90,12 +90,12 @@ func reasonOf(err error) string {
 
 func events[S any](events ...domain.Event[S]) []domain.Event[S] { return events }
 
-// also is a history and what came after it.
+// also returns the events in history, followed by more.
 func also[S any](history []domain.Event[S], more ...domain.Event[S]) []domain.Event[S] {
 	return slices.Concat(history, more)
 }
 
-// golden compares text with a file of testdata, or rewrites the file.
+// golden compares text with a file in testdata, or rewrites the file with -update.
 func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -104,11 +104,11 @@ func golden(t *testing.T, name, text string) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	require.NoError(t, err, "run the test with -update to make the file")
+	require.NoError(t, err, "run the test with -update to create the file")
 	require.Equal(t, string(want), text, "%s: run the test with -update when the change is meant", path)
 }
 
-// reserved is a history and then the request to delete.
+// reserved returns the events in history, followed by the event of a deletion request.
 func reserved[S domain.State](k *domain.Kind[S], history []domain.Event[S]) []domain.Event[S] {
 	var state S
 	for _, e := range history {

@@ -6,46 +6,47 @@ import (
 	"time"
 )
 
-// HotWeights are weights of a trainer job with which a deployment answers in
-// the place of its own model's, or is to.
+// HotWeights are weights of a trainer job that a deployment serves, or loads to serve, in place of
+// its model's own.
 type HotWeights struct {
 	Job       Name      `json:"job"`
-	TrainStep int       `json:"trainStep"`       // of the job
-	Step      int       `json:"step,omitempty"`  // the checkpoint's; 0 when the train step is done
-	Model     Name      `json:"model,omitempty"` // that came of the train step, once it is done
-	Adapter   bool      `json:"adapter"`         // to the deployment's base; else they are all parameters
+	TrainStep int       `json:"trainStep"`       // number of the job's train step
+	Step      int       `json:"step,omitempty"`  // step of the checkpoint; 0 for the result of the train step
+	Model     Name      `json:"model,omitempty"` // model that was registered when the train step finished; "" before
+	Adapter   bool      `json:"adapter"`         // an adapter on the deployment's base model; otherwise full weights
 	Files     Files     `json:"files"`
-	Position  uint64    `json:"position"` // of the job's newest event when it had them
-	Made      time.Time `json:"made"`     // of two, the later are the newer
+	Position  uint64    `json:"position"` // log position of the job's newest event when the weights were recorded
+	Made      time.Time `json:"made"`     // when the weights were recorded; orders weights by age
 }
 
-// ID is what replicas call the weights. No others have the folder.
-func (w HotWeights) ID() string { return hotPrefix + w.Files.Folder }
+// ID returns the ID of the weights on replicas. The prefix of the files is unique.
+func (w HotWeights) ID() string { return hotPrefix + w.Files.Prefix }
 
 const hotPrefix = "hot:"
 
-// IsHot reports whether what a replica has loaded are hot weights, and no addon.
+// IsHot reports whether the ID is that of hot-loaded weights. Replicas also report the IDs of
+// addons, see AddonID.
 func IsHot(id string) bool { return strings.HasPrefix(id, hotPrefix) }
 
-// HotLoad is how far a deployment is with the weights of trainer jobs: offered
-// ones are loaded beside those that answer, and take their place when every
-// ready replica has them.
+// HotLoad is the state of a deployment's hot loading. Offered weights are loaded beside the served
+// weights, and replace those when every ready replica has loaded the offered ones.
 type HotLoad struct {
-	Served  *HotWeights `json:"served,omitempty"`  // they answer; nil when the model's own do
+	Served  *HotWeights `json:"served,omitempty"`  // nil when the model's own weights are served
 	Offered *HotWeights `json:"offered,omitempty"` // being loaded
-	Refused *HotWeights `json:"refused,omitempty"` // the newest that did not fit
-	Status  Status      `json:"status"`            // why they did not, or why there are none any more
-	Former  string      `json:"former,omitempty"`  // ID of those that the served ones took the place of; "" for the model's own
-	Time    time.Time   `json:"time"`              // of the last swap
+	Refused *HotWeights `json:"refused,omitempty"` // newest weights that could not be served
+	Status  Status      `json:"status"`            // why weights were refused or withdrawn
+	// ID of the weights that Served replaced; "" for the model's own
+	Previous string    `json:"former,omitempty"`
+	Time     time.Time `json:"time"` // time of the last swap
 }
 
-// Has reports whether the deployment serves the weights, or is to.
+// Has reports whether the deployment serves or loads the weights with this ID.
 func (h HotLoad) Has(id string) bool {
 	return h.Served != nil && h.Served.ID() == id || h.Offered != nil && h.Offered.ID() == id
 }
 
-// Takes reports whether weights are newer than all that the deployment was given.
-func (h HotLoad) Takes(w HotWeights) bool {
+// Accepts reports whether weights are newer than all that the deployment was offered.
+func (h HotLoad) Accepts(w HotWeights) bool {
 	for _, known := range []*HotWeights{h.Served, h.Offered, h.Refused} {
 		if known != nil && !w.Made.After(known.Made) {
 			return false
@@ -58,8 +59,8 @@ type WeightsOffered struct{ HotWeights }
 
 func (e WeightsOffered) Evolve(d *Deployment) { d.Hot.Offered = &e.HotWeights }
 
-// WeightsSwapped says which checkpoint answers from here on, so that who reads
-// the log need not look for the offer.
+// WeightsSwapped contains the weights that are served from this event on, so that a reader of the
+// log does not have to look up the offer.
 type WeightsSwapped struct {
 	HotWeights
 	Time time.Time `json:"time"`
@@ -70,7 +71,7 @@ func (e WeightsSwapped) Evolve(d *Deployment) {
 	if d.Hot.Served != nil {
 		former = d.Hot.Served.ID()
 	}
-	d.Hot = HotLoad{Served: &e.HotWeights, Former: former, Status: StatusOf(nil), Time: e.Time}
+	d.Hot = HotLoad{Served: &e.HotWeights, Previous: former, Status: StatusOf(nil), Time: e.Time}
 }
 
 type WeightsRefused struct {
@@ -92,13 +93,13 @@ func (e WeightsWithdrawn) Evolve(d *Deployment) {
 		d.Hot.Offered = nil
 	}
 	if d.Hot.Served != nil && d.Hot.Served.ID() == e.ID {
-		d.Hot.Served, d.Hot.Former = nil, e.ID
+		d.Hot.Served, d.Hot.Previous = nil, e.ID
 	}
 	d.Hot.Status = e.Status
 }
 
-// OfferWeights has the replicas load a trainer job's newest weights. Who asks
-// makes sure that they may fit.
+// OfferWeights makes the replicas load a trainer job's newest weights. The caller checks that they
+// fit the deployment.
 type OfferWeights struct{ HotWeights }
 
 func (c OfferWeights) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {
@@ -106,13 +107,14 @@ func (c OfferWeights) Decide(d Deployment, _ time.Time) (Event[Deployment], erro
 		return nil, nil
 	}
 	if d.Hot.Offered != nil {
-		return nil, precondition("SWAP_UNDER_WAY", "the deployment is loading other weights: they are swapped first")
+		return nil, precondition("SWAP_UNDER_WAY", "the deployment is loading weights of train step %d of %s: wait until "+
+			"the weights are swapped", d.Hot.Offered.TrainStep, d.Hot.Offered.Job)
 	}
-	return WeightsOffered(c), d.mustTake(c.HotWeights)
+	return WeightsOffered(c), d.mustAccept(c.HotWeights)
 }
 
-// SwapWeights records that the offered weights answer: all ready replicas are
-// among those that have them.
+// SwapWeights records that the deployment serves the offered weights. Replicas lists the replicas
+// that have loaded them, which must include every ready replica.
 type SwapWeights struct {
 	ID       string
 	Replicas []string
@@ -125,7 +127,7 @@ func (c SwapWeights) Decide(d Deployment, now time.Time) (Event[Deployment], err
 	case d.Hot.Served != nil && d.Hot.Served.ID() == c.ID:
 		return nil, nil
 	case d.Hot.Offered == nil || d.Hot.Offered.ID() != c.ID:
-		return nil, precondition("STALE_WEIGHTS", "the weights are not the offered ones any more")
+		return nil, precondition("STALE_WEIGHTS", "the deployment is not loading the weights %s", c.ID)
 	}
 	for _, r := range d.Replicas {
 		if r.State == ReplicaReady && !slices.Contains(c.Replicas, r.ID) {
@@ -135,7 +137,8 @@ func (c SwapWeights) Decide(d Deployment, now time.Time) (Event[Deployment], err
 	return WeightsSwapped{*d.Hot.Offered, now}, nil
 }
 
-// RefuseWeights records why weights do not answer; those that do stay.
+// RefuseWeights records why weights cannot be served. The deployment serves the same weights as
+// before.
 type RefuseWeights struct {
 	HotWeights
 	Status Status
@@ -148,13 +151,14 @@ func (c RefuseWeights) Decide(d Deployment, _ time.Time) (Event[Deployment], err
 	case offered != nil && offered.ID() == c.ID():
 		return WeightsRefused(c), d.mustLive()
 	case offered != nil:
-		return nil, precondition("SWAP_UNDER_WAY", "the deployment is loading other weights")
+		return nil, precondition("SWAP_UNDER_WAY", "the deployment is loading weights of train step %d of %s",
+			offered.TrainStep, offered.Job)
 	}
-	return WeightsRefused(c), d.mustTake(c.HotWeights)
+	return WeightsRefused(c), d.mustAccept(c.HotWeights)
 }
 
-// WithdrawWeights records that weights are there no more: where they answered
-// the deployment's own model does.
+// WithdrawWeights records that weights no longer exist. If they were served, the deployment serves
+// its own model again.
 type WithdrawWeights struct{ ID, Reason string }
 
 func (c WithdrawWeights) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {
@@ -164,20 +168,23 @@ func (c WithdrawWeights) Decide(d Deployment, _ time.Time) (Event[Deployment], e
 	return WeightsWithdrawn{c.ID, Status{FailedPrecondition.String(), c.Reason}}, nil
 }
 
-// mustTake is why the deployment takes no weights like these, or nil.
-func (d Deployment) mustTake(w HotWeights) error {
+// mustAccept returns an error unless the deployment is live, has hot loading enabled, and was not
+// offered newer weights.
+func (d Deployment) mustAccept(w HotWeights) error {
 	switch err := d.mustLive(); {
 	case err != nil:
 		return err
 	case !d.EnableHotLoad:
-		return precondition("HOT_LOAD_OFF", "the deployment has enableHotLoad turned off")
-	case !d.Hot.Takes(w):
-		return precondition("STALE_WEIGHTS", "the deployment was given newer weights")
+		return precondition("HOT_LOAD_OFF", "the deployment does not load trainer weights: set its enableHotLoad to true")
+	case !d.Hot.Accepts(w):
+		return precondition("STALE_WEIGHTS", "the deployment was already offered weights newer than those of %s",
+			w.Made.Format(time.RFC3339))
 	}
 	return nil
 }
 
-// HotLoadTargets are the deployments that the job's weights go to.
+// HotLoadTargets returns the deployments that the job's newest weights are offered to. account is
+// the ID of the job's account, which owns HotLoadDeploymentID.
 func (s TrainerSpec) HotLoadTargets(account string) (targets []Name) {
 	if name, ok := ParseName(s.RolloutDeploymentName, Deployments.Collection); ok {
 		targets = append(targets, name)
@@ -190,14 +197,14 @@ func (s TrainerSpec) HotLoadTargets(account string) (targets []Name) {
 	return targets
 }
 
-// Servable is the files of a checkpoint that can be served, and whether they
-// are an adapter's: those below model/, or all of them where the engine keeps
-// them so; false when there are none.
+// Servable returns the files of a checkpoint that an engine can serve: those below model/, or all
+// files when none is below model/. adapter reports whether the files are an adapter; ok is false
+// when they are neither an adapter nor a full model.
 func (f Files) Servable() (model Files, adapter, ok bool) {
-	const folder = "model/"
-	below := Files{Folder: f.Folder + folder, Sizes: map[string]int64{}, Sums: map[string]string{}}
+	const dir = "model/"
+	below := Files{Prefix: f.Prefix + dir, Sizes: map[string]int64{}, Sums: map[string]string{}}
 	for name, size := range f.Sizes {
-		if inner, ok := strings.CutPrefix(name, folder); ok {
+		if inner, ok := strings.CutPrefix(name, dir); ok {
 			below.Sizes[inner] = size
 			if sum := f.Sums[name]; sum != "" {
 				below.Sums[inner] = sum

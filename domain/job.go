@@ -7,31 +7,38 @@ import (
 	"time"
 )
 
-// A job's life is the part of its state that all kinds of jobs share.
+// The lifecycle that all kinds of jobs share.
 //
-//	(created)    CREATING
-//	CREATING           --StartValidation--> VALIDATING
-//	VALIDATING, PENDING, CREATING_INPUT_DATASET before any attempt --PrepareInput--> CREATING_INPUT_DATASET, with the datasets that are made of the job's own
+//	(created)          CREATING
+//	CREATING           --StartValidation-->  VALIDATING
+//	not yet started    --PrepareInput-->     CREATING_INPUT_DATASET: inputs are being derived
 //	VALIDATING, CREATING_INPUT_DATASET --QueueJob--> PENDING
-//	VALIDATING, PENDING --HoldJob-->        the same, its status says what it waits for
-//	PENDING            --StartJob-->        RUNNING, the next attempt
-//	any                --AbandonAttempt-->  the same; the next attempt can no longer begin under its number
-//	RUNNING            --RecordCheckpoint--> RUNNING
+//	VALIDATING, PENDING --HoldJob-->         unchanged; the status says what the job waits for
+//	PENDING            --StartJob-->         RUNNING, the next attempt
+//	any                --AbandonAttempt-->   unchanged; the attempt's number is not used again
+//	any                --RecordCheckpoint--> unchanged, while an attempt is running
 //	RUNNING            --IdleJob, WakeJob--> IDLE, RUNNING
-//	RUNNING, IDLE      --WriteResults-->    WRITING_RESULTS
-//	RUNNING, IDLE, WRITING_RESULTS --StoreResults--> WRITING_RESULTS, its attempt is over; the model is registered next
-//	RUNNING, IDLE, WRITING_RESULTS --CompleteJob--> COMPLETED | EARLY_STOPPED
-//	RUNNING, IDLE, WRITING_RESULTS --RequeueJob-->  RE_QUEUEING | FAILED after MaxFailures, or a CrashLoop
-//	RE_QUEUEING        --QueueJob-->        PENDING
-//	live               --FailJob-->         FAILED
-//	live, PAUSED       --CancelJob-->       CANCELLING --ConfirmCancel--> CANCELLED
-//	live               --PauseJob-->        PAUSED
-//	live, PAUSED       --ExpireJob-->       EXPIRED
+//	RUNNING, IDLE      --WriteResults-->     WRITING_RESULTS
+//	working            --StoreResults-->     WRITING_RESULTS: the model is registered next
+//	working            --CompleteJob-->      COMPLETED | EARLY_STOPPED
+//	working            --RequeueJob-->       RE_QUEUEING | FAILED after MaxFailures or a CrashLoop
+//	RE_QUEUEING        --QueueJob-->         PENDING
+//	live               --FailJob-->          FAILED
+//	live, PAUSED       --CancelJob-->        CANCELLING --ConfirmCancel--> CANCELLED
+//	live               --PauseJob-->         PAUSED, or unchanged while an attempt is running
+//	pausing            --ConfirmPause-->     PAUSED, when the attempt has stopped
+//	live, PAUSED       --ExpireJob-->        EXPIRED
 //	FAILED, CANCELLED, PAUSED --ResumeJob--> PENDING, from the last checkpoint
-//	any                --DeleteJob-->       DELETING --CleanJob--> DELETING_CLEANING_UP --PurgeJob--> (none)
+//	any                --RecordTracking-->   unchanged
+//	any                --DeleteJob-->        DELETING --CleanJob--> DELETING_CLEANING_UP
+//	DELETING_CLEANING_UP --PurgeJob-->       (none)
 //
-// What an attempt reports carries its number; a report of any but the current
-// attempt is refused.
+// "not yet started" means VALIDATING, PENDING and CREATING_INPUT_DATASET before the first attempt.
+// "working" means RUNNING, IDLE and WRITING_RESULTS. A job is "pausing" from PauseJob until its
+// attempt has saved a checkpoint and stopped.
+//
+// A report of an attempt carries the attempt's number and is refused unless that attempt is the
+// current one.
 var JobLives = NewKind("jobs", map[string]Event[JobLife]{
 	"validating.v1":    JobValidating{},
 	"preparing.v1":     JobPreparing{},
@@ -49,49 +56,51 @@ var JobLives = NewKind("jobs", map[string]Event[JobLife]{
 	"failed.v1":        JobFailed{},
 	"cancelling.v1":    JobCancelling{},
 	"cancelled.v1":     JobCancelled{},
+	"pausing.v1":       JobPausing{},
 	"paused.v1":        JobPaused{},
 	"expired.v1":       JobExpired{},
 	"resumed.v1":       JobResumed{},
 	"deleting.v1":      JobDeleting{},
 	"cleaning.v1":      JobCleaning{},
 	"purged.v1":        JobPurged{},
+	"tracked.v1":       JobTracked{},
 })
 
 // Job states.
 const (
-	JobCreatingState   = "JOB_STATE_CREATING"
-	JobValidatingState = "JOB_STATE_VALIDATING"
-	JobPreparingState  = "JOB_STATE_CREATING_INPUT_DATASET"
-	JobPendingState    = "JOB_STATE_PENDING"
-	JobRunningState    = "JOB_STATE_RUNNING"
-	JobIdleState       = "JOB_STATE_IDLE"
-	JobWritingState    = "JOB_STATE_WRITING_RESULTS"
-	JobCompletedState  = "JOB_STATE_COMPLETED"
-	JobEarlyState      = "JOB_STATE_EARLY_STOPPED"
-	JobRequeueState    = "JOB_STATE_RE_QUEUEING"
-	JobFailedState     = "JOB_STATE_FAILED"
-	JobCancellingState = "JOB_STATE_CANCELLING"
-	JobCancelledState  = "JOB_STATE_CANCELLED"
-	JobPausedState     = "JOB_STATE_PAUSED"
-	JobExpiredState    = "JOB_STATE_EXPIRED"
-	JobDeletingState   = "JOB_STATE_DELETING"
-	JobCleaningState   = "JOB_STATE_DELETING_CLEANING_UP"
+	JobCreatingState       = "JOB_STATE_CREATING"
+	JobValidatingState     = "JOB_STATE_VALIDATING"
+	JobCreatingInputState  = "JOB_STATE_CREATING_INPUT_DATASET"
+	JobPendingState        = "JOB_STATE_PENDING"
+	JobRunningState        = "JOB_STATE_RUNNING"
+	JobIdleState           = "JOB_STATE_IDLE"
+	JobWritingResultsState = "JOB_STATE_WRITING_RESULTS"
+	JobCompletedState      = "JOB_STATE_COMPLETED"
+	JobEarlyStoppedState   = "JOB_STATE_EARLY_STOPPED"
+	JobReQueueingState     = "JOB_STATE_RE_QUEUEING"
+	JobFailedState         = "JOB_STATE_FAILED"
+	JobCancellingState     = "JOB_STATE_CANCELLING"
+	JobCancelledState      = "JOB_STATE_CANCELLED"
+	JobPausedState         = "JOB_STATE_PAUSED"
+	JobExpiredState        = "JOB_STATE_EXPIRED"
+	JobDeletingState       = "JOB_STATE_DELETING"
+	JobCleaningUpState     = "JOB_STATE_DELETING_CLEANING_UP"
 )
 
-// MaxFailures is how many attempts may fail before the job does; a preempted
-// attempt does not count.
+// MaxFailures is the number of failed attempts after which a job fails. A preempted attempt does
+// not count.
 const MaxFailures = 3
 
-// CrashLoop is how long a job may lose attempts together with their control
-// plane, MaxFailures at least and without a checkpoint between them, before it
-// fails: its training may be what ends the process. A control plane that is
-// killed again and again for other reasons fails no job before that.
+// CrashLoop is the duration after which a crash loop fails a job. In a crash loop, at least
+// MaxFailures consecutive attempts end together with their control plane, without a checkpoint in
+// between, so the training may be what crashes the process. A shorter series of restarts does not
+// fail the job.
 const CrashLoop = 10 * time.Minute
 
-// MaxCheckpoints is how many checkpoints a job remembers; older ones are let go.
+// MaxCheckpoints is how many checkpoints a job keeps; older ones are deleted.
 const MaxCheckpoints = 16
 
-// A JobCheckpoint is a checkpoint of training from which a job continues.
+// A JobCheckpoint is a training checkpoint from which a job can resume.
 type JobCheckpoint struct {
 	Step    int                `json:"step"`
 	Attempt int                `json:"attempt"`
@@ -100,94 +109,120 @@ type JobCheckpoint struct {
 	Metrics map[string]float64 `json:"metrics,omitempty"`
 }
 
-// JobProgress is how far a job was when a checkpoint of it, or what came of it,
-// was recorded: it outlives the processes that received its reports.
+// JobProgress is the progress of a job when a checkpoint or a result was recorded. Unlike live
+// status, it survives restarts of the control plane.
 type JobProgress struct {
 	Step    int                `json:"step"`
-	Steps   int                `json:"steps"` // expected in all
+	Steps   int                `json:"steps"` // expected in total
 	Epoch   float64            `json:"epoch"`
-	Tokens  int64              `json:"tokens"`            // learnt from
-	Metrics map[string]float64 `json:"metrics,omitempty"` // of that step
+	Tokens  int64              `json:"tokens"`            // tokens trained on
+	Metrics map[string]float64 `json:"metrics,omitempty"` // latest values of the metrics at Step
 }
 
-// JobInputs are the datasets that are made of a job's own, and that it then
-// learns from and is measured on.
+// JobInputs are the datasets derived from the job's dataset: one for training, one for evaluation.
 type JobInputs struct {
 	Train      Name `json:"train"`
 	Evaluation Name `json:"evaluation"`
 }
 
-// JobLife is the state that all kinds of jobs share.
+// A JobPause is a request to pause a job whose attempt is running.
+type JobPause struct {
+	Reason string    `json:"reason"`
+	Time   time.Time `json:"time"`
+}
+
+// JobLife is the lifecycle state that all kinds of jobs share.
 type JobLife struct {
-	State             string           `json:"state"`
-	Status            Status           `json:"status"`
-	CreatedBy         string           `json:"createdBy"`
-	CompletedTime     *time.Time       `json:"completedTime,omitempty"`
-	CancelTime        *time.Time       `json:"cancelTime,omitempty"` // of the request to stop
-	Deadline          *time.Time       `json:"deadline,omitempty"`
-	Inputs            *JobInputs       `json:"inputs,omitempty"`
-	Attempt           int              `json:"attempt"`              // number of the newest attempt, 0 before the first
-	Abandoned         int              `json:"abandoned,omitempty"`  // number of the newest attempt that was given up before it began
-	Failures          int              `json:"failures"`             // attempts that count against MaxFailures
-	Orphans           int              `json:"orphans,omitempty"`    // attempts since the last checkpoint that ended with their control plane
-	OrphanTime        *time.Time       `json:"orphanTime,omitempty"` // when the first of them ended
-	Nodes             []Name           `json:"nodes,omitempty"`      // of the current attempt; empty when none is live
-	Takes             Resources        `json:"takes"`                // what the current attempt holds on each node
-	StartTime         *time.Time       `json:"startTime,omitempty"`
-	Checkpoints       []JobCheckpoint  `json:"checkpoints,omitempty"` // oldest first
-	Seconds           map[string]int64 `json:"seconds,omitempty"`     // accelerator type → seconds spent
-	Progress          *JobProgress     `json:"progress,omitempty"`    // the newest that is recorded
-	Outcome           *JobOutcome      `json:"outcome,omitempty"`     // of an attempt whose model is being registered
-	Output            Name             `json:"output,omitempty"`      // the model that came of it
-	Results           Files            `json:"results"`
-	EvaluatorRevision int              `json:"evaluatorRevision,omitempty"` // revision of the evaluator that the job began with, and keeps
+	State         string     `json:"state"`
+	Status        Status     `json:"status"`
+	CreatedBy     string     `json:"createdBy"`
+	CompletedTime *time.Time `json:"completedTime,omitempty"`
+	CancelTime    *time.Time `json:"cancelTime,omitempty"` // when the cancellation was requested
+	Pausing       *JobPause  `json:"pausing,omitempty"`    // nil unless the running attempt must stop for a pause
+	Deadline      *time.Time `json:"deadline,omitempty"`
+	Inputs        *JobInputs `json:"inputs,omitempty"`
+	Attempt       int        `json:"attempt"` // number of the newest attempt, 0 before the first
+	// number of the newest attempt that was abandoned before it started
+	Abandoned int `json:"abandoned,omitempty"`
+	Failures  int `json:"failures"` // attempts that count against MaxFailures
+	// consecutive attempts since the last checkpoint that ended together with their control plane
+	Orphans     int              `json:"orphans,omitempty"`
+	OrphanTime  *time.Time       `json:"orphanTime,omitempty"` // when the first attempt that Orphans counts ended
+	Nodes       []Name           `json:"nodes,omitempty"`      // nodes of the running attempt
+	Resources   Resources        `json:"takes"`                // allocated to the current attempt on each node
+	StartTime   *time.Time       `json:"startTime,omitempty"`
+	Checkpoints []JobCheckpoint  `json:"checkpoints,omitempty"` // oldest first
+	Seconds     map[string]int64 `json:"seconds,omitempty"`     // device seconds used, by accelerator type
+	Progress    *JobProgress     `json:"progress,omitempty"`    // progress at the newest checkpoint or result
+	Outcome     *JobOutcome      `json:"outcome,omitempty"`     // stored results, until their model is registered
+	Output      Name             `json:"output,omitempty"`      // the resulting model
+	Results     Files            `json:"results"`
+	// revision of the evaluator that the first attempt started with; all attempts use that revision
+	EvaluatorRevision int          `json:"evaluatorRevision,omitempty"`
+	Tracking          *JobTracking `json:"tracking,omitempty"` // run in the experiment tracker; nil is none
+
+	Options *JobOptions `json:"options,omitempty"`
 }
 
 func newJobLife(createdBy string, deadline *time.Time) JobLife {
 	return JobLife{State: JobCreatingState, Status: StatusOf(nil), CreatedBy: createdBy, Deadline: deadline}
 }
 
-// Exists implements State, also for the job that the life is part of.
+// Exists implements State, also for jobs that embed JobLife.
 func (l JobLife) Exists() bool { return l.State != "" }
 
-// Stage implements Staged, also for the job that the life is part of.
-func (l JobLife) Stage() string { return l.State }
+// StateName implements StateNamer, also for jobs that embed JobLife.
+func (l JobLife) StateName() string { return l.State }
 
-// Life implements Job for the job that the life is part of.
+// Life implements Job.Life for jobs that embed JobLife.
 func (l *JobLife) Life() *JobLife { return l }
 
-// Active reports whether an attempt is, or may be, at work on a node.
+// Active reports whether an attempt is running, or may be running, on a node.
 func (l JobLife) Active() bool {
 	return len(l.Nodes) > 0
 }
 
-// Working reports whether the current attempt should be at work.
+// Working reports whether the current attempt should be running.
 func (l JobLife) Working() bool {
-	return l.State == JobRunningState || l.State == JobIdleState || l.State == JobWritingState
+	return l.State == JobRunningState || l.State == JobIdleState || l.State == JobWritingResultsState
 }
 
-// Terminal reports whether the job has ended; FAILED and CANCELLED may be resumed.
+// Terminal reports whether the job has ended. FAILED and CANCELLED jobs can be resumed.
 func (l JobLife) Terminal() bool {
 	switch l.State {
-	case JobCompletedState, JobEarlyState, JobFailedState, JobCancelledState, JobExpiredState:
+	case JobCompletedState, JobEarlyStoppedState, JobFailedState, JobCancelledState, JobExpiredState:
 		return true
 	}
 	return false
 }
 
-// Live reports whether the job may still make progress by itself.
+// Live reports whether the job can still make progress without a command of its user.
 func (l JobLife) Live() bool {
-	return l.Exists() && !l.Terminal() && l.State != JobPausedState && l.State != JobCancellingState && !l.Leaving()
+	return l.Exists() && !l.Terminal() && l.State != JobPausedState && l.State != JobCancellingState && !l.Deleting()
 }
 
-// Leaving reports whether the job is being deleted.
-func (l JobLife) Leaving() bool { return l.State == JobDeletingState || l.State == JobCleaningState }
+// Stopping reports whether the running attempt must save a checkpoint and stop, because the job is
+// being cancelled or paused.
+func (l JobLife) Stopping() bool { return l.State == JobCancellingState || l.Pausing != nil }
 
-// NextAttempt is the number of the attempt that begins next. A number that was
-// abandoned is never used again: allocations that carry it may still be placed.
+// ConfirmStop returns the command that records that the attempt of a job that is Stopping has
+// stopped.
+func (l JobLife) ConfirmStop(attempt int) Command[JobLife] {
+	if l.Pausing != nil && l.State != JobCancellingState {
+		return ConfirmPause{attempt}
+	}
+	return ConfirmCancel{attempt}
+}
+
+// Deleting reports whether the job is being deleted.
+func (l JobLife) Deleting() bool { return l.State == JobDeletingState || l.State == JobCleaningUpState }
+
+// NextAttempt returns the number of the next attempt. The number of an abandoned attempt is never
+// used again, because allocations for that attempt may still be placed.
 func (l JobLife) NextAttempt() int { return max(l.Attempt, l.Abandoned) + 1 }
 
-// LastCheckpoint is where the next attempt continues.
+// LastCheckpoint returns the checkpoint from which the next attempt resumes; false when there is
+// none.
 func (l JobLife) LastCheckpoint() (JobCheckpoint, bool) {
 	if len(l.Checkpoints) == 0 {
 		return JobCheckpoint{}, false
@@ -195,10 +230,10 @@ func (l JobLife) LastCheckpoint() (JobCheckpoint, bool) {
 	return l.Checkpoints[len(l.Checkpoints)-1], true
 }
 
-// AllocationID names the allocation of one attempt.
+// AllocationID returns the ID of an attempt's allocations.
 func AllocationID(job Name, attempt int) string { return fmt.Sprintf("%s@%d", job, attempt) }
 
-// end closes the attempt: its time is counted and its nodes are let go.
+// end ends the current attempt: it adds the attempt's device seconds to Seconds and clears Nodes.
 func (l *JobLife) end(at time.Time) {
 	if l.StartTime != nil && len(l.Nodes) > 0 {
 		l.Seconds = maps.Clone(l.Seconds)
@@ -206,14 +241,14 @@ func (l *JobLife) end(at time.Time) {
 			l.Seconds = map[string]int64{}
 		}
 		spent := int64(max(at.Sub(*l.StartTime), 0).Seconds())
-		for t, n := range l.Takes.Accelerators {
+		for t, n := range l.Resources.Accelerators {
 			l.Seconds[t] += spent * int64(n) * int64(len(l.Nodes))
 		}
-		if len(l.Takes.Accelerators) == 0 {
+		if len(l.Resources.Accelerators) == 0 {
 			l.Seconds["CPU"] += spent * int64(len(l.Nodes))
 		}
 	}
-	l.Nodes, l.StartTime, l.Takes = nil, nil, Resources{}
+	l.Nodes, l.StartTime, l.Resources, l.Pausing = nil, nil, Resources{}, nil
 }
 
 func (l *JobLife) conclude(state string, status Status, at time.Time) {
@@ -230,7 +265,7 @@ type JobPreparing struct {
 }
 
 func (e JobPreparing) Evolve(l *JobLife) {
-	l.State, l.Inputs = JobPreparingState, e.Inputs
+	l.State, l.Inputs = JobCreatingInputState, e.Inputs
 }
 
 type JobQueued struct{}
@@ -244,21 +279,22 @@ type JobHeld struct {
 func (e JobHeld) Evolve(l *JobLife) { l.Status = e.Status }
 
 type JobStarted struct {
-	Attempt int       `json:"attempt"`
-	Nodes   []Name    `json:"nodes"`
-	Takes   Resources `json:"takes"`
-	Time    time.Time `json:"time"`
+	Attempt   int       `json:"attempt"`
+	Nodes     []Name    `json:"nodes"`
+	Resources Resources `json:"takes"`
+	Time      time.Time `json:"time"`
 
 	EvaluatorRevision int `json:"evaluatorRevision,omitempty"`
 }
 
 func (e JobStarted) Evolve(l *JobLife) {
-	l.State, l.Status, l.Attempt, l.Nodes, l.Takes, l.StartTime = JobRunningState, StatusOf(nil), e.Attempt, e.Nodes, e.Takes, &e.Time
+	l.State, l.Status, l.Attempt, l.Nodes, l.Resources, l.StartTime = JobRunningState, StatusOf(nil), e.Attempt, e.Nodes,
+		e.Resources, &e.Time
 	l.EvaluatorRevision = e.EvaluatorRevision
 }
 
-// JobAbandoned fences an attempt that did not begin: its number is used up, so
-// that a late start of it is refused and its allocations can be released.
+// JobAbandoned fences an attempt that did not begin: its number is not used again, so a late start
+// of it is refused and its allocations can be released.
 type JobAbandoned struct {
 	Attempt int    `json:"attempt"`
 	Reason  string `json:"reason"`
@@ -296,21 +332,21 @@ type JobWriting struct {
 	Attempt int `json:"attempt"`
 }
 
-func (JobWriting) Evolve(l *JobLife) { l.State = JobWritingState }
+func (JobWriting) Evolve(l *JobLife) { l.State = JobWritingResultsState }
 
-// A JobOutcome is what came of an attempt, and the model that it becomes.
+// A JobOutcome is the result of an attempt, and the model to be registered from it.
 type JobOutcome struct {
 	Attempt      int             `json:"attempt"`
 	StoppedEarly bool            `json:"stoppedEarly"`
-	Reason       string          `json:"reason,omitempty"` // why it did
+	Reason       string          `json:"reason,omitempty"` // reason of stopping early
 	Output       Name            `json:"output"`
 	Results      Files           `json:"results"`
 	Model        ModelRegistered `json:"model"`
 	Progress     *JobProgress    `json:"progress,omitempty"`
 }
 
-// JobResultsStored ends the attempt. It holds all that is left to be done: the
-// model is registered, and then the job completes.
+// JobResultsStored ends the attempt. It contains all that the remaining steps need: registering the
+// model, then completing the job.
 type JobResultsStored struct {
 	JobOutcome
 	Time time.Time `json:"time"`
@@ -319,13 +355,13 @@ type JobResultsStored struct {
 func (e JobResultsStored) Evolve(l *JobLife) {
 	l.end(e.Time)
 	l.progressed(e.Progress)
-	l.State, l.Outcome = JobWritingState, &e.JobOutcome
+	l.State, l.Outcome = JobWritingResultsState, &e.JobOutcome
 }
 
 type JobCompleted struct {
 	Attempt      int       `json:"attempt"`
 	StoppedEarly bool      `json:"stoppedEarly"`
-	Reason       string    `json:"reason,omitempty"` // why it did
+	Reason       string    `json:"reason,omitempty"` // reason of stopping early
 	Output       Name      `json:"output,omitempty"`
 	Results      Files     `json:"results"`
 	Time         time.Time `json:"time"`
@@ -333,7 +369,7 @@ type JobCompleted struct {
 	Progress *JobProgress `json:"progress,omitempty"`
 }
 
-// progressed notes how far the job is, if that was reported.
+// progressed records the progress; nil changes nothing.
 func (l *JobLife) progressed(at *JobProgress) {
 	if at != nil {
 		l.Progress = at
@@ -344,7 +380,7 @@ func (e JobCompleted) Evolve(l *JobLife) {
 	l.progressed(e.Progress)
 	state, status := JobCompletedState, StatusOf(nil)
 	if e.StoppedEarly {
-		state, status.Message = JobEarlyState, e.Reason
+		state, status.Message = JobEarlyStoppedState, e.Reason
 	}
 	l.Output, l.Results = e.Output, e.Results
 	l.conclude(state, status, e.Time)
@@ -360,7 +396,7 @@ type JobRequeued struct {
 
 func (e JobRequeued) Evolve(l *JobLife) {
 	l.end(e.Time)
-	l.State, l.Status = JobRequeueState, Status{Unavailable.String(), e.Reason}
+	l.State, l.Status = JobReQueueingState, Status{Unavailable.String(), e.Reason}
 	if e.Counted {
 		l.Failures++
 	}
@@ -384,7 +420,9 @@ type JobCancelling struct {
 	Time time.Time `json:"time"`
 }
 
-func (e JobCancelling) Evolve(l *JobLife) { l.State, l.CancelTime = JobCancellingState, &e.Time }
+func (e JobCancelling) Evolve(l *JobLife) {
+	l.State, l.CancelTime, l.Pausing = JobCancellingState, &e.Time, nil
+}
 
 type JobCancelled struct {
 	Attempt int       `json:"attempt"`
@@ -392,7 +430,14 @@ type JobCancelled struct {
 }
 
 func (e JobCancelled) Evolve(l *JobLife) {
-	l.conclude(JobCancelledState, Status{Canceled.String(), "cancelled by its user"}, e.Time)
+	l.conclude(JobCancelledState, Status{Canceled.String(), "cancelled by a user"}, e.Time)
+}
+
+// JobPausing asks the running attempt to save a checkpoint and to stop.
+type JobPausing struct{ JobPause }
+
+func (e JobPausing) Evolve(l *JobLife) {
+	l.Pausing, l.Status = &e.JobPause, Status{FailedPrecondition.String(), e.Reason}
 }
 
 type JobPaused struct {
@@ -402,7 +447,7 @@ type JobPaused struct {
 
 func (e JobPaused) Evolve(l *JobLife) {
 	l.end(e.Time)
-	l.State, l.Status = JobPausedState, Status{FailedPrecondition.String(), e.Reason}
+	l.State, l.Pausing, l.Status = JobPausedState, nil, Status{FailedPrecondition.String(), e.Reason}
 }
 
 type JobExpired struct {
@@ -416,7 +461,8 @@ func (e JobExpired) Evolve(l *JobLife) {
 type JobResumed struct{}
 
 func (JobResumed) Evolve(l *JobLife) {
-	l.State, l.Status, l.Failures, l.Orphans, l.OrphanTime, l.CompletedTime = JobPendingState, StatusOf(nil), 0, 0, nil, nil
+	l.State, l.Status, l.Failures, l.Orphans, l.OrphanTime, l.CompletedTime = JobPendingState, StatusOf(nil), 0, 0, nil,
+		nil
 }
 
 type JobDeleting struct {
@@ -430,9 +476,10 @@ func (e JobDeleting) Evolve(l *JobLife) {
 
 type JobCleaning struct{}
 
-func (JobCleaning) Evolve(l *JobLife) { l.State = JobCleaningState }
+func (JobCleaning) Evolve(l *JobLife) { l.State = JobCleaningUpState }
 
-// JobPurged ends the resource, and with the life the whole that it is part of.
+// JobPurged removes the job: after it, lifted.Evolve clears the whole state, because JobLife does
+// not exist any more.
 type JobPurged struct{}
 
 func (JobPurged) Evolve(l *JobLife) { *l = JobLife{} }

@@ -11,28 +11,28 @@ import (
 func (l JobLife) must(allowed ...string) error {
 	switch {
 	case !l.Exists():
-		return gone("job")
+		return notFound("job")
 	case l.State == JobCancellingState && slices.Contains(allowed, JobCancelledState):
 		return precondition("JOB_STATE", "the job is still being cancelled: try again once it is %s", JobCancelledState)
 	case !slices.Contains(allowed, l.State):
-		return precondition("JOB_STATE", "the job is %s; this needs %s", l.State, join(allowed))
+		return precondition("JOB_STATE", "the job is %s; the operation requires %s", l.State, join(allowed))
 	}
 	return nil
 }
 
-// fence refuses what an attempt reports when another has begun, or when the
-// attempt is over.
+// fence returns an error unless attempt, which sent a report, is the job's current attempt and has
+// not ended.
 func (l JobLife) fence(attempt int) error {
 	switch {
 	case !l.Exists():
-		return gone("job")
+		return notFound("job")
 	case attempt != l.Attempt || !l.Active():
 		return precondition("STALE_ATTEMPT", "attempt %d is over: the job is %s at attempt %d", attempt, l.State, l.Attempt)
 	}
 	return nil
 }
 
-// StartValidation begins the check of what the job names.
+// StartValidation starts the validation of the resources that the job names.
 type StartValidation struct{}
 
 func (StartValidation) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
@@ -42,42 +42,43 @@ func (StartValidation) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	return JobValidating{}, l.must(JobCreatingState)
 }
 
-// PrepareInput records which datasets are made of the job's own; they are
-// created after it. Others may be named while they are being made. A job that an
-// attempt has begun keeps what it has.
+// PrepareInput records the names of the datasets that will be derived from the job's dataset. The
+// datasets are created after the event. Until the first attempt starts, a further PrepareInput can
+// name other datasets; after that, the inputs of the job cannot change.
 type PrepareInput struct{ Inputs JobInputs }
 
 func (c PrepareInput) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
-	if l.State == JobPreparingState && l.Inputs != nil && *l.Inputs == c.Inputs {
+	if l.State == JobCreatingInputState && l.Inputs != nil && *l.Inputs == c.Inputs {
 		return nil, nil
 	}
-	if err := l.must(JobValidatingState, JobPendingState, JobPreparingState); err != nil {
+	if err := l.must(JobValidatingState, JobPendingState, JobCreatingInputState); err != nil {
 		return nil, err
 	}
 	if l.Attempt > 0 {
-		return nil, precondition("ATTEMPT_BEGUN", "attempt %d has learnt from what the job has: its input stays", l.Attempt)
+		return nil, precondition("ATTEMPT_BEGUN", "attempt %d has trained on the job's inputs, so the inputs cannot change",
+			l.Attempt)
 	}
 	return JobPreparing{&c.Inputs}, nil
 }
 
-// QueueJob makes the job wait for capacity.
+// QueueJob makes the job PENDING: it waits in the queue for capacity.
 type QueueJob struct{}
 
 func (QueueJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	if l.State == JobPendingState {
 		return nil, nil
 	}
-	return JobQueued{}, l.must(JobValidatingState, JobPreparingState, JobRequeueState)
+	return JobQueued{}, l.must(JobValidatingState, JobCreatingInputState, JobReQueueingState)
 }
 
-// HoldJob records what a job waits for; "" is nothing but capacity.
+// HoldJob records in the status message what a job waits for. An empty For clears the message.
 type HoldJob struct{ For string }
 
-// HeldPrefix begins the status of a job that is held, HeldForRoom what follows
-// when it waits for capacity on nodes alone.
+// HeldPrefix begins the status message of a held job. HeldForCapacity follows HeldPrefix when the
+// job waits for capacity on nodes.
 const (
-	HeldPrefix  = "waiting for "
-	HeldForRoom = "room"
+	HeldPrefix      = "waiting for "
+	HeldForCapacity = "capacity"
 )
 
 func (c HoldJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
@@ -94,16 +95,16 @@ func (c HoldJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	return JobHeld{status}, nil
 }
 
-// Held reports whether the job's status says what it waits for.
+// Held reports whether the job's status message says what it waits for.
 func (l JobLife) Held() bool { return strings.HasPrefix(l.Status.Message, HeldPrefix) }
 
-// StartJob begins the next attempt on nodes that are allocated already: it
-// commits what the allocations reserved.
+// StartJob starts the next attempt on nodes on which allocations are reserved for the attempt. The
+// event commits the reservations.
 type StartJob struct {
 	Attempt   int // NextAttempt of the job
 	Nodes     []Name
-	Takes     Resources
-	Evaluator int `json:",omitempty"` // revision of the evaluator, for the first attempt; later ones keep it
+	Resources Resources
+	Evaluator int `json:",omitempty"` // revision of the evaluator; used by the first attempt only
 }
 
 func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -119,11 +120,11 @@ func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if c.Attempt != l.NextAttempt() {
 		return nil, precondition("STALE_ATTEMPT", "the next attempt is %d, not %d", l.NextAttempt(), c.Attempt)
 	}
-	return JobStarted{c.Attempt, c.Nodes, c.Takes, now, cmp.Or(l.EvaluatorRevision, c.Evaluator)}, nil
+	return JobStarted{c.Attempt, c.Nodes, c.Resources, now, cmp.Or(l.EvaluatorRevision, c.Evaluator)}, nil
 }
 
-// AbandonAttempt gives up an attempt that has allocations and has not begun.
-// From then on it cannot begin, so what it reserved may be released.
+// AbandonAttempt fences an attempt that has allocations and has not started. An abandoned attempt
+// cannot start any more, so its allocations can be released.
 type AbandonAttempt struct {
 	Attempt int
 	Reason  string
@@ -132,16 +133,16 @@ type AbandonAttempt struct {
 func (c AbandonAttempt) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	switch {
 	case !l.Exists():
-		return nil, gone("job")
+		return nil, notFound("job")
 	case c.Attempt <= l.Abandoned:
 		return nil, nil
 	case c.Attempt <= l.Attempt:
-		return nil, precondition("ATTEMPT_BEGUN", "attempt %d has begun", c.Attempt)
+		return nil, precondition("ATTEMPT_BEGUN", "attempt %d has started and cannot be abandoned", c.Attempt)
 	}
 	return JobAbandoned(c), nil
 }
 
-// RecordCheckpoint records a checkpoint from which the job can continue.
+// RecordCheckpoint records a checkpoint from which the job can resume.
 type RecordCheckpoint struct {
 	JobCheckpoint
 	Progress *JobProgress `json:",omitempty"`
@@ -158,7 +159,7 @@ func (c RecordCheckpoint) Decide(l JobLife, now time.Time) (Event[JobLife], erro
 	return JobCheckpointed(c), nil
 }
 
-// IdleJob records that a kept-alive trainer waits for its next step.
+// IdleJob records that a trainer with keepAlive waits for its next train step.
 type IdleJob struct{ Attempt int }
 
 func (c IdleJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
@@ -171,7 +172,7 @@ func (c IdleJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	return JobIdled(c), l.must(JobRunningState)
 }
 
-// WakeJob records that a kept-alive trainer was given a step.
+// WakeJob records that a trainer with keepAlive received a train step.
 type WakeJob struct{ Attempt int }
 
 func (c WakeJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
@@ -184,68 +185,73 @@ func (c WakeJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	return JobWoken(c), l.must(JobIdleState)
 }
 
-// WriteResults records that training is over and its results are being stored.
+// WriteResults records that training is finished and its results are being stored.
 type WriteResults struct{ Attempt int }
 
 func (c WriteResults) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	if err := l.fence(c.Attempt); err != nil {
 		return nil, err
 	}
-	if l.State == JobWritingState {
+	if l.State == JobWritingResultsState {
 		return nil, nil
 	}
 	return JobWriting(c), l.must(JobRunningState, JobIdleState)
 }
 
-// StoreResults records what an attempt left, and with it that the attempt is
-// over: nothing but registering the model stands between the job and its end.
+// StoreResults records the results of an attempt and ends the attempt. After it, the model is
+// registered and CompleteJob completes the job.
 type StoreResults struct{ JobOutcome }
 
 func (c StoreResults) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
-	if l.Outcome != nil && l.Outcome.Attempt == c.Attempt || l.Output == c.Output && l.Output != "" && l.Attempt == c.Attempt && !l.Active() {
+	if l.Outcome != nil && l.Outcome.Attempt == c.Attempt || l.Output == c.Output && l.Output != "" &&
+		l.Attempt == c.Attempt && !l.Active() {
 		return nil, nil
 	}
 	if err := l.fence(c.Attempt); err != nil {
 		return nil, err
 	}
-	return JobResultsStored{c.JobOutcome, now}, l.must(JobRunningState, JobIdleState, JobWritingState)
+	return JobResultsStored{c.JobOutcome, now}, l.must(JobRunningState, JobIdleState, JobWritingResultsState)
 }
 
-// unfinished refuses to stop a job that is done but for its model.
+// unfinished returns an error when the results of the job are stored, because a job cannot be
+// stopped after that.
 func (l JobLife) unfinished() error {
 	if l.Outcome != nil {
-		return precondition("JOB_STATE", "the job has its results, and its model is being registered: it can no longer be stopped")
+		return precondition("JOB_STATE",
+			"the job's results are stored and its model is being registered, so it cannot be stopped any more")
 	}
 	return nil
 }
 
-// CompleteJob records the outcome. With Attempt alone it is the one that was
-// stored, whose model is registered by then.
+// CompleteJob records the outcome of the job. After StoreResults, Attempt is the only field that is
+// needed: the stored outcome is recorded, and its model is already registered.
 type CompleteJob struct {
 	Attempt      int
 	StoppedEarly bool
-	Reason       string // why it stopped early
+	Reason       string // reason of stopping early
 	Output       Name
 	Results      Files
 	Progress     *JobProgress `json:",omitempty"`
 }
 
 func (c CompleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
-	if (l.State == JobCompletedState || l.State == JobEarlyState) && l.Attempt == c.Attempt {
+	if (l.State == JobCompletedState || l.State == JobEarlyStoppedState) && l.Attempt == c.Attempt {
 		return nil, nil
 	}
 	if o := l.Outcome; o != nil && o.Attempt == c.Attempt {
-		return JobCompleted{o.Attempt, o.StoppedEarly, o.Reason, o.Output, o.Results, now, o.Progress}, l.must(JobWritingState)
+		return JobCompleted{o.Attempt, o.StoppedEarly, o.Reason, o.Output, o.Results, now, o.Progress},
+			l.must(JobWritingResultsState)
 	}
 	if err := l.fence(c.Attempt); err != nil {
 		return nil, err
 	}
-	return JobCompleted{c.Attempt, c.StoppedEarly, c.Reason, c.Output, c.Results, now, c.Progress}, l.must(JobRunningState, JobIdleState, JobWritingState)
+	return JobCompleted{c.Attempt, c.StoppedEarly, c.Reason, c.Output, c.Results, now, c.Progress},
+		l.must(JobRunningState, JobIdleState, JobWritingResultsState)
 }
 
-// RequeueJob ends an attempt that was lost, and with it the job when too many
-// were. Preempted marks one that does not count. Orphan marks one that ended
-// with its control plane, which counts only in a row of such (see MaxFailures).
+// RequeueJob ends an attempt that was lost or failed. The job fails when MaxFailures such attempts
+// have ended. Preempted marks an attempt that does not count. Orphan marks an attempt that ended
+// together with its control plane; it counts only in a crash loop (see CrashLoop).
 type RequeueJob struct {
 	Attempt   int
 	Reason    string
@@ -254,30 +260,32 @@ type RequeueJob struct {
 }
 
 func (c RequeueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
-	if l.State == JobRequeueState && l.Attempt == c.Attempt {
+	if l.State == JobReQueueingState && l.Attempt == c.Attempt {
 		return nil, nil
 	}
 	if err := l.fence(c.Attempt); err != nil {
 		return nil, err
 	}
-	if err := l.must(JobRunningState, JobIdleState, JobWritingState); err != nil {
+	if err := l.must(JobRunningState, JobIdleState, JobWritingResultsState); err != nil {
 		return nil, err
 	}
-	counted, most := !c.Preempted && !c.Orphan, strconv.Itoa(MaxFailures)
+	counted, limit := !c.Preempted && !c.Orphan, strconv.Itoa(MaxFailures)
 	var message string
 	switch {
 	case counted && l.Failures+1 >= MaxFailures:
-		message = c.Reason + ": the last of " + most + " attempts"
+		message = c.Reason + ": " + limit + " attempts have failed"
 	case c.Orphan && l.Orphans+1 >= MaxFailures && l.OrphanTime != nil && now.Sub(*l.OrphanTime) >= CrashLoop:
-		message = c.Reason + " with its control plane: so ended " + strconv.Itoa(l.Orphans+1) + " attempts in a row, before a checkpoint; see that the server has memory enough and stays up, then resume the job"
+		message = c.Reason + " with its control plane: " + strconv.Itoa(l.Orphans+1) + " consecutive attempts ended in " +
+			"this way without a checkpoint; make sure that the server has enough memory and keeps running, then resume the job"
 	default:
 		return JobRequeued{c.Attempt, c.Reason, counted, c.Orphan, now}, nil
 	}
 	return JobFailed{c.Attempt, Status{Unavailable.String(), message}, now}, nil
 }
 
-// FailJob ends the job for a reason that another attempt would not mend.
-// Attempt is the one that found it; 0 is none, and then none may be at work.
+// FailJob fails the job for a reason that another attempt would not fix. Attempt is the attempt
+// that reports the failure. 0 means that a scheduler reports the failure; then no attempt may be
+// running.
 type FailJob struct {
 	Attempt int
 	Status  Status
@@ -288,26 +296,26 @@ func (c FailJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case l.State == JobFailedState && (c.Attempt == 0 || c.Attempt == l.Attempt):
 		return nil, nil
 	case !l.Exists():
-		return nil, gone("job")
+		return nil, notFound("job")
 	case !l.Live():
-		return nil, precondition("JOB_STATE", "the job is %s", l.State)
+		return nil, precondition("JOB_STATE", "the job is %s and cannot fail any more", l.State)
 	case c.Attempt != 0:
 		if err := l.fence(c.Attempt); err != nil {
 			return nil, err
 		}
 	case l.Active():
-		return nil, precondition("ATTEMPT_AT_WORK", "attempt %d is at work on the job", l.Attempt)
+		return nil, precondition("ATTEMPT_AT_WORK", "attempt %d of the job is running", l.Attempt)
 	}
 	return JobFailed{c.Attempt, c.Status, now}, nil
 }
 
-// CancelJob requests that the job stops; its last checkpoint is kept.
+// CancelJob requests that the job be cancelled. Its last checkpoint is kept.
 type CancelJob struct{}
 
 func (CancelJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	switch {
 	case !l.Exists():
-		return nil, gone("job")
+		return nil, notFound("job")
 	case l.State == JobCancellingState || l.State == JobCancelledState:
 		return nil, nil
 	case !l.Live() && l.State != JobPausedState:
@@ -316,7 +324,8 @@ func (CancelJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	return JobCancelling{now}, l.unfinished()
 }
 
-// ConfirmCancel records that no attempt is at work any more.
+// ConfirmCancel records that no attempt of a job in state CANCELLING is running any more. Attempt
+// is the job's newest attempt.
 type ConfirmCancel struct{ Attempt int }
 
 func (c ConfirmCancel) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -329,22 +338,43 @@ func (c ConfirmCancel) Decide(l JobLife, now time.Time) (Event[JobLife], error) 
 	return JobCancelled{c.Attempt, now}, l.must(JobCancellingState)
 }
 
-// PauseJob stops the job until it is resumed.
+// PauseJob suspends the job until it is resumed. While an attempt is running, the job becomes PAUSED
+// only when the attempt has saved a checkpoint and stopped: see ConfirmPause.
 type PauseJob struct{ Reason string }
 
 func (c PauseJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	switch {
 	case !l.Exists():
-		return nil, gone("job")
-	case l.State == JobPausedState:
+		return nil, notFound("job")
+	case l.State == JobPausedState, l.Pausing != nil && l.Live():
 		return nil, nil
 	case !l.Live():
 		return nil, precondition("JOB_STATE", "the job is %s and cannot be paused", l.State)
+	case l.Active():
+		return JobPausing{JobPause{c.Reason, now}}, l.unfinished()
 	}
 	return JobPaused{c.Reason, now}, l.unfinished()
 }
 
-// ExpireJob ends the job when its deadline has passed.
+// ConfirmPause records that no attempt of a job that is being paused is running any more. Attempt is
+// the job's newest attempt.
+type ConfirmPause struct{ Attempt int }
+
+func (c ConfirmPause) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	switch {
+	case !l.Exists():
+		return nil, notFound("job")
+	case l.State == JobPausedState:
+		return nil, nil
+	case c.Attempt != l.Attempt:
+		return nil, precondition("STALE_ATTEMPT", "attempt %d is over: the job is at attempt %d", c.Attempt, l.Attempt)
+	case l.Pausing == nil:
+		return nil, precondition("JOB_STATE", "the job is %s and is not being paused", l.State)
+	}
+	return JobPaused{l.Pausing.Reason, now}, l.unfinished()
+}
+
+// ExpireJob ends the job once its deadline has passed.
 type ExpireJob struct{}
 
 func (ExpireJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -352,52 +382,54 @@ func (ExpireJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case l.State == JobExpiredState:
 		return nil, nil
 	case !l.Exists():
-		return nil, gone("job")
+		return nil, notFound("job")
 	case l.Deadline == nil || now.Before(*l.Deadline):
-		return nil, precondition("NOT_DUE", "the job's deadline has not passed")
+		return nil, precondition("NOT_DUE", "the job's deadline has not passed yet")
 	case !l.Live() && l.State != JobPausedState:
-		return nil, precondition("JOB_STATE", "the job is %s", l.State)
+		return nil, precondition("JOB_STATE", "the job is %s and cannot expire", l.State)
 	}
 	return JobExpired{now}, l.unfinished()
 }
 
-// ResumeJob queues a stopped job again; it continues from its last checkpoint.
+// ResumeJob queues a stopped job again; it resumes from its last checkpoint.
 type ResumeJob struct{}
 
 func (ResumeJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if l.Deadline != nil && !now.Before(*l.Deadline) && l.State != JobExpiredState {
-		return nil, precondition("DEADLINE_PASSED", "the job's deadline passed at %s: create another job, with this one's model as warmStartFrom", l.Deadline.Format(time.RFC3339))
+		return nil, precondition("DEADLINE_PASSED",
+			"the job's deadline passed at %s: create another job, which can start from a promoted checkpoint of this job",
+			l.Deadline.Format(time.RFC3339))
 	}
 	return JobResumed{}, l.must(JobFailedState, JobCancelledState, JobPausedState)
 }
 
-// DeleteJob stops the job and begins its removal.
+// DeleteJob stops the job and starts its deletion.
 type DeleteJob struct{}
 
 func (DeleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	switch {
 	case !l.Exists():
-		return nil, gone("job")
-	case l.Leaving():
+		return nil, notFound("job")
+	case l.Deleting():
 		return nil, nil
 	}
 	return JobDeleting{now}, nil
 }
 
-// CleanJob records that nothing works on a deleted job any more, and that its
-// files are being removed.
+// CleanJob records that no attempt of a deleted job is running any more, and that its files are
+// being deleted.
 type CleanJob struct{}
 
 func (CleanJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
-	if l.State == JobCleaningState {
+	if l.State == JobCleaningUpState {
 		return nil, nil
 	}
 	return JobCleaning{}, l.must(JobDeletingState)
 }
 
-// PurgeJob records that a deleted job's files are gone.
+// PurgeJob records that the files of a deleted job are deleted.
 type PurgeJob struct{}
 
 func (PurgeJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
-	return JobPurged{}, l.must(JobCleaningState)
+	return JobPurged{}, l.must(JobCleaningUpState)
 }

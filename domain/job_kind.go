@@ -1,53 +1,60 @@
 package domain
 
 import (
+	"cmp"
 	"iter"
 	"time"
 )
 
 // A Job is the state of a job of any kind: a *SupervisedJob, a *DPOJob, … Schedulers, workers,
-// quotas and the reconciler work on jobs alone, and know no kind of them.
+// quotas and the reconciler work with this interface wherever all kinds are handled alike.
 type Job interface {
 	State
-	User
+	Referrer
 	// Life returns the part of the state that all kinds share.
 	Life() *JobLife
 	// Spec returns what the job runs.
 	Spec() JobSpec
 }
 
-// A JobSpec is what a job runs, in one form for all kinds: what differs from one kind to another is
-// data here.
+// A JobSpec is what a job runs. All kinds of jobs have a JobSpec; they differ only in its values.
 type JobSpec struct {
 	DisplayName string
-	Method      string // of training: MethodSupervised, …
-	Nodes       int    // of one attempt; 0 is 1
+	Method      string // method of training: MethodSupervised, …
+	Nodes       int    // number of nodes of one attempt; 0 is 1
+	Turbo       bool   // an attempt gets twice the cores, and computes the same result sooner
+	Pilot       bool   // all other pending jobs get capacity first
 
-	Shapes            []string // of the rows that it can train on and be evaluated on
-	MinRows           Count    // of Dataset
-	Dataset           string   // "" when it waits for steps that name one
+	Shapes            []string // shapes of the rows that the job can train on and be evaluated on
+	MinRows           Count    // minimum number of rows of Dataset
+	Dataset           string   // "" when each train step names its dataset
 	EvaluationDataset string
-	AutoCarveout      bool // rows of Dataset are held back for evaluation
+	AutoCarveout      bool // rows of Dataset are held out for evaluation
 
-	Config      TrainingConfig
-	ConfigField string // where the kind has Config, as a prefix of its fields: "" or "trainingConfig."
-	EarlyStop   bool
-	Loss        *LossConfig
+	Config TrainingConfig
+	Seed   *int // random seed of all attempts; nil derives it from the job's name
+	// LearningRateMultiplier scales the engine's default learning rate; 0 is 1.
+	LearningRateMultiplier float64
+	ConfigField            string // path of the fields of Config in API requests: "" or "trainingConfig."
+	EarlyStop              bool
+	Loss                   *LossConfig
 
-	Evaluator     string       // that scores the job's own completions; "" is none
-	Rollouts      *RolloutSpec // how it generates them; nil when it generates none
-	RewardWeights []string     // of scores that the rows bring
+	Evaluator     string       // scores the job's own completions; "" is none
+	Rollouts      *RolloutSpec // how the job generates completions; nil when it generates none
+	RewardWeights []string     // "name=weight" of the scores in the rows
 
-	Waits       bool   // for a further step after each
-	HasStep     bool   // a step is yet to be run; of jobs that wait
-	StepDataset string // of the newest step; "" before the first
-	From        Name   // model of the step before, in place of the base of Config; "" is none
+	Waits       bool   // the job waits for another train step after each train step
+	HasStep     bool   // there is a train step to run; false unless Waits
+	StepDataset string // dataset of the newest train step; "" before the first step
+	From        Name   // output of the previous train step, which replaces the base model of Config; "" is none
 
-	Tracker *TrackerConfig
-	Secrets []string // that the job reads
+	Tracker    *TrackerConfig
+	MetricsURL *Sealed  // signed URL to which the metrics file is PUT; nil is none, or one without a secret
+	Secrets    []string // names of the secrets that the job reads
 }
 
-// A RolloutSpec is how a job generates completions to train on. 0 is the engine's default.
+// A RolloutSpec describes how a job generates completions to train on. A number of 0 stands for the
+// engine's default.
 type RolloutSpec struct {
 	InferenceParameters      *InferenceParameters
 	ChunkSize                int // rows
@@ -55,31 +62,75 @@ type RolloutSpec struct {
 	MaxConcurrentEvaluations int
 }
 
-// Methods of training. An engine advertises those that it can run.
+// Methods of training. An engine advertises the methods that it can run.
 const (
 	MethodSupervised    = "supervised"
-	MethodDPO           = "dpo"           // from pairs of completions, by DPO or ORPO
-	MethodReinforcement = "reinforcement" // from the model's own completions, scored by an evaluator
-	MethodRLOR          = "rlor"          // from samples that were scored elsewhere
+	MethodDPO           = "dpo"           // trains on pairs of completions, by DPO or ORPO
+	MethodReinforcement = "reinforcement" // trains on the model's own completions, scored by an evaluator
+	MethodRLOR          = "rlor"          // trains on samples that were scored elsewhere
 )
 
-// MinExamples is the number of rows that a job needs to train on examples.
+// MinExamples is the minimum number of rows of a dataset of examples or preferences.
 const MinExamples = 3
 
-// Need returns what one attempt of the job needs of the fleet.
+// Need returns the resources that one attempt of the job needs on CPUs.
 func (s JobSpec) Need() Need {
 	engine := "train"
 	if s.Method != MethodSupervised {
 		engine += ":" + s.Method
 	}
-	return Need{Count: max(1, s.Nodes), Pool: PoolTraining, Engine: engine, Takes: Resources{CPUMilli: 1000, MemoryMiB: 512}}
+	need := Need{Count: max(1, s.Nodes), Pool: PoolTraining, Engine: engine,
+		Resources: Resources{CPUMilli: 1000, MemoryMiB: 512}}
+	if !unspecified(s.Config.Region) {
+		need.Regions = []string{s.Config.Region}
+	}
+	if s.Turbo {
+		need.Resources.CPUMilli *= 2
+	}
+	return need
 }
 
-// Awaits reports whether the job has nothing to run until it is given its next step.
+// NeedOn returns the resources that one attempt of the job needs on each of its nodes, with the
+// accelerators that the training of the model gets: see ModelSize.Resolve. A job names neither a
+// type nor a count of accelerators. So it gets the type in fleet, which is the result of
+// FleetAccelerator for Need, and the estimated minimum count. A job whose model does not fit on a
+// node waits, and its status says so.
+func (s JobSpec) NeedOn(model ModelSize, fleet string) Need {
+	var never Violations // the user of a job cannot change its hardware
+	need := s.Need()
+	if h := model.Resolve(&never, Hardware{Context: s.Config.MaxContextLength, Unchecked: true}, fleet); h.Count > 0 {
+		need.Resources.Accelerators = map[string]int{h.Type: h.Count}
+	}
+	return need
+}
+
+// Model returns the model that the job trains: that of the previous train step, else the adapter to
+// continue from, else the base model.
+func (s JobSpec) Model() Name {
+	return Name(cmp.Or(string(s.From), s.Config.WarmStartFrom, s.Config.BaseModel))
+}
+
+// Awaits reports whether the job has nothing to run until it receives a train step.
 func (s JobSpec) Awaits() bool { return s.Waits && !s.HasStep }
 
-// uses returns the names of what the job reads.
-func (s JobSpec) uses() []string {
+// ReservedOutput returns the model whose name a job reserves: its outputModel, from the creation of
+// the job until the job has ended, or for a job with train steps, during each step. It returns ""
+// when the job reserves no name. FAILED and CANCELLED jobs give the name up, and reserve it again when
+// they are resumed.
+func ReservedOutput(self Name, j Job) Name {
+	life := j.Life()
+	if !life.Exists() || life.Terminal() || life.Deleting() {
+		return ""
+	}
+	spec := j.Spec()
+	if spec.Awaits() || spec.Config.OutputModel == "" {
+		return ""
+	}
+	return NewName(self.Account(), Models.Collection, spec.Config.OutputModel)
+}
+
+// references returns the names of the resources that the job uses.
+func (s JobSpec) references() []string {
 	warmStart := string(s.From)
 	if warmStart == "" {
 		warmStart = s.Config.WarmStartFrom
@@ -87,15 +138,15 @@ func (s JobSpec) uses() []string {
 	return append(s.Secrets, s.Dataset, s.EvaluationDataset, s.StepDataset, s.Evaluator, s.Config.BaseModel, warmStart)
 }
 
-// newJobKind returns a kind of job: its own events, and those of JobLives. The prefix stands before
-// the stored names of the latter.
+// newJobKind returns a kind of job with the given events and those of JobLives, whose stored names
+// get the prefix. life returns the JobLife in a state.
 func newJobKind[S any](collection, prefix string, events map[string]Event[S], life func(*S) *JobLife) *Kind[S] {
 	k := Extend(NewKind(collection, events), prefix+".", JobLives, life)
 	k.life = life
 	return k
 }
 
-// IntendJob addresses a command on JobLife to a job of any kind.
+// IntendJob returns the intent that addresses a command on JobLife to a job of any kind.
 func IntendJob(name Name, cmd Command[JobLife]) Intent {
 	if kind := KindOf(name.Collection()); kind != nil {
 		return kind.IntendJob(name, cmd)
@@ -103,7 +154,8 @@ func IntendJob(name Name, cmd Command[JobLife]) Intent {
 	return noJob(name, cmd)
 }
 
-// IntendFinish completes a job whose results are stored, or the step of one that waits for more.
+// IntendFinish returns the intent to complete a job whose results are stored. For a job that waits
+// for further train steps, the intent completes the train step only.
 func IntendFinish(name Name, waits bool, attempt int) Intent {
 	if waits {
 		return Intend(TrainerJobs, name, Command[TrainerJob](FinishTrainStep{Attempt: attempt}))
@@ -120,7 +172,7 @@ func (k *Kind[S]) IntendJob(name Name, cmd Command[JobLife]) Intent {
 }
 
 func noJob(name Name, cmd Command[JobLife]) Intent {
-	return Intent{name, cmd, func(any, time.Time) (Record, error) {
+	return Intent{Name: name, Command: cmd, decide: func(any, time.Time) (Record, error) {
 		return Record{}, Errorf(Internal, "%s is not a job", name)
 	}}
 }
@@ -136,13 +188,14 @@ func JobKinds() iter.Seq[AnyKind] {
 	}
 }
 
-// IsJob reports whether a kind is one of jobs.
+// IsJob reports whether resources of the kind are jobs.
 func IsJob(k AnyKind) bool {
 	_, ok := k.NewRow("").Pointer().(Job)
 	return ok
 }
 
-// JobShapes returns the shapes of rows that jobs of a collection train on; nil when it has no jobs.
+// JobShapes returns the shapes of rows that jobs of a collection train on; nil for a collection of
+// other resources.
 func JobShapes(collection string) []string {
 	if k := KindOf(collection); k != nil {
 		if job, ok := k.NewRow("").Pointer().(Job); ok {

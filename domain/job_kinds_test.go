@@ -10,8 +10,8 @@ import (
 
 var someBase = domain.TrainingConfig{BaseModel: "accounts/a/models/m"}
 
-// wrong is a line of a table of requests: the fields that are refused, in
-// order, and words of the message.
+// wrong is one test case of an invalid request, with the fields that have violations, in order, and
+// a part of the expected message.
 type wrong[S any] struct {
 	name   string
 	change func(*S)
@@ -19,8 +19,9 @@ type wrong[S any] struct {
 	says   string
 }
 
-// refuses holds a create to the fields that it must name. Without fields it
-// must be accepted.
+// refuses requires, for each test case in table, that create returns violations of the fields of
+// the test case, or accepts a test case without fields. right is a valid request, which the test
+// case changes.
 func refuses[S any](t *testing.T, right S, create func(S) error, table []wrong[S]) {
 	t.Helper()
 	for _, line := range table {
@@ -52,13 +53,18 @@ func TestDPOJobs(t *testing.T) {
 		{"as it should be", func(*spec) {}, nil, ""},
 		{"ORPO", loss(domain.LossConfig{Method: domain.LossORPO, ORPO: &domain.ORPOLoss{Lambda: 0.2}}), nil, ""},
 		{"nothing", func(s *spec) { *s = spec{} }, []string{"dataset"}, "is required"},
-		{"both bases", func(s *spec) { s.TrainingConfig.WarmStartFrom = "accounts/a/models/n" }, []string{"trainingConfig.warmStartFrom"}, "not both"},
-		{"settings of other kinds", func(s *spec) { s.TrainingConfig.BatchSizeSamples, s.TrainingConfig.OptimizerWeightDecay = 1, 0.1 },
+		{"both bases", func(s *spec) { s.TrainingConfig.WarmStartFrom = "accounts/a/models/n" },
+			[]string{"trainingConfig.warmStartFrom"}, "not both"},
+		{"settings of other kinds",
+			func(s *spec) { s.TrainingConfig.BatchSizeSamples, s.TrainingConfig.OptimizerWeightDecay = 1, 0.1 },
 			[]string{"trainingConfig.batchSizeSamples", "trainingConfig.optimizerWeightDecay"}, "leave it out"},
-		{"GRPO", loss(domain.LossConfig{Method: domain.LossGRPO}), []string{"lossConfig.method"}, "METHOD_UNSPECIFIED, DPO, ORPO"},
+		{"GRPO", loss(domain.LossConfig{Method: domain.LossGRPO}), []string{"lossConfig.method"},
+			"METHOD_UNSPECIFIED, DPO, ORPO"},
 		{"klBeta", loss(domain.LossConfig{KLBeta: ptr(0.1)}), []string{"lossConfig.klBeta"}, "DPO has no KL term"},
-		{"settings of the other loss", loss(domain.LossConfig{ORPO: &domain.ORPOLoss{}}), []string{"lossConfig.orpo"}, "not DPO"},
-		{"beta", loss(domain.LossConfig{DPO: &domain.DPOLoss{Beta: -1}}), []string{"lossConfig.dpo.beta"}, "0 (the default, 0.1)"},
+		{"settings of the other loss", loss(domain.LossConfig{ORPO: &domain.ORPOLoss{}}), []string{"lossConfig.orpo"},
+			"not DPO"},
+		{"beta", loss(domain.LossConfig{DPO: &domain.DPOLoss{Beta: -1}}), []string{"lossConfig.dpo.beta"},
+			"0 stands for the default, 0.1"},
 	})
 	event, err := domain.CreateDPOJob{DPOSpec: right, ID: "j"}.Decide(domain.DPOJob{}, noon)
 	require.NoError(t, err)
@@ -69,7 +75,8 @@ func TestDPOJobs(t *testing.T) {
 }
 
 func TestReinforcementJobs(t *testing.T) {
-	right := domain.ReinforcementSpec{Dataset: "accounts/a/datasets/d", Evaluator: "accounts/a/evaluators/e", TrainingConfig: someBase}
+	right := domain.ReinforcementSpec{Dataset: "accounts/a/datasets/d", Evaluator: "accounts/a/evaluators/e",
+		TrainingConfig: someBase}
 	create := func(s domain.ReinforcementSpec) error {
 		_, err := domain.CreateReinforcementJob{ReinforcementSpec: s, ID: "j"}.Decide(domain.ReinforcementJob{}, noon)
 		return err
@@ -80,17 +87,22 @@ func TestReinforcementJobs(t *testing.T) {
 	refuses(t, right, create, []wrong[spec]{
 		{"as it should be", func(*spec) {}, nil, ""},
 		{"nothing", func(s *spec) { *s = spec{} }, []string{"dataset", "evaluator"}, "is required"},
-		{"no evaluator's name", func(s *spec) { s.Evaluator = "mine" }, []string{"evaluator"}, "accounts/ACCOUNT/evaluators/ID"},
+		{"no evaluator's name", func(s *spec) { s.Evaluator = "mine" }, []string{"evaluator"},
+			"accounts/ACCOUNT/evaluators/ID"},
 		{"chunks too large", func(s *spec) { s.ChunkSize = 10_001 }, []string{"chunkSize"}, "1 to 10000"},
 		{"chunks below zero", func(s *spec) { s.ChunkSize = -1 }, []string{"chunkSize"}, "0 is the default, 200"},
 		{"the largest chunks", func(s *spec) { s.ChunkSize = 10_000 }, nil, ""},
 		{"klBeta of GRPO", loss(domain.LossConfig{KLBeta: ptr(0.1)}), nil, ""},
-		{"klBeta of DAPO", loss(domain.LossConfig{Method: domain.LossDAPO, KLBeta: ptr(0.1)}), []string{"lossConfig.klBeta"}, "DAPO has no KL term"},
-		{"klBeta of GSPO", loss(domain.LossConfig{Method: domain.LossGSPO, KLBeta: ptr(0.1)}), []string{"lossConfig.klBeta"}, "choose GRPO"},
+		{"klBeta of DAPO", loss(domain.LossConfig{Method: domain.LossDAPO, KLBeta: ptr(0.1)}), []string{"lossConfig.klBeta"},
+			"DAPO has no KL term"},
+		{"klBeta of GSPO", loss(domain.LossConfig{Method: domain.LossGSPO, KLBeta: ptr(0.1)}), []string{"lossConfig.klBeta"},
+			"choose GRPO"},
 		{"klBeta below zero", loss(domain.LossConfig{KLBeta: ptr(-0.1)}), []string{"lossConfig.klBeta"}, "0 to 10"},
 		{"DPO", loss(domain.LossConfig{Method: domain.LossDPO}), []string{"lossConfig.method"}, "GRPO, DAPO, GSPO_TOKEN"},
-		{"temperature 0", rollout(domain.InferenceParameters{Temperature: ptr(0.0)}), []string{"inferenceParameters.temperature"}, "above 0"},
-		{"one candidate", rollout(domain.InferenceParameters{ResponseCandidatesCount: 1}), []string{"inferenceParameters.responseCandidatesCount"}, "2 to 128"},
+		{"temperature 0", rollout(domain.InferenceParameters{Temperature: ptr(0.0)}),
+			[]string{"inferenceParameters.temperature"}, "above 0"},
+		{"one candidate", rollout(domain.InferenceParameters{ResponseCandidatesCount: 1}),
+			[]string{"inferenceParameters.responseCandidatesCount"}, "2 to 128"},
 		{"no JSON object", rollout(domain.InferenceParameters{ExtraBody: "[1]", TopP: 1.1, TopK: 101}),
 			[]string{"inferenceParameters.topP", "inferenceParameters.topK", "inferenceParameters.extraBody"}, "JSON object"},
 		{"two credentials", func(s *spec) {
@@ -100,14 +112,18 @@ func TestReinforcementJobs(t *testing.T) {
 		{"below zero", func(s *spec) {
 			s.NodeCount, s.MaxInferenceReplicaCount, s.MaxConcurrentRollouts, s.MaxConcurrentEvaluations = -1, -1, -1, -1
 		}, []string{"maxInferenceReplicaCount", "nodeCount", "maxConcurrentRollouts", "maxConcurrentEvaluations"}, "from 0"},
-		{"two ways to evaluate", func(s *spec) { s.EvaluationDataset, s.EvalAutoCarveout = "accounts/a/datasets/e", true }, []string{"evalAutoCarveout"}, "not both"},
-		{"a tracker without a key", func(s *spec) { s.TrackerConfig = &domain.TrackerConfig{Enabled: true, Project: "p", Entity: "e"} }, []string{"trackerConfig.apiKey"}, "required when enabled"},
+		{"two ways to evaluate", func(s *spec) { s.EvaluationDataset, s.EvalAutoCarveout = "accounts/a/datasets/e", true },
+			[]string{"evalAutoCarveout"}, "not both"},
+		{"a tracker without a key",
+			func(s *spec) { s.TrackerConfig = &domain.TrackerConfig{Enabled: true, Project: "p", Entity: "e"} },
+			[]string{"trackerConfig.apiKey"}, "required when trackerConfig.enabled is true"},
 	})
 	event, err := domain.CreateReinforcementJob{ReinforcementSpec: right, ID: "j"}.Decide(domain.ReinforcementJob{}, noon)
 	require.NoError(t, err)
 	made := event.(domain.ReinforcementJobCreated)
 	require.Equal(t, domain.LossGRPO, made.LossConfig.Method)
-	require.Equal(t, &domain.InferenceParameters{Temperature: ptr(0.7), ResponseCandidatesCount: 4}, made.InferenceParameters)
+	require.Equal(t, &domain.InferenceParameters{Temperature: ptr(0.7), ResponseCandidatesCount: 4},
+		made.InferenceParameters)
 	require.Equal(t, 200, made.ChunkSize)
 	require.Equal(t, 1, made.NodeCount)
 }
@@ -126,13 +142,18 @@ func TestTrainerJobs(t *testing.T) {
 		{"no dataset, kept alive", func(s *spec) { s.Dataset, s.KeepAlive = "", true }, nil, ""},
 		{"weights", weights("accuracy=0.8", "format/strict=-1e-3"), nil, ""},
 		{"no weights", weights("accuracy", "accuracy=", "=1", "a=much", "a=NaN", "a=1=2"),
-			[]string{"rewardWeights[0]", "rewardWeights[1]", "rewardWeights[2]", "rewardWeights[3]", "rewardWeights[4]", "rewardWeights[5]"}, `"accuracy=0.8"`},
-		{"a reward twice", weights("a=1", "a=2"), []string{"rewardWeights[1]"}, "give each once"},
-		{"hot load of a plain job", func(s *spec) { s.HotLoadDeploymentID = "d" }, []string{"hotLoadDeploymentId"}, "serviceMode or keepAlive"},
+			[]string{"rewardWeights[0]", "rewardWeights[1]", "rewardWeights[2]", "rewardWeights[3]", "rewardWeights[4]",
+				"rewardWeights[5]"}, `"accuracy=0.8"`},
+		{"a reward twice", weights("a=1", "a=2"), []string{"rewardWeights[1]"}, "name each reward once"},
+		{"hot load of a plain job", func(s *spec) { s.HotLoadDeploymentID = "d" }, []string{"hotLoadDeploymentId"},
+			"serviceMode or keepAlive"},
 		{"hot load of one in service", func(s *spec) { s.HotLoadDeploymentID, s.ServiceMode = "d", true }, nil, ""},
-		{"no deployment's ID", func(s *spec) { s.HotLoadDeploymentID, s.KeepAlive = "D 1", true }, []string{"hotLoadDeploymentId"}, "1 to 63"},
-		{"no deployment's name", func(s *spec) { s.RolloutDeploymentName = "d" }, []string{"rolloutDeploymentName"}, "deployments/ID"},
-		{"a preference loss", func(s *spec) { s.LossConfig = &domain.LossConfig{Method: domain.LossORPO} }, []string{"lossConfig.method"}, "GRPO"},
+		{"no deployment's ID", func(s *spec) { s.HotLoadDeploymentID, s.KeepAlive = "D 1", true },
+			[]string{"hotLoadDeploymentId"}, "1 to 63"},
+		{"no deployment's name", func(s *spec) { s.RolloutDeploymentName = "d" }, []string{"rolloutDeploymentName"},
+			"deployments/ID"},
+		{"a preference loss", func(s *spec) { s.LossConfig = &domain.LossConfig{Method: domain.LossORPO} },
+			[]string{"lossConfig.method"}, "GRPO"},
 	})
 	reward, weight, ok := domain.RewardWeight("accuracy=0.8")
 	require.True(t, ok)

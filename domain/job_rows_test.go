@@ -21,7 +21,8 @@ func TestJobsTakeRowsOfTheirShapes(t *testing.T) {
 		dataset domain.Dataset
 	}{
 		{"chat", domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}, Shape: domain.ShapeChat}},
-		{"preference", domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}, Shape: domain.ShapePreference}},
+		{"preference", domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat},
+			Shape: domain.ShapePreference}},
 		{"completion", domain.Dataset{Shape: domain.ShapeCompletion}},
 		{"prompt", domain.Dataset{Shape: domain.ShapePrompt}},
 		{"samples", domain.Dataset{Shape: domain.ShapeSamples}},
@@ -35,12 +36,14 @@ func TestJobsTakeRowsOfTheirShapes(t *testing.T) {
 			collection, shapes := kind.CollectionID(), domain.JobShapes(kind.CollectionID())
 			words := " " + fits[collection] + " "
 			fit := c.known == "" || strings.Contains(words, " "+c.known+" ")
-			require.Equal(t, fit, c.dataset.Unfit(shapes...) == "", "%s for %s", c.known, collection)
+			require.Equal(t, fit, c.dataset.ShapeMismatch(shapes...) == "", "%s for %s", c.known, collection)
 		}
 	}
 	chat := domain.Dataset{Shape: domain.ShapeChat}
-	require.Equal(t, "has chat rows (format CHAT), and this takes preference rows (format CHAT): name another dataset", chat.Unfit(domain.ShapePreference))
+	require.Equal(t, "has chat rows (format CHAT), but preference rows (format CHAT) are needed: choose another dataset",
+		chat.ShapeMismatch(domain.ShapePreference))
 	coming := domain.Dataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatRL}}
-	require.Equal(t, "is of format RL, and this takes chat rows (format CHAT) or completion rows (format COMPLETION): name another dataset",
-		coming.Unfit(domain.JobShapes("supervisedFineTuningJobs")...))
+	require.Equal(t, "has format RL, but chat rows (format CHAT) or completion rows (format "+
+		"COMPLETION) are needed: choose another dataset",
+		coming.ShapeMismatch(domain.JobShapes("supervisedFineTuningJobs")...))
 }

@@ -19,7 +19,7 @@ func TestJobLife(t *testing.T) {
 
 	validating := f(domain.JobValidating{})
 	pending := also(validating, domain.JobQueued{})
-	started := domain.JobStarted{Attempt: 1, Nodes: nodes, Takes: takes, Time: noon}
+	started := domain.JobStarted{Attempt: 1, Nodes: nodes, Resources: takes, Time: noon}
 	running := also(pending, started)
 	writing := also(running, domain.JobWriting{Attempt: 1})
 	requeued := also(running, domain.JobRequeued{Attempt: 1, Reason: "node lost", Counted: true, Time: noon})
@@ -27,65 +27,104 @@ func TestJobLife(t *testing.T) {
 		domain.JobRequeued{Attempt: 2, Reason: "node lost", Counted: true, Time: noon})
 	third := also(requeuedTwice, domain.JobQueued{}, domain.JobStarted{Attempt: 3, Nodes: nodes, Time: noon})
 	twice := func(since time.Time) []domain.Event[domain.JobLife] {
-		return also(running, domain.JobRequeued{Attempt: 1, Orphan: true, Time: since}, domain.JobQueued{}, domain.JobStarted{Attempt: 2, Nodes: nodes, Time: noon},
-			domain.JobRequeued{Attempt: 2, Orphan: true, Time: noon}, domain.JobQueued{}, domain.JobStarted{Attempt: 3, Nodes: nodes, Time: noon})
+		return also(running, domain.JobRequeued{Attempt: 1, Orphan: true, Time: since}, domain.JobQueued{},
+			domain.JobStarted{Attempt: 2, Nodes: nodes, Time: noon},
+			domain.JobRequeued{Attempt: 2, Orphan: true, Time: noon}, domain.JobQueued{},
+			domain.JobStarted{Attempt: 3, Nodes: nodes, Time: noon})
 	}
 	orphan := twice(noon.Add(-domain.CrashLoop))
 	failed := also(running, domain.JobFailed{Attempt: 1, Status: why, Time: noon})
 	cancelling := also(running, domain.JobCancelling{Time: noon})
 	cancelled := also(cancelling, domain.JobCancelled{Attempt: 1, Time: noon})
 	completed := also(writing, domain.JobCompleted{Attempt: 1, Time: noon})
+	pausing := domain.JobPausing{JobPause: domain.JobPause{Reason: "account suspended", Time: noon}}
 	paused := also(running, domain.JobPaused{Reason: "account suspended", Time: noon})
 	deleting := also(running, domain.JobDeleting{Time: noon})
 
 	decide(t, domain.JobLives, []D{
 		{name: "a job must exist", when: domain.QueueJob{}, fault: "NOT_FOUND"},
 		{name: "queue", given: validating, when: domain.QueueJob{}, then: domain.JobQueued{}},
-		{name: "queue what runs", given: running, when: domain.QueueJob{}, fault: "JOB_STATE", says: "the job is JOB_STATE_RUNNING; this needs"},
-		{name: "start", given: pending, when: domain.StartJob{Attempt: 1, Nodes: nodes, Takes: takes}, then: started},
-		{name: "start twice", given: running, when: domain.StartJob{Attempt: 1, Nodes: nodes, Takes: takes}},
-		{name: "start elsewhere too", given: running, when: domain.StartJob{Attempt: 1, Nodes: nodes[:1], Takes: takes}, fault: "JOB_STATE"},
-		{name: "start an attempt that was", given: also(requeued, domain.JobQueued{}), when: domain.StartJob{Attempt: 1, Nodes: nodes}, fault: "STALE_ATTEMPT"},
+		{name: "queue what runs", given: running, when: domain.QueueJob{}, fault: "JOB_STATE",
+			says: "the job is JOB_STATE_RUNNING; the operation requires"},
+		{name: "start", given: pending, when: domain.StartJob{Attempt: 1, Nodes: nodes, Resources: takes}, then: started},
+		{name: "start twice", given: running, when: domain.StartJob{Attempt: 1, Nodes: nodes, Resources: takes}},
+		{name: "start elsewhere too", given: running, when: domain.StartJob{Attempt: 1, Nodes: nodes[:1], Resources: takes},
+			fault: "JOB_STATE"},
+		{name: "start an attempt that was", given: also(requeued, domain.JobQueued{}),
+			when: domain.StartJob{Attempt: 1, Nodes: nodes}, fault: "STALE_ATTEMPT"},
 		{name: "start nowhere", given: pending, when: domain.StartJob{Attempt: 1}, fault: "NO_NODES"},
-		{name: "checkpoint", given: running, when: domain.RecordCheckpoint{JobCheckpoint: mark}, then: domain.JobCheckpointed{JobCheckpoint: mark}},
-		{name: "checkpoint twice", given: also(running, domain.JobCheckpointed{JobCheckpoint: mark}), when: domain.RecordCheckpoint{JobCheckpoint: mark}},
-		{name: "checkpoint while cancelling", given: cancelling, when: domain.RecordCheckpoint{JobCheckpoint: mark}, then: domain.JobCheckpointed{JobCheckpoint: mark}},
-		{name: "checkpoint of an attempt that is over", given: requeued, when: domain.RecordCheckpoint{JobCheckpoint: mark}, fault: "STALE_ATTEMPT", says: "attempt 1 is over"},
-		{name: "complete", given: writing, when: domain.CompleteJob{Attempt: 1, StoppedEarly: true}, then: domain.JobCompleted{Attempt: 1, StoppedEarly: true, Time: noon}},
+		{name: "checkpoint", given: running, when: domain.RecordCheckpoint{JobCheckpoint: mark},
+			then: domain.JobCheckpointed{JobCheckpoint: mark}},
+		{name: "checkpoint twice", given: also(running, domain.JobCheckpointed{JobCheckpoint: mark}),
+			when: domain.RecordCheckpoint{JobCheckpoint: mark}},
+		{name: "checkpoint while cancelling", given: cancelling, when: domain.RecordCheckpoint{JobCheckpoint: mark},
+			then: domain.JobCheckpointed{JobCheckpoint: mark}},
+		{name: "checkpoint of an attempt that is over", given: requeued, when: domain.RecordCheckpoint{JobCheckpoint: mark},
+			fault: "STALE_ATTEMPT", says: "attempt 1 is over"},
+		{name: "complete", given: writing, when: domain.CompleteJob{Attempt: 1, StoppedEarly: true},
+			then: domain.JobCompleted{Attempt: 1, StoppedEarly: true, Time: noon}},
 		{name: "complete twice", given: completed, when: domain.CompleteJob{Attempt: 1}},
 		{name: "complete while cancelling", given: cancelling, when: domain.CompleteJob{Attempt: 1}, fault: "JOB_STATE"},
 		{name: "complete with an old attempt", given: third, when: domain.CompleteJob{Attempt: 2}, fault: "STALE_ATTEMPT"},
-		{name: "requeue", given: running, when: domain.RequeueJob{Attempt: 1, Reason: "node lost"}, then: domain.JobRequeued{Attempt: 1, Reason: "node lost", Counted: true, Time: noon}},
+		{name: "requeue", given: running, when: domain.RequeueJob{Attempt: 1, Reason: "node lost"},
+			then: domain.JobRequeued{Attempt: 1, Reason: "node lost", Counted: true, Time: noon}},
 		{name: "requeue twice", given: requeued, when: domain.RequeueJob{Attempt: 1, Reason: "node lost"}},
 		{name: "requeue the last attempt", given: third, when: domain.RequeueJob{Attempt: 3, Reason: "node lost"},
-			then: domain.JobFailed{Attempt: 3, Status: domain.Status{Code: "UNAVAILABLE", Message: "node lost: the last of 3 attempts"}, Time: noon}},
-		{name: "requeue the last attempt, preempted", given: third, when: domain.RequeueJob{Attempt: 3, Reason: "room for others", Preempted: true},
+			then: domain.JobFailed{Attempt: 3,
+				Status: domain.Status{Code: "UNAVAILABLE", Message: "node lost: 3 attempts have failed"}, Time: noon}},
+		{name: "requeue the last attempt, preempted", given: third,
+			when: domain.RequeueJob{Attempt: 3, Reason: "room for others", Preempted: true},
 			then: domain.JobRequeued{Attempt: 3, Reason: "room for others", Time: noon}},
 		{name: "requeue an orphan", given: third, when: domain.RequeueJob{Attempt: 3, Reason: "restarted", Orphan: true},
 			then: domain.JobRequeued{Attempt: 3, Reason: "restarted", Orphan: true, Time: noon}},
-		{name: "requeue the last orphan", given: orphan, when: domain.RequeueJob{Attempt: 3, Reason: "the agent on node n1 was restarted", Orphan: true},
-			then: domain.JobFailed{Attempt: 3, Status: domain.Status{Code: "UNAVAILABLE", Message: "the agent on node n1 was restarted with its control plane: so ended 3 attempts in a row, before a checkpoint; " +
-				"see that the server has memory enough and stays up, then resume the job"}, Time: noon}},
-		{name: "requeue an orphan among many at once", given: twice(noon.Add(time.Second - domain.CrashLoop)), when: domain.RequeueJob{Attempt: 3, Reason: "restarted", Orphan: true},
+		{name: "requeue the last orphan", given: orphan,
+			when: domain.RequeueJob{Attempt: 3, Reason: "the agent on node n1 was restarted", Orphan: true},
+			then: domain.JobFailed{Attempt: 3,
+				Status: domain.Status{Code: "UNAVAILABLE",
+					Message: "the agent on node n1 was restarted with its control plane: 3 consecutive attempts " +
+						"ended in this way without a checkpoint; make sure that the server has enough memory and keeps " +
+						"running, then resume the job"}, Time: noon}},
+		{name: "requeue an orphan among many at once", given: twice(noon.Add(time.Second - domain.CrashLoop)),
+			when: domain.RequeueJob{Attempt: 3, Reason: "restarted", Orphan: true},
 			then: domain.JobRequeued{Attempt: 3, Reason: "restarted", Orphan: true, Time: noon}},
-		{name: "requeue an orphan that left a checkpoint", given: also(orphan, domain.JobCheckpointed{JobCheckpoint: domain.JobCheckpoint{Step: 10, Attempt: 3, Time: noon}}),
-			when: domain.RequeueJob{Attempt: 3, Reason: "restarted", Orphan: true}, then: domain.JobRequeued{Attempt: 3, Reason: "restarted", Orphan: true, Time: noon}},
-		{name: "requeue an orphan after a resume", given: also(orphan, domain.JobFailed{Attempt: 3, Time: noon}, domain.JobResumed{}, domain.JobStarted{Attempt: 4, Nodes: nodes, Time: noon}),
-			when: domain.RequeueJob{Attempt: 4, Reason: "restarted", Orphan: true}, then: domain.JobRequeued{Attempt: 4, Reason: "restarted", Orphan: true, Time: noon}},
-		{name: "fail before an attempt", given: validating, when: domain.FailJob{Status: why}, then: domain.JobFailed{Status: why, Time: noon}},
-		{name: "fail by its attempt", given: running, when: domain.FailJob{Attempt: 1, Status: why}, then: domain.JobFailed{Attempt: 1, Status: why, Time: noon}},
+		{name: "requeue an orphan that left a checkpoint",
+			given: also(orphan, domain.JobCheckpointed{JobCheckpoint: domain.JobCheckpoint{Step: 10, Attempt: 3, Time: noon}}),
+			when:  domain.RequeueJob{Attempt: 3, Reason: "restarted", Orphan: true},
+			then:  domain.JobRequeued{Attempt: 3, Reason: "restarted", Orphan: true, Time: noon}},
+		{name: "requeue an orphan after a resume",
+			given: also(orphan, domain.JobFailed{Attempt: 3, Time: noon}, domain.JobResumed{},
+				domain.JobStarted{Attempt: 4, Nodes: nodes, Time: noon}),
+			when: domain.RequeueJob{Attempt: 4, Reason: "restarted", Orphan: true},
+			then: domain.JobRequeued{Attempt: 4, Reason: "restarted", Orphan: true, Time: noon}},
+		{name: "fail before an attempt", given: validating, when: domain.FailJob{Status: why},
+			then: domain.JobFailed{Status: why, Time: noon}},
+		{name: "fail by its attempt", given: running, when: domain.FailJob{Attempt: 1, Status: why},
+			then: domain.JobFailed{Attempt: 1, Status: why, Time: noon}},
 		{name: "fail twice", given: failed, when: domain.FailJob{Attempt: 1, Status: why}},
-		{name: "fail by an attempt that was lost", given: requeued, when: domain.FailJob{Attempt: 1, Status: why}, fault: "STALE_ATTEMPT"},
-		{name: "fail from outside what is at work", given: running, when: domain.FailJob{Status: why}, fault: "ATTEMPT_AT_WORK"},
-		{name: "fail between attempts", given: also(requeued, domain.JobQueued{}), when: domain.FailJob{Status: why}, then: domain.JobFailed{Status: why, Time: noon}},
+		{name: "fail by an attempt that was lost", given: requeued, when: domain.FailJob{Attempt: 1, Status: why},
+			fault: "STALE_ATTEMPT"},
+		{name: "fail from outside what is at work", given: running, when: domain.FailJob{Status: why},
+			fault: "ATTEMPT_AT_WORK"},
+		{name: "fail between attempts", given: also(requeued, domain.JobQueued{}), when: domain.FailJob{Status: why},
+			then: domain.JobFailed{Status: why, Time: noon}},
 		{name: "cancel", given: running, when: domain.CancelJob{}, then: domain.JobCancelling{Time: noon}},
 		{name: "cancel twice", given: cancelled, when: domain.CancelJob{}},
 		{name: "cancel what is paused", given: paused, when: domain.CancelJob{}, then: domain.JobCancelling{Time: noon}},
 		{name: "cancel what is complete", given: completed, when: domain.CancelJob{}, fault: "JOB_STATE"},
-		{name: "confirm", given: cancelling, when: domain.ConfirmCancel{Attempt: 1}, then: domain.JobCancelled{Attempt: 1, Time: noon}},
+		{name: "confirm", given: cancelling, when: domain.ConfirmCancel{Attempt: 1},
+			then: domain.JobCancelled{Attempt: 1, Time: noon}},
 		{name: "confirm twice", given: cancelled, when: domain.ConfirmCancel{Attempt: 1}},
-		{name: "confirm by an old attempt", given: also(third, domain.JobCancelling{Time: noon}), when: domain.ConfirmCancel{Attempt: 2}, fault: "STALE_ATTEMPT"},
-		{name: "pause", given: running, when: domain.PauseJob{Reason: "account suspended"}, then: domain.JobPaused{Reason: "account suspended", Time: noon}},
+		{name: "confirm by an old attempt", given: also(third, domain.JobCancelling{Time: noon}),
+			when: domain.ConfirmCancel{Attempt: 2}, fault: "STALE_ATTEMPT"},
+		{name: "pause what runs", given: running, when: domain.PauseJob{Reason: "account suspended"}, then: pausing},
+		{name: "pause what is pausing", given: also(running, pausing), when: domain.PauseJob{Reason: "account suspended"}},
+		{name: "the attempt has stopped", given: also(running, pausing), when: domain.ConfirmPause{Attempt: 1},
+			then: domain.JobPaused{Reason: "account suspended", Time: noon}},
+		{name: "an old attempt has stopped", given: also(running, pausing), when: domain.ConfirmPause{Attempt: 2},
+			fault: "STALE_ATTEMPT"},
+		{name: "a checkpoint before the pause", given: also(running, pausing),
+			when: domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 7}},
+			then: domain.JobCheckpointed{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 7, Time: noon}}},
 		{name: "pause twice", given: paused, when: domain.PauseJob{Reason: "account suspended"}},
 		{name: "resume", given: paused, when: domain.ResumeJob{}, then: domain.JobResumed{}},
 		{name: "resume what runs", given: running, when: domain.ResumeJob{}, fault: "JOB_STATE"},
@@ -100,10 +139,12 @@ func TestJobLife(t *testing.T) {
 func TestJobLifeCountsWhatItSpends(t *testing.T) {
 	state := fold(t, domain.JobLives, events[domain.JobLife](
 		domain.JobQueued{},
-		domain.JobStarted{Attempt: 1, Nodes: []domain.Name{"n1", "n2"}, Takes: domain.Resources{CPUMilli: 1000}, Time: noon},
+		domain.JobStarted{Attempt: 1, Nodes: []domain.Name{"n1", "n2"}, Resources: domain.Resources{CPUMilli: 1000},
+			Time: noon},
 		domain.JobRequeued{Attempt: 1, Counted: true, Time: *later(time.Minute)},
 		domain.JobQueued{},
-		domain.JobStarted{Attempt: 2, Nodes: []domain.Name{"n1"}, Takes: domain.Resources{Accelerators: map[string]int{"L4": 4}}, Time: *later(time.Hour)},
+		domain.JobStarted{Attempt: 2, Nodes: []domain.Name{"n1"},
+			Resources: domain.Resources{Accelerators: map[string]int{"L4": 4}}, Time: *later(time.Hour)},
 		domain.JobCompleted{Attempt: 2, Time: *later(time.Hour + time.Minute)},
 	)...)
 	require.Equal(t, map[string]int64{"CPU": 120, "L4": 240}, state.Seconds)
@@ -128,7 +169,8 @@ func TestJobLifeForgetsOldCheckpoints(t *testing.T) {
 func TestSupervisedJob(t *testing.T) {
 	type D = decision[domain.SupervisedJob]
 	f := events[domain.SupervisedJob]
-	spec := domain.SupervisedSpec{Dataset: "accounts/a/datasets/d", TrainingConfig: domain.TrainingConfig{BaseModel: "accounts/a/models/m"}}
+	spec := domain.SupervisedSpec{Dataset: "accounts/a/datasets/d",
+		TrainingConfig: domain.TrainingConfig{BaseModel: "accounts/a/models/m"}}
 	filled := spec
 	filled.Epochs, filled.LoraRank, filled.OutputModel = domain.DefaultEpochs, ptr(domain.DefaultLoraRank), "j1"
 	made := domain.SupervisedJobCreated{SupervisedSpec: filled, CreatedBy: "ann"}
@@ -136,25 +178,38 @@ func TestSupervisedJob(t *testing.T) {
 	full.LoraRank, full.OutputModel = ptr(0), "accounts/a/models/tuned"
 	fullFilled := full
 	fullFilled.Epochs, fullFilled.OutputModel = domain.DefaultEpochs, "tuned"
-	wrong := domain.SupervisedSpec{Dataset: "rows", EvaluationDataset: "accounts/a/datasets/e", EvalAutoCarveout: true, Nodes: -1,
-		TrackerConfig: &domain.TrackerConfig{Enabled: true}, TrainingConfig: domain.TrainingConfig{LoraRank: ptr(3), BatchSize: -1, Epochs: 5000}}
+	wrong := domain.SupervisedSpec{Dataset: "rows", EvaluationDataset: "accounts/a/datasets/e", EvalAutoCarveout: true,
+		Nodes:          -1,
+		TrackerConfig:  &domain.TrackerConfig{Enabled: true},
+		TrainingConfig: domain.TrainingConfig{LoraRank: ptr(3), BatchSize: -1, Epochs: 5000}}
 	decide(t, domain.SupervisedJobs, []D{
-		{name: "create, with its defaults", when: domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j1", CreatedBy: "ann"}, then: made},
-		{name: "create, all parameters", when: domain.CreateSupervisedJob{SupervisedSpec: full, ID: "j1"}, then: domain.SupervisedJobCreated{SupervisedSpec: fullFilled}},
-		{name: "create twice", given: f(made), when: domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j1"}, fault: "ALREADY_EXISTS"},
-		{name: "create with a deadline that has passed", when: domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j1", Deadline: later(-time.Second)}, fault: "INVALID_FIELDS", says: "deadline: must lie in the future"},
-		{name: "all that is wrong, in the same order every time", when: domain.CreateSupervisedJob{SupervisedSpec: wrong, ID: "j1"}, fault: "INVALID_FIELDS",
-			says: "loraRank: must be 0 (all parameters) or a power of two up to 64; " +
-				"epochs: must be from 0 (the default, 1) to 1000; batchSize: must be from 0 (the default) to 1073741824; " +
-				"dataset: must be a name like accounts/ACCOUNT/datasets/ID; evalAutoCarveout: give either evaluationDataset or evalAutoCarveout, not both; " +
-				"nodes: must be from 0 (the default, 1) to 1024; trackerConfig.apiKey: is required when enabled; " +
-				"trackerConfig.project: is required when enabled; trackerConfig.entity: is required when enabled"},
+		{name: "create, with its defaults",
+			when: domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j1", CreatedBy: "ann"}, then: made},
+		{name: "create, all parameters", when: domain.CreateSupervisedJob{SupervisedSpec: full, ID: "j1"},
+			then: domain.SupervisedJobCreated{SupervisedSpec: fullFilled}},
+		{name: "create twice", given: f(made), when: domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j1"},
+			fault: "ALREADY_EXISTS"},
+		{name: "create with a deadline that has passed",
+			when:  domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "j1", Deadline: later(-time.Second)},
+			fault: "INVALID_FIELDS", says: "deadline: must be in the future"},
+		{name: "all that is wrong, in the same order every time",
+			when: domain.CreateSupervisedJob{SupervisedSpec: wrong, ID: "j1"}, fault: "INVALID_FIELDS",
+			says: "loraRank: must be 0, which trains all parameters, or a power of two up to 64; " +
+				"epochs: must be from 0 to 1000; 0 stands for the default, 1; " +
+				"batchSize: must be from 0 to 1073741824; 0 stands for the default; " +
+				"dataset: must be a name like accounts/ACCOUNT/datasets/ID; evalAutoCarveout: give either evaluationDataset " +
+				"or evalAutoCarveout, not both; " +
+				"nodes: must be from 0 to 1024; 0 stands for the default, 1; " +
+				"trackerConfig.apiKey: is required when trackerConfig.enabled is true; " +
+				"trackerConfig.project: is required when trackerConfig.enabled is true; " +
+				"trackerConfig.entity: is required when trackerConfig.enabled is true"},
 	})
 }
 
 func TestPurgeLeavesNothingOfTheWhole(t *testing.T) {
 	name := domain.Name("accounts/a/supervisedFineTuningJobs/j")
-	state := domain.SupervisedJob{SupervisedSpec: domain.SupervisedSpec{DisplayName: "mine"}, JobLife: domain.JobLife{State: domain.JobCleaningState}}
+	state := domain.SupervisedJob{SupervisedSpec: domain.SupervisedSpec{DisplayName: "mine"},
+		JobLife: domain.JobLife{State: domain.JobCleaningUpState}}
 	record, err := domain.IntendJob(name, domain.PurgeJob{}).Decide(state, noon)
 	require.NoError(t, err)
 	require.Equal(t, "supervisedFineTuningJob.purged.v1", record.Type)

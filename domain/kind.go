@@ -1,6 +1,5 @@
-// Package domain says what the platform is: its resources, the events recorded
-// about them, and the decisions that lead to new events. It is pure: no I/O, no
-// clock, no randomness.
+// Package domain defines the resources of the platform, their events, and the commands that decide
+// on new events. It is pure: no I/O, no clock, no randomness.
 package domain
 
 import (
@@ -14,28 +13,28 @@ import (
 	"time"
 )
 
-// A State is what is true about one resource. Its zero value is a resource
-// that does not exist: not yet, or not any more.
+// A State is the state of one resource. The zero value is the state of a resource that was not
+// created or was deleted.
 type State interface{ Exists() bool }
 
-// An Event changes the state of one S. Evolve must not change anything that the
-// state before shares with others: maps and slices are cloned, never edited.
+// An Event is a change of the state of one resource. Evolve clones maps and slices of the state
+// before it changes them, because earlier states share them.
 type Event[S any] interface{ Evolve(*S) }
 
-// A Command is a request to change one S. Decide answers in exactly three ways: an
-// event; nothing, when this very event is already recorded; or an error, when it
-// cannot be so now.
+// A Command is a request to change one resource with state S. Decide has exactly three outcomes: an
+// event; nil, when the change is already recorded; or an error, when the change is not possible
+// now.
 type Command[S any] interface {
 	Decide(state S, now time.Time) (Event[S], error)
 }
 
-// A Kind names a collection and the events it may record.
+// A Kind is a kind of resource: its collection, and the events it records.
 type Kind[S any] struct {
 	Collection string // as in resource names: supervisedFineTuningJobs
 	events     map[string]storedEvent[S]
 	names      map[reflect.Type]string
-	deletion   func(*S) *Deletion // of a kind that others work with, otherwise nil
-	life       func(*S) *JobLife  // of a kind of job, otherwise nil
+	deletion   func(*S) *Deletion // set for a referenceable kind
+	life       func(*S) *JobLife  // set for a kind of job
 }
 
 type storedEvent[S any] struct {
@@ -43,8 +42,8 @@ type storedEvent[S any] struct {
 	decode func(json.RawMessage) (Event[S], error)
 }
 
-// NewKind makes a kind from its stored names ("deployment.created.v1") and the
-// zero values of their events.
+// NewKind returns a kind. The keys of events are the stored names, such as "deployment.created.v1",
+// and the values are zero values of the event types.
 func NewKind[S any](collection string, events map[string]Event[S]) *Kind[S] {
 	k := &Kind[S]{Collection: collection, events: map[string]storedEvent[S]{}, names: map[reflect.Type]string{}}
 	for name, zero := range events {
@@ -61,8 +60,9 @@ func NewKind[S any](collection string, events map[string]Event[S]) *Kind[S] {
 	return k
 }
 
-// Extend adds to k the events of a part that its state contains, with a prefix
-// to their stored names: so one life cycle serves several kinds.
+// Extend adds the events of part to k and returns k, so that several kinds can share a lifecycle.
+// The state of k contains a state of part, which lens returns. prefix precedes the stored names of
+// the added events.
 func Extend[S, T any](k *Kind[S], prefix string, part *Kind[T], lens func(*S) *T) *Kind[S] {
 	for name, f := range part.events {
 		k.names[f.goType] = prefix + name
@@ -74,13 +74,14 @@ func Extend[S, T any](k *Kind[S], prefix string, part *Kind[T], lens func(*S) *T
 	return k
 }
 
-// A lifted event is the event of a part, applied to the whole.
+// A lifted event applies an event of a part to the whole state that contains the part.
 type lifted[S, T any] struct {
 	part Event[T]
 	lens func(*S) *T
 }
 
-// Evolve changes the part. When that ends, the whole does.
+// Evolve changes the part. When the part does not exist after the event, Evolve clears the whole
+// state.
 func (e lifted[S, T]) Evolve(s *S) {
 	e.part.Evolve(e.lens(s))
 	if state, ok := any(*s).(State); ok && !state.Exists() {
@@ -115,15 +116,15 @@ func (k *Kind[S]) EventTypes() iter.Seq2[string, reflect.Type] {
 	}
 }
 
-// A Record is an event as the log keeps it.
+// A Record is an event as it is stored in the log.
 type Record struct {
 	Type  string
 	Data  json.RawMessage
-	Stage string // what the event leads to, for who reads the log without folding it: see Staged
+	State string // resulting state, for readers of the log that do not fold it: see StateNamer
 }
 
-// A Staged state has a word for how far its resource is: CREATING, READY.
-type Staged interface{ Stage() string }
+// A StateNamer is a state whose resource has a lifecycle state, such as CREATING or READY.
+type StateNamer interface{ StateName() string }
 
 // Encode returns the record of an event.
 func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
@@ -139,11 +140,12 @@ func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
 	return Record{Type: name, Data: data}, err
 }
 
-// Decode reads a record back into its event.
+// Decode returns the event of a record.
 func (k *Kind[S]) Decode(r Record) (Event[S], error) {
 	f, ok := k.events[r.Type]
 	if !ok {
-		return nil, fmt.Errorf("%s: unknown event %q: written by a newer version", k.Collection, r.Type)
+		return nil, fmt.Errorf("%s: unknown event %q, written by a newer version of anneal: upgrade this server",
+			k.Collection, r.Type)
 	}
 	e, err := f.decode(r.Data)
 	if err != nil {
@@ -161,21 +163,24 @@ func (k *Kind[S]) Fold(state *S, r Record) error {
 	return err
 }
 
-// An Intent is a command addressed to one resource.
+// An Intent is a command and the resource that it is addressed to.
 type Intent struct {
 	Name    Name
-	Command any // for messages and transcripts
+	Command any // for log messages and test transcripts
+	// Version is the only version of the row on which the command may be decided, because the
+	// command was computed from that version; 0 allows any version. See ErrStale.
+	Version uint64
 	decide  func(state any, now time.Time) (Record, error)
 }
 
-// Intend addresses cmd to the named resource of a kind.
+// Intend returns the intent that addresses cmd to a resource of the kind.
 func Intend[S any](k *Kind[S], name Name, cmd Command[S]) Intent {
 	var shown any = cmd
 	return intend(k, name, cmd, shown)
 }
 
 func intend[S any](k *Kind[S], name Name, cmd Command[S], shown any) Intent {
-	return Intent{name, shown, func(state any, now time.Time) (Record, error) {
+	return Intent{Name: name, Command: shown, decide: func(state any, now time.Time) (Record, error) {
 		var s S
 		if state != nil {
 			s = state.(S)
@@ -186,18 +191,32 @@ func intend[S any](k *Kind[S], name Name, cmd Command[S], shown any) Intent {
 		}
 		record, err := k.Encode(event)
 		event.Evolve(&s)
-		if staged, ok := any(s).(Staged); ok {
-			record.Stage = staged.Stage()
+		if staged, ok := any(s).(StateNamer); ok {
+			record.State = staged.StateName()
 		}
 		return record, err
 	}}
 }
 
-// Decide runs the command on the state that the world holds (an S, or nil for
-// no resource). An empty Record means that the event is already recorded.
+// At returns the intent with its Version set to version.
+func (i Intent) At(version uint64) Intent {
+	i.Version = version
+	return i
+}
+
+// IsStale reports whether version, of the resource's row, differs from the version that the intent
+// was computed from.
+func (i Intent) IsStale(version uint64) bool { return i.Version != 0 && i.Version != version }
+
+// ErrStale is the error of an intent whose row has another version than the command was computed
+// from.
+var ErrStale = &Error{Code: Aborted, Reason: "STALE", Message: "the resource was changed concurrently: try again"}
+
+// Decide runs the command on the state of the resource, which is nil when the resource does not
+// exist. It returns the record of the event, or an empty Record when the event is already recorded.
 func (i Intent) Decide(state any, now time.Time) (Record, error) { return i.decide(state, now) }
 
-// String is a line for transcripts: name, command and its fields.
+// String returns the name, the command and its fields on one line, for test transcripts.
 func (i Intent) String() string {
 	data, _ := json.Marshal(i.Command)
 	name, _, _ := strings.Cut(reflect.TypeOf(i.Command).Name(), "[")

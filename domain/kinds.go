@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Kinds are all kinds of resources. The world holds a table of each, and the event feed, the
-// catalogue of stored events, the reconciler and the documents range over them. A kind is added by
+// Kinds lists all kinds of resources. The world holds a table of each; the event feed, the
+// catalogue of stored events, the reconciler and the documents range over them. To add a kind, add
 // its file in this package and its entry here; see CONTRIBUTING.md.
 var Kinds = []AnyKind{
 	Accounts,
@@ -38,7 +38,7 @@ func KindOf(collection string) AnyKind {
 	return nil
 }
 
-// AnyKind is a *Kind[S] for code that serves every S.
+// AnyKind is the interface of *Kind[S] for code that works with kinds of every state S.
 type AnyKind interface {
 	// CollectionID returns the collection, as in resource names.
 	CollectionID() string
@@ -46,17 +46,18 @@ type AnyKind interface {
 	StateType() reflect.Type
 	// EventTypes yields the stored event names in order, with the Go type of each event.
 	EventTypes() iter.Seq2[string, reflect.Type]
-	// Usable reports whether other resources can use those of the kind.
-	Usable() bool
+	// Referenceable reports whether other resources can refer to resources of the kind.
+	Referenceable() bool
 	// NewRow returns a *Row[S] without a state.
 	NewRow(Name) AnyRow
-	// DecodeEvent reads a record back into its event, for AnyRow.Apply.
+	// DecodeEvent returns the event of a record, for AnyRow.Apply.
 	DecodeEvent(Record) (any, error)
 	// EncodeEvent returns the record of an event from DecodeEvent.
 	EncodeEvent(event any) (Record, error)
-	// FoldRecord returns the state, an S or nil for none, after a record.
+	// FoldRecord applies a record to the state, an S or nil for none, and returns the resulting S.
 	FoldRecord(state any, r Record) (any, error)
-	// IntendJob addresses a command on JobLife to a job. The intent fails for a kind that is no job.
+	// IntendJob returns the intent that addresses a command on JobLife to a job. Intent.Decide
+	// fails when the kind is not a kind of job.
 	IntendJob(Name, Command[JobLife]) Intent
 }
 
@@ -82,23 +83,30 @@ func (k *Kind[S]) FoldRecord(state any, r Record) (any, error) {
 	return next, err
 }
 
-// A Row is the current state of one resource, and where in the log it comes from. Rows of a view
-// never change; their states may share maps and slices, so do not edit those.
+// A Row is the current state of one resource, with the position of its last event. Rows of a view
+// never change. Their states may share maps and slices, so do not modify the maps and slices of a
+// state.
 type Row[S any] struct {
 	Name       Name
 	State      S
-	CreateTime time.Time // of the event that created the resource, UTC
-	UpdateTime time.Time // of its last event, UTC
-	Version    uint64    // position of its last event
+	CreateTime time.Time // time of the event that created the resource, UTC
+	UpdateTime time.Time // time of the resource's last event, UTC
+	Version    uint64    // position of the resource's last event
 
-	// CreateEvent is the ID of the event that created the resource. It is unique even when the
-	// name is used again: directories are named by it.
+	CreateVersion uint64 // position of the event that created the resource
+
+	// ReserveVersion is the position of the event with which a job reserved the name of its output
+	// model; 0 while the resource reserves none. See ReservedOutput.
+	ReserveVersion uint64
+
+	// CreateEvent is the ID of the event that created the resource. Blob prefixes contain
+	// CreateEvent, because it is unique even when the name of the resource is reused.
 	CreateEvent string
 }
 
-// AnyRow is a *Row[S] for code that serves every S.
+// AnyRow is the interface of *Row[S] for code that works with rows of every state S.
 type AnyRow interface {
-	// Head returns the row without its state.
+	// Head returns the row with an empty state.
 	Head() Row[struct{}]
 	// Value returns the state, an S.
 	Value() any
@@ -106,10 +114,10 @@ type AnyRow interface {
 	Pointer() any
 	// Clone returns a copy that Apply may change.
 	Clone() AnyRow
-	// Apply evolves the state by an event from DecodeEvent, which was recorded at a position, and
-	// reports whether the resource exists after it.
+	// Apply evolves the state by an event from DecodeEvent and reports whether the resource exists
+	// after the event. position, id and at are the log position, the ID and the time of the event.
 	Apply(event any, position uint64, id string, at time.Time) (exists bool)
-	// Restore sets the row to a head and a state in JSON.
+	// Restore sets the row to the head and the state, which is JSON.
 	Restore(head Row[struct{}], state json.RawMessage) error
 }
 
@@ -138,12 +146,19 @@ func (r *Row[S]) Apply(event any, position uint64, id string, at time.Time) (exi
 			*r = before
 		}
 	}()
-	existed := r.exists()
+	existed, reserved := r.exists(), r.reservedOutput()
 	event.(Event[S]).Evolve(&r.State)
 	r.Version, r.UpdateTime = position, at
 	exists = r.exists()
+	switch output := r.reservedOutput(); output {
+	case reserved:
+	case "":
+		r.ReserveVersion = 0
+	default:
+		r.ReserveVersion = position
+	}
 	if exists && !existed {
-		r.CreateTime, r.CreateEvent = at, id
+		r.CreateTime, r.CreateEvent, r.CreateVersion = at, id, position
 	}
 	applied = true
 	return exists
@@ -152,6 +167,14 @@ func (r *Row[S]) Apply(event any, position uint64, id string, at time.Time) (exi
 func (r *Row[S]) exists() bool {
 	state, ok := any(&r.State).(State)
 	return ok && state.Exists()
+}
+
+// reservedOutput returns the model whose name the resource reserves; "" when it is not a job.
+func (r *Row[S]) reservedOutput() Name {
+	if job, ok := any(&r.State).(Job); ok {
+		return ReservedOutput(r.Name, job)
+	}
+	return ""
 }
 
 // Restore implements AnyRow.
@@ -163,5 +186,5 @@ func (r *Row[S]) Restore(head Row[struct{}], state json.RawMessage) error {
 // WithState returns a row with another state.
 func WithState[S, T any](r Row[S], state T) Row[T] {
 	return Row[T]{Name: r.Name, State: state, CreateTime: r.CreateTime, UpdateTime: r.UpdateTime,
-		Version: r.Version, CreateEvent: r.CreateEvent}
+		Version: r.Version, CreateVersion: r.CreateVersion, ReserveVersion: r.ReserveVersion, CreateEvent: r.CreateEvent}
 }

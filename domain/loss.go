@@ -2,9 +2,9 @@ package domain
 
 import "slices"
 
-// Methods of a loss. Of the reinforcement ones, GRPO clips the ratio of
-// probabilities to [0.8, 1.2] and may have a KL term, DAPO clips to [0.8, 1.28]
-// without one, and GSPO_TOKEN works on the ratio of whole sequences.
+// Methods of a loss. Of the reinforcement methods, GRPO clips the probability ratio to [0.8, 1.2]
+// and may have a KL term, DAPO clips it to [0.8, 1.28] without one, and GSPO_TOKEN uses the ratio
+// of whole sequences.
 const (
 	LossUnspecified = "METHOD_UNSPECIFIED"
 	LossGRPO        = "GRPO"
@@ -25,10 +25,10 @@ const (
 	DefaultORPOLambda = 0.1
 )
 
-// LossConfig says what a training minimises.
+// LossConfig configures the loss that training minimizes.
 type LossConfig struct {
 	Method string    `json:"method,omitempty"`
-	KLBeta *float64  `json:"klBeta,omitempty"` // weight of the KL term of GRPO; absent is the trainer's default
+	KLBeta *float64  `json:"klBeta,omitempty"` // weight of the KL term of GRPO; nil is the trainer's default
 	DPO    *DPOLoss  `json:"dpo,omitempty"`
 	ORPO   *ORPOLoss `json:"orpo,omitempty"`
 }
@@ -45,8 +45,8 @@ type ORPOLoss struct {
 	Lambda float64 `json:"lambda,omitempty"` // weight of the odds-ratio term; 0 is DefaultORPOLambda
 }
 
-// check names every violation; methods are those that the kind of job has, the
-// default first.
+// check adds the violations of the loss to v. methods lists the methods that the kind of job
+// supports, the default first.
 func (c *LossConfig) check(v *Violations, methods []string) {
 	if c == nil {
 		return
@@ -54,31 +54,39 @@ func (c *LossConfig) check(v *Violations, methods []string) {
 	method := c.method(methods[0])
 	if !slices.Contains(methods, method) {
 		v.Add("lossConfig.method", "must be one of %s, %s", LossUnspecified, join(methods))
-		return // the rest depends on it
+	} else {
+		v.Require(c.KLBeta == nil || method == LossGRPO, "lossConfig.klBeta",
+			"%s has no KL term: leave klBeta out, or choose GRPO", method)
+		v.Require(c.DPO == nil || method == LossDPO, "lossConfig.dpo", "is for the method DPO, not %s: leave it out", method)
+		v.Require(c.ORPO == nil || method == LossORPO, "lossConfig.orpo", "is for the method ORPO, not %s: leave it out",
+			method)
 	}
-	v.Require(c.KLBeta == nil || method == LossGRPO, "lossConfig.klBeta", "%s has no KL term: leave it out, or choose GRPO", method)
 	v.Require(c.KLBeta == nil || *c.KLBeta >= 0 && *c.KLBeta <= 10, "lossConfig.klBeta", "must be from 0 to 10")
-	v.Require(c.DPO == nil || method == LossDPO, "lossConfig.dpo", "is for the method DPO, not %s: leave it out", method)
-	v.Require(c.ORPO == nil || method == LossORPO, "lossConfig.orpo", "is for the method ORPO, not %s: leave it out", method)
 	if d := c.DPO; d != nil {
-		v.Require(d.Beta >= 0 && d.Beta <= 100, "lossConfig.dpo.beta", "must be from 0 (the default, %v) to 100", DefaultDPOBeta)
-		v.Require(d.RefCacheConcurrency >= 0 && d.RefCacheConcurrency <= 1024, "lossConfig.dpo.refCacheConcurrency", "must be from 0 (the default) to 1024")
-		v.Require(d.RefCacheBatchSize >= 0 && d.RefCacheBatchSize <= 1<<20, "lossConfig.dpo.refCacheBatchSize", "must be from 0 (the default) to %d", 1<<20)
+		v.Require(d.Beta >= 0 && d.Beta <= 100, "lossConfig.dpo.beta", "must be from 0 to 100; 0 stands for the default, %v",
+			DefaultDPOBeta)
+		v.Require(d.RefCacheConcurrency >= 0 && d.RefCacheConcurrency <= 1024, "lossConfig.dpo.refCacheConcurrency",
+			"must be from 0 to 1024; 0 stands for the default")
+		v.Require(d.RefCacheBatchSize >= 0 && d.RefCacheBatchSize <= 1<<20, "lossConfig.dpo.refCacheBatchSize",
+			"must be from 0 to %d; 0 stands for the default", 1<<20)
 	}
 	if o := c.ORPO; o != nil {
-		v.Require(o.Lambda >= 0 && o.Lambda <= 100, "lossConfig.orpo.lambda", "must be from 0 (the default, %v) to 100", DefaultORPOLambda)
+		v.Require(o.Lambda >= 0 && o.Lambda <= 100, "lossConfig.orpo.lambda",
+			"must be from 0 to 100; 0 stands for the default, %v",
+			DefaultORPOLambda)
 	}
 }
 
-func (c *LossConfig) method(whenUnspecified string) string {
+func (c *LossConfig) method(fallback string) string {
 	if c == nil || unspecified(c.Method) {
-		return whenUnspecified
+		return fallback
 	}
 	return c.Method
 }
 
-// filled is the loss with its defaults, for a kind of job with these methods.
-func (c *LossConfig) filled(methods []string) *LossConfig {
+// withDefaults returns the loss with its defaults. methods are those that the kind of job supports,
+// the default first.
+func (c *LossConfig) withDefaults(methods []string) *LossConfig {
 	full := LossConfig{Method: c.method(methods[0])}
 	if c != nil {
 		full.KLBeta = c.KLBeta

@@ -5,32 +5,31 @@ import (
 	"strings"
 )
 
-// What a replica without accelerators takes of its node's memory: its model's
-// weights and a fifth more, as ModelSize.Memory says, its cache, and something
-// for itself. An engine takes ReplicaOverhead off for that, and CacheRoom says
-// what is left for the cache.
+// The memory of a replica without accelerators, in bytes, is the sum of the model's weights times
+// weightsOverhead, the KV cache, and ReplicaOverhead for the engine. It is at least
+// MinReplicaMemory.
 const (
-	ReplicaOverhead = 64 << 20
-	LeastReplica    = 128 << 20
-	// MostCache is the most that is set aside for keys and values, unless one
-	// context that a deployment asks for takes more.
-	MostCache = 1 << 30
-	// cachedContexts is how many contexts a cache holds, while they are small.
+	ReplicaOverhead  = 64 << 20
+	MinReplicaMemory = 128 << 20
+	// MaxKVCache limits the memory reserved for keys and values, unless one context of the
+	// requested length needs more. With the profile for long prompts the limit is twice as large.
+	MaxKVCache = 1 << 30
+	// cachedContexts is how many contexts the KV cache holds, unless they exceed MaxKVCache.
 	cachedContexts = 8
 )
 
-// A Hosted model is a model as it is loaded in a machine's memory.
+// A Hosted model is a model loaded into the memory of a machine.
 type Hosted struct {
 	ModelSize
-	Weights int64 // bytes, 0 where nothing is known
+	Weights int64 // bytes, 0 if unknown
 }
 
-// Hosted is the model as it is served from a machine's memory in a precision:
-// with its weights as they are stored, in its own precision where there is no
-// copy in that one.
+// Hosted returns the model as a machine serves it from its memory in a precision. Weights is the
+// size of the stored files: those of the copy in that precision, or the model's own when there is
+// no such copy.
 func (m Model) Hosted(precision string) Hosted {
 	h := Hosted{ModelSize: m.Size()}
-	for name, size := range m.Prepared(precision).Sizes {
+	for name, size := range m.FilesIn(precision).Sizes {
 		if strings.HasSuffix(name, ".safetensors") {
 			h.Weights += size
 		}
@@ -40,37 +39,38 @@ func (m Model) Hosted(precision string) Hosted {
 	case h.Weights == 0:
 		h.Weights = int64(float64(known) * bytesPerParameter(m.Precision))
 	case known > 0:
-		h.Weights = min(h.Weights, 4*known) // a folder may hold them twice
+		h.Weights = min(h.Weights, 4*known) // some repositories store the weights in two formats
 	}
 	return h
 }
 
-// Merged is the model with an addon merged into it, which takes 32 bits for each
-// of its weights.
+// Merged returns the model with an addon merged into it: merged weights take 32 bits each.
 func (h Hosted) Merged() Hosted {
 	h.Weights = max(h.Weights, 4*int64(h.ParameterCount))
 	return h
 }
 
-// memory is what one replica takes of its machine, in bytes, when it is asked
-// for a context of so many tokens; 0 is the model's.
-func (h Hosted) memory(context int) float64 {
+// memory returns the memory of one replica in bytes, for a context of this many tokens; 0 stands
+// for the model's context length. With longPrompts, the KV cache is twice as large.
+func (h Hosted) memory(context int, longPrompts bool) float64 {
 	size, wanted := h.ModelSize, context
 	if context == 0 {
 		context = size.ContextLength
 	}
-	// On processors keys and values are kept in four bytes, twice what
-	// cachePerToken counts.
+	// CPU engines store keys and values in four bytes per number; cachePerToken counts two.
 	one := 2 * size.cachePerToken("") * float64(context)
-	cache := min(cachedContexts*one, MostCache)
+	cache := min(cachedContexts*one, MaxKVCache)
 	if wanted > 0 {
 		cache = max(cache, one)
 	}
-	return max(ReplicaOverhead+weightsRoom*float64(h.Weights)+cache, LeastReplica)
+	if longPrompts {
+		cache *= 2
+	}
+	return max(ReplicaOverhead+weightsOverhead*float64(h.Weights)+cache, MinReplicaMemory)
 }
 
-// CacheRoom is how much of a replica's memory is for keys and values, when its
-// model's weights take so much of it; less than nothing when it is too little.
-func CacheRoom(memory, weights int64) int64 {
-	return memory - ReplicaOverhead - int64(math.Ceil(weightsRoom*float64(weights)))
+// KVCacheCapacity returns how many bytes of a replica's memory are left for the KV cache beside
+// weights of this size; a negative number when the memory is too small for the weights.
+func KVCacheCapacity(memory, weights int64) int64 {
+	return memory - ReplicaOverhead - int64(math.Ceil(weightsOverhead*float64(weights)))
 }

@@ -8,13 +8,15 @@ import (
 	"anneal/domain"
 )
 
-// modelOf is a READY model with files of weights, and copies of it.
+// modelOf returns a READY model with a weight file of weights bytes, and with copies whose weight
+// files have the given sizes by precision.
 func modelOf(size domain.ModelSize, weights int64, copies map[string]int64) domain.Model {
 	files := func(bytes int64) domain.Files {
 		return domain.Files{Sizes: map[string]int64{"config.json": 1 << 30, "model.safetensors": bytes}}
 	}
-	m := domain.Model{State: domain.ModelReady, Files: files(weights), ModelFacts: domain.ModelFacts{
-		ParameterCount: size.ParameterCount, ContextLength: size.ContextLength, Precision: size.Precision, Attention: size.Attention}}
+	m := domain.Model{State: domain.ModelReady, Files: files(weights), ModelMetadata: domain.ModelMetadata{
+		ParameterCount: size.ParameterCount, ContextLength: size.ContextLength, Precision: size.Precision,
+		Attention: size.Attention}}
 	m.Copies = map[string]domain.ModelCopy{"FP16": {State: domain.CopyFailed, Files: files(1)}}
 	for precision, bytes := range copies {
 		m.Copies[precision] = domain.ModelCopy{State: domain.CopyReady, Files: files(bytes)}
@@ -22,16 +24,20 @@ func modelOf(size domain.ModelSize, weights int64, copies map[string]int64) doma
 	return m
 }
 
-// A replica takes the memory of its model's weights as they are served, a fifth
-// more, 64 MiB, and a cache of eight contexts of 4 bytes a number: at least
-// 128 MiB in all, and no more than a GiB for a cache unless it was asked for.
+// TestReplicasTakeWhatTheirModelDoes checks the memory of a replica: 1.2 times the size of its
+// model's weights in the served precision, 64 MiB for the engine, and a KV cache for eight contexts
+// with 4 bytes per number. A replica gets at least 128 MiB, and a KV cache of at most 1 GiB unless
+// maxContextLength needs more.
 func TestReplicasTakeWhatTheirModelDoes(t *testing.T) {
 	attention := func(layers, heads, size int) domain.Attention {
 		return domain.Attention{Layers: layers, KVHeads: heads, HeadSize: size}
 	}
-	shipped := modelOf(domain.ModelSize{ParameterCount: 837_248, ContextLength: 512, Attention: attention(4, 4, 32)}, 1_680_000, map[string]int64{"FP8": 900_000})
-	small := modelOf(domain.ModelSize{ParameterCount: 25_800_000, ContextLength: 512, Precision: "FP32", Attention: attention(8, 8, 64)}, 103_200_000, map[string]int64{"FP8": 26_400_000})
-	half := modelOf(domain.ModelSize{ParameterCount: 494_032_768, ContextLength: 32768, Attention: attention(24, 2, 64)}, 988_097_824, map[string]int64{"FP8": 630_300_000})
+	shipped := modelOf(domain.ModelSize{ParameterCount: 837_248, ContextLength: 512, Attention: attention(4, 4, 32)},
+		1_680_000, map[string]int64{"FP8": 900_000})
+	small := modelOf(domain.ModelSize{ParameterCount: 25_800_000, ContextLength: 512, Precision: "FP32",
+		Attention: attention(8, 8, 64)}, 103_200_000, map[string]int64{"FP8": 26_400_000})
+	half := modelOf(domain.ModelSize{ParameterCount: 494_032_768, ContextLength: 32768, Attention: attention(24, 2, 64)},
+		988_097_824, map[string]int64{"FP8": 630_300_000})
 	unknown := modelOf(domain.ModelSize{}, 500<<20, nil)
 	unread := modelOf(domain.ModelSize{ParameterCount: 7e9, Attention: attention(32, 8, 128)}, 0, nil)
 	twice := modelOf(domain.ModelSize{ParameterCount: 1000}, 1<<40, nil)
@@ -54,14 +60,31 @@ func TestReplicasTakeWhatTheirModelDoes(t *testing.T) {
 		"its files alone":      {domain.DeploymentSpec{}, unknown.Hosted(""), 64 + 600},
 		"its parameters alone": {domain.DeploymentSpec{}, unread.Hosted(""), 64 + 16022},
 		"files of many":        {domain.DeploymentSpec{}, twice.Hosted(""), 128},
-		"on accelerators":      {domain.DeploymentSpec{AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1}, half.Hosted(""), 128},
+		"on accelerators": {domain.DeploymentSpec{AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1},
+			half.Hosted(""), 128},
 	} {
-		takes := c.spec.Takes(c.model)
+		takes := c.spec.ReplicaResources(c.model)
 		require.InDelta(t, c.mib, takes.MemoryMiB, 1, name)
 		require.Equal(t, c.spec.AcceleratorCount, takes.Accelerators["VENDOR_A_L4_24GB"], name)
 		if c.spec.AcceleratorCount == 0 {
-			require.GreaterOrEqual(t, domain.CacheRoom(takes.MemoryMiB<<20, c.model.Weights), min(int64(domain.MostCache), (c.mib-64)<<20-c.model.Weights*6/5)-2<<20, name)
+			require.GreaterOrEqual(t, domain.KVCacheCapacity(takes.MemoryMiB<<20, c.model.Weights),
+				min(int64(domain.MaxKVCache), (c.mib-64)<<20-c.model.Weights*6/5)-2<<20, name)
 		}
 	}
-	require.Negative(t, domain.CacheRoom(128<<20, 500<<20))
+	require.Negative(t, domain.KVCacheCapacity(128<<20, 500<<20))
+}
+
+// TestLongPromptsTakeMemory checks that the profile for long prompts doubles the KV cache of a
+// replica without accelerators.
+func TestLongPromptsTakeMemory(t *testing.T) {
+	model := domain.Hosted{ModelSize: domain.ModelSize{ParameterCount: 1e9, ContextLength: 4096}, Weights: 1 << 30}
+	plain := domain.DeploymentSpec{BaseModel: "accounts/a/models/m"}
+	long := plain
+	long.AutoTune = &domain.AutoTune{LongPrompt: true}
+	without, with := plain.ReplicaResources(model).MemoryMiB, long.ReplicaResources(model).MemoryMiB
+	require.Greater(t, with, without)
+	fixed := int64(64 + 1024*6/5)
+	require.InDelta(t, 2*(without-fixed), with-fixed, 2)
+	long.AcceleratorCount, plain.AcceleratorCount = 1, 1
+	require.Equal(t, plain.ReplicaResources(model).MemoryMiB, long.ReplicaResources(model).MemoryMiB)
 }

@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// A model is a set of weights: a base model, a full-parameter fine-tune, a
-// LoRA adapter on a base model, or a model that listens to speech. Its weights are fixed once it is READY; copies
-// in other precisions may be made from them (model_copy.go).
+// A model is a set of weights: a base model, a full-parameter fine-tune, a LoRA adapter on a base
+// model, or a speech model. Its weights cannot change once it is READY; copies of them in other
+// precisions can be prepared (model_copy.go).
 //
 //	(none)    --CreateModel-->   UPLOADING
 //	UPLOADING --UploadModel-->   UPLOADING, its files wait for validation
 //	UPLOADING --AcceptModel-->   READY
-//	UPLOADING --RejectModel-->   UPLOADING, its status says why: upload what is missing or wrong
-//	(none)    --RegisterModel--> READY: a job's result, or the shipped base model
+//	UPLOADING --RejectModel-->   UPLOADING; the status says which files to upload again
+//	(none)    --RegisterModel--> READY: the result of a job, or the model shipped with anneal
 //	READY     --PrepareModel-->  READY, with a copy that is PREPARING
 //	READY     --FinishCopy-->    READY, with a copy that is READY
-//	READY     --FailCopy-->      READY, with a copy that has FAILED: prepare it again
-//	any       --UpdateModel-->   the same
+//	READY     --FailCopy-->      READY, with a copy that is FAILED: prepare it again
+//	any       --UpdateModel-->   state unchanged
 //	any       --DeleteModel-->   (none)
-var Models = usable(NewKind("models", map[string]Event[Model]{
+var Models = referenceable(NewKind("models", map[string]Event[Model]{
 	"model.created.v1":            ModelCreated{},
 	"model.uploaded.v1":           ModelUploaded{},
 	"model.accepted.v1":           ModelAccepted{},
@@ -39,46 +39,49 @@ const (
 
 	BaseModel   = "HF_BASE_MODEL"
 	PEFTAddon   = "HF_PEFT_ADDON"
-	SpeechModel = "SPEECH_MODEL" // it transcribes, and answers with no text of its own
+	SpeechModel = "SPEECH_MODEL" // transcribes speech; generates no text
 )
 
-// ModelKinds in the order in which they are named.
+// ModelKinds lists the kinds of models, in the order in which messages list them.
 var ModelKinds = []string{BaseModel, PEFTAddon, SpeechModel}
 
-// ModelSpec is what the caller sets.
+// ModelSpec holds the fields that the caller sets.
 type ModelSpec struct {
 	DisplayName string `json:"displayName"`
 	Description string `json:"description"`
 	Kind        string `json:"kind"`
-	BaseModel   string `json:"baseModel,omitempty"` // of an addon; of a fine-tune, what it came from
-	Public      bool   `json:"public"`              // may be read and deployed from any account
+	BaseModel   string `json:"baseModel,omitempty"` // base of an addon, or the model before a fine-tune
+	Public      bool   `json:"public"`              // other accounts may read and deploy it
 
-	Speech *SpeechSettings `json:"speech,omitempty"` // of a speech model, and of no other
+	Speech *SpeechSettings `json:"speech,omitempty"` // set for speech models only
+
+	// speculative decoding of new deployments that, like their shapes, set neither of the two
+	DefaultDraftTokenCount        int `json:"defaultDraftTokenCount,omitempty"`
+	DefaultNgramSpeculationLength int `json:"defaultNgramSpeculationLength,omitempty"`
 }
 
-// ModelFacts are what the weights themselves say.
-type ModelFacts struct {
+// ModelMetadata holds what the files of a model determine.
+type ModelMetadata struct {
 	ModelType      string   `json:"modelType"` // "llama"
 	ParameterCount Count    `json:"parameterCount"`
 	ContextLength  int      `json:"contextLength"`       // tokens
-	Precision      string   `json:"precision,omitempty"` // FP32, BF16, FP16 …: as most of the numbers are stored
+	Precision      string   `json:"precision,omitempty"` // precision of most of the stored weights: FP32, BF16, FP16 …
 	LoraRank       int      `json:"loraRank,omitempty"`
 	LoraTargets    []string `json:"loraTargetModules,omitempty"`
-	Embedding      bool     `json:"embedding,omitempty"` // makes vectors, not text
+	Embedding      bool     `json:"embedding,omitempty"` // generates embeddings, not text
 	Attention
 }
 
-// Files maps the names of stored files to their sizes in bytes, and where they
-// are known to their SHA-256 sums in hexadecimal: a file there with another
-// sum is not the file. Folder is where they lie in the blob bucket, ending in a
-// slash.
+// Files are the blobs with keys below a prefix: their sizes in bytes, and their SHA-256 sums in
+// hexadecimal where they are known, both by name relative to the prefix. A blob with another sum is
+// damaged. Prefix ends in a slash.
 type Files struct {
-	Folder string            `json:"folder"`
+	Prefix string            `json:"folder"`
 	Sizes  map[string]int64  `json:"sizes"`
 	Sums   map[string]string `json:"sums,omitempty"`
 }
 
-// Bytes is the size of all files together.
+// Bytes returns the total size.
 func (f Files) Bytes() (sum int64) {
 	for _, size := range f.Sizes {
 		sum += size
@@ -89,24 +92,24 @@ func (f Files) Bytes() (sum int64) {
 // Model is the state of one model.
 type Model struct {
 	ModelSpec
-	ModelFacts
+	ModelMetadata
 	Deletion
 	State      string               `json:"state"`
 	Status     Status               `json:"status"`
 	Files      Files                `json:"files"`
 	Upload     int                  `json:"upload,omitempty"`     // number of the newest upload, 0 before the first
-	Validated  int                  `json:"validated,omitempty"`  // the upload that was accepted or rejected last
-	Violations []Violation          `json:"violations,omitempty"` // of the rejected upload
-	Copies     map[string]ModelCopy `json:"copies,omitempty"`     // by precision
-	SourceJob  Name                 `json:"sourceJob,omitempty"`  // the job that made it
+	Validated  int                  `json:"validated,omitempty"`  // number of the newest upload with a validation result
+	Violations []Violation          `json:"violations,omitempty"` // violations of the rejected upload
+	Copies     map[string]ModelCopy `json:"copies,omitempty"`     // copies by precision
+	SourceJob  Name                 `json:"sourceJob,omitempty"`  // job that trained it
 	CreatedBy  string               `json:"createdBy"`
 }
 
 // Exists implements State.
 func (m Model) Exists() bool { return m.State != "" }
 
-// Stage implements Staged.
-func (m Model) Stage() string { return m.State }
+// StateName implements StateNamer.
+func (m Model) StateName() string { return m.State }
 
 type ModelCreated struct {
 	ModelSpec
@@ -123,21 +126,25 @@ type ModelUploaded struct {
 }
 
 func (e ModelUploaded) Evolve(m *Model) {
-	m.Upload, m.Files, m.Status, m.Violations = e.Upload, e.Files, Status{OK.String(), "the upload is being validated"}, nil
+	m.Upload, m.Files, m.Status, m.Violations = e.Upload, e.Files, Status{OK.String(), "the upload is being validated"},
+		nil
 }
 
-// ModelAccepted may say in Note what the platform cannot do with the model.
-// Files are set in events that were written before uploads had numbers.
+// ModelAccepted records that the newest upload is valid. Note is what the platform cannot do with
+// the model; "" without such a limitation. Files is set only in events of earlier versions, which
+// did not number uploads.
 type ModelAccepted struct {
 	Upload int `json:"upload,omitempty"`
-	ModelFacts
+	ModelMetadata
 	Files Files  `json:"files,omitzero"`
 	Note  string `json:"note,omitempty"`
 }
 
 func (e ModelAccepted) Evolve(m *Model) {
-	m.ModelFacts, m.State, m.Status, m.Validated, m.Violations = e.ModelFacts, ModelReady, Status{OK.String(), e.Note}, e.Upload, nil
-	if e.Files.Folder != "" {
+	m.ModelMetadata, m.State, m.Status, m.Validated, m.Violations = e.ModelMetadata, ModelReady,
+		Status{OK.String(), e.Note},
+		e.Upload, nil
+	if e.Files.Prefix != "" {
 		m.Files = e.Files
 	}
 }
@@ -154,14 +161,14 @@ func (e ModelRejected) Evolve(m *Model) {
 
 type ModelRegistered struct {
 	ModelSpec
-	ModelFacts
+	ModelMetadata
 	Files     Files  `json:"files"`
 	SourceJob Name   `json:"sourceJob,omitempty"`
 	CreatedBy string `json:"createdBy"`
 }
 
 func (e ModelRegistered) Evolve(m *Model) {
-	*m = Model{ModelSpec: e.ModelSpec, ModelFacts: e.ModelFacts, Files: e.Files, SourceJob: e.SourceJob,
+	*m = Model{ModelSpec: e.ModelSpec, ModelMetadata: e.ModelMetadata, Files: e.Files, SourceJob: e.SourceJob,
 		CreatedBy: e.CreatedBy, State: ModelReady, Status: StatusOf(nil)}
 }
 
@@ -173,7 +180,7 @@ type ModelDeleted struct{}
 
 func (ModelDeleted) Evolve(m *Model) { *m = Model{} }
 
-// CreateModel announces weights that will be uploaded.
+// CreateModel creates a model whose weights will be uploaded.
 type CreateModel struct {
 	ModelSpec
 	CreatedBy string
@@ -181,7 +188,7 @@ type CreateModel struct {
 
 func (c CreateModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	if m.Exists() {
-		return nil, exists("a model")
+		return nil, alreadyExists("a model")
 	}
 	if err := c.check(); err != nil {
 		return nil, err
@@ -189,9 +196,9 @@ func (c CreateModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	return ModelCreated(c), nil
 }
 
-// UploadModel records that files are stored and wait for validation. Upload is
-// the number that follows the newest one, which must have been judged: its
-// files may be among these.
+// UploadModel records that the files of an upload are stored and wait for validation. Upload is the
+// number of the newest upload plus one. The previous upload must have a validation result, because
+// the new upload may contain files of the previous one.
 type UploadModel struct {
 	Upload int
 	Files  Files
@@ -200,60 +207,61 @@ type UploadModel struct {
 func (c UploadModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	switch {
 	case !m.Exists():
-		return nil, gone("model")
-	case c.Upload == m.Upload && c.Files.Folder == m.Files.Folder && m.Upload > 0:
+		return nil, notFound("model")
+	case c.Upload == m.Upload && c.Files.Prefix == m.Files.Prefix && m.Upload > 0:
 		return nil, nil
 	case m.State == ModelReady:
-		return nil, precondition("MODEL_READY", "the model is READY and its weights can no longer change: create another")
+		return nil, precondition("MODEL_READY", "the model is READY and its weights cannot change: create another model")
 	case c.Upload != m.Upload+1:
-		return nil, precondition("UPLOAD_SUPERSEDED", "another upload came first: look at the model's status, and upload again if it is not READY")
+		return nil, precondition("UPLOAD_SUPERSEDED", "upload %d was recorded before this upload: upload the "+
+			"files again if the model does not become READY", m.Upload)
 	case m.Upload != m.Validated:
-		return nil, precondition("UPLOAD_PENDING", "upload %d is being validated: wait for its verdict", m.Upload)
+		return nil, precondition("UPLOAD_PENDING", "upload %d is being validated: wait for the result", m.Upload)
 	case len(c.Files.Sizes) == 0:
 		return nil, precondition("NOTHING_UPLOADED", "no file has been uploaded: upload the model's files, then validate")
 	}
 	return ModelUploaded(c), nil
 }
 
-// AcceptModel records that the weights of an upload were read and found whole.
+// AcceptModel records that the weights of an upload are complete and valid.
 type AcceptModel struct {
 	Upload int
-	ModelFacts
-	Note string // what the platform cannot do with them; "" when there is nothing
+	ModelMetadata
+	Note string // what the platform cannot do with the model; "" without such a limitation
 }
 
 func (c AcceptModel) Decide(m Model, _ time.Time) (Event[Model], error) {
-	if recorded, err := m.judged(c.Upload, true); recorded || err != nil {
+	if recorded, err := m.resultRecorded(c.Upload, true); recorded || err != nil {
 		return nil, err
 	}
-	return ModelAccepted{Upload: c.Upload, ModelFacts: c.ModelFacts, Note: c.Note}, nil
+	return ModelAccepted{Upload: c.Upload, ModelMetadata: c.ModelMetadata, Note: c.Note}, nil
 }
 
 // RejectModel records why an upload cannot be used.
 type RejectModel struct {
 	Upload     int
 	Status     Status
-	Violations []Violation // by file; at most 100
+	Violations []Violation // violations by file; at most 100
 }
 
 func (c RejectModel) Decide(m Model, _ time.Time) (Event[Model], error) {
-	if recorded, err := m.judged(c.Upload, false); recorded || err != nil {
+	if recorded, err := m.resultRecorded(c.Upload, false); recorded || err != nil {
 		return nil, err
 	}
 	return ModelRejected(c), nil
 }
 
-func (m Model) judged(upload int, accepted bool) (bool, error) {
+func (m Model) resultRecorded(upload int, accepted bool) (bool, error) {
 	if !m.Exists() {
-		return false, gone("model")
+		return false, notFound("model")
 	}
-	return uploads{"model", m.State == ModelReady, m.Upload, m.Validated}.judged(upload, accepted)
+	return uploads{"model", m.State == ModelReady, m.Upload, m.Validated}.resultRecorded(upload, accepted)
 }
 
-// RegisterModel records weights that are already stored: a training's result.
+// RegisterModel creates a READY model from stored weights, such as the result of a job.
 type RegisterModel struct {
 	ModelSpec
-	ModelFacts
+	ModelMetadata
 	Files     Files
 	SourceJob Name
 	CreatedBy string
@@ -261,10 +269,11 @@ type RegisterModel struct {
 
 func (c RegisterModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	switch {
-	case m.Exists() && m.SourceJob == c.SourceJob && m.Files.Folder == c.Files.Folder && maps.Equal(m.Files.Sizes, c.Files.Sizes):
+	case m.Exists() && m.SourceJob == c.SourceJob && m.Files.Prefix == c.Files.Prefix &&
+		maps.Equal(m.Files.Sizes, c.Files.Sizes):
 		return nil, nil
 	case m.Exists():
-		return nil, exists("a model")
+		return nil, alreadyExists("a model")
 	}
 	if err := c.check(); err != nil {
 		return nil, err
@@ -272,32 +281,33 @@ func (c RegisterModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	return ModelRegistered(c), nil
 }
 
-// UpdateModel replaces what the caller sets; kind, baseModel and the format of
-// speech stay.
+// UpdateModel replaces the fields that the caller sets; kind, baseModel and speech.format cannot
+// change.
 type UpdateModel struct{ ModelSpec }
 
 func (c UpdateModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	var v Violations
-	v.Require(c.Kind == m.Kind, "kind", "cannot change")
-	v.Require(c.BaseModel == m.BaseModel, "baseModel", "cannot change")
-	v.Require(c.Speech.format() == m.Speech.format(), "speech.format", "cannot change")
+	v.Require(c.Kind == m.Kind, "kind", "cannot change: create another model")
+	v.Require(c.BaseModel == m.BaseModel, "baseModel", "cannot change: create another model")
+	v.Require(c.Speech.format() == m.Speech.format(), "speech.format", "cannot change: create another model")
 	c.checkSpeech(&v)
+	c.checkSpeculation(&v)
 	checkText(&v, c.DisplayName, c.Description)
 	switch {
 	case !m.Exists():
-		return nil, gone("model")
+		return nil, notFound("model")
 	case sameJSON(m.ModelSpec, c.ModelSpec):
 		return nil, nil
 	}
 	return ModelUpdated(c), v.Err()
 }
 
-// DeleteModel removes the model. The caller makes sure that nothing serves it.
+// DeleteModel deletes the model. The caller checks that no resource refers to the model.
 type DeleteModel struct{}
 
 func (DeleteModel) Decide(m Model, now time.Time) (Event[Model], error) {
 	if !m.Exists() {
-		return nil, gone("model")
+		return nil, notFound("model")
 	}
 	return ModelDeleted{}, m.mayDelete(now)
 }
@@ -309,15 +319,35 @@ func (s ModelSpec) check() error {
 	oneOf(&v, "kind", s.Kind, ModelKinds...)
 	reference(&v, "baseModel", s.BaseModel, "models")
 	v.Require(s.Kind != PEFTAddon || s.BaseModel != "", "baseModel", "is required for an addon")
+	s.checkSpeculation(&v)
 	s.checkSpeech(&v)
 	return v.Err()
 }
 
-// checkSpeech requires that a speech model says how it is listened with, and no
-// other does.
+func (s ModelSpec) checkSpeculation(v *Violations) {
+	check := func(field string, n int) {
+		v.Require(n >= 0, field, "must not be negative")
+		v.Require(n == 0 || s.Kind == BaseModel, field, "is the default of the deployments of a base model: leave it out")
+	}
+	check("defaultDraftTokenCount", s.DefaultDraftTokenCount)
+	check("defaultNgramSpeculationLength", s.DefaultNgramSpeculationLength)
+}
+
+// WithSpeculationOf returns the spec with the defaults of a base model, unless the spec has settings
+// of speculative decoding.
+func (s DeploymentSpec) WithSpeculationOf(m ModelSpec) DeploymentSpec {
+	if s.DraftModel == nil && s.DraftTokenCount == 0 && s.NgramSpeculationLength == 0 && !s.EnableMTP {
+		s.DraftTokenCount, s.NgramSpeculationLength = m.DefaultDraftTokenCount, m.DefaultNgramSpeculationLength
+	}
+	return s
+}
+
+// checkSpeech requires settings for speech models, and none for other models.
 func (s ModelSpec) checkSpeech(v *Violations) {
-	v.Require(s.Kind == SpeechModel || s.Speech == nil, "speech", "is for models of kind %s: leave it out, or give that kind", SpeechModel)
-	v.Require(s.Kind != SpeechModel || s.Speech != nil, "speech", "is required for a speech model: its format says who can listen with it, one of %s", join(SpeechFormats))
+	v.Require(s.Kind == SpeechModel || s.Speech == nil, "speech",
+		"is for models of kind %s: leave speech out, or set that kind", SpeechModel)
+	v.Require(s.Kind != SpeechModel || s.Speech != nil, "speech",
+		"is required for a speech model: set its format to one of %s", join(SpeechFormats))
 	if s.Speech != nil {
 		s.Speech.check(v)
 	}

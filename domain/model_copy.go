@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// A ModelCopy is a model's weights in another precision. Preparing it again
-// after a failure is a new attempt.
+// A ModelCopy is a copy of a model's weights in another precision. When the copy is prepared again
+// after a failure, another attempt starts.
 type ModelCopy struct {
-	Attempt int       `json:"attempt"` // from 1
+	Attempt int       `json:"attempt"` // number of the newest attempt to prepare the copy, from 1
 	State   string    `json:"state"`
 	Status  Status    `json:"status"`
-	Files   Files     `json:"files,omitzero"` // when READY
-	Time    time.Time `json:"time"`           // of the last change
+	Files   Files     `json:"files,omitzero"` // files of a READY copy
+	Time    time.Time `json:"time"`           // time of the last change of State
 }
 
 // States of a model's copy.
@@ -23,10 +23,10 @@ const (
 	CopyFailed    = "FAILED"
 )
 
-// StoredPrecisions are those that a model's own weights may have.
+// StoredPrecisions lists the precisions that the weights of an uploaded model may have.
 var StoredPrecisions = []string{"FP64", "FP32", "BF16", "FP16", "FP8"}
 
-// PreparedPrecisions are those that copies can be made in.
+// PreparedPrecisions lists the precisions in which copies can be prepared.
 var PreparedPrecisions = []string{"BF16", "FP16", "FP8"}
 
 type ModelPreparing struct {
@@ -47,7 +47,8 @@ type ModelPrepared struct {
 }
 
 func (e ModelPrepared) Evolve(m *Model) {
-	m.setCopy(e.Precision, ModelCopy{Attempt: e.Attempt, State: CopyReady, Status: StatusOf(nil), Files: e.Files, Time: e.Time})
+	m.setCopy(e.Precision, ModelCopy{Attempt: e.Attempt, State: CopyReady, Status: StatusOf(nil), Files: e.Files,
+		Time: e.Time})
 }
 
 type ModelPreparationFailed struct {
@@ -69,26 +70,27 @@ func (m *Model) setCopy(precision string, c ModelCopy) {
 	m.Copies[precision] = c
 }
 
-// PrepareModel requests a copy in a precision. One that is there or on its way,
-// and the precision that the model has, need no other.
+// PrepareModel requests a copy in a precision. It records nothing when the copy exists or is being
+// prepared, or when the model itself has the precision.
 type PrepareModel struct{ Precision string }
 
 func (c PrepareModel) Decide(m Model, now time.Time) (Event[Model], error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	made := m.Copies[c.Precision]
+	existing := m.Copies[c.Precision]
 	switch {
 	case !m.Exists():
-		return nil, gone("model")
+		return nil, notFound("model")
 	case m.State != ModelReady:
 		return nil, precondition("MODEL_NOT_READY", "the model is %s: upload its weights first", m.State)
 	case m.Kind == SpeechModel:
-		return nil, precondition("SPEECH_MODEL", "a speech model is listened with as it is, in whatever precision its files have: it needs no copy")
-	case m.Precision == c.Precision, made.State == CopyPreparing, made.State == CopyReady:
+		return nil, precondition("SPEECH_MODEL",
+			"speech models are served in the precision of their files: no copy is needed")
+	case m.Precision == c.Precision, existing.State == CopyPreparing, existing.State == CopyReady:
 		return nil, nil
 	}
-	return ModelPreparing{Precision: c.Precision, Attempt: made.Attempt + 1, Time: now}, nil
+	return ModelPreparing{Precision: c.Precision, Attempt: existing.Attempt + 1, Time: now}, nil
 }
 
 func (c PrepareModel) check() error {
@@ -100,7 +102,8 @@ func (c PrepareModel) check() error {
 	}
 	if !slices.Contains(PreparedPrecisions, c.Precision) {
 		return &Error{Code: Unimplemented, Reason: "NOT_OFFERED",
-			Message: "precision: no engine here reads " + c.Precision + ", so no copy is written in it: ask for one of " + join(PreparedPrecisions)}
+			Message: "precision: no engine of this server loads " + c.Precision + ": choose one of " +
+				join(PreparedPrecisions)}
 	}
 	return nil
 }
@@ -113,7 +116,7 @@ type FinishCopy struct {
 }
 
 func (c FinishCopy) Decide(m Model, now time.Time) (Event[Model], error) {
-	if made := m.Copies[c.Precision]; made.State == CopyReady && made.Files.Folder == c.Files.Folder {
+	if old := m.Copies[c.Precision]; old.State == CopyReady && old.Files.Prefix == c.Files.Prefix {
 		return nil, nil
 	}
 	if err := m.preparing(c.Precision, c.Attempt); err != nil {
@@ -130,7 +133,7 @@ type FailCopy struct {
 }
 
 func (c FailCopy) Decide(m Model, now time.Time) (Event[Model], error) {
-	if made := m.Copies[c.Precision]; made.State == CopyFailed && made.Attempt == c.Attempt {
+	if old := m.Copies[c.Precision]; old.State == CopyFailed && old.Attempt == c.Attempt {
 		return nil, nil
 	}
 	if err := m.preparing(c.Precision, c.Attempt); err != nil {
@@ -139,25 +142,27 @@ func (c FailCopy) Decide(m Model, now time.Time) (Event[Model], error) {
 	return ModelPreparationFailed{Precision: c.Precision, Attempt: c.Attempt, Status: c.Status, Time: now}, nil
 }
 
-// preparing is nil while the attempt at a copy is under way.
+// preparing returns an error unless the given attempt to prepare the copy in the precision is in
+// progress.
 func (m Model) preparing(precision string, attempt int) error {
-	made := m.Copies[precision]
+	current := m.Copies[precision]
 	switch {
 	case !m.Exists():
-		return gone("model")
-	case made.Attempt != attempt || attempt == 0:
-		return precondition("COPY_SUPERSEDED", "attempt %d at a copy in %s is not the current one", attempt, precision)
-	case made.State != CopyPreparing:
-		return precondition("COPY_SETTLED", "the copy in %s is %s already", precision, made.State)
+		return notFound("model")
+	case current.Attempt != attempt || attempt == 0:
+		return precondition("COPY_SUPERSEDED", "attempt %d to prepare the copy in %s is not the current attempt, %d", attempt,
+			precision, current.Attempt)
+	case current.State != CopyPreparing:
+		return precondition("COPY_SETTLED", "the copy in %s is already %s", precision, current.State)
 	}
 	return nil
 }
 
-// Prepared is where the weights in a precision lie: those of the copy when
-// there is one that is READY, else the model's own.
-func (m Model) Prepared(precision string) Files {
-	if made, ok := m.Copies[precision]; ok && made.State == CopyReady {
-		return made.Files
+// FilesIn returns the weights in a precision: those of the copy when it is READY, otherwise the
+// model's own.
+func (m Model) FilesIn(precision string) Files {
+	if c, ok := m.Copies[precision]; ok && c.State == CopyReady {
+		return c.Files
 	}
 	return m.Files
 }

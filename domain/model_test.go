@@ -10,47 +10,60 @@ func TestModel(t *testing.T) {
 	type D = decision[domain.Model]
 	f := events[domain.Model]
 	made := domain.ModelCreated{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}}
-	files := func(folder string) domain.Files {
-		return domain.Files{Folder: folder, Sizes: map[string]int64{"config.json": 10}}
+	files := func(prefix string) domain.Files {
+		return domain.Files{Prefix: prefix, Sizes: map[string]int64{"config.json": 10}}
 	}
 	first := domain.ModelUploaded{Upload: 1, Files: files("models/acme/m/1/")}
 	second := domain.ModelUploaded{Upload: 2, Files: files("models/acme/m/2/")}
-	accepted := domain.ModelAccepted{Upload: 1, ModelFacts: domain.ModelFacts{ModelType: "llama"}, Note: "it is slow"}
-	accept := domain.AcceptModel{Upload: 1, ModelFacts: accepted.ModelFacts, Note: "it is slow"}
-	rejected := domain.ModelRejected{Upload: 1, Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "config.json: not JSON"},
+	accepted := domain.ModelAccepted{Upload: 1, ModelMetadata: domain.ModelMetadata{ModelType: "llama"},
+		Note: "it is slow"}
+	accept := domain.AcceptModel{Upload: 1, ModelMetadata: accepted.ModelMetadata, Note: "it is slow"}
+	rejected := domain.ModelRejected{Upload: 1,
+		Status:     domain.Status{Code: "INVALID_ARGUMENT", Message: "config.json: not JSON"},
 		Violations: []domain.Violation{{Field: "config.json", Description: "not JSON"}}}
 	adapter := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/acme/models/base"}
-	registered := domain.ModelRegistered{ModelSpec: adapter, Files: files("models/acme/m/1/"), SourceJob: "accounts/acme/supervisedFineTuningJobs/j"}
+	registered := domain.ModelRegistered{ModelSpec: adapter, Files: files("models/acme/m/1/"),
+		SourceJob: "accounts/acme/supervisedFineTuningJobs/j"}
 	public := domain.ModelSpec{Kind: domain.BaseModel, Public: true}
 	decide(t, domain.Models, []D{
 		{name: "create", when: domain.CreateModel(made), then: made},
 		{name: "create twice", given: f(made), when: domain.CreateModel(made), fault: "ALREADY_EXISTS"},
-		{name: "create without a kind", when: domain.CreateModel{}, fault: "INVALID_FIELDS", says: "kind: must be one of HF_BASE_MODEL, HF_PEFT_ADDON, SPEECH_MODEL"},
-		{name: "create an addon without its base", when: domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon}}, fault: "INVALID_FIELDS", says: "baseModel: is required for an addon"},
+		{name: "create without a kind", when: domain.CreateModel{}, fault: "INVALID_FIELDS",
+			says: "kind: must be one of HF_BASE_MODEL, HF_PEFT_ADDON, SPEECH_MODEL"},
+		{name: "create an addon without its base",
+			when: domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon}}, fault: "INVALID_FIELDS",
+			says: "baseModel: is required for an addon"},
 		{name: "upload", given: f(made), when: domain.UploadModel(first), then: first},
 		{name: "upload twice", given: f(made, first), when: domain.UploadModel(first)},
-		{name: "upload while one is judged", given: f(made, first), when: domain.UploadModel(second), fault: "UPLOAD_PENDING", says: "wait for its verdict"},
+		{name: "upload while one is judged", given: f(made, first), when: domain.UploadModel(second), fault: "UPLOAD_PENDING",
+			says: "wait for the result"},
 		{name: "upload after a rejection", given: f(made, first, rejected), when: domain.UploadModel(second), then: second},
 		{name: "upload out of turn", given: f(made), when: domain.UploadModel(second), fault: "UPLOAD_SUPERSEDED"},
 		{name: "upload no files", given: f(made), when: domain.UploadModel{Upload: 1}, fault: "NOTHING_UPLOADED"},
-		{name: "upload what is ready", given: f(made, first, accepted), when: domain.UploadModel(second), fault: "MODEL_READY", says: "create another"},
+		{name: "upload what is ready", given: f(made, first, accepted), when: domain.UploadModel(second),
+			fault: "MODEL_READY", says: "create another"},
 		{name: "upload to nothing", when: domain.UploadModel(first), fault: "NOT_FOUND"},
 		{name: "accept", given: f(made, first), when: accept, then: accepted},
 		{name: "accept twice", given: f(made, first, accepted), when: accept},
 		{name: "accept what was never uploaded", given: f(made), when: domain.AcceptModel{}, fault: "NOTHING_UPLOADED"},
-		{name: "accept what was replaced", given: f(made, first, rejected, second), when: domain.AcceptModel{Upload: 3}, fault: "UPLOAD_SUPERSEDED"},
+		{name: "accept what was replaced", given: f(made, first, rejected, second), when: domain.AcceptModel{Upload: 3},
+			fault: "UPLOAD_SUPERSEDED"},
 		{name: "accept nothing", when: accept, fault: "NOT_FOUND"},
 		{name: "reject", given: f(made, first), when: domain.RejectModel(rejected), then: rejected},
 		{name: "reject twice", given: f(made, first, rejected), when: domain.RejectModel(rejected)},
 		{name: "accept what was rejected", given: f(made, first, rejected), when: accept, fault: "UPLOAD_JUDGED"},
-		{name: "reject what is ready", given: f(made, first, accepted), when: domain.RejectModel(rejected), fault: "UPLOAD_JUDGED"},
+		{name: "reject what is ready", given: f(made, first, accepted), when: domain.RejectModel(rejected),
+			fault: "UPLOAD_JUDGED"},
 		{name: "register", when: domain.RegisterModel(registered), then: registered},
 		{name: "register twice", given: f(registered), when: domain.RegisterModel(registered)},
 		{name: "register over another", given: f(made), when: domain.RegisterModel(registered), fault: "ALREADY_EXISTS"},
-		{name: "update", given: f(made), when: domain.UpdateModel{ModelSpec: public}, then: domain.ModelUpdated{ModelSpec: public}},
+		{name: "update", given: f(made), when: domain.UpdateModel{ModelSpec: public},
+			then: domain.ModelUpdated{ModelSpec: public}},
 		{name: "update to the same", given: f(made), when: domain.UpdateModel{ModelSpec: made.ModelSpec}},
-		{name: "update the kind", given: f(made), when: domain.UpdateModel{ModelSpec: adapter}, fault: "INVALID_FIELDS", says: "kind: cannot change; baseModel: cannot change"},
-		{name: "delete what nobody reserved", given: f(made), when: domain.DeleteModel{}, fault: domain.ReasonNotRequested, says: "try again"},
+		{name: "update the kind", given: f(made), when: domain.UpdateModel{ModelSpec: adapter}, fault: "INVALID_FIELDS",
+			says: "kind: cannot change: create another model; baseModel: cannot change: create another model"},
+		{name: "delete what nobody reserved", given: f(made), when: domain.DeleteModel{}, fault: domain.ReasonNotRequested,
+			says: "try again"},
 		{name: "delete", given: reserved(domain.Models, f(made)), when: domain.DeleteModel{}, then: domain.ModelDeleted{}},
 		{name: "delete nothing", when: domain.DeleteModel{}, fault: "NOT_FOUND"},
 	})
@@ -59,8 +72,9 @@ func TestModel(t *testing.T) {
 func TestModelCopies(t *testing.T) {
 	type D = decision[domain.Model]
 	f := events[domain.Model]
-	files := domain.Files{Folder: "prepared/acme/m/BF16/", Sizes: map[string]int64{"config.json": 10}}
-	made := domain.ModelRegistered{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, ModelFacts: domain.ModelFacts{Precision: "FP32"}}
+	files := domain.Files{Prefix: "prepared/acme/m/BF16/", Sizes: map[string]int64{"config.json": 10}}
+	made := domain.ModelRegistered{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+		ModelMetadata: domain.ModelMetadata{Precision: "FP32"}}
 	preparing := domain.ModelPreparing{Precision: "BF16", Attempt: 1, Time: noon}
 	prepared := domain.ModelPrepared{Precision: "BF16", Attempt: 1, Files: files, Time: noon}
 	failed := domain.ModelPreparationFailed{Precision: "BF16", Attempt: 1, Status: someStatus, Time: noon}
@@ -72,16 +86,22 @@ func TestModelCopies(t *testing.T) {
 		{name: "prepare", given: f(made), when: prepare, then: preparing},
 		{name: "prepare twice", given: f(made, preparing), when: prepare},
 		{name: "prepare what is prepared", given: f(made, preparing, prepared), when: prepare},
-		{name: "prepare what it is", given: f(domain.ModelRegistered{ModelFacts: domain.ModelFacts{Precision: "BF16"}}), when: prepare},
+		{name: "prepare what it is", given: f(domain.ModelRegistered{ModelMetadata: domain.ModelMetadata{Precision: "BF16"}}),
+			when: prepare},
 		{name: "prepare after a failure", given: f(made, preparing, failed), when: prepare, then: again},
-		{name: "prepare a second precision", given: f(made, preparing), when: domain.PrepareModel{Precision: "FP16"}, then: domain.ModelPreparing{Precision: "FP16", Attempt: 1, Time: noon}},
-		{name: "prepare before the weights are there", given: f(domain.ModelCreated{}), when: prepare, fault: "MODEL_NOT_READY"},
-		{name: "prepare what no engine has", given: f(made), when: domain.PrepareModel{Precision: "NF4"}, fault: "NOT_OFFERED", says: "one of BF16, FP16"},
-		{name: "prepare in no precision", given: f(made), when: domain.PrepareModel{}, fault: "INVALID_FIELDS", says: "precision: must be one of BF16, FP16"},
+		{name: "prepare a second precision", given: f(made, preparing), when: domain.PrepareModel{Precision: "FP16"},
+			then: domain.ModelPreparing{Precision: "FP16", Attempt: 1, Time: noon}},
+		{name: "prepare before the weights are there", given: f(domain.ModelCreated{}), when: prepare,
+			fault: "MODEL_NOT_READY"},
+		{name: "prepare what no engine has", given: f(made), when: domain.PrepareModel{Precision: "NF4"},
+			fault: "NOT_OFFERED", says: "one of BF16, FP16"},
+		{name: "prepare in no precision", given: f(made), when: domain.PrepareModel{}, fault: "INVALID_FIELDS",
+			says: "precision: must be one of BF16, FP16"},
 		{name: "prepare nothing", when: prepare, fault: "NOT_FOUND"},
 		{name: "finish", given: f(made, preparing), when: finish, then: prepared},
 		{name: "finish twice", given: f(made, preparing, prepared), when: finish},
-		{name: "finish what another wrote", given: f(made, preparing, prepared), when: domain.FinishCopy{Precision: "BF16", Attempt: 1}, fault: "COPY_SETTLED"},
+		{name: "finish what another wrote", given: f(made, preparing, prepared),
+			when: domain.FinishCopy{Precision: "BF16", Attempt: 1}, fault: "COPY_SETTLED"},
 		{name: "finish an old attempt", given: f(made, preparing, failed, again), when: finish, fault: "COPY_SUPERSEDED"},
 		{name: "finish what nobody asked for", given: f(made), when: finish, fault: "COPY_SUPERSEDED"},
 		{name: "finish after the model is gone", when: finish, fault: "NOT_FOUND"},

@@ -8,10 +8,10 @@ import (
 // A Name is a resource name: accounts/acme, or accounts/acme/deployments/d1.
 type Name string
 
-// System is the account that owns nodes and the operator's own keys.
+// System is the account that owns the nodes and the operator's API keys.
 const System = "system"
 
-// NewName names a resource of a collection. An account is its own parent.
+// NewName returns the name of a resource in a collection. The name of an account is accounts/ID.
 func NewName(account, collection, id string) Name {
 	if collection == "accounts" {
 		return Name("accounts/" + id)
@@ -19,10 +19,10 @@ func NewName(account, collection, id string) Name {
 	return Name("accounts/" + account + "/" + collection + "/" + id)
 }
 
-// Account is the account that owns the resource.
+// Account returns the ID of the account that owns the resource.
 func (n Name) Account() string { return n.part(1) }
 
-// Collection is the resource's collection.
+// Collection returns the resource's collection.
 func (n Name) Collection() string {
 	if c := n.part(2); c != "" {
 		return c
@@ -30,7 +30,7 @@ func (n Name) Collection() string {
 	return "accounts"
 }
 
-// ID is the last part of the name.
+// ID returns the last part of the name.
 func (n Name) ID() string { return string(n[strings.LastIndexByte(string(n), '/')+1:]) }
 
 func (n Name) part(i int) string {
@@ -46,12 +46,12 @@ func (n Name) part(i int) string {
 	return head
 }
 
-// Subject is where the log keeps the resource's history: always four tokens.
+// Subject returns the subject of the resource's events in the log: always four tokens.
 func (n Name) Subject() string {
 	return "events." + n.Account() + "." + n.Collection() + "." + n.ID()
 }
 
-// NameOf is the resource whose history a subject holds; "" when it is none.
+// NameOf returns the resource name that has the given Subject; "" when no name has it.
 func NameOf(subject string) Name {
 	parts := strings.Split(subject, ".")
 	if len(parts) != 4 || parts[0] != "events" {
@@ -62,13 +62,14 @@ func NameOf(subject string) Name {
 
 var idPattern = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// IDRule is what ValidID demands, in words.
+// IDRule describes what ValidID requires.
 const IDRule = "must be 1 to 63 characters of a-z, 0-9 and -, begin with a letter and not end with a hyphen"
 
 // ValidID reports whether id may be the last part of a name.
 func ValidID(id string) bool { return idPattern.MatchString(id) }
 
-// ParseName reads a name of the given collection; its account and id are checked.
+// ParseName returns s as a resource name, and whether s is a name in the collection with a valid
+// account and ID.
 func ParseName(s, collection string) (Name, bool) {
 	parts := strings.Split(s, "/")
 	if collection == "accounts" {

@@ -3,40 +3,42 @@ package domain
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
 )
 
-// A Need is what a piece of work needs of the fleet: the same resources on each
-// of Count different nodes.
+// A Need holds what a replica or an attempt of a job requires of the fleet: the same resources on
+// each of Count nodes.
 type Need struct {
-	Count  int
-	Pool   string // PoolTraining or PoolInference
-	Engine string // what the node must be able to do: train, complete, transcribe or score
-	Takes  Resources
+	Count     int
+	Pool      string // PoolTraining or PoolInference
+	Engine    string // required capability of the node: see NodeSpec.Engines
+	Resources Resources
+	Regions   []string // regions of the nodes; nil for every region, and nodes without one
 }
 
-// Need is what one replica of the model needs of the fleet.
+// Need returns what one replica that serves the model requires of the fleet.
 func (s DeploymentSpec) Need(model Hosted) Need {
 	engine := "complete"
 	if s.SpeechFormat != "" {
-		engine = SpeechAbility(s.SpeechFormat)
+		engine = SpeechEngine(s.SpeechFormat)
 	}
-	return Need{Count: 1, Pool: PoolInference, Engine: engine, Takes: s.Takes(model)}
+	return Need{Count: 1, Pool: PoolInference, Engine: engine, Resources: s.ReplicaResources(model),
+		Regions: s.Placement.Allowed()}
 }
 
-// String is the need in words, for messages.
+// String formats the need for messages: "100m CPU, 128 MiB on a node of pool training that can
+// train".
 func (n Need) String() string {
 	nodes := "a node"
 	if n.Count > 1 {
 		nodes = fmt.Sprintf("each of %d nodes", n.Count)
 	}
-	return fmt.Sprintf("%s on %s of pool %s that can %s", n.Takes, nodes, n.Pool, n.Engine)
+	return fmt.Sprintf("%s on %s of pool %s%s that can %s", n.Resources, nodes, n.Pool, n.where(), n.Engine)
 }
 
-// String lists resources in words: "100m CPU, 128 MiB".
+// String formats the resources for messages: "100m CPU, 128 MiB".
 func (r Resources) String() string {
 	parts := []string{fmt.Sprintf("%dm CPU", r.CPUMilli), fmt.Sprintf("%d MiB", r.MemoryMiB)}
 	for _, t := range slices.Sorted(maps.Keys(r.Accelerators)) {
@@ -45,100 +47,131 @@ func (r Resources) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// A Feasibility reports how a fleet can serve a need.
+// A Feasibility holds how many nodes of a fleet can serve a need, now or when they are empty.
 type Feasibility struct {
-	Need  Need
-	Nodes int      // in all
-	Could int      // that could hold it, if they were empty and READY
-	Lost  int      // of those that could: they miss heartbeats
-	Room  int      // that have capacity for it now
-	Lacks []string // what the first of the others lack, for users
+	Need      Need
+	Nodes     int      // registered nodes
+	Capable   int      // nodes that could serve the need if they were empty and READY
+	Lost      int      // capable nodes that are not READY
+	Available int      // nodes that have capacity for the need now
+	Reasons   []string // why nodes have no capacity for the need, one reason per node; at most maxReasons
 }
 
-const maxLacks = 5 // nodes that a message names
+const maxReasons = 5
 
-// FeasibilityOf looks at every node of a fleet.
-func FeasibilityOf(need Need, nodes iter.Seq2[Name, Node]) Feasibility {
-	p := Feasibility{Need: need}
-	for name, node := range nodes {
+// FeasibilityOf returns the Feasibility of a need on the nodes of a fleet.
+func FeasibilityOf(need Need, fleet Fleet) Feasibility {
+	f := Feasibility{Need: need}
+	for name, node := range fleet.Nodes {
 		if !node.Registered() {
-			continue // not known yet, or never to come back
+			continue // not registered yet, or revoked
 		}
-		p.Nodes++
-		never, now := need.lacks(node, Resources{}), ""
+		f.Nodes++
+		if !need.Allows(node.RegionIn(fleet.Located)) {
+			if len(f.Reasons) < maxReasons {
+				f.Reasons = append(f.Reasons, name.ID()+" is in "+cmp.Or(node.Region, "no region"))
+			}
+			continue
+		}
+		never, now := need.shortage(node, Resources{}), ""
 		if never == "" {
-			p.Could++
-			now = need.lacks(node, node.Used())
+			f.Capable++
+			now = need.shortage(node, node.Used())
 			switch {
 			case node.State != NodeReady:
-				p.Lost++
+				f.Lost++
 				now = "is " + node.State
 			case len(node.Engines) == 0:
-				now = "is leaving"
+				now = "is shutting down"
 			}
 		}
-		switch lack := cmp.Or(never, now); {
-		case lack == "":
-			p.Room++
-		case len(p.Lacks) < maxLacks:
-			p.Lacks = append(p.Lacks, name.ID()+" "+lack)
+		switch shortage := cmp.Or(never, now); {
+		case shortage == "":
+			f.Available++
+		case len(f.Reasons) < maxReasons:
+			f.Reasons = append(f.Reasons, name.ID()+" "+shortage)
 		}
 	}
-	return p
+	return f
 }
 
-// Infeasible reports whether the fleet can never hold the need, as it is. Of one
-// without nodes nothing is known: they may be about to come.
-func (p Feasibility) Infeasible() bool { return p.Nodes > 0 && p.Could < p.Need.Count }
+// Infeasible reports whether the registered nodes can never serve the need. Infeasible returns
+// false when no node is registered, because nodes may still register.
+func (f Feasibility) Infeasible() bool { return f.Nodes > 0 && f.Capable < f.Need.Count }
 
-// AllLost reports whether nobody can hold the need before a lost node is back.
-func (p Feasibility) AllLost() bool { return p.Lost > 0 && p.Could-p.Lost < p.Need.Count }
+// AllLost reports whether capable nodes are lost, and the other capable nodes are too few for the
+// need.
+func (f Feasibility) AllLost() bool { return f.Lost > 0 && f.Capable-f.Lost < f.Need.Count }
 
 // Fits reports whether the fleet has capacity for the need now.
-func (p Feasibility) Fits() bool { return p.Room >= p.Need.Count }
+func (f Feasibility) Fits() bool { return f.Available >= f.Need.Count }
 
-// String says what the need is, what nodes lack of it, and what would help.
-func (p Feasibility) String() string {
-	lacks := strings.Join(p.Lacks, ", ")
-	if more := p.Nodes - p.Room - len(p.Lacks); more > 0 {
-		lacks += fmt.Sprintf(", and so on for %d more", more)
+// String describes the need, why nodes cannot serve it, and what to do.
+func (f Feasibility) String() string {
+	reasons := strings.Join(f.Reasons, ", ")
+	if more := f.Nodes - f.Available - len(f.Reasons); more > 0 {
+		reasons += fmt.Sprintf(", and %d more", more)
 	}
 	switch {
-	case p.Nodes == 0:
-		return fmt.Sprintf("it needs %s, and there is no node: start an agent", p.Need)
-	case p.Fits():
-		return fmt.Sprintf("it needs %s, and of %d nodes %d have room now, which others may have been given first", p.Need, p.Nodes, p.Room)
-	case p.AllLost() && !p.Infeasible():
-		return fmt.Sprintf("it needs %s, and of the %d nodes that could hold it %d are lost (%s): start their agents again, or another", p.Need, p.Could, p.Lost, lacks)
-	case !p.Infeasible():
-		return fmt.Sprintf("it needs %s, and of %d nodes %d could hold it, but %d have room now (%s): wait, scale down or cancel other work, or start another agent",
-			p.Need, p.Nodes, p.Could, p.Room, lacks)
+	case f.Nodes == 0:
+		return fmt.Sprintf("it needs %s, but no node is registered: start an agent", f.Need)
+	case f.Fits():
+		return fmt.Sprintf("it needs %s, and %d of %d nodes have capacity now, which may be allocated to others first",
+			f.Need, f.Available, f.Nodes)
+	case f.AllLost() && !f.Infeasible():
+		return fmt.Sprintf("it needs %s, but %d of the %d nodes that could hold it are lost (%s): restart their agents, "+
+			"or start another agent", f.Need, f.Lost, f.Capable, reasons)
+	case !f.Infeasible():
+		return fmt.Sprintf("it needs %s; %d of %d nodes could hold it, but only %d have capacity now (%s): wait, scale "+
+			"down or cancel other work, or start another agent", f.Need, f.Capable, f.Nodes, f.Available, reasons)
 	}
 	help := "start an agent that can"
-	if len(p.Need.Takes.Accelerators) > 0 {
-		help = "start an agent on a machine that has them, or choose an acceleratorType that is there"
+	if f.Need.Count > 1 {
+		help = fmt.Sprintf("start agents that can on %d more nodes, or request fewer nodes", f.Need.Count-f.Capable)
 	}
-	return fmt.Sprintf("it needs %s, and of %d nodes %d could hold it (%s): %s", p.Need, p.Nodes, p.Could, lacks, help)
+	if len(f.Need.Regions) > 0 {
+		help = "start an agent with --region in one of its regions, or name a region of the fleet"
+	}
+	if len(f.Need.Resources.Accelerators) > 0 {
+		help = "start an agent on a machine that has them"
+		if f.Need.Pool == PoolInference { // the user of a job does not choose its hardware
+			help += ", or choose an acceleratorType of the fleet"
+		}
+	}
+	if reasons != "" {
+		reasons = " (" + reasons + ")"
+	}
+	return fmt.Sprintf("it needs %s, but only %d of %d nodes could hold it%s: %s", f.Need, f.Capable, f.Nodes, reasons,
+		help)
 }
 
-// lacks says what a node does not have for the need, when so much of it is
-// given away; "" when it has all. An agent that leaves takes its engines back,
-// and may come again with them.
-func (n Need) lacks(node Node, used Resources) string {
+// incapable returns why a node of any capacity cannot serve the need; "" when it can. A node without
+// engines counts as having the engine, because an agent withdraws its engines when it shuts down and
+// may register with them again.
+func (n Need) incapable(node Node) string {
 	switch {
 	case !node.Serves(n.Pool):
 		return "is of pool " + node.Pool
 	case len(node.Engines) > 0 && !slices.Contains(node.Engines, n.Engine):
 		return "cannot " + n.Engine
 	}
-	for _, t := range slices.Sorted(maps.Keys(n.Takes.Accelerators)) {
+	return ""
+}
+
+// shortage returns what a node lacks for the need when the used resources are allocated; "" when it
+// lacks nothing.
+func (n Need) shortage(node Node, used Resources) string {
+	if incapable := n.incapable(node); incapable != "" {
+		return incapable
+	}
+	for _, t := range slices.Sorted(maps.Keys(n.Resources.Accelerators)) {
 		has, free := node.Capacity.Accelerators[t], node.Capacity.Accelerators[t]-used.Accelerators[t]
 		switch {
 		case has == 0:
 			return "has no " + t
-		case has < n.Takes.Accelerators[t]:
+		case has < n.Resources.Accelerators[t]:
 			return fmt.Sprintf("has %d x %s", has, t)
-		case free < n.Takes.Accelerators[t]:
+		case free < n.Resources.Accelerators[t]:
 			return fmt.Sprintf("has %d of %d x %s free", max(0, free), has, t)
 		}
 	}
@@ -146,8 +179,8 @@ func (n Need) lacks(node Node, used Resources) string {
 		needs, has, used int64
 		suffix, resource string
 	}{
-		{n.Takes.CPUMilli, node.Capacity.CPUMilli, used.CPUMilli, "m", "CPU"},
-		{n.Takes.MemoryMiB, node.Capacity.MemoryMiB, used.MemoryMiB, "", "MiB"},
+		{n.Resources.CPUMilli, node.Capacity.CPUMilli, used.CPUMilli, "m", "CPU"},
+		{n.Resources.MemoryMiB, node.Capacity.MemoryMiB, used.MemoryMiB, "", "MiB"},
 	} {
 		if one.has-one.used < one.needs {
 			return fmt.Sprintf("has %d%s of %d%s %s free",
@@ -155,27 +188,4 @@ func (n Need) lacks(node Node, used Resources) string {
 		}
 	}
 	return ""
-}
-
-// FleetAccelerator is the type of accelerator that is taken where nobody names
-// one: the default, where some node has it or none is known; otherwise the one
-// that nodes have most of, or none.
-func FleetAccelerator(nodes iter.Seq2[Name, Node]) string {
-	known, most := false, map[string]int{}
-	for _, node := range nodes {
-		known = true
-		for t, n := range node.Capacity.Accelerators {
-			most[t] += n
-		}
-	}
-	if !known || most[DefaultAccelerator] > 0 {
-		return DefaultAccelerator
-	}
-	best := NoAccelerator
-	for _, t := range ShapeAcceleratorTypes {
-		if most[t] > most[best] {
-			best = t
-		}
-	}
-	return best
 }

@@ -1,7 +1,6 @@
 package domain_test
 
 import (
-	"iter"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,22 +8,23 @@ import (
 	"anneal/domain"
 )
 
-// fleet yields nodes as n1, n2 …
-func fleet(nodes ...domain.Node) iter.Seq2[domain.Name, domain.Node] {
-	return func(yield func(domain.Name, domain.Node) bool) {
+// fleet returns the nodes with the names n1, n2 …
+func fleet(nodes ...domain.Node) domain.Fleet {
+	return domain.FleetOf(func(yield func(domain.Name, domain.Node) bool) {
 		for i, node := range nodes {
 			if !yield(domain.NewName("system", domain.Nodes.Collection, "n"+string(rune('1'+i))), node) {
 				return
 			}
 		}
-	}
+	})
 }
 
-// machine is a READY node with some H100, of which others hold used.
+// machine returns a READY node with this many H100 devices, of which used are allocated.
 func machine(has, used int, change ...func(*domain.Node)) domain.Node {
 	n := domain.Node{State: domain.NodeReady, NodeSpec: domain.NodeSpec{Engines: []string{"complete", "train"},
 		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096, Accelerators: map[string]int{"VENDOR_A_H100_80GB": has}}}}
-	n.Allocations = map[string]domain.Allocation{"a": {Takes: domain.Resources{Accelerators: map[string]int{"VENDOR_A_H100_80GB": used}}}}
+	n.Allocations = map[string]domain.Allocation{
+		"a": {Resources: domain.Resources{Accelerators: map[string]int{"VENDOR_A_H100_80GB": used}}}}
 	for _, one := range change {
 		one(&n)
 	}
@@ -36,51 +36,134 @@ func TestProspectsSayWhatIsLacking(t *testing.T) {
 		return domain.DeploymentSpec{AcceleratorType: accelerator, AcceleratorCount: count}.Need(domain.Hosted{})
 	}
 	const h100, l4 = "VENDOR_A_H100_80GB", "VENDOR_A_L4_24GB"
-	lost := func(n *domain.Node) { n.State = domain.NodeGone }
+	anywhere := func(p domain.Placement) domain.Need {
+		return domain.DeploymentSpec{Placement: &p}.Need(domain.Hosted{})
+	}
+	in := func(region string) func(*domain.Node) { return func(n *domain.Node) { n.Region = region } }
+	lost := func(n *domain.Node) { n.State = domain.NodeLostState }
 	for _, c := range []struct {
-		name     string
-		need     domain.Need
-		nodes    []domain.Node
-		hopeless bool
-		says     string
+		name       string
+		need       domain.Need
+		nodes      []domain.Node
+		infeasible bool
+		says       string
 	}{
-		{"no node", replica(h100, 1), nil, false, "it needs 100m CPU, 128 MiB, 1 x VENDOR_A_H100_80GB on a node of pool inference that can complete, and there is no node: start an agent"},
-		{"room", replica(h100, 2), []domain.Node{machine(2, 0)}, false, "1 have room now"},
+		{"no node", replica(h100, 1), nil, false,
+			"it needs 100m CPU, 128 MiB, 1 x VENDOR_A_H100_80GB on a node of pool inference that can complete, but no " +
+				"node is registered: start an agent"},
+		{"capacity", replica(h100, 2), []domain.Node{machine(2, 0)}, false, "1 of 1 nodes have capacity now"},
 		{"none of them", replica(l4, 1), []domain.Node{machine(2, 0), machine(0, 0)}, true,
-			"of 2 nodes 0 could hold it (n1 has no VENDOR_A_L4_24GB, n2 has no VENDOR_A_L4_24GB): start an agent on a machine that has them, or choose an acceleratorType that is there"},
+			"but only 0 of 2 nodes could hold it (n1 has no VENDOR_A_L4_24GB, n2 has no VENDOR_A_L4_24GB): start an age" +
+				"nt on a " +
+				"machine that has them, or choose an acceleratorType of the fleet"},
 		{"too few", replica(h100, 4), []domain.Node{machine(2, 0)}, true, "n1 has 2 x VENDOR_A_H100_80GB)"},
-		{"taken", replica(h100, 2), []domain.Node{machine(2, 1)}, false, "of 1 nodes 1 could hold it, but 0 have room now (n1 has 1 of 2 x VENDOR_A_H100_80GB free): wait, scale down"},
-		{"lost", replica(h100, 2), []domain.Node{machine(2, 0, lost)}, false, "of the 1 nodes that could hold it 1 are lost (n1 is LOST): start their agents again, or another"},
-		{"one lost", replica(h100, 2), []domain.Node{machine(2, 0, lost), machine(2, 1)}, false, "0 have room now (n1 is LOST, n2 has 1 of 2 x VENDOR_A_H100_80GB free): wait"},
-		{"leaving", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = nil })}, false, "0 have room now (n1 is leaving)"},
-		{"another pool", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Pool = domain.PoolTraining })}, true, "n1 is of pool training): start an agent that can"},
-		{"no engine", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = []string{"train"} })}, true, "n1 cannot complete"},
-		{"little memory", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Capacity.MemoryMiB = 64 })}, true, "n1 has 64 of 64 MiB free"},
-		{"a gang", domain.JobSpec{Method: domain.MethodSupervised, Nodes: 2}.Need(), []domain.Node{machine(0, 0), machine(0, 0, func(n *domain.Node) { n.Capacity.CPUMilli = 500 })}, true,
-			"on each of 2 nodes of pool training that can train, and of 2 nodes 1 could hold it (n2 has 500m of 500m CPU free)"},
-		{"many", replica(l4, 1), []domain.Node{{}, {}, {}, {}, {}, {}, {}}, true, "n5 has no VENDOR_A_L4_24GB, and so on for 2 more)"},
+		{"taken", replica(h100, 2), []domain.Node{machine(2, 1)}, false,
+			"1 of 1 nodes could hold it, but only 0 have capacity now (n1 has 1 of 2 x VENDOR_A_H100_80GB free): wait, " +
+				"scale down"},
+		{"lost", replica(h100, 2), []domain.Node{machine(2, 0, lost)}, false,
+			"1 of the 1 nodes that could hold it are lost (n1 is LOST): restart their agents, or start another agent"},
+		{"one lost", replica(h100, 2), []domain.Node{machine(2, 0, lost), machine(2, 1)}, false,
+			"0 have capacity now (n1 is LOST, n2 has 1 of 2 x VENDOR_A_H100_80GB free): wait"},
+		{"leaving", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = nil })}, false,
+			"0 have capacity now (n1 is shutting down)"},
+		{"another pool", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Pool = domain.PoolTraining })},
+			true, "n1 is of pool training): start an agent that can"},
+		{"no engine", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = []string{"train"} })},
+			true, "n1 cannot complete"},
+		{"little memory", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Capacity.MemoryMiB = 64 })},
+			true, "n1 has 64 of 64 MiB free"},
+		{"regions of a fleet without regions", anywhere(domain.Placement{Region: "EU_PARIS_1"}),
+			[]domain.Node{machine(0, 0)}, false,
+			"it needs 100m CPU, 128 MiB on a node of pool inference in EU_PARIS_1 that can " +
+				"complete, and 1 of 1 nodes have capacity now"},
+		{"another region", anywhere(domain.Placement{Region: "EU_PARIS_1"}),
+			[]domain.Node{machine(0, 0, in("EU_LONDON_1")), machine(0, 0)}, true,
+			"(n1 is in EU_LONDON_1, n2 is in no region): " +
+				"start an agent with --region in one of its regions, or name a region of the fleet"},
+		{"one of two regions", anywhere(domain.Placement{Regions: []string{"US_IOWA_1", "EU_PARIS_1"}}),
+			[]domain.Node{machine(0, 0, in("EU_PARIS_1"))}, false, "in US_IOWA_1 or EU_PARIS_1 that can complete, and 1 of 1"},
+		{"a group of regions", anywhere(domain.Placement{MultiRegion: "APAC"}),
+			[]domain.Node{machine(0, 0, in("EU_PARIS_1")), machine(0, 0, in("AP_TOKYO_2"))}, false, "and 1 of 2 nodes"},
+		{"another group of regions", anywhere(domain.Placement{MultiRegion: "US"}),
+			[]domain.Node{machine(0, 0, in("NA_BRITISHCOLUMBIA_1"))}, true, "other regions that can complete, but only 0 of 1"},
+		{"every region", anywhere(domain.Placement{MultiRegion: "GLOBAL"}),
+			[]domain.Node{machine(0, 0, in("EU_PARIS_1"))}, false, "and 1 of 1 nodes"},
+		{"the region of a job", domain.JobSpec{Config: domain.TrainingConfig{Region: "US_UTAH_1"},
+			Method: domain.MethodSupervised}.Need(), []domain.Node{machine(0, 0, in("EU_PARIS_1"))}, true,
+			"in US_UTAH_1 that can train, but only 0 of 1"},
+		{"a turbo job", domain.JobSpec{Method: domain.MethodSupervised, Turbo: true}.Need(),
+			[]domain.Node{machine(0, 0, func(n *domain.Node) { n.Capacity.CPUMilli = 1500 })}, true,
+			"it needs 2000m CPU, 512 MiB on a node of pool training that can train, but only 0 of 1 nodes could hold it"},
+		{"a gang", domain.JobSpec{Method: domain.MethodSupervised, Nodes: 2}.Need(),
+			[]domain.Node{machine(0, 0), machine(0, 0, func(n *domain.Node) { n.Capacity.CPUMilli = 500 })}, true,
+			"on each of 2 nodes of pool training that can train, but only 1 of 2 nodes could hold it (n2 has 500m of 500m " +
+				"CPU free)"},
+		{"a gang on a node with capacity", domain.JobSpec{Method: domain.MethodSupervised, Nodes: 3}.Need(),
+			[]domain.Node{machine(0, 0)}, true, "but only 1 of 1 nodes could hold it: start agents that can on 2 more nodes, " +
+				"or request fewer nodes"},
+		{"many", replica(l4, 1), []domain.Node{{}, {}, {}, {}, {}, {}, {}}, true,
+			"n5 has no VENDOR_A_L4_24GB, and 2 more)"},
 	} {
-		p := domain.FeasibilityOf(c.need, fleet(c.nodes...))
-		require.Equal(t, c.hopeless, p.Infeasible(), c.name)
-		require.Equal(t, c.name == "lost", p.AllLost(), c.name)
-		require.Contains(t, p.String(), c.says, c.name)
+		f := domain.FeasibilityOf(c.need, fleet(c.nodes...))
+		require.Equal(t, c.infeasible, f.Infeasible(), c.name)
+		require.Equal(t, c.name == "lost", f.AllLost(), c.name)
+		require.Contains(t, f.String(), c.says, c.name)
+		require.NotContains(t, f.String(), "()", "%s: no reason is empty", c.name)
 	}
 }
 
+// TestFleetAccelerators checks that work without an accelerator type gets the type of which the nodes
+// that can do the work have the most devices.
 func TestFleetAccelerators(t *testing.T) {
-	with := func(accelerators map[string]int) domain.Node {
-		return domain.Node{NodeSpec: domain.NodeSpec{Capacity: domain.Resources{Accelerators: accelerators}}}
+	serving := domain.DeploymentSpec{}.Need(domain.Hosted{})
+	with := func(accelerators map[string]int, changes ...func(*domain.Node)) domain.Node {
+		node := domain.Node{NodeSpec: domain.NodeSpec{Capacity: domain.Resources{Accelerators: accelerators}}}
+		for _, change := range changes {
+			change(&node)
+		}
+		return node
 	}
+	const h100, l4 = "VENDOR_A_H100_80GB", "VENDOR_A_L4_24GB"
+	training := func(n *domain.Node) { n.Pool = domain.PoolTraining }
+	trains := func(n *domain.Node) { n.Engines = []string{"train"} }
+	joining := func(n *domain.Node) { n.State = domain.NodeJoining }
 	for _, c := range []struct {
+		name  string
 		nodes []domain.Node
 		want  string
 	}{
-		{nil, domain.DefaultAccelerator},
-		{[]domain.Node{with(nil)}, domain.NoAccelerator},
-		{[]domain.Node{with(nil), with(map[string]int{domain.DefaultAccelerator: 1, "VENDOR_A_H100_80GB": 8})}, domain.DefaultAccelerator},
-		{[]domain.Node{with(map[string]int{"VENDOR_A_L4_24GB": 4}), with(map[string]int{"VENDOR_A_H100_80GB": 8})}, "VENDOR_A_H100_80GB"},
-		{[]domain.Node{with(map[string]int{"SOMETHING": 4})}, domain.NoAccelerator},
+		{"no node", nil, domain.DefaultAccelerator},
+		{"no registered node", []domain.Node{with(map[string]int{h100: 8}, joining)}, domain.DefaultAccelerator},
+		{"CPUs", []domain.Node{with(nil)}, domain.NoAccelerator},
+		{"the most devices, not the default type",
+			[]domain.Node{with(nil), with(map[string]int{domain.DefaultAccelerator: 1, h100: 8})}, h100},
+		{"devices of all nodes", []domain.Node{with(map[string]int{h100: 5}), with(map[string]int{l4: 3}),
+			with(map[string]int{l4: 3})}, l4},
+		{"as many", []domain.Node{with(map[string]int{h100: 2, domain.DefaultAccelerator: 2})},
+			domain.DefaultAccelerator},
+		{"another pool", []domain.Node{with(map[string]int{h100: 8}, training), with(map[string]int{l4: 1})}, l4},
+		{"CPUs of this pool", []domain.Node{with(map[string]int{h100: 8}, training), with(nil)}, domain.NoAccelerator},
+		{"another engine", []domain.Node{with(map[string]int{h100: 8}, trains), with(map[string]int{l4: 1})}, l4},
+		{"no node can serve", []domain.Node{with(map[string]int{h100: 8}, training)}, h100},
+		{"an unknown type", []domain.Node{with(map[string]int{"SOMETHING": 4})}, domain.NoAccelerator},
 	} {
-		require.Equal(t, c.want, domain.FleetAccelerator(fleet(c.nodes...)))
+		require.Equal(t, c.want, domain.FleetAccelerator(fleet(c.nodes...), serving), c.name)
+	}
+}
+
+// TestGroupsOfRegions checks that each region, but the one of North America, belongs to one group.
+func TestGroupsOfRegions(t *testing.T) {
+	groups := map[string]int{}
+	for _, group := range domain.MultiRegions {
+		for _, region := range (&domain.Placement{MultiRegion: group}).Allowed() {
+			groups[region]++
+		}
+	}
+	for _, region := range domain.Regions[1:] {
+		want := 1
+		if region == "NA_BRITISHCOLUMBIA_1" {
+			want = 0
+		}
+		require.Equal(t, want, groups[region], region)
 	}
 }

@@ -2,18 +2,19 @@ package domain
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 )
 
-// A node is a machine that works. It owns its allocations, so that it can
-// never be overcommitted: every allocation is checked against the same
-// subject's version.
+// A node is a machine that runs jobs and replicas. Its allocations are part of its state, so that
+// it can never be overcommitted: each change of the allocations is appended to the log only if the
+// node has not changed since the decision.
 //
 //	(none) --RegisterNode--> READY
-//	READY  --RegisterNode--> READY, with what it has now
-//	READY  --LoseNode-->     LOST, all allocations released
+//	READY  --RegisterNode--> READY, with its current capacity
+//	READY, ENROLLED --LoseNode--> LOST, all allocations released
 //	LOST   --RegisterNode--> READY
 //	READY  --PlaceAllocation, ReleaseAllocation--> READY
 //	(none) --EnrollNode-->   ENROLLED --RegisterNode--> READY
@@ -30,29 +31,30 @@ var Nodes = NewKind("nodes", map[string]Event[Node]{
 	"allocation.released.v1": AllocationReleased{},
 })
 
-// Node states and pools. A pool bounds what is placed on the node; "" is both.
+// Node states and pools. A node of a pool accepts only work of that pool. A node whose pool is ""
+// accepts all work.
 const (
-	NodeReady = "READY"
-	NodeGone  = "LOST"
+	NodeReady     = "READY"
+	NodeLostState = "LOST"
 
 	PoolTraining  = "training"
 	PoolInference = "inference"
 )
 
-// MaxNodeAccelerators and MaxNodeEngines bound what an agent says of its node.
+// MaxNodeAccelerators and MaxNodeEngines limit what an agent reports about its node.
 const (
 	MaxNodeAccelerators = 16
 	MaxNodeEngines      = 16
 )
 
-// Resources are what a node has, or what work needs.
+// Resources are the capacity of a node, or a part of it that is requested or allocated.
 type Resources struct {
-	CPUMilli     int64          `json:"cpuMilli"`               // thousandths of a core
+	CPUMilli     int64          `json:"cpuMilli"`               // millicores
 	MemoryMiB    int64          `json:"memoryMib"`              // mebibytes
 	Accelerators map[string]int `json:"accelerators,omitempty"` // type → devices
 }
 
-// Plus is the sum of two.
+// Plus returns r + o.
 func (r Resources) Plus(o Resources) Resources {
 	sum := Resources{r.CPUMilli + o.CPUMilli, r.MemoryMiB + o.MemoryMiB, nil}
 	if len(r.Accelerators)+len(o.Accelerators) > 0 {
@@ -81,33 +83,34 @@ func (r Resources) equal(o Resources) bool {
 	return r.CPUMilli == o.CPUMilli && r.MemoryMiB == o.MemoryMiB && maps.Equal(r.Accelerators, o.Accelerators)
 }
 
-// NodeSpec is what an agent says of its node.
+// NodeSpec is what an agent reports about its node.
 type NodeSpec struct {
 	Pool     string    `json:"pool"`
+	Region   string    `json:"region,omitempty"` // one of Regions; "" without one
 	Capacity Resources `json:"capacity"`
-	Engines  []string  `json:"engines"` // what it can do: train (supervised), train:METHOD, complete, transcribe, score
-	Version  string    `json:"version"` // of the agent
+	Engines  []string  `json:"engines"` // train (supervised), train:METHOD, complete, transcribe:FORMAT, score
+	Version  string    `json:"version"` // version of the agent
 }
 
-// An Allocation is a part of a node given to one attempt of a job or to one
-// replica of a deployment.
+// An Allocation is a part of a node that is allocated to an attempt of a job or to a replica.
 type Allocation struct {
-	ID      string    `json:"id"`                // unique on the node: see AllocationID
-	For     Name      `json:"for"`               // the job or the deployment
-	Attempt int       `json:"attempt,omitempty"` // of the job
-	Replica string    `json:"replica,omitempty"` // of the deployment
-	Takes   Resources `json:"takes"`
-	Since   time.Time `json:"since,omitzero"` // when it was placed; zero in events of earlier versions
+	ID        string    `json:"id"`                // unique on the node: see AllocationID
+	For       Name      `json:"for"`               // the job or the deployment
+	Attempt   int       `json:"attempt,omitempty"` // number of the job's attempt
+	Replica   string    `json:"replica,omitempty"` // ID of the deployment's replica
+	Resources Resources `json:"takes"`
+	Since     time.Time `json:"since,omitzero"` // time of the placement; zero in events of earlier versions
 }
 
 // Node is the state of one node.
 type Node struct {
 	NodeSpec
-	State       string                `json:"state"`
-	Status      Status                `json:"status"`
-	Since       time.Time             `json:"since"`          // when it last registered
-	Seen        time.Time             `json:"seen,omitzero"`  // when its last heartbeat was received before it was lost, as far as that is known
-	Left        bool                  `json:"left,omitempty"` // it was lost because its agent said that it stops
+	State  string    `json:"state"`
+	Status Status    `json:"status"`
+	Since  time.Time `json:"since"` // time of the node's last registration
+	// last heartbeat before the node was lost; zero if unknown
+	Seen        time.Time             `json:"seen,omitzero"`
+	Left        bool                  `json:"left,omitempty"` // the node was lost because its agent shut down
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 	Access      NodeAccess            `json:"access,omitzero"`
 }
@@ -115,29 +118,29 @@ type Node struct {
 // Exists implements State.
 func (n Node) Exists() bool { return n.State != "" }
 
-// Stage implements Staged.
-func (n Node) Stage() string { return n.State }
+// StateName implements StateNamer.
+func (n Node) StateName() string { return n.State }
 
-// Used is the sum of all allocations.
+// Used returns the sum of all allocations.
 func (n Node) Used() Resources {
 	var sum Resources
 	for _, a := range n.Allocations {
-		sum = sum.Plus(a.Takes)
+		sum = sum.Plus(a.Resources)
 	}
 	return sum
 }
 
-// Allocated yields the allocations in the order of their IDs.
+// Allocated returns the allocations ordered by ID.
 func (n Node) Allocated() []Allocation {
 	return slices.SortedFunc(maps.Values(n.Allocations), func(a, b Allocation) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// Room reports whether takes fits next to what is already allocated.
-func (n Node) Room(takes Resources) bool {
-	return n.State == NodeReady && n.Used().Plus(takes).Fits(n.Capacity)
+// HasCapacity reports whether the node is READY and r fits beside its allocations.
+func (n Node) HasCapacity(r Resources) bool {
+	return n.State == NodeReady && n.Used().Plus(r).Fits(n.Capacity)
 }
 
-// Serves reports whether the node's pool takes work of the given pool.
+// Serves reports whether work of a pool may be placed on the node.
 func (n Node) Serves(pool string) bool { return n.Pool == "" || n.Pool == pool }
 
 type NodeRegistered struct {
@@ -152,12 +155,12 @@ func (e NodeRegistered) Evolve(n *Node) {
 
 type NodeLost struct {
 	Reason string    `json:"reason"`
-	Seen   time.Time `json:"seen,omitzero"` // when its last heartbeat was received
+	Seen   time.Time `json:"seen,omitzero"` // last heartbeat received
 	Left   bool      `json:"left,omitempty"`
 }
 
 func (e NodeLost) Evolve(n *Node) {
-	n.State, n.Status, n.Allocations = NodeGone, Status{Unavailable.String(), e.Reason}, nil
+	n.State, n.Status, n.Allocations = NodeLostState, Status{Unavailable.String(), e.Reason}, nil
 	n.Seen, n.Left = e.Seen, e.Left
 }
 
@@ -185,24 +188,27 @@ func (e AllocationReleased) Evolve(n *Node) {
 	delete(n.Allocations, e.ID)
 }
 
-// RegisterNode records a node that reports for work.
+// RegisterNode records that an agent has registered the node, or that its spec has changed.
 type RegisterNode struct {
 	NodeSpec
-	Enrolled bool // only if its agent has enrolled
+	Enrolled bool // true refuses a node whose agent has not enrolled
 }
 
 func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	var v Violations
 	oneOf(&v, "pool", c.Pool, PoolTraining, PoolInference)
+	oneOf(&v, "region", c.Region, Regions[1:]...)
 	v.Require(c.Capacity.CPUMilli > 0, "capacity.cpuMilli", "must be positive")
 	v.Require(c.Capacity.MemoryMiB >= 0, "capacity.memoryMib", "must not be negative")
-	v.Require(len(c.Capacity.Accelerators) <= MaxNodeAccelerators, "capacity.accelerators", "must have at most %d types", MaxNodeAccelerators)
+	v.Require(len(c.Capacity.Accelerators) <= MaxNodeAccelerators, "capacity.accelerators", "must have at most %d types",
+		MaxNodeAccelerators)
 	for _, t := range slices.Sorted(maps.Keys(c.Capacity.Accelerators)) {
 		v.Require(len(t) <= MaxShortName, "capacity.accelerators", "types must have at most %d characters", MaxShortName)
 		v.RequireText("capacity.accelerators", t, false)
-		v.Require(c.Capacity.Accelerators[t] >= 0, "capacity.accelerators."+t[:min(len(t), MaxShortName)], "must not be negative")
+		v.Require(c.Capacity.Accelerators[t] >= 0, "capacity.accelerators."+t[:min(len(t), MaxShortName)],
+			"must not be negative")
 	}
-	v.Require(len(c.Engines) <= MaxNodeEngines, "engines", "must have at most %d", MaxNodeEngines)
+	v.Require(len(c.Engines) <= MaxNodeEngines, "engines", "must have at most %d entries", MaxNodeEngines)
 	for _, engine := range c.Engines {
 		v.Require(len(engine) <= MaxShortName, "engines", "each must have at most %d characters", MaxShortName)
 		v.RequireText("engines", engine, false)
@@ -215,85 +221,93 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	switch {
 	case n.State == NodeRevoked, c.Enrolled && n.Access.PublicKey == "":
 		return nil, &Error{Code: PermissionDenied, Reason: "NODE_NOT_ENROLLED",
-			Message: "the node has not enrolled, or was revoked: start its agent with a token that `anneal node token` makes"}
+			Message: "the node has not enrolled, or was revoked: start its agent with a token from `anneal node token`"}
 	}
-	same := n.Pool == c.Pool && n.Version == c.Version && n.Capacity.equal(c.Capacity) && slices.Equal(n.Engines, c.Engines)
+	same := n.Pool == c.Pool && n.Region == c.Region && n.Version == c.Version && n.Capacity.equal(c.Capacity) &&
+		slices.Equal(n.Engines, c.Engines)
 	if n.State == NodeReady && same {
 		return nil, nil
 	}
 	return NodeRegistered{c.NodeSpec, now}, nil
 }
 
-// LoseNode records that a node has been silent for too long, or has said
-// goodbye: all that it did is placed elsewhere.
+// LoseNode records that a node has missed its heartbeats for too long, or that its agent has shut
+// down. The schedulers place the node's attempts and replicas on other nodes.
 type LoseNode struct {
 	Reason string
-	Seen   time.Time // when its last heartbeat was received; zero is not known
-	Left   bool      // its agent has said goodbye: what it did is queued again, and is no failure
+	Seen   time.Time // last heartbeat received; zero if unknown
+	Left   bool      // the agent shut down: attempts on the node are requeued and do not count as failures
 }
 
 func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	switch n.State {
 	case "":
-		return nil, gone("node")
-	case NodeGone, NodeRevoked:
+		return nil, notFound("node")
+	case NodeLostState, NodeRevoked:
 		return nil, nil
 	}
 	return NodeLost(c), nil
 }
 
-// RemoveNode forgets a node that holds nothing.
+// RemoveNode removes a node without allocations.
 type RemoveNode struct {
-	Lost bool // only if it is LOST, and has not come back meanwhile
+	Lost bool // true refuses a node that is not LOST
 }
 
 func (c RemoveNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	switch {
 	case !n.Exists():
-		return nil, gone("node")
-	case c.Lost && n.State != NodeGone:
-		return nil, precondition("NODE_BACK", "the node is %s again", n.State)
+		return nil, notFound("node")
+	case c.Lost && n.State != NodeLostState:
+		return nil, precondition("NODE_BACK", "the node is not removed, because it is %s and not LOST any more", n.State)
 	case n.State == NodeRevoked:
-		return nil, precondition("NODE_REVOKED", "a revoked node stays in the list, so that the token that it enrolled with stays refused")
+		return nil, precondition("NODE_REVOKED",
+			"a revoked node cannot be removed, because the server refuses the node's join token only while the node exists")
 	case len(n.Allocations) > 0:
-		return nil, precondition("NODE_IN_USE", "the node still has %d allocations: wait, or stop its agent", len(n.Allocations))
+		return nil, precondition("NODE_IN_USE",
+			"the node still has %d allocations: wait until they are released, or stop its agent",
+			len(n.Allocations))
 	}
 	return NodeRemoved{}, nil
 }
 
-// PlaceAllocation gives a part of the node away: a reservation, until the job
-// or deployment that it is for says that the attempt or replica is there.
+// PlaceAllocation reserves a part of the node's capacity. The event that starts the attempt or
+// places the replica commits the reservation.
 type PlaceAllocation struct {
 	Allocation
-	// Registered is the node's Since in the plan: a node that was lost and came
-	// back meanwhile refuses the allocation. Zero is any.
+	// Registered is the node's Since when the allocation was planned. A node that has registered
+	// again after that time refuses the allocation. A zero Registered is not checked.
 	Registered time.Time `json:"-"`
 }
 
 func (c PlaceAllocation) Decide(n Node, now time.Time) (Event[Node], error) {
 	if old, placed := n.Allocations[c.ID]; placed {
-		if old.For != c.For || !old.Takes.equal(c.Takes) {
-			return nil, precondition("ALLOCATION_EXISTS", "the node holds another allocation of that ID: it must be released first")
+		if old.For != c.For || !old.Resources.equal(c.Resources) {
+			return nil, precondition("ALLOCATION_EXISTS",
+				"the node has another allocation with the ID %s: release that allocation first", c.ID)
 		}
 		return nil, nil
 	}
 	switch {
 	case !n.Exists():
-		return nil, gone("node")
+		return nil, notFound("node")
 	case n.State != NodeReady:
 		return nil, precondition("NODE_NOT_READY", "the node is %s, not READY", n.State)
 	case !c.Registered.IsZero() && !c.Registered.Equal(n.Since):
-		return nil, precondition("STALE_PLAN", "the node has registered again since this was planned")
+		return nil, precondition("STALE_PLAN", "the node registered again at %s, after the allocation was planned",
+			n.Since.Format(time.RFC3339))
 	}
-	if !n.Room(c.Takes) {
-		return nil, &Error{Code: ResourceExhausted, Reason: "NODE_FULL", Message: "the node has no room left for the allocation"}
+	if !n.HasCapacity(c.Resources) {
+		return nil, &Error{Code: ResourceExhausted, Reason: "NODE_FULL",
+			Message: fmt.Sprintf("the allocation needs %s, but the node has %s, of which %s are allocated",
+				c.Resources, n.Capacity, n.Used())}
 	}
 	placed := c.Allocation
 	placed.Since = now
 	return AllocationPlaced{placed}, nil
 }
 
-// ReleaseAllocation takes a part of the node back.
+// ReleaseAllocation releases an allocation or a reservation on the node.
 type ReleaseAllocation struct {
 	ID     string
 	Reason string

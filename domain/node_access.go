@@ -2,37 +2,36 @@ package domain
 
 import "time"
 
-// NodeAccess says who may speak for a node. An agent enrols once, with a join
-// token, and leaves the public half of its NKey here; from then on it
-// authenticates by signing with the key, and no token takes the node's name.
+// NodeAccess is the credential of a node's agent. An agent enrolls once, with a join token, and
+// records the public half of its NKey here. From then on it authenticates by signing with the key,
+// and no token can enroll another agent as this node.
 type NodeAccess struct {
-	PublicKey  string    `json:"publicKey,omitempty"` // of the agent's NKey; "" before it has enrolled and after it was revoked
-	JoinToken  string    `json:"joinToken,omitempty"` // ID of the token that it enrolled with
+	// public half of the agent's NKey; "" before the agent enrolls and after it is revoked
+	PublicKey  string    `json:"publicKey,omitempty"`
+	JoinToken  string    `json:"joinToken,omitempty"` // ID of the token that the agent enrolled with
 	EnrollTime time.Time `json:"enrollTime,omitzero"`
 	RevokeTime time.Time `json:"revokeTime,omitzero"`
 }
 
-// Node states that access leads to, beside NodeReady and NodeGone.
+// Node states before registration and after revocation.
 const (
 	NodeJoining = "ENROLLED" // enrolled, and not registered yet
 	NodeRevoked = "REVOKED"
 )
 
-// IDs of what a node may have enrolled with instead of a token of its own.
+// Values of JoinToken for nodes that enrolled without a token of `anneal node token`.
 const (
-	LegacyJoinToken = "legacy" // a token of the form that did not expire
-	LocalJoinToken  = "local"  // none: the worker in the control plane's own process
+	LegacyJoinToken = "legacy" // a token of an earlier version, without expiry
+	LocalJoinToken  = "local"  // no token: the worker in the control plane's process
 )
 
-// publicKeySize is the length of an NKey's public half as text.
+// publicKeySize is the length of the public half of an NKey in its text form.
 const publicKeySize = 56
 
-// Absent reports whether the node has no agent that may work: it is lost, or its
-// access was revoked.
-func (n Node) Absent() bool { return n.State == NodeGone || n.State == NodeRevoked }
+// Absent reports whether no agent can run on the node: it is lost, or its access is revoked.
+func (n Node) Absent() bool { return n.State == NodeLostState || n.State == NodeRevoked }
 
-// Registered reports whether an agent has said what the node has, and may come
-// back to it.
+// Registered reports whether an agent has registered the node, and its access is not revoked.
 func (n Node) Registered() bool { return n.State != NodeJoining && n.State != NodeRevoked }
 
 type NodeEnrolled struct {
@@ -58,16 +57,17 @@ func (e NodeAccessRevoked) Evolve(n *Node) {
 	n.Access.PublicKey, n.Access.RevokeTime = "", e.Time
 }
 
-// EnrollNode records the key of a node's agent. It never replaces a key.
+// EnrollNode records the public key of a node's agent. A recorded key is never replaced.
 type EnrollNode struct {
 	PublicKey string
-	JoinToken string // its ID
+	JoinToken string // ID of the join token
 }
 
 func (c EnrollNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	var v Violations
-	v.Require(len(c.PublicKey) == publicKeySize && c.PublicKey[0] == 'U', "publicKey", "must be the public NKey of a user: U and %d more characters", publicKeySize-1)
-	v.Require(c.JoinToken != "" && len(c.JoinToken) <= MaxShortName, "joinToken", "must be the ID of a token")
+	v.Require(len(c.PublicKey) == publicKeySize && c.PublicKey[0] == 'U', "publicKey",
+		"must be the public NKey of a user: U and %d more characters", publicKeySize-1)
+	v.Require(c.JoinToken != "" && len(c.JoinToken) <= MaxShortName, "joinToken", "must be the ID of a join token")
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -75,22 +75,24 @@ func (c EnrollNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	case n.Access.PublicKey == c.PublicKey:
 		return nil, nil
 	case n.Access.PublicKey != "":
-		return nil, precondition("NODE_ENROLLED", "the node has enrolled with another key: give this agent an ID of its own, "+
-			"or revoke the node first with `anneal node revoke`")
+		return nil, precondition("NODE_ENROLLED",
+			"the node has enrolled with another key: give this agent another --node-id, "+
+				"or revoke the node first with `anneal node revoke`")
 	case n.State == NodeRevoked && (c.JoinToken == LegacyJoinToken || c.JoinToken == n.Access.JoinToken):
-		return nil, precondition("JOIN_TOKEN_REVOKED", "the node was revoked, and the token with it: make another with `anneal node token`")
+		return nil, precondition("JOIN_TOKEN_REVOKED",
+			"the node and its token were revoked: create another token with `anneal node token`")
 	}
 	return NodeEnrolled{c.PublicKey, c.JoinToken, now}, nil
 }
 
-// RevokeNode takes a node's access away: its key and the token that it enrolled
-// with are refused from then on, and all that it did is placed elsewhere.
+// RevokeNode revokes a node's access. The server refuses the node's key and the token that it
+// enrolled with, and the schedulers place its attempts and replicas on other nodes.
 type RevokeNode struct{ Reason string }
 
 func (c RevokeNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	switch {
 	case !n.Exists():
-		return nil, gone("node")
+		return nil, notFound("node")
 	case n.State == NodeRevoked:
 		return nil, nil
 	}

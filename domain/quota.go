@@ -2,29 +2,29 @@ package domain
 
 import "time"
 
-// A quota bounds what an account may have, or ask for, at one time. An account
-// is unlimited in whatever has no quota. Its operator sets and lifts them.
+// A quota limits how much of one resource, such as accelerators or storage, an account may use.
+// Without a quota, the usage is unlimited. The operator sets and removes quotas.
 //
-//	(none) --SetQuota--> set --SetQuota--> set, to another value
+//	(none) --SetQuota--> set --SetQuota--> set, with another value
 //	set    --LiftQuota--> (none)
 var Quotas = NewKind("quotas", map[string]Event[Quota]{
 	"quota.set.v1":    QuotaSet{},
 	"quota.lifted.v1": QuotaLifted{},
 })
 
-// The IDs of the quotas that every account has: nothing else is bounded.
+// The IDs of all quotas.
 const (
-	QuotaAccelerators      = "accelerators"        // that live deployments want and jobs hold
-	QuotaJobs              = "jobs"                // that have not ended, of all kinds
-	QuotaDeployments       = "deployments"         // that are not deleted
-	QuotaRequestsPerMinute = "requests-per-minute" // management and inference together
-	QuotaStorageBytes      = "storage-bytes"       // of the files of datasets, models and evaluators
+	QuotaAccelerators      = "accelerators"        // requested by live deployments, or allocated to jobs
+	QuotaJobs              = "jobs"                // jobs of all kinds that have not ended
+	QuotaDeployments       = "deployments"         // deployments, until their deletion begins
+	QuotaRequestsPerMinute = "requests-per-minute" // requests of the management API and of inference together
+	QuotaStorageBytes      = "storage-bytes"       // bytes of the files of datasets, models and evaluators
 )
 
-// QuotaIDs are the IDs in the order of their names.
+// QuotaIDs lists the IDs in alphabetical order.
 var QuotaIDs = []string{QuotaAccelerators, QuotaDeployments, QuotaJobs, QuotaRequestsPerMinute, QuotaStorageBytes}
 
-// MaxQuota is the largest value that a quota may have: a petabyte of storage.
+// MaxQuota is the maximum value of a quota. For storage it is a petabyte.
 const MaxQuota = 1_000_000_000_000_000
 
 // Quota is the state of one quota.
@@ -45,8 +45,8 @@ type QuotaLifted struct{}
 
 func (QuotaLifted) Evolve(q *Quota) { *q = Quota{} }
 
-// SetQuota bounds what the quota counts. What an account has beyond it stays;
-// it only gets no more.
+// SetQuota sets the maximum. An account that already exceeds the maximum keeps its resources, and
+// cannot create more.
 type SetQuota struct{ MaxValue Count }
 
 func (c SetQuota) Decide(q Quota, _ time.Time) (Event[Quota], error) {
@@ -54,11 +54,12 @@ func (c SetQuota) Decide(q Quota, _ time.Time) (Event[Quota], error) {
 		return nil, nil
 	}
 	var v Violations
-	v.Require(c.MaxValue >= 0 && c.MaxValue <= MaxQuota, "maxValue", "must be from 0 to %d, or null for no limit", MaxQuota)
+	v.Require(c.MaxValue >= 0 && c.MaxValue <= MaxQuota, "maxValue", "must be from 0 to %d, or null for no limit",
+		MaxQuota)
 	return QuotaSet(c), v.Err()
 }
 
-// LiftQuota makes the account unlimited in what the quota counts.
+// LiftQuota removes the quota, so that the use is unlimited.
 type LiftQuota struct{}
 
 func (LiftQuota) Decide(q Quota, _ time.Time) (Event[Quota], error) {
@@ -68,10 +69,10 @@ func (LiftQuota) Decide(q Quota, _ time.Time) (Event[Quota], error) {
 	return QuotaLifted{}, nil
 }
 
-// Metered is a state that counts against quotas.
+// Metered is the state of a resource that counts toward quotas. Usage returns the amounts.
 type Metered interface{ Usage() Usage }
 
-// A Usage is how much there is of what quotas count.
+// A Usage holds the amount that counts toward each quota.
 type Usage struct {
 	Accelerators int64
 	Jobs         int64
@@ -79,17 +80,19 @@ type Usage struct {
 	StorageBytes int64
 }
 
-// Plus is both together.
+// Plus returns u + o.
 func (u Usage) Plus(o Usage) Usage {
-	return Usage{u.Accelerators + o.Accelerators, u.Jobs + o.Jobs, u.Deployments + o.Deployments, u.StorageBytes + o.StorageBytes}
+	return Usage{u.Accelerators + o.Accelerators, u.Jobs + o.Jobs, u.Deployments + o.Deployments,
+		u.StorageBytes + o.StorageBytes}
 }
 
-// Minus is what u has more than o, and negative what it has less.
+// Minus returns u - o; values can be negative.
 func (u Usage) Minus(o Usage) Usage {
-	return Usage{u.Accelerators - o.Accelerators, u.Jobs - o.Jobs, u.Deployments - o.Deployments, u.StorageBytes - o.StorageBytes}
+	return Usage{u.Accelerators - o.Accelerators, u.Jobs - o.Jobs, u.Deployments - o.Deployments,
+		u.StorageBytes - o.StorageBytes}
 }
 
-// Of is how much of it counts against the quota with an ID; 0 for others.
+// Of returns the amount that counts toward a quota; 0 for other IDs.
 func (u Usage) Of(quotaID string) int64 {
 	switch quotaID {
 	case QuotaAccelerators:
@@ -104,10 +107,10 @@ func (u Usage) Of(quotaID string) int64 {
 	return 0
 }
 
-// Usage is the bytes of the dataset's files.
+// Usage counts the bytes of the dataset's files.
 func (d Dataset) Usage() Usage { return Usage{StorageBytes: d.Files.Bytes()} }
 
-// Usage is the bytes of the model's files and of its copies in other precisions.
+// Usage counts the bytes of the model's files and of its copies in other precisions.
 func (m Model) Usage() Usage {
 	u := Usage{StorageBytes: m.Files.Bytes()}
 	for _, c := range m.Copies {
@@ -116,37 +119,38 @@ func (m Model) Usage() Usage {
 	return u
 }
 
-// Usage is the bytes of the evaluator's code and of the builds that it remembers.
+// Usage counts the bytes of the evaluator's code and of its kept builds.
 func (e Evaluator) Usage() Usage {
 	u := Usage{StorageBytes: e.Files.Bytes()}
 	for _, b := range e.Built {
-		if b.Files.Folder != e.Files.Folder { // earlier versions ran the uploaded files themselves
+		if b.Files.Prefix != e.Files.Prefix { // equal for builds of earlier versions
 			u.StorageBytes += b.Files.Bytes()
 		}
 	}
 	return u
 }
 
-// Usage is what the deployment counts for: itself until it is deleted, and the
-// accelerators of the replicas that it wants, at least its minReplicaCount.
+// Usage counts the deployment until its deletion begins. While the deployment is live, Usage also
+// counts the accelerators of its desired replicas, or of minReplicaCount replicas if that is more.
 func (d Deployment) Usage() Usage {
 	switch {
 	case d.Live():
-		return Usage{Deployments: 1, Accelerators: int64(d.AcceleratorCount) * int64(max(d.DesiredReplicas, d.MinReplicaCount))}
+		return Usage{Deployments: 1,
+			Accelerators: int64(d.AcceleratorCount) * int64(max(d.DesiredReplicas, d.MinReplicaCount))}
 	case d.State == DeploymentFailedState:
 		return Usage{Deployments: 1}
 	}
 	return Usage{}
 }
 
-// Usage is what the job counts for: itself until it ends, also while it is
-// paused, and the accelerators that its attempt holds.
+// Usage counts the job until it ends or its deletion begins, and the accelerators allocated to its
+// current attempt. A paused job counts.
 func (l JobLife) Usage() Usage {
-	if !l.Exists() || l.Terminal() || l.Leaving() {
+	if !l.Exists() || l.Terminal() || l.Deleting() {
 		return Usage{}
 	}
 	u := Usage{Jobs: 1}
-	for _, n := range l.Takes.Accelerators {
+	for _, n := range l.Resources.Accelerators {
 		u.Accelerators += int64(n) * int64(len(l.Nodes))
 	}
 	return u

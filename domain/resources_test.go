@@ -15,15 +15,21 @@ func TestAccount(t *testing.T) {
 	suspended := domain.AccountSuspended{SuspendState: "CREDIT_DEPLETED", Reason: "no credit is left"}
 	decide(t, domain.Accounts, []D{
 		{name: "create", when: domain.CreateAccount(made), then: made},
-		{name: "create twice", given: f(made), when: domain.CreateAccount(made), fault: "ALREADY_EXISTS", says: "choose another ID"},
-		{name: "create with an unknown type", when: domain.CreateAccount{AccountSpec: domain.AccountSpec{AccountType: "HUGE"}}, fault: "INVALID_FIELDS", says: "accountType: must be one of"},
-		{name: "update", given: f(made), when: domain.UpdateAccount{AccountSpec: domain.AccountSpec{Email: "b@example.org"}}, then: domain.AccountUpdated{AccountSpec: domain.AccountSpec{Email: "b@example.org"}}},
+		{name: "create twice", given: f(made), when: domain.CreateAccount(made), fault: "ALREADY_EXISTS",
+			says: "choose another ID"},
+		{name: "create with an unknown type",
+			when: domain.CreateAccount{AccountSpec: domain.AccountSpec{AccountType: "HUGE"}}, fault: "INVALID_FIELDS",
+			says: "accountType: must be one of"},
+		{name: "update", given: f(made), when: domain.UpdateAccount{AccountSpec: domain.AccountSpec{Email: "b@example.org"}},
+			then: domain.AccountUpdated{AccountSpec: domain.AccountSpec{Email: "b@example.org"}}},
 		{name: "update to the same", given: f(made), when: domain.UpdateAccount{AccountSpec: made.AccountSpec}},
 		{name: "update nothing", when: domain.UpdateAccount{AccountSpec: made.AccountSpec}, fault: "NOT_FOUND"},
 		{name: "suspend", given: f(made), when: domain.SuspendAccount(suspended), then: suspended},
 		{name: "suspend twice", given: f(made, suspended), when: domain.SuspendAccount(suspended)},
-		{name: "suspend without a reason that is known", given: f(made), when: domain.SuspendAccount{SuspendState: "TIRED"}, fault: "INVALID_FIELDS", says: "suspendState"},
-		{name: "suspend as unsuspended", given: f(made), when: domain.SuspendAccount{SuspendState: domain.Unsuspended}, fault: "INVALID_FIELDS"},
+		{name: "suspend without a reason that is known", given: f(made), when: domain.SuspendAccount{SuspendState: "TIRED"},
+			fault: "INVALID_FIELDS", says: "suspendState"},
+		{name: "suspend as unsuspended", given: f(made), when: domain.SuspendAccount{SuspendState: domain.Unsuspended},
+			fault: "INVALID_FIELDS"},
 		{name: "restore", given: f(made, suspended), when: domain.RestoreAccount{}, then: domain.AccountRestored{}},
 		{name: "restore twice", given: f(made, suspended, domain.AccountRestored{}), when: domain.RestoreAccount{}},
 		{name: "restore nothing", when: domain.RestoreAccount{}, fault: "NOT_FOUND"},
@@ -33,14 +39,21 @@ func TestAccount(t *testing.T) {
 func TestAPIKey(t *testing.T) {
 	type D = decision[domain.APIKey]
 	f := events[domain.APIKey]
-	made := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, ExpireTime: later(time.Hour)}, Hash: []byte{1}, Prefix: "k1"}
+	made := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, ExpireTime: later(time.Hour)},
+		Hash: []byte{1}, Prefix: "k1"}
 	decide(t, domain.APIKeys, []D{
 		{name: "create", when: domain.CreateAPIKey(made), then: made},
 		{name: "create twice", given: f(made), when: domain.CreateAPIKey(made)},
-		{name: "create another", given: f(made), when: domain.CreateAPIKey{APIKeySpec: made.APIKeySpec, Hash: []byte{2}, Prefix: "k1"}, fault: "ALREADY_EXISTS"},
-		{name: "create without a role", when: domain.CreateAPIKey{}, fault: "INVALID_FIELDS", says: "role: must be one of admin"},
-		{name: "create in the past", when: domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, ExpireTime: later(0)}}, fault: "INVALID_FIELDS", says: "expireTime: must lie in the future"},
-		{name: "create with a long name", when: domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, DisplayName: strings.Repeat("é", 256)}}, fault: "INVALID_FIELDS", says: "displayName"},
+		{name: "create another", given: f(made),
+			when: domain.CreateAPIKey{APIKeySpec: made.APIKeySpec, Hash: []byte{2}, Prefix: "k1"}, fault: "ALREADY_EXISTS"},
+		{name: "create without a role", when: domain.CreateAPIKey{}, fault: "INVALID_FIELDS",
+			says: "role: must be one of admin"},
+		{name: "create in the past",
+			when:  domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser, ExpireTime: later(0)}},
+			fault: "INVALID_FIELDS", says: "expireTime: must be in the future"},
+		{name: "create with a long name",
+			when: domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleUser,
+				DisplayName: strings.Repeat("é", 256)}}, fault: "INVALID_FIELDS", says: "displayName"},
 		{name: "delete", given: f(made), when: domain.DeleteAPIKey{}, then: domain.APIKeyDeleted{}},
 		{name: "delete twice", given: f(made, domain.APIKeyDeleted{}), when: domain.DeleteAPIKey{}, fault: "NOT_FOUND"},
 		{name: "create after delete", given: f(made, domain.APIKeyDeleted{}), when: domain.CreateAPIKey(made), then: made},
@@ -56,17 +69,27 @@ func TestSecret(t *testing.T) {
 	decide(t, domain.Secrets, []D{
 		{name: "create", when: domain.CreateSecret(made), then: made},
 		{name: "create twice", given: f(made), when: domain.CreateSecret(made), fault: "ALREADY_EXISTS"},
-		{name: "all that is wrong at once", when: domain.UpdateSecret{KeyName: "1x", Value: &domain.Sealed{KeyID: "k"}}, given: f(made), fault: "INVALID_FIELDS", says: "; value: must not be empty"},
-		{name: "create before the value", when: domain.CreateSecret{KeyName: "TOKEN"}, then: domain.SecretCreated{KeyName: "TOKEN"}},
-		{name: "rename before the value", given: f(domain.SecretCreated{KeyName: "TOKEN"}), when: domain.UpdateSecret{KeyName: "T2"}, then: domain.SecretUpdated{KeyName: "T2"}},
-		{name: "update the value", given: f(made), when: domain.UpdateSecret{KeyName: "TOKEN", Value: &other}, then: domain.SecretUpdated{KeyName: "TOKEN", Value: &other}},
-		{name: "update both", given: f(made), when: domain.UpdateSecret{KeyName: "T2", Value: &other}, then: domain.SecretUpdated{KeyName: "T2", Value: &other}},
-		{name: "update the name alone", given: f(made), when: domain.UpdateSecret{KeyName: "T2"}, then: domain.SecretUpdated{KeyName: "T2"}},
-		{name: "update the name with the old value", given: f(made), when: domain.UpdateSecret{KeyName: "T2", Value: &value}, then: domain.SecretUpdated{KeyName: "T2"}},
+		{name: "all that is wrong at once", when: domain.UpdateSecret{KeyName: "1x", Value: &domain.Sealed{KeyID: "k"}},
+			given: f(made), fault: "INVALID_FIELDS", says: "; value: must not be empty"},
+		{name: "create before the value", when: domain.CreateSecret{KeyName: "TOKEN"},
+			then: domain.SecretCreated{KeyName: "TOKEN"}},
+		{name: "rename before the value", given: f(domain.SecretCreated{KeyName: "TOKEN"}),
+			when: domain.UpdateSecret{KeyName: "T2"}, then: domain.SecretUpdated{KeyName: "T2"}},
+		{name: "update the value", given: f(made), when: domain.UpdateSecret{KeyName: "TOKEN", Value: &other},
+			then: domain.SecretUpdated{KeyName: "TOKEN", Value: &other}},
+		{name: "update both", given: f(made), when: domain.UpdateSecret{KeyName: "T2", Value: &other},
+			then: domain.SecretUpdated{KeyName: "T2", Value: &other}},
+		{name: "update the name alone", given: f(made), when: domain.UpdateSecret{KeyName: "T2"},
+			then: domain.SecretUpdated{KeyName: "T2"}},
+		{name: "update the name with the old value", given: f(made), when: domain.UpdateSecret{KeyName: "T2", Value: &value},
+			then: domain.SecretUpdated{KeyName: "T2"}},
 		{name: "update to the same", given: f(made), when: domain.UpdateSecret{KeyName: "TOKEN", Value: &value}},
-		{name: "update to an empty value", given: f(made), when: domain.UpdateSecret{KeyName: "TOKEN", Value: &domain.Sealed{KeyID: "k"}}, fault: "INVALID_FIELDS", says: "value: must not be empty"},
+		{name: "update to an empty value", given: f(made),
+			when: domain.UpdateSecret{KeyName: "TOKEN", Value: &domain.Sealed{KeyID: "k"}}, fault: "INVALID_FIELDS",
+			says: "value: must not be empty"},
 		{name: "update nothing", when: domain.UpdateSecret{KeyName: "TOKEN"}, fault: "NOT_FOUND"},
-		{name: "delete what nobody reserved", given: f(made), when: domain.DeleteSecret{}, fault: domain.ReasonNotRequested, says: "try again"},
+		{name: "delete what nobody reserved", given: f(made), when: domain.DeleteSecret{}, fault: domain.ReasonNotRequested,
+			says: "try again"},
 		{name: "delete", given: reserved(domain.Secrets, f(made)), when: domain.DeleteSecret{}, then: domain.SecretDeleted{}},
 		{name: "delete nothing", when: domain.DeleteSecret{}, fault: "NOT_FOUND"},
 	})
@@ -76,37 +99,51 @@ func TestDataset(t *testing.T) {
 	type D = decision[domain.Dataset]
 	f := events[domain.Dataset]
 	made := domain.DatasetCreated{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}}
-	files := func(folder string) domain.Files {
-		return domain.Files{Folder: folder, Sizes: map[string]int64{"rows.jsonl": 3}}
+	files := func(prefix string) domain.Files {
+		return domain.Files{Prefix: prefix, Sizes: map[string]int64{"rows.jsonl": 3}}
 	}
 	first := domain.DatasetUploaded{Upload: 1, Files: files("d/1/")}
 	second := domain.DatasetUploaded{Upload: 2, Files: files("d/2/")}
-	accepted := domain.DatasetAccepted{Upload: 1, DatasetFacts: domain.DatasetFacts{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}}
-	rejected := domain.DatasetRejected{Upload: 1, Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "line 2: not JSON"}}
+	accepted := domain.DatasetAccepted{Upload: 1,
+		DatasetStats: domain.DatasetStats{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}}
+	rejected := domain.DatasetRejected{Upload: 1,
+		Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "line 2: not JSON"}}
 	decide(t, domain.Datasets, []D{
 		{name: "create", when: domain.CreateDataset(made), then: made},
 		{name: "create twice", given: f(made), when: domain.CreateDataset(made), fault: "ALREADY_EXISTS"},
-		{name: "create with two origins", when: domain.CreateDataset{DatasetSpec: domain.DatasetSpec{UserUploaded: &struct{}{}, EvalProtocol: &struct{}{}}}, fault: "INVALID_FIELDS", says: "only one of"},
+		{name: "create with two origins",
+			when:  domain.CreateDataset{DatasetSpec: domain.DatasetSpec{UserUploaded: &struct{}{}, EvalProtocol: &struct{}{}}},
+			fault: "INVALID_FIELDS", says: "only one of"},
 		{name: "upload", given: f(made), when: domain.UploadDataset(first), then: first},
 		{name: "upload twice", given: f(made, first), when: domain.UploadDataset(first)},
-		{name: "upload at the same time", given: f(made, first), when: domain.UploadDataset{Upload: 1, Files: files("d/other/")}, fault: "UPLOAD_SUPERSEDED"},
+		{name: "upload at the same time", given: f(made, first),
+			when: domain.UploadDataset{Upload: 1, Files: files("d/other/")}, fault: "UPLOAD_SUPERSEDED"},
 		{name: "upload again", given: f(made, first, rejected), when: domain.UploadDataset(second), then: second},
 		{name: "upload nothing", given: f(made), when: domain.UploadDataset{Upload: 1}, fault: "NOTHING_UPLOADED"},
-		{name: "upload to what is ready", given: f(made, first, accepted), when: domain.UploadDataset(second), fault: "DATASET_READY"},
+		{name: "upload to what is ready", given: f(made, first, accepted), when: domain.UploadDataset(second),
+			fault: "DATASET_READY"},
 		{name: "upload to nothing", when: domain.UploadDataset(first), fault: "NOT_FOUND"},
 		{name: "accept", given: f(made, first), when: domain.AcceptDataset(accepted), then: accepted},
 		{name: "accept twice", given: f(made, first, accepted), when: domain.AcceptDataset(accepted)},
 		{name: "accept before an upload", given: f(made), when: domain.AcceptDataset{}, fault: "NOTHING_UPLOADED"},
-		{name: "accept what was replaced", given: f(made, first, second), when: domain.AcceptDataset(accepted), fault: "UPLOAD_SUPERSEDED"},
-		{name: "accept what was rejected", given: f(made, first, rejected), when: domain.AcceptDataset(accepted), fault: "UPLOAD_JUDGED"},
+		{name: "accept what was replaced", given: f(made, first, second), when: domain.AcceptDataset(accepted),
+			fault: "UPLOAD_SUPERSEDED"},
+		{name: "accept what was rejected", given: f(made, first, rejected), when: domain.AcceptDataset(accepted),
+			fault: "UPLOAD_JUDGED"},
 		{name: "reject", given: f(made, first), when: domain.RejectDataset(rejected), then: rejected},
 		{name: "reject twice", given: f(made, first, rejected), when: domain.RejectDataset(rejected)},
-		{name: "reject what was accepted", given: f(made, first, accepted), when: domain.RejectDataset(rejected), fault: "UPLOAD_JUDGED"},
-		{name: "update", given: f(made), when: domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: "rows"}}, then: domain.DatasetUpdated{DatasetSpec: domain.DatasetSpec{DisplayName: "rows"}}},
+		{name: "reject what was accepted", given: f(made, first, accepted), when: domain.RejectDataset(rejected),
+			fault: "UPLOAD_JUDGED"},
+		{name: "update", given: f(made), when: domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: "rows"}},
+			then: domain.DatasetUpdated{DatasetSpec: domain.DatasetSpec{DisplayName: "rows"}}},
 		{name: "update to the same", given: f(made), when: domain.UpdateDataset{DatasetSpec: made.DatasetSpec}},
-		{name: "update the count of what is ready", given: f(made, first, accepted), when: domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat, ExampleCount: 4}}, fault: "DATASET_READY"},
-		{name: "delete what nobody reserved", given: f(made), when: domain.DeleteDataset{}, fault: domain.ReasonNotRequested, says: "try again"},
-		{name: "delete", given: reserved(domain.Datasets, f(made)), when: domain.DeleteDataset{}, then: domain.DatasetDeleted{}},
+		{name: "update the exampleCount of a READY dataset", given: f(made, first, accepted),
+			when:  domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat, ExampleCount: 4}},
+			fault: "DATASET_READY"},
+		{name: "delete what nobody reserved", given: f(made), when: domain.DeleteDataset{}, fault: domain.ReasonNotRequested,
+			says: "try again"},
+		{name: "delete", given: reserved(domain.Datasets, f(made)), when: domain.DeleteDataset{},
+			then: domain.DatasetDeleted{}},
 		{name: "delete nothing", when: domain.DeleteDataset{}, fault: "NOT_FOUND"},
 	})
 }
@@ -120,32 +157,42 @@ func TestNode(t *testing.T) {
 	register := domain.RegisterNode{NodeSpec: spec}
 	lost := domain.NodeLost{Reason: "silent"}
 	one := domain.Resources{CPUMilli: 1500, MemoryMiB: 512}
-	placed := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "j@1", For: "accounts/a/supervisedFineTuningJobs/j", Attempt: 1, Takes: one, Since: noon}}
-	other := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "k@1", For: "accounts/a/supervisedFineTuningJobs/k", Attempt: 1, Takes: one, Since: noon}}
+	placed := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "j@1",
+		For: "accounts/a/supervisedFineTuningJobs/j", Attempt: 1, Resources: one, Since: noon}}
+	other := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "k@1", For: "accounts/a/supervisedFineTuningJobs/k",
+		Attempt: 1, Resources: one, Since: noon}}
 	clash := placed.Allocation
-	clash.Takes = domain.Resources{CPUMilli: 1}
+	clash.Resources = domain.Resources{CPUMilli: 1}
 	released := domain.AllocationReleased{ID: "j@1", Reason: "attempt 1 is over"}
 	smaller := spec
 	smaller.Capacity = domain.Resources{CPUMilli: 1000}
-	wrong := domain.NodeSpec{Pool: "garden", Capacity: domain.Resources{MemoryMiB: -1, Accelerators: map[string]int{"X": -1}}}
-	enroll, enrolled := domain.EnrollNode{PublicKey: oneKey, JoinToken: "t1"}, domain.NodeEnrolled{PublicKey: oneKey, JoinToken: "t1", Time: noon}
+	wrong := domain.NodeSpec{Pool: "garden",
+		Capacity: domain.Resources{MemoryMiB: -1, Accelerators: map[string]int{"X": -1}}}
+	enroll, enrolled := domain.EnrollNode{PublicKey: oneKey, JoinToken: "t1"},
+		domain.NodeEnrolled{PublicKey: oneKey, JoinToken: "t1", Time: noon}
 	revoked := domain.NodeAccessRevoked{Reason: "stolen", Time: noon}
 	decide(t, domain.Nodes, []D{
 		{name: "register", when: register, then: here},
 		{name: "register twice", given: f(here), when: register},
-		{name: "register with less", given: f(here, placed), when: domain.RegisterNode{NodeSpec: smaller}, then: domain.NodeRegistered{NodeSpec: smaller, Time: noon}},
+		{name: "register with less", given: f(here, placed), when: domain.RegisterNode{NodeSpec: smaller},
+			then: domain.NodeRegistered{NodeSpec: smaller, Time: noon}},
 		{name: "register after loss", given: f(here, lost), when: register, then: here},
 		{name: "register with nonsense", when: domain.RegisterNode{NodeSpec: wrong}, fault: "INVALID_FIELDS",
-			says: "pool: must be one of training, inference; capacity.cpuMilli: must be positive; capacity.memoryMib: must not be negative; capacity.accelerators.X: must not be negative"},
+			says: "pool: must be one of training, inference; capacity.cpuMilli: must be positive; capacity.memoryMib: must " +
+				"not be negative; capacity.accelerators.X: must not be negative"},
 		{name: "lose", given: f(here), when: domain.LoseNode(lost), then: lost},
 		{name: "lose twice", given: f(here, lost), when: domain.LoseNode(lost)},
 		{name: "lose nothing", when: domain.LoseNode(lost), fault: "NOT_FOUND"},
 		{name: "place", given: f(here), when: domain.PlaceAllocation{Allocation: placed.Allocation}, then: placed},
 		{name: "place twice", given: f(here, placed), when: domain.PlaceAllocation{Allocation: placed.Allocation}},
-		{name: "place another under the same ID", given: f(here, placed), when: domain.PlaceAllocation{Allocation: clash}, fault: "ALLOCATION_EXISTS"},
-		{name: "place what does not fit", given: f(here, placed), when: domain.PlaceAllocation{Allocation: other.Allocation}, fault: "NODE_FULL"},
-		{name: "place again after release", given: f(here, placed, released), when: domain.PlaceAllocation{Allocation: other.Allocation}, then: other},
-		{name: "place on a lost node", given: f(here, lost), when: domain.PlaceAllocation{Allocation: placed.Allocation}, fault: "NODE_NOT_READY", says: "LOST"},
+		{name: "place another under the same ID", given: f(here, placed), when: domain.PlaceAllocation{Allocation: clash},
+			fault: "ALLOCATION_EXISTS"},
+		{name: "place what does not fit", given: f(here, placed), when: domain.PlaceAllocation{Allocation: other.Allocation},
+			fault: "NODE_FULL"},
+		{name: "place again after release", given: f(here, placed, released),
+			when: domain.PlaceAllocation{Allocation: other.Allocation}, then: other},
+		{name: "place on a lost node", given: f(here, lost), when: domain.PlaceAllocation{Allocation: placed.Allocation},
+			fault: "NODE_NOT_READY", says: "LOST"},
 		{name: "place on nothing", when: domain.PlaceAllocation{Allocation: placed.Allocation}, fault: "NOT_FOUND"},
 		{name: "a lost node holds nothing", given: f(here, placed, lost), when: domain.ReleaseAllocation(released)},
 		{name: "release", given: f(here, placed), when: domain.ReleaseAllocation(released), then: released},
@@ -153,26 +200,36 @@ func TestNode(t *testing.T) {
 		{name: "remove", given: f(here), when: domain.RemoveNode{}, then: domain.NodeRemoved{}},
 		{name: "remove what works", given: f(here, placed), when: domain.RemoveNode{}, fault: "NODE_IN_USE"},
 		{name: "remove nothing", when: domain.RemoveNode{}, fault: "NOT_FOUND"},
-		{name: "forget", given: f(here, domain.NodeLost{Reason: "silent"}), when: domain.RemoveNode{Lost: true}, then: domain.NodeRemoved{}},
-		{name: "enrol", when: enroll, then: enrolled},
-		{name: "enrol again with the same key", given: f(enrolled, here), when: enroll},
-		{name: "enrol one of an older version", given: f(here), when: enroll, then: enrolled},
-		{name: "take the name of one that has enrolled", given: f(enrolled, here, lost), when: domain.EnrollNode{PublicKey: otherKey, JoinToken: "t2"}, fault: "NODE_ENROLLED"},
-		{name: "enrol with no key", when: domain.EnrollNode{JoinToken: "t1"}, fault: "INVALID_FIELDS"},
-		{name: "register what has enrolled", given: f(enrolled), when: domain.RegisterNode{NodeSpec: spec, Enrolled: true}, then: here},
-		{name: "register what has not enrolled", when: domain.RegisterNode{NodeSpec: spec, Enrolled: true}, fault: "NODE_NOT_ENROLLED"},
-		{name: "place on one that has enrolled only", given: f(enrolled), when: domain.PlaceAllocation{Allocation: placed.Allocation}, fault: "NODE_NOT_READY"},
+		{name: "forget", given: f(here, domain.NodeLost{Reason: "silent"}), when: domain.RemoveNode{Lost: true},
+			then: domain.NodeRemoved{}},
+		{name: "enroll", when: enroll, then: enrolled},
+		{name: "enroll again with the same key", given: f(enrolled, here), when: enroll},
+		{name: "enroll one of an older version", given: f(here), when: enroll, then: enrolled},
+		{name: "take the name of one that has enrolled", given: f(enrolled, here, lost),
+			when: domain.EnrollNode{PublicKey: otherKey, JoinToken: "t2"}, fault: "NODE_ENROLLED"},
+		{name: "enroll with no key", when: domain.EnrollNode{JoinToken: "t1"}, fault: "INVALID_FIELDS"},
+		{name: "register what has enrolled", given: f(enrolled), when: domain.RegisterNode{NodeSpec: spec, Enrolled: true},
+			then: here},
+		{name: "register what has not enrolled", when: domain.RegisterNode{NodeSpec: spec, Enrolled: true},
+			fault: "NODE_NOT_ENROLLED"},
+		{name: "place on one that has enrolled only", given: f(enrolled),
+			when: domain.PlaceAllocation{Allocation: placed.Allocation}, fault: "NODE_NOT_READY"},
 		{name: "revoke", given: f(enrolled, here, placed), when: domain.RevokeNode{Reason: "stolen"}, then: revoked},
 		{name: "revoke twice", given: f(enrolled, here, revoked), when: domain.RevokeNode{Reason: "stolen"}},
 		{name: "revoke nothing", when: domain.RevokeNode{}, fault: "NOT_FOUND"},
-		{name: "a revoked node holds nothing", given: f(enrolled, here, placed, revoked), when: domain.ReleaseAllocation(released)},
+		{name: "a revoked node holds nothing", given: f(enrolled, here, placed, revoked),
+			when: domain.ReleaseAllocation(released)},
 		{name: "register what was revoked", given: f(enrolled, here, revoked), when: register, fault: "NODE_NOT_ENROLLED"},
 		{name: "lose what was revoked", given: f(enrolled, here, revoked), when: domain.LoseNode(lost)},
-		{name: "enrol what was revoked with the same token", given: f(enrolled, here, revoked), when: domain.EnrollNode{PublicKey: otherKey, JoinToken: "t1"}, fault: "JOIN_TOKEN_REVOKED"},
-		{name: "enrol what was revoked with an old token", given: f(here, revoked), when: domain.EnrollNode{PublicKey: otherKey, JoinToken: domain.LegacyJoinToken}, fault: "JOIN_TOKEN_REVOKED"},
-		{name: "enrol what was revoked with another token", given: f(enrolled, here, revoked), when: domain.EnrollNode{PublicKey: oneKey, JoinToken: "t2"},
+		{name: "enroll what was revoked with the same token", given: f(enrolled, here, revoked),
+			when: domain.EnrollNode{PublicKey: otherKey, JoinToken: "t1"}, fault: "JOIN_TOKEN_REVOKED"},
+		{name: "enroll what was revoked with an old token", given: f(here, revoked),
+			when: domain.EnrollNode{PublicKey: otherKey, JoinToken: domain.LegacyJoinToken}, fault: "JOIN_TOKEN_REVOKED"},
+		{name: "enroll what was revoked with another token", given: f(enrolled, here, revoked),
+			when: domain.EnrollNode{PublicKey: oneKey, JoinToken: "t2"},
 			then: domain.NodeEnrolled{PublicKey: oneKey, JoinToken: "t2", Time: noon}},
-		{name: "remove what was revoked", given: f(enrolled, here, revoked), when: domain.RemoveNode{}, fault: "NODE_REVOKED"},
+		{name: "remove what was revoked", given: f(enrolled, here, revoked), when: domain.RemoveNode{},
+			fault: "NODE_REVOKED"},
 		{name: "forget what is back", given: f(here), when: domain.RemoveNode{Lost: true}, fault: "NODE_BACK"},
 	})
 }

@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// A reinforcement trainer job learns from answers that were scored elsewhere.
-// One that is kept alive, or serves, waits IDLE for its next step, and holds no
-// node meanwhile. Its states and most of its events are those of every job: see
-// JobLives.
+// A reinforcement trainer job trains on completions that were scored elsewhere. A job with
+// keepAlive or serviceMode waits IDLE for its next step, without nodes. JobLives describes its
+// states and most of its events.
 //
-//	(none) --CreateTrainerJob--> CREATING … as in JobLives, and of one that waits for steps:
-//	VALIDATING, PENDING       --AwaitStep-->        IDLE, when it has nothing to learn from
+//	(none) --CreateTrainerJob--> CREATING … as in JobLives; for a job that waits for steps, also:
+//	VALIDATING, PENDING       --AwaitStep-->        IDLE, when the job has no step to run
 //	RUNNING, WRITING_RESULTS  --FinishTrainStep-->  IDLE
 //	IDLE                      --ExecuteTrainStep--> PENDING, with the next step
 var TrainerJobs = newJobKind("rlorTrainerJobs", "rlorTrainerJob", map[string]Event[TrainerJob]{
@@ -24,10 +23,10 @@ var TrainerJobs = newJobKind("rlorTrainerJobs", "rlorTrainerJob", map[string]Eve
 	"rlorTrainerJob.awaiting.v1":     TrainerAwaiting{},
 }, func(j *TrainerJob) *JobLife { return &j.JobLife })
 
-// MaxRewards is how many rewards one trainer job may weigh.
+// MaxRewards is the maximum number of rewards of one trainer job.
 const MaxRewards = 64
 
-// TrainerSpec is what the caller sets.
+// TrainerSpec holds the fields that the caller sets.
 type TrainerSpec struct {
 	DisplayName           string             `json:"displayName"`
 	Dataset               string             `json:"dataset,omitempty"`
@@ -38,19 +37,19 @@ type TrainerSpec struct {
 	TrackerConfig         *TrackerConfig     `json:"trackerConfig,omitempty"`
 	ObjectStoreConfig     *ObjectStoreConfig `json:"objectStoreConfig,omitempty"`
 	KeepAlive             bool               `json:"keepAlive,omitempty"`
-	RolloutDeploymentName string             `json:"rolloutDeploymentName,omitempty"` // gets the weights; "" is none
+	RolloutDeploymentName string             `json:"rolloutDeploymentName,omitempty"` // resource name; see HotLoadTargets
 	LossConfig            *LossConfig        `json:"lossConfig,omitempty"`
 	NodeCount             int                `json:"nodeCount,omitempty"`
 	ServiceMode           bool               `json:"serviceMode,omitempty"`
-	HotLoadDeploymentID   string             `json:"hotLoadDeploymentId,omitempty"` // gets the checkpoints
+	HotLoadDeploymentID   string             `json:"hotLoadDeploymentId,omitempty"` // ID; see HotLoadTargets
 }
 
 // TrainerJob is the state of one reinforcement trainer job.
 type TrainerJob struct {
 	TrainerSpec `json:"spec"`
 	JobLife     `json:"life"`
-	Step        TrainStep `json:"step"`     // the newest that was given; number 0 before the first
-	Finished    int       `json:"finished"` // the number of the newest that was done
+	Step        TrainStep `json:"step"`     // newest train step; its number is 0 before the first
+	Finished    int       `json:"finished"` // number of the newest finished train step
 }
 
 // Spec implements Job.
@@ -70,13 +69,14 @@ func (j TrainerJob) Spec() JobSpec {
 
 var sampleShapes = []string{ShapeSamples}
 
-// Uses implements User: what the job reads, and the deployments that get its weights.
-func (j TrainerJob) Uses(self Name) []string {
-	names := j.Spec().uses()
+// References implements Referrer. It returns the resources that the job reads, and the deployments
+// that serve its weights.
+func (j TrainerJob) References(self Name) []string {
+	names := j.Spec().references()
 	for _, target := range j.HotLoadTargets(self.Account()) {
 		names = append(names, string(target))
 	}
-	return j.working(names)
+	return j.activeReferences(names)
 }
 
 type TrainerJobCreated struct {
@@ -92,7 +92,7 @@ func (e TrainerJobCreated) Evolve(j *TrainerJob) {
 	}
 }
 
-// CreateTrainerJob makes a job. ID is the last part of its name.
+// CreateTrainerJob creates a job. ID is the last part of the job's name.
 type CreateTrainerJob struct {
 	TrainerSpec
 	ID        string
@@ -102,7 +102,7 @@ type CreateTrainerJob struct {
 
 func (c CreateTrainerJob) Decide(j TrainerJob, now time.Time) (Event[TrainerJob], error) {
 	if j.Exists() {
-		return nil, exists("a reinforcement trainer job")
+		return nil, alreadyExists("a reinforcement trainer job")
 	}
 	v := c.check()
 	inFuture(&v, "deadline", c.Deadline, now)
@@ -110,7 +110,8 @@ func (c CreateTrainerJob) Decide(j TrainerJob, now time.Time) (Event[TrainerJob]
 		return nil, err
 	}
 	spec := c.TrainerSpec
-	spec.TrainingConfig, spec.LossConfig = spec.TrainingConfig.filled(c.ID), spec.LossConfig.filled(reinforcementLosses)
+	spec.TrainingConfig, spec.LossConfig = spec.TrainingConfig.withDefaults(c.ID),
+		spec.LossConfig.withDefaults(reinforcementLosses)
 	spec.NodeCount = max(spec.NodeCount, 1)
 	return TrainerJobCreated{spec, c.CreatedBy, c.Deadline}, nil
 }
@@ -119,22 +120,29 @@ func (s TrainerSpec) check() Violations {
 	var v Violations
 	waits := s.Waits()
 	checkText(&v, s.DisplayName, "")
-	v.Require(s.Dataset != "" || waits, "dataset", "is required, unless keepAlive or serviceMode is set and steps bring their own")
+	v.Require(s.Dataset != "" || waits, "dataset",
+		"is required, unless keepAlive or serviceMode is set and each step names its dataset")
 	checkData(&v, s.Dataset, s.EvaluationDataset, s.EvalAutoCarveout)
-	v.Require(s.Dataset != "" || !s.EvalAutoCarveout, "evalAutoCarveout", "holds back rows of dataset: name one, or leave it out")
+	v.Require(s.Dataset != "" || !s.EvalAutoCarveout, "evalAutoCarveout",
+		"holds out rows of dataset: set dataset, or leave evalAutoCarveout out")
 	s.TrainingConfig.check(&v, "trainingConfig.")
 	s.TrackerConfig.check(&v)
 	s.LossConfig.check(&v, reinforcementLosses)
 	reference(&v, "rolloutDeploymentName", s.RolloutDeploymentName, "deployments")
-	v.Require(s.HotLoadDeploymentID == "" || waits, "hotLoadDeploymentId", "is valid only with serviceMode or keepAlive: set one of them, or leave it out")
+	v.Require(s.HotLoadDeploymentID == "" || waits, "hotLoadDeploymentId",
+		"requires serviceMode or keepAlive: set serviceMode or keepAlive, or leave this field out")
 	v.Require(s.HotLoadDeploymentID == "" || ValidID(s.HotLoadDeploymentID), "hotLoadDeploymentId", IDRule)
-	v.Require(s.NodeCount >= 0 && s.NodeCount <= MaxJobNodes, "nodeCount", "must be from 0 (the default, 1) to %d", MaxJobNodes)
+	v.Require(s.NodeCount >= 0 && s.NodeCount <= MaxJobNodes, "nodeCount",
+		"must be from 0 to %d; 0 stands for the default, 1",
+		MaxJobNodes)
 	v.Require(len(s.RewardWeights) <= MaxRewards, "rewardWeights", "must have at most %d entries", MaxRewards)
 	seen := map[string]bool{}
 	for i, entry := range s.RewardWeights {
 		reward, _, ok := RewardWeight(entry)
-		v.Require(ok, "rewardWeights["+strconv.Itoa(i)+"]", `must be a reward's name, an equals sign and a number, such as "accuracy=0.8"`)
-		v.Require(!ok || !seen[reward], "rewardWeights["+strconv.Itoa(i)+"]", "weighs a reward that is weighed already: give each once")
+		v.Require(ok, "rewardWeights["+strconv.Itoa(i)+"]",
+			`must be the name of a reward, "=" and a number, such as "accuracy=0.8"`)
+		v.Require(!ok || !seen[reward], "rewardWeights["+strconv.Itoa(i)+"]",
+			"names the reward %q a second time: name each reward once", reward)
 		seen[reward] = true
 	}
 	return v
@@ -142,7 +150,8 @@ func (s TrainerSpec) check() Violations {
 
 var rewardName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_./-]{0,127}$`)
 
-// RewardsOf returns the weights of entries of rewardWeights by the names of the rewards.
+// RewardsOf returns the weights in entries, which are those of rewardWeights, by the name of the
+// reward. It ignores invalid entries.
 func RewardsOf(entries []string) map[string]float64 {
 	rewards := map[string]float64{}
 	for _, entry := range entries {
@@ -153,7 +162,8 @@ func RewardsOf(entries []string) map[string]float64 {
 	return rewards
 }
 
-// RewardWeight reads one entry of rewardWeights.
+// RewardWeight parses one entry of rewardWeights, such as "reward=weight"; ok is false when the
+// entry is invalid.
 func RewardWeight(entry string) (reward string, weight float64, ok bool) {
 	reward, number, found := strings.Cut(entry, "=")
 	weight, err := strconv.ParseFloat(number, 64)

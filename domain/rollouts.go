@@ -2,8 +2,7 @@ package domain
 
 import "encoding/json"
 
-// BlobStoreConfig says with which credentials a job reads and writes a blob
-// store.
+// BlobStoreConfig holds the credentials with which a job accesses a blob store.
 type BlobStoreConfig struct {
 	CredentialsSecret       string `json:"credentialsSecret,omitempty"`
 	ManagedIdentityClientID string `json:"managedIdentityClientId,omitempty"`
@@ -16,13 +15,13 @@ func (c *BlobStoreConfig) check(v *Violations) {
 	}
 	v.Require(c.CredentialsSecret == "" || c.ManagedIdentityClientID == "", "blobStoreConfig.managedIdentityClientId",
 		"give either credentialsSecret or managedIdentityClientId, not both")
-	v.Require(len(c.ManagedIdentityClientID) <= 256, "blobStoreConfig.managedIdentityClientId", "must have at most 256 bytes")
+	v.Require(len(c.ManagedIdentityClientID) <= 256, "blobStoreConfig.managedIdentityClientId",
+		"must have at most 256 bytes")
 	v.Require(len(c.TenantID) <= 256, "blobStoreConfig.tenantId", "must have at most 256 bytes")
 }
 
-// InferenceParameters say how a model answers while it is trained on its own
-// answers: with chance, and several times, since only the difference between
-// answers to one prompt teaches anything.
+// InferenceParameters configure rollouts. A rollout samples several completions per prompt, because
+// training uses the differences between completions of the same prompt.
 type InferenceParameters struct {
 	MaxOutputTokens         int      `json:"maxOutputTokens,omitempty"`
 	Temperature             *float64 `json:"temperature,omitempty"`
@@ -32,7 +31,7 @@ type InferenceParameters struct {
 	ExtraBody               string   `json:"extraBody,omitempty"` // a JSON object
 }
 
-// Defaults and limits of rollouts.
+// Defaults and limits of InferenceParameters.
 const (
 	DefaultTemperature = 0.7
 	DefaultCandidates  = 4
@@ -44,20 +43,24 @@ func (p *InferenceParameters) check(v *Violations) {
 		return
 	}
 	const prefix = "inferenceParameters."
-	v.Require(p.MaxOutputTokens >= 0 && p.MaxOutputTokens <= 1<<20, prefix+"maxOutputTokens", "must be from 0 (the default) to %d", 1<<20)
+	v.Require(p.MaxOutputTokens >= 0 && p.MaxOutputTokens <= 1<<20, prefix+"maxOutputTokens",
+		"must be from 0 to %d; 0 stands for the default", 1<<20)
 	v.Require(p.Temperature == nil || *p.Temperature > 0 && *p.Temperature <= 2, prefix+"temperature",
-		"must be above 0, since equal answers teach nothing, and at most 2; the default is %v", DefaultTemperature)
-	v.Require(p.TopP >= 0 && p.TopP <= 1, prefix+"topP", "must be from 0 (the default, no limit) to 1")
-	v.Require(p.TopK >= 0 && p.TopK <= 100, prefix+"topK", "must be from 0 (the default, no limit) to 100")
-	v.Require(p.ResponseCandidatesCount == 0 || p.ResponseCandidatesCount >= 2 && p.ResponseCandidatesCount <= MaxCandidates,
+		"must be above 0, because identical completions have no training signal, and at most 2; the default is %v",
+		DefaultTemperature)
+	v.Require(p.TopP >= 0 && p.TopP <= 1, prefix+"topP", "must be from 0 to 1; 0, the default, is no limit")
+	v.Require(p.TopK >= 0 && p.TopK <= 100, prefix+"topK", "must be from 0 to 100; 0, the default, is no limit")
+	v.Require(p.ResponseCandidatesCount == 0 || p.ResponseCandidatesCount >= 2 &&
+		p.ResponseCandidatesCount <= MaxCandidates,
 		prefix+"responseCandidatesCount", "must be from 2 to %d; 0 is the default, %d", MaxCandidates, DefaultCandidates)
 	var object map[string]any
-	v.Require(p.ExtraBody == "" || len(p.ExtraBody) <= 64<<10 && json.Unmarshal([]byte(p.ExtraBody), &object) == nil && object != nil,
-		prefix+"extraBody", "must be text that holds a JSON object of at most 64 KiB")
+	v.Require(p.ExtraBody == "" || len(p.ExtraBody) <= 64<<10 && json.Unmarshal([]byte(p.ExtraBody), &object) == nil &&
+		object != nil,
+		prefix+"extraBody", "must be a string with a JSON object of at most 64 KiB")
 }
 
-// filled is the parameters with their defaults.
-func (p *InferenceParameters) filled() *InferenceParameters {
+// withDefaults returns the parameters with their defaults.
+func (p *InferenceParameters) withDefaults() *InferenceParameters {
 	var full InferenceParameters
 	if p != nil {
 		full = *p

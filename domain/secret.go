@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A secret holds a third party's credential. Its value is sealed before it
-// comes here and is never read back by a user.
+// A secret holds a credential for another service. Its value is sealed before it reaches the domain
+// and is never shown to a user.
 //
 //	(none) --CreateSecret--> live --UpdateSecret--> live --DeleteSecret--> (none)
-var Secrets = usable(NewKind("secrets", map[string]Event[Secret]{
+var Secrets = referenceable(NewKind("secrets", map[string]Event[Secret]{
 	"secret.created.v1": SecretCreated{},
 	"secret.updated.v1": SecretUpdated{},
 	"secret.deleted.v1": SecretDeleted{},
@@ -20,15 +20,17 @@ var Secrets = usable(NewKind("secrets", map[string]Event[Secret]{
 // Secret is the state of one secret.
 type Secret struct {
 	Deletion
-	KeyName string `json:"keyName"` // the environment variable that carries it to code
+	KeyName string `json:"keyName"` // environment variable that passes the value to code
 	Value   Sealed `json:"value"`
-	Version int    `json:"version"` // of the value, from 1; 0 before the first. It is part of what scheme 0 binds a value to
+	// number of the current value, from 1; 0 without a value. values with Sealed.Scheme 0 are bound
+	// to this number
+	Version int `json:"version"`
 }
 
 // Exists implements State.
 func (s Secret) Exists() bool { return s.KeyName != "" }
 
-// HasValue reports whether a value was given: a secret may be created before it.
+// HasValue reports whether the secret has a value. A secret can be created without a value.
 func (s Secret) HasValue() bool { return len(s.Value.Ciphertext) > 0 }
 
 type SecretCreated struct {
@@ -45,7 +47,7 @@ func (e SecretCreated) Evolve(s *Secret) {
 
 type SecretUpdated struct {
 	KeyName string  `json:"keyName"`
-	Value   *Sealed `json:"value,omitempty"` // nil when the value stays
+	Value   *Sealed `json:"value,omitempty"` // nil leaves the value unchanged
 }
 
 func (e SecretUpdated) Evolve(s *Secret) {
@@ -55,8 +57,8 @@ func (e SecretUpdated) Evolve(s *Secret) {
 	}
 }
 
-// setValue replaces the value. One of scheme 0 was sealed for the key name and
-// the version that it then had, whatever the key name becomes.
+// setValue replaces the value. A value of scheme 0 is bound to the key name and the version that
+// the secret has after the event.
 func (s *Secret) setValue(value Sealed) {
 	s.Value, s.Version = value, s.Version+1
 	if value.Scheme == 0 {
@@ -75,7 +77,7 @@ func checkKeyName(v *Violations, keyName string) {
 		"must be 1 to 128 letters, digits, _ or - and begin with a letter or _")
 }
 
-// CreateSecret records a sealed value, if there is one yet.
+// CreateSecret creates the secret, with its sealed value if it has one.
 type CreateSecret struct {
 	KeyName string
 	Value   Sealed
@@ -83,7 +85,7 @@ type CreateSecret struct {
 
 func (c CreateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	if s.Exists() {
-		return nil, exists("a secret")
+		return nil, alreadyExists("a secret")
 	}
 	var v Violations
 	checkKeyName(&v, c.KeyName)
@@ -101,10 +103,10 @@ type UpdateSecret struct {
 
 func (c UpdateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	if !s.Exists() {
-		return nil, gone("secret")
+		return nil, notFound("secret")
 	}
-	old := c.Value == nil || s.HasValue() && bytes.Equal(c.Value.Ciphertext, s.Value.Ciphertext)
-	if c.KeyName == s.KeyName && old {
+	sameValue := c.Value == nil || s.HasValue() && bytes.Equal(c.Value.Ciphertext, s.Value.Ciphertext)
+	if c.KeyName == s.KeyName && sameValue {
 		return nil, nil
 	}
 	var v Violations
@@ -113,19 +115,19 @@ func (c UpdateSecret) Decide(s Secret, _ time.Time) (Event[Secret], error) {
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	if old {
+	if sameValue {
 		c.Value = nil
 	}
 	return SecretUpdated(c), nil
 }
 
-// DeleteSecret forgets the secret. Its data key is erased by the reconciler,
-// once the event is durable.
+// DeleteSecret deletes the secret. The reconciler erases the data key of its value once the event
+// is durable.
 type DeleteSecret struct{}
 
 func (DeleteSecret) Decide(s Secret, now time.Time) (Event[Secret], error) {
 	if !s.Exists() {
-		return nil, gone("secret")
+		return nil, notFound("secret")
 	}
 	return SecretDeleted{}, s.mayDelete(now)
 }

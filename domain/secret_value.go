@@ -7,27 +7,26 @@ import (
 
 const redacted = "[redacted]"
 
-// A SecretValue is a text that must not be shown: printed, logged or encoded
-// it is [redacted]. Reveal is the only way to it.
+// A SecretValue is a confidential text: it is printed, logged and encoded as [redacted].
 type SecretValue string
 
-// Reveal is the text itself, for the one place that needs it.
+// Reveal returns the confidential text.
 func (s SecretValue) Reveal() string { return string(s) }
 
-// String is [redacted].
+// String returns [redacted].
 func (SecretValue) String() string { return redacted }
 
-// GoString is [redacted].
+// GoString returns [redacted].
 func (SecretValue) GoString() string { return redacted }
 
 // Format writes [redacted], whatever the verb.
 func (SecretValue) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
 
-// MarshalJSON is "[redacted]".
+// MarshalJSON returns "[redacted]".
 func (SecretValue) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
-// MarshalText is [redacted].
+// MarshalText returns [redacted].
 func (SecretValue) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// LogValue is [redacted].
+// LogValue returns [redacted].
 func (SecretValue) LogValue() slog.Value { return slog.StringValue(redacted) }

@@ -1,11 +1,8 @@
 package domain
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
-// ShapeSpec is what the caller sets of a deployment shape.
+// ShapeSpec holds the fields of a deployment shape that the caller sets.
 type ShapeSpec struct {
 	DisplayName                     string `json:"displayName"`
 	Description                     string `json:"description"`
@@ -25,20 +22,22 @@ type ShapeSpec struct {
 	PresetType                      string `json:"presetType,omitempty"`
 }
 
-// Values of a shape's enumerations that others do not share.
+// Values of a shape's fields that have a special meaning, and defaults.
 const (
-	NoAccelerator      = "ACCELERATOR_TYPE_UNSPECIFIED" // of a shape: replicas run on CPUs alone
+	NoAccelerator      = "ACCELERATOR_TYPE_UNSPECIFIED" // replicas with such a shape run on CPUs
 	DefaultAccelerator = "VENDOR_A_A100_80GB"
-	MultiLora          = "MULTI_LORA" // a preset, and the capability that comes of it
+	MultiLora          = "MULTI_LORA" // a preset type, and the capability that the preset has
 )
 
-// ShapeAcceleratorTypes are the devices that a shape may ask for.
-var ShapeAcceleratorTypes = append(slices.Clone(AcceleratorTypes), "VENDOR_A_B300_288GB", "VENDOR_A_GB200", "VENDOR_A_GB300")
+// ShapeAcceleratorTypes lists the devices that a shape can request.
+var ShapeAcceleratorTypes = append(slices.Clone(AcceleratorTypes), "VENDOR_A_B300_288GB", "VENDOR_A_GB200",
+	"VENDOR_A_GB300")
 
-// PresetTypes say what a shape is good for.
-var PresetTypes = []string{"PRESET_TYPE_UNSPECIFIED", "MINIMAL", "FAST", "THROUGHPUT", "FULL_PRECISION", "AGENTIC_CODING", "CHAT", "SUMMARIZATION", MultiLora}
+// PresetTypes lists the purposes of shapes.
+var PresetTypes = []string{"PRESET_TYPE_UNSPECIFIED", "MINIMAL", "FAST", "THROUGHPUT", "FULL_PRECISION",
+	"AGENTIC_CODING", "CHAT", "SUMMARIZATION", MultiLora}
 
-// Capabilities are what deployments made with the shape can do beyond answering.
+// Capabilities returns the capabilities of deployments with the shape, in addition to completions.
 func (s ShapeSpec) Capabilities() []string {
 	if s.EnableAddons || s.PresetType == MultiLora {
 		return []string{MultiLora}
@@ -49,31 +48,36 @@ func (s ShapeSpec) Capabilities() []string {
 func (s ShapeSpec) check() Violations {
 	var v Violations
 	checkShortName(&v, s.DisplayName)
-	v.Require(len([]rune(s.Description)) < MaxDescription, "description", "must have fewer than %d characters", MaxDescription)
+	v.Require(len([]rune(s.Description)) < MaxDescription, "description", "must have fewer than %d characters",
+		MaxDescription)
 	v.Require(s.BaseModel != "", "baseModel", "is required")
 	reference(&v, "baseModel", s.BaseModel, "models")
 	reference(&v, "draftModel", s.DraftModel, "models")
 	oneOf(&v, "acceleratorType", s.AcceleratorType, ShapeAcceleratorTypes...)
 	oneOf(&v, "precision", s.Precision, Precisions...)
 	oneOf(&v, "presetType", s.PresetType, PresetTypes...)
-	v.Require(s.AcceleratorCount >= 0 && s.AcceleratorCount <= 1024, "acceleratorCount", "must be from 0 (the estimated minimum) to 1024")
-	v.Require(s.AcceleratorType != NoAccelerator || s.AcceleratorCount == 0, "acceleratorCount", "must be left out where acceleratorType is %s, which serves on CPUs alone", NoAccelerator)
+	v.Require(s.AcceleratorCount >= 0 && s.AcceleratorCount <= 1024, "acceleratorCount",
+		"must be from 0 to 1024; 0 stands for the estimated minimum")
 	for _, one := range []struct {
 		field string
 		n     int
 	}{{"draftTokenCount", s.DraftTokenCount}, {"ngramSpeculationLength", s.NgramSpeculationLength},
 		{"numLoraDeviceCached", s.NumLoraDeviceCached}, {"maxContextLength", s.MaxContextLength}} {
-		v.Require(one.n >= 0 && one.n <= 1<<30, one.field, "must be from 0 (the default) to %d", 1<<30)
+		v.Require(one.n >= 0 && one.n <= 1<<30, one.field, "must be from 0 to %d; 0 stands for the default", 1<<30)
 	}
 	return v
 }
 
-// filled is the settings with the defaults that a model of this size and a fleet
-// with such accelerators have; what contradicts the size goes to v.
-func (s ShapeSpec) filled(v *Violations, model ModelSize, accelerator string) ShapeSpec {
-	s.AcceleratorType = cmp.Or(s.AcceleratorType, accelerator, DefaultAccelerator)
-	model.checkContext(v, s.MaxContextLength)
-	checkPrecision(v, s.Precision, s.AcceleratorType)
-	s.AcceleratorCount = model.Accelerators(v, Hardware{s.AcceleratorType, s.AcceleratorCount, s.Precision, s.MaxContextLength, s.DisableDeploymentSizeValidation})
+// hardware returns the hardware that one replica requests.
+func (s ShapeSpec) hardware() Hardware {
+	return Hardware{specified(s.AcceleratorType), s.AcceleratorCount, specified(s.Precision), s.MaxContextLength,
+		s.DisableDeploymentSizeValidation}
+}
+
+// withDefaults returns the settings with their defaults for a model of this size: see
+// ModelSize.Resolve. It adds violations to v for settings that contradict the size.
+func (s ShapeSpec) withDefaults(v *Violations, model ModelSize, fleet string) ShapeSpec {
+	h := model.Resolve(v, s.hardware(), fleet)
+	s.AcceleratorType, s.AcceleratorCount = h.Type, h.Count
 	return s
 }

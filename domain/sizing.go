@@ -6,53 +6,54 @@ import (
 	"strings"
 )
 
-// Attention is what the size of a model's attention cache follows from. Zero
-// is not known.
+// Attention holds the dimensions that determine the size of a model's KV cache. A dimension of 0 is
+// unknown.
 type Attention struct {
 	Layers   int `json:"layers,omitempty"`
 	KVHeads  int `json:"kvHeads,omitempty"`
 	HeadSize int `json:"headSize,omitempty"`
 }
 
-// ModelSize is what decides how much memory a model takes. Zero is not known,
-// and what is not known is not checked.
+// ModelSize holds what determines the memory of a model. A field of 0 is unknown. Rules that depend
+// on an unknown field are not checked.
 type ModelSize struct {
 	ParameterCount Count
 	ContextLength  int    // tokens
-	Precision      string // as the weights are stored
+	Precision      string // precision of the stored weights
 	Attention
 }
 
-// Size is the model's. Of an addon, ask its base model.
-func (f ModelFacts) Size() ModelSize {
+// Size returns the size of the model. For an addon, use its base model.
+func (f ModelMetadata) Size() ModelSize {
 	return ModelSize{f.ParameterCount, f.ContextLength, f.Precision, f.Attention}
 }
 
-// MaxDefaultAccelerators is how many accelerators a replica gets at most unless
-// somebody asks for more: a replica runs on one node, and most have no more.
+// MaxDefaultAccelerators is the maximum default of acceleratorCount, because a replica runs on one
+// node and most nodes have at most 8 accelerators.
 const MaxDefaultAccelerators = 8
 
-// Hardware is what one replica runs on.
+// Hardware is the hardware that one replica requests.
 type Hardware struct {
-	Type      string // of accelerator
-	Count     int    // 0 is the default
+	Type      string // accelerator type
+	Count     int    // number of accelerators; 0 is the default, see ModelSize.Accelerators
 	Precision string
-	Context   int  // tokens; 0 is the model's
-	Unchecked bool // the caller knows better
+	Context   int  // tokens; 0 is the model's context length
+	Unchecked bool // disableDeploymentSizeValidation
 }
 
-// deviceMemory is what one accelerator holds, in units of 10^9 bytes.
-var deviceMemory = map[string]float64{"VENDOR_A_A100_80GB": 80, "VENDOR_A_H100_80GB": 80, "VENDOR_B_MI300X_192GB": 192, "VENDOR_A_A10G_24GB": 24,
-	"VENDOR_A_A100_40GB": 40, "VENDOR_A_L4_24GB": 24, "VENDOR_A_H200_141GB": 141, "VENDOR_A_B200_180GB": 180, "VENDOR_B_MI325X_256GB": 256,
+// deviceMemory is the memory of one accelerator, in units of 10^9 bytes.
+var deviceMemory = map[string]float64{"VENDOR_A_A100_80GB": 80, "VENDOR_A_H100_80GB": 80, "VENDOR_B_MI300X_192GB": 192,
+	"VENDOR_A_A10G_24GB": 24,
+	"VENDOR_A_A100_40GB": 40, "VENDOR_A_L4_24GB": 24, "VENDOR_A_H200_141GB": 141, "VENDOR_A_B200_180GB": 180,
+	"VENDOR_B_MI325X_256GB": 256,
 	"VENDOR_B_MI350X_288GB": 288, "VENDOR_A_B300_288GB": 288, "VENDOR_A_GB200": 186, "VENDOR_A_GB300": 288}
 
-// weightsRoom is the weights, and what goes with them.
-const weightsRoom = 1.2
+// weightsOverhead is the memory of a loaded model relative to its weights: see ModelSize.Memory.
+const weightsOverhead = 1.2
 
-// Memory is what a replica of the model takes, in bytes: its weights, a fifth
-// as much for activations and buffers, and the attention cache of one context.
-// The fifth is the upper end of what EleutherAI's "Transformer Math 101" (2023)
-// found for inference.
+// Memory returns the memory that a replica of the model needs, in bytes: its weights, a fifth as
+// much for activations and buffers, and the KV cache of one context. A fifth is the upper end of
+// what EleutherAI's "Transformer Math 101" (2023) found for inference.
 func (m ModelSize) Memory(precision string, context int) float64 {
 	if context == 0 {
 		context = m.ContextLength
@@ -60,16 +61,16 @@ func (m ModelSize) Memory(precision string, context int) float64 {
 	if unspecified(precision) {
 		precision = m.Precision
 	}
-	return float64(m.ParameterCount)*bytesPerParameter(precision)*weightsRoom + float64(context)*m.cachePerToken(precision)
+	return float64(m.ParameterCount)*bytesPerParameter(precision)*weightsOverhead +
+		float64(context)*m.cachePerToken(precision)
 }
 
-// cachePerToken is a key and a value for each layer, head and element, in
-// bytes: two each, or one where the precision keeps the cache in FP8.
+// cachePerToken returns the size of the keys and values of one token in bytes, over all layers and
+// heads: two bytes per element, or one when the precision keeps the cache in FP8.
 //
-// Of a model whose layers are not known they are estimated. A transformer of L
-// layers of width d has about 12·L·d² parameters (Kaplan et al., "Scaling Laws
-// for Neural Language Models", 2020, section 2.1); models of text have about
-// d = 128·L, and their heads share keys and values by four or more.
+// If the layers of a model are unknown, they are estimated. A transformer of L layers of width d
+// has about 12·L·d² parameters (Kaplan et al., "Scaling Laws for Neural Language Models", 2020,
+// section 2.1); in language models, d is about 128·L, and four or more heads share keys and values.
 func (m ModelSize) cachePerToken(precision string) float64 {
 	size := 2.0
 	if strings.Contains(precision, "KV") {
@@ -83,9 +84,9 @@ func (m ModelSize) cachePerToken(precision string) float64 {
 	return 2 * size * layers * perLayer * layers / 4
 }
 
-// LeastAccelerators is the fewest devices of a type that hold the model; 0 for
-// a type of unknown size.
-func (m ModelSize) LeastAccelerators(precision, accelerator string, context int) int {
+// MinAccelerators returns the minimum number of devices of a type that hold the model; 0 for a type
+// of unknown memory.
+func (m ModelSize) MinAccelerators(precision, accelerator string, context int) int {
 	memory, known := deviceMemory[accelerator]
 	if !known {
 		return 0
@@ -93,35 +94,39 @@ func (m ModelSize) LeastAccelerators(precision, accelerator string, context int)
 	return max(1, int(math.Ceil(m.Memory(precision, context)/(memory*1e9))))
 }
 
-// Accelerators is how many devices a replica gets: those asked for, if the
-// model fits into them, or else the least power of two that it fits into. What
-// is wrong goes to v.
+// Accelerators returns how many devices a replica gets: the requested count, or by default the
+// smallest power of two that holds the model. It adds a violation to v when the requested count is
+// too small, or the default is above MaxDefaultAccelerators.
 func (m ModelSize) Accelerators(v *Violations, h Hardware) int {
 	if unspecified(h.Type) {
 		return h.Count
 	}
-	least := m.LeastAccelerators(h.Precision, h.Type, h.Context)
+	minimum := m.MinAccelerators(h.Precision, h.Type, h.Context)
 	gigabytes := m.Memory(h.Precision, h.Context) / 1e9
 	switch {
 	case h.Count == 0:
-		count := 1 << bits.Len(uint(max(least, 1)-1))
+		count := 1 << bits.Len(uint(max(minimum, 1)-1))
 		v.Require(count <= MaxDefaultAccelerators || h.Unchecked, "acceleratorCount",
-			"is required, since the model takes about %.0f GB, which is %d x %s, and a replica gets at most %d unasked: give a count, a larger acceleratorType or a smaller precision",
-			gigabytes, least, h.Type, MaxDefaultAccelerators)
+			"is required, because the model needs about %.0f GB, which is %d x %s, and the default is at most %d: "+
+				"set a count, a larger acceleratorType or a smaller precision",
+			gigabytes, minimum, h.Type, MaxDefaultAccelerators)
 		return count
-	case h.Count > 0 && h.Count < least && !h.Unchecked:
-		v.Add("acceleratorCount", "is %d, but the model takes about %.0f GB, which needs at least %d x %s: leave it out, raise it, or set disableDeploymentSizeValidation",
-			h.Count, gigabytes, least, h.Type)
+	case h.Count > 0 && h.Count < minimum && !h.Unchecked:
+		v.Add("acceleratorCount",
+			"is %d, but the model needs about %.0f GB, which is at least %d x %s: leave it out, raise it, or set "+
+				"disableDeploymentSizeValidation",
+			h.Count, gigabytes, minimum, h.Type)
 	}
 	return h.Count
 }
 
-// checkContext requires that the model can see that far.
+// checkContext requires that the model supports contexts of this length.
 func (m ModelSize) checkContext(v *Violations, context int) {
-	v.Require(m.ContextLength == 0 || context <= m.ContextLength, "maxContextLength", "must be at most %d, the model's context window; 0 stands for that", m.ContextLength)
+	v.Require(m.ContextLength == 0 || context <= m.ContextLength, "maxContextLength",
+		"is %d, but must be at most %d, the model's context length; 0 stands for that length", context, m.ContextLength)
 }
 
-// bytesPerParameter is the size of a weight; two bytes where nothing is known.
+// bytesPerParameter returns the size of a weight in bytes; 2 for an unknown precision.
 func bytesPerParameter(precision string) float64 {
 	switch {
 	case precision == "FP32":
@@ -138,15 +143,18 @@ func fourBit(precision string) bool {
 	return precision == "NF4" || strings.HasPrefix(precision, "FP4")
 }
 
-// Devices whose matrix units compute in eight bits, and in four. NF4 and FP8_KV
-// only store numbers that small, and work everywhere.
+// withFP8 and withFP4 hold the accelerator types whose matrix units compute in 8 bits and in 4
+// bits. NF4 and FP8_KV are storage formats only and work on all types.
 var (
-	withFP8 = map[string]bool{"VENDOR_A_H100_80GB": true, "VENDOR_A_H200_141GB": true, "VENDOR_A_L4_24GB": true, "VENDOR_A_B200_180GB": true,
-		"VENDOR_A_B300_288GB": true, "VENDOR_A_GB200": true, "VENDOR_A_GB300": true, "VENDOR_B_MI300X_192GB": true, "VENDOR_B_MI325X_256GB": true, "VENDOR_B_MI350X_288GB": true}
-	withFP4 = map[string]bool{"VENDOR_A_B200_180GB": true, "VENDOR_A_B300_288GB": true, "VENDOR_A_GB200": true, "VENDOR_A_GB300": true, "VENDOR_B_MI350X_288GB": true}
+	withFP8 = map[string]bool{"VENDOR_A_H100_80GB": true, "VENDOR_A_H200_141GB": true, "VENDOR_A_L4_24GB": true,
+		"VENDOR_A_B200_180GB": true,
+		"VENDOR_A_B300_288GB": true, "VENDOR_A_GB200": true, "VENDOR_A_GB300": true, "VENDOR_B_MI300X_192GB": true,
+		"VENDOR_B_MI325X_256GB": true, "VENDOR_B_MI350X_288GB": true}
+	withFP4 = map[string]bool{"VENDOR_A_B200_180GB": true, "VENDOR_A_B300_288GB": true, "VENDOR_A_GB200": true,
+		"VENDOR_A_GB300": true, "VENDOR_B_MI350X_288GB": true}
 )
 
-// checkPrecision requires that the accelerator computes in the precision.
+// checkPrecision requires that the accelerator can compute in the precision.
 func checkPrecision(v *Violations, precision, accelerator string) {
 	if _, known := deviceMemory[accelerator]; !known {
 		return
@@ -154,5 +162,7 @@ func checkPrecision(v *Violations, precision, accelerator string) {
 	v.Require(!strings.HasPrefix(precision, "FP8") || precision == "FP8_KV" || withFP8[accelerator], "precision",
 		"%s does not compute in FP8, which %s needs: use BF16, or another acceleratorType", accelerator, precision)
 	v.Require(!strings.HasPrefix(precision, "FP4") || withFP4[accelerator], "precision",
-		"%s does not compute in FP4, which %s needs: use NF4, which only stores weights so, or another acceleratorType", accelerator, precision)
+		"%s does not compute in FP4, which %s needs: use NF4, which only stores weights in 4 bits, or another "+
+			"acceleratorType",
+		accelerator, precision)
 }

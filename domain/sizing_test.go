@@ -1,6 +1,7 @@
 package domain_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -9,27 +10,31 @@ import (
 	"anneal/domain"
 )
 
-// Sizes of well-known models: the third has its layers written down.
+// Sizes of well-known models. Only the third has known layers.
 var (
 	small   = domain.ModelSize{ParameterCount: 840_000, ContextLength: 512}
 	seven   = domain.ModelSize{ParameterCount: 7e9, ContextLength: 4096}
-	seventy = domain.ModelSize{ParameterCount: 70_553_706_496, ContextLength: 8192, Attention: domain.Attention{Layers: 80, KVHeads: 8, HeadSize: 128}}
-	huge    = domain.ModelSize{ParameterCount: 671e9}
+	seventy = domain.ModelSize{ParameterCount: 70_553_706_496, ContextLength: 8192,
+		Attention: domain.Attention{Layers: 80, KVHeads: 8, HeadSize: 128}}
+	huge = domain.ModelSize{ParameterCount: 671e9}
 )
 
 func TestModelMemory(t *testing.T) {
-	require.InDelta(t, 1.2*2*70_553_706_496+8192*327_680, seventy.Memory("", 0), 1, "2 x 80 layers x 8 heads x 128 x 2 bytes a token")
-	require.InDelta(t, 1.2*70_553_706_496+1000*163_840, seventy.Memory("FP8_MM_KV_ATTN", 1000), 1, "weights and cache in one byte")
+	require.InDelta(t, 1.2*2*70_553_706_496+8192*327_680, seventy.Memory("", 0), 1,
+		"2 x 80 layers x 8 heads x 128 x 2 bytes a token")
+	require.InDelta(t, 1.2*70_553_706_496+1000*163_840, seventy.Memory("FP8_MM_KV_ATTN", 1000), 1,
+		"weights and cache in one byte")
 	require.InDelta(t, 1.2*2*70_553_706_496+1000*163_840, seventy.Memory("FP8_KV", 1000), 1, "the cache alone in one byte")
 	require.InDelta(t, 1.2*0.5*70_553_706_496, domain.ModelSize{ParameterCount: 70_553_706_496}.Memory("NF4", 0), 1)
 	stored := seven
 	stored.Precision = "FP32"
 	require.Equal(t, 1.2*2*7e9, stored.Memory("", 0)-seven.Memory("BF16", 0), "four bytes a weight, as they are stored")
-	guess := seventy
-	guess.Attention = domain.Attention{}
+	estimate := seventy
+	estimate.Attention = domain.Attention{}
 	known := seventy.Memory("", 8192) - seventy.Memory("", 1)
-	estimated := guess.Memory("", 8192) - guess.Memory("", 1)
-	require.InDelta(t, 1, estimated/known, 1, "the estimate of %.1f GB is within a factor of two of %.1f", estimated/1e9, known/1e9)
+	estimated := estimate.Memory("", 8192) - estimate.Memory("", 1)
+	require.InDelta(t, 1, estimated/known, 1, "the estimate of %.1f GB is within a factor of two of %.1f", estimated/1e9,
+		known/1e9)
 	require.GreaterOrEqual(t, estimated, known, "and rather too much")
 }
 
@@ -44,19 +49,33 @@ func TestAccelerators(t *testing.T) {
 		{model: small, hardware: domain.Hardware{Type: domain.NoAccelerator}},
 		{model: small},
 		{hardware: domain.Hardware{Type: domain.DefaultAccelerator}, devices: 1},
-		{model: seven, hardware: domain.Hardware{Type: "VENDOR_A_A10G_24GB"}, devices: 1},                                                  // 17.4 of 24 GB
-		{model: seven, hardware: domain.Hardware{Type: "VENDOR_A_A10G_24GB", Context: 131_072}, devices: 2},                                // 35
-		{model: domain.ModelSize{ParameterCount: 13e9}, hardware: domain.Hardware{Type: "VENDOR_A_A10G_24GB"}, devices: 2},                 // 31.2
-		{model: seventy, hardware: domain.Hardware{Type: domain.DefaultAccelerator}, devices: 4},                                           // 172: three would do
-		{model: seventy, hardware: domain.Hardware{Type: domain.DefaultAccelerator, Count: 3}, devices: 3},                                 // and three are taken
-		{model: seventy, hardware: domain.Hardware{Type: "VENDOR_A_H100_80GB", Precision: "FP8_MM"}, devices: 2},                           // 87
-		{model: seventy, hardware: domain.Hardware{Type: "VENDOR_A_B200_180GB", Precision: "FP4"}, devices: 1},                             // 45
-		{model: huge, hardware: domain.Hardware{Type: "VENDOR_A_H200_141GB", Precision: "FP8"}, devices: 8},                                // 805: six would do
-		{model: huge, hardware: domain.Hardware{Type: domain.DefaultAccelerator, Count: 32}, devices: 32},                                  // 1,610: asked for
-		{model: huge, hardware: domain.Hardware{Type: domain.DefaultAccelerator, Unchecked: true}, devices: 32},                            // unasked, and unchecked
-		{model: seventy, hardware: domain.Hardware{Type: domain.DefaultAccelerator, Count: 1, Unchecked: true}, devices: 1},                // they know better
-		{model: huge, hardware: domain.Hardware{Type: domain.DefaultAccelerator}, devices: 32, says: "takes about 1610 GB, which is 21 x"}, // a power of two above 8
-		{model: seventy, hardware: domain.Hardware{Type: "VENDOR_A_H100_80GB", Count: 2}, devices: 2, says: "is 2, but the model takes about 172 GB, which needs at least 3 x VENDOR_A_H100_80GB"},
+		// needs 17.4 GB of 24 GB
+		{model: seven, hardware: domain.Hardware{Type: "VENDOR_A_A10G_24GB"}, devices: 1},
+		// needs 35 GB
+		{model: seven, hardware: domain.Hardware{Type: "VENDOR_A_A10G_24GB", Context: 131_072}, devices: 2},
+		// needs 31.2 GB
+		{model: domain.ModelSize{ParameterCount: 13e9}, hardware: domain.Hardware{Type: "VENDOR_A_A10G_24GB"}, devices: 2},
+		// needs 172 GB: three devices are enough, and the default is a power of two
+		{model: seventy, hardware: domain.Hardware{Type: domain.DefaultAccelerator}, devices: 4},
+		// a count of three is accepted
+		{model: seventy, hardware: domain.Hardware{Type: domain.DefaultAccelerator, Count: 3}, devices: 3},
+		// needs 87 GB
+		{model: seventy, hardware: domain.Hardware{Type: "VENDOR_A_H100_80GB", Precision: "FP8_MM"}, devices: 2},
+		// needs 45 GB
+		{model: seventy, hardware: domain.Hardware{Type: "VENDOR_A_B200_180GB", Precision: "FP4"}, devices: 1},
+		// needs 805 GB: six devices are enough, and the default is a power of two
+		{model: huge, hardware: domain.Hardware{Type: "VENDOR_A_H200_141GB", Precision: "FP8"}, devices: 8},
+		// needs 1,610 GB: accepted with a count
+		{model: huge, hardware: domain.Hardware{Type: domain.DefaultAccelerator, Count: 32}, devices: 32},
+		// accepted without a count, because the size is not checked
+		{model: huge, hardware: domain.Hardware{Type: domain.DefaultAccelerator, Unchecked: true}, devices: 32},
+		// a count that is too small is accepted, because the size is not checked
+		{model: seventy, hardware: domain.Hardware{Type: domain.DefaultAccelerator, Count: 1, Unchecked: true}, devices: 1},
+		// refused without a count, because the default would be above 8
+		{model: huge, hardware: domain.Hardware{Type: domain.DefaultAccelerator}, devices: 32,
+			says: "needs about 1610 GB, which is 21 x"},
+		{model: seventy, hardware: domain.Hardware{Type: "VENDOR_A_H100_80GB", Count: 2}, devices: 2,
+			says: "is 2, but the model needs about 172 GB, which is at least 3 x VENDOR_A_H100_80GB"},
 	} {
 		var v domain.Violations
 		require.Equal(t, line.devices, line.model.Accelerators(&v, line.hardware), "%+v", line.hardware)
@@ -70,7 +89,7 @@ func TestAccelerators(t *testing.T) {
 	}
 }
 
-// What contradicts one another in a deployment is named, all of it at once.
+// TestContradictions checks that one error lists all contradicting settings of a deployment.
 func TestContradictions(t *testing.T) {
 	check := func(change func(*domain.DeploymentSpec)) error {
 		spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m"}
@@ -82,17 +101,29 @@ func TestContradictions(t *testing.T) {
 		wrong func(*domain.DeploymentSpec)
 		says  []string
 	}{
-		"two drafters":     {func(s *domain.DeploymentSpec) { s.EnableMTP, s.DraftModel = true, new("accounts/a/models/d") }, []string{"enableMtp: "}},
-		"no drafter":       {func(s *domain.DeploymentSpec) { s.DraftModel = new("gpt") }, []string{"draftModel: must be a name like"}},
-		"most below least": {func(s *domain.DeploymentSpec) { s.MinReplicaCount, s.MaxReplicaCount = 1, new(int) }, []string{"maxReplicaCount: must be at least minReplicaCount"}},
-		"eight bits on a device without": {func(s *domain.DeploymentSpec) { s.AcceleratorType, s.Precision = domain.DefaultAccelerator, "FP8" },
+		"two drafters": {func(s *domain.DeploymentSpec) { s.EnableMTP, s.DraftModel = true, new("accounts/a/models/d") },
+			[]string{"enableMtp: "}},
+		"no drafter": {func(s *domain.DeploymentSpec) { s.DraftModel = new("gpt") },
+			[]string{"draftModel: must be a name like"}},
+		"most below least": {func(s *domain.DeploymentSpec) { s.MinReplicaCount, s.MaxReplicaCount = 1, new(int) },
+			[]string{"maxReplicaCount: must be at least minReplicaCount"}},
+		"eight bits on a device without": {func(s *domain.DeploymentSpec) {
+			s.AcceleratorType,
+				s.Precision = domain.DefaultAccelerator, "FP8"
+		},
 			[]string{"precision: VENDOR_A_A100_80GB does not compute in FP8, which FP8 needs: use BF16"}},
-		"four bits on a device without": {func(s *domain.DeploymentSpec) { s.AcceleratorType, s.Precision = "VENDOR_A_H100_80GB", "FP4_MX_MOE" },
+		"four bits on a device without": {func(s *domain.DeploymentSpec) {
+			s.AcceleratorType,
+				s.Precision = "VENDOR_A_H100_80GB", "FP4_MX_MOE"
+		},
 			[]string{"precision: VENDOR_A_H100_80GB does not compute in FP4, which FP4_MX_MOE needs: use NF4"}},
-		"too far a view": {func(s *domain.DeploymentSpec) { s.MaxContextLength = 8193 }, []string{"maxContextLength: must be at most 8192"}},
-		"too small":      {func(s *domain.DeploymentSpec) { s.AcceleratorType, s.AcceleratorCount = "VENDOR_A_H200_141GB", 1 }, []string{"acceleratorCount: is 1, but"}},
+		"too far a view": {func(s *domain.DeploymentSpec) { s.MaxContextLength = 8193 },
+			[]string{"maxContextLength: is 8193, but must be at most 8192"}},
+		"too small": {func(s *domain.DeploymentSpec) { s.AcceleratorType, s.AcceleratorCount = "VENDOR_A_H200_141GB", 1 },
+			[]string{"acceleratorCount: is 1, but"}},
 		"several": {func(s *domain.DeploymentSpec) {
-			s.DraftTokenCount, s.HotLoadBucketType, s.MaxContextLength, s.AcceleratorType, s.AcceleratorCount = -4, "CLOUD_9", 9000, "VENDOR_A_L4_24GB", 2
+			s.DraftTokenCount, s.HotLoadBucketType, s.MaxContextLength, s.AcceleratorType, s.AcceleratorCount = -4, "CLOUD_9",
+				9000, "VENDOR_A_L4_24GB", 2
 		}, []string{"draftTokenCount: ", "hotLoadBucketType: ", "maxContextLength: ", "acceleratorCount: is 2"}},
 	} {
 		err := check(line.wrong)
@@ -102,7 +133,10 @@ func TestContradictions(t *testing.T) {
 		}
 	}
 	for name, fine := range map[string]func(*domain.DeploymentSpec){
-		"drafts of a model": func(s *domain.DeploymentSpec) { s.DraftTokenCount, s.DraftModel = 4, new("accounts/a/models/d") },
+		"drafts of a model": func(s *domain.DeploymentSpec) {
+			s.DraftTokenCount, s.DraftModel = 4,
+				new("accounts/a/models/d")
+		},
 		"drafts of nothing": func(s *domain.DeploymentSpec) { s.DraftTokenCount = 4 },
 		"a drafter of none": func(s *domain.DeploymentSpec) { s.EnableMTP, s.DraftModel = true, new("") },
 		"a bucket alone":    func(s *domain.DeploymentSpec) { s.HotLoadBucketType, s.HotLoadBucketURL = "CLOUD_C", "s3://b" },
@@ -111,9 +145,17 @@ func TestContradictions(t *testing.T) {
 		"drafts of a shape": func(s *domain.DeploymentSpec) {
 			s.DraftTokenCount, s.DeploymentShape = 4, "accounts/a/deploymentShapes/s/versions/v1"
 		},
-		"a cache in eight":            func(s *domain.DeploymentSpec) { s.AcceleratorType, s.Precision = domain.DefaultAccelerator, "FP8_KV" },
-		"weights kept in four":        func(s *domain.DeploymentSpec) { s.AcceleratorType, s.Precision = domain.DefaultAccelerator, "NF4" },
-		"keys without a route":        func(s *domain.DeploymentSpec) { s.DirectRouteAPIKeys = []domain.Sealed{{KeyID: "k"}} },
+		"a cache in eight": func(s *domain.DeploymentSpec) {
+			s.AcceleratorType,
+				s.Precision = domain.DefaultAccelerator, "FP8_KV"
+		},
+		"weights kept in four": func(s *domain.DeploymentSpec) {
+			s.AcceleratorType,
+				s.Precision = domain.DefaultAccelerator, "NF4"
+		},
+		"keys without a route": func(s *domain.DeploymentSpec) {
+			s.DirectRouteAPIKeys = []domain.Sealed{{KeyID: "k"}}
+		},
 		"the latest addon, by itself": func(s *domain.DeploymentSpec) { s.EnableHotReloadLatestAddon = true },
 		"a plan":                      func(s *domain.DeploymentSpec) { s.PricingPlanID = "the plan of March" },
 	} {
@@ -121,9 +163,11 @@ func TestContradictions(t *testing.T) {
 	}
 }
 
-// An update is held to the model's size where it changes what a replica gets.
+// TestUpdatesAreSized checks that an update is compared with the model's size only if the update
+// changes the hardware of a replica.
 func TestUpdatesAreSized(t *testing.T) {
-	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1}
+	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", AcceleratorType: "VENDOR_A_L4_24GB",
+		AcceleratorCount: 1}
 	created, err := domain.CreateDeployment{DeploymentSpec: spec}.Decide(domain.Deployment{}, noon)
 	require.NoError(t, err, "nothing is known of the model's size")
 	d := fold[domain.Deployment](t, domain.Deployments, created)
@@ -134,36 +178,113 @@ func TestUpdatesAreSized(t *testing.T) {
 		return err
 	}
 	require.NoError(t, update(func(s *domain.DeploymentSpec) { s.DisplayName = "it was too small before" }))
-	require.ErrorContains(t, update(func(s *domain.DeploymentSpec) { s.AcceleratorCount = 4 }), "acceleratorCount: is 4, but")
+	require.ErrorContains(t, update(func(s *domain.DeploymentSpec) { s.AcceleratorCount = 4 }),
+		"acceleratorCount: is 4, but")
 	require.NoError(t, update(func(s *domain.DeploymentSpec) { s.AcceleratorCount = 8 }))
 }
 
-// Accelerators that are counted and not named are of the type that the fleet
-// has, and of the interface's default where it has none.
-func TestCountedAccelerators(t *testing.T) {
-	for _, line := range []struct{ named, fleet, want string }{
-		{"", "VENDOR_A_H200_141GB", "VENDOR_A_H200_141GB"},
-		{domain.NoAccelerator, "VENDOR_A_H200_141GB", "VENDOR_A_H200_141GB"},
-		{"VENDOR_A_L4_24GB", "VENDOR_A_H200_141GB", "VENDOR_A_L4_24GB"},
-		{"", domain.NoAccelerator, domain.DefaultAccelerator},
-		{"", "", domain.DefaultAccelerator},
+// TestAcceleratorRule checks the one rule for accelerators: for the same settings, the same model and
+// the same fleet, shapes and deployments get the same type and count, or the same violation.
+func TestAcceleratorRule(t *testing.T) {
+	const h200, l4 = "VENDOR_A_H200_141GB", "VENDOR_A_L4_24GB"
+	none := domain.NoAccelerator
+	for _, line := range []struct {
+		fleet, named string
+		count        int
+		want         string
+		devices      int
+		says         string
+	}{
+		{fleet: h200, want: h200, devices: 2},
+		{fleet: h200, named: none, want: h200, devices: 2},
+		{fleet: h200, count: 4, want: h200, devices: 4},
+		{fleet: h200, count: 1, says: "acceleratorCount: is 1, but the model needs about"},
+		{fleet: h200, named: l4, count: 8, want: l4, devices: 8},
+		{fleet: domain.DefaultAccelerator, want: domain.DefaultAccelerator, devices: 4},
+		{fleet: none, want: none},
+		{want: none},
+		{fleet: none, named: none, want: none},
+		{fleet: none, named: h200, want: h200, devices: 2},
+		{fleet: none, count: 2, says: "acceleratorCount: is 2, but the nodes of this installation have only CPUs"},
+		{fleet: none, named: none, count: 2, says: "leave acceleratorCount out to run on CPUs"},
+		{fleet: "VENDOR_A_B300_288GB", want: "VENDOR_A_B300_288GB", devices: 1},
 	} {
-		spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", AcceleratorType: line.named, AcceleratorCount: 4}
-		got, err := domain.CreateDeployment{DeploymentSpec: spec, Accelerator: line.fleet, Model: seventy}.Check(noon)
-		require.Equal(t, line.want == "VENDOR_A_L4_24GB", err != nil, "the size is checked with that type: %v", err)
-		require.Equal(t, line.want, got.AcceleratorType)
+		deployment, deploymentErr := domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
+			BaseModel: "accounts/a/models/m", AcceleratorType: line.named, AcceleratorCount: line.count},
+			Accelerator: line.fleet, Model: seventy}.Check(noon)
+		event, shapeErr := domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{BaseModel: "accounts/a/models/m",
+			AcceleratorType: line.named, AcceleratorCount: line.count}, Accelerator: line.fleet, Size: seventy}.Decide(
+			domain.DeploymentShape{}, noon)
+		if line.says != "" {
+			require.ErrorContains(t, deploymentErr, line.says, "%+v", line)
+			require.ErrorContains(t, shapeErr, line.says, "%+v", line)
+			continue
+		}
+		require.NoError(t, deploymentErr, "%+v", line)
+		require.NoError(t, shapeErr, "%+v", line)
+		shape := event.(domain.DeploymentShapeCreated)
+		require.Equal(t, line.want, shape.AcceleratorType, "%+v", line)
+		require.Equal(t, strings.TrimPrefix(line.want, none), deployment.AcceleratorType, "%+v", line)
+		require.Equal(t, line.devices, shape.AcceleratorCount, "%+v", line)
+		require.Equal(t, line.devices, deployment.AcceleratorCount, "%+v", line)
 	}
-	_, err := domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: "accounts/a/models/m", AcceleratorCount: 1}, Accelerator: "VENDOR_A_H200_141GB", Model: seventy}.Check(noon)
-	require.ErrorContains(t, err, "acceleratorCount: is 1, but the model takes about")
 }
 
-// What counts only with other settings is told, and taken.
-func TestUnusedSettings(t *testing.T) {
-	spec := domain.DeploymentSpec{DraftTokenCount: 4, HotLoadBucketType: "CLOUD_C", HotLoadBucketURL: "s3://b"}
-	require.Equal(t, []string{
-		"draftTokenCount: kept, but unused without draftModel, ngramSpeculationLength or enableMtp, since nothing drafts tokens",
-		"hotLoadBucketType: kept, but unused without enableHotLoad",
-		"hotLoadBucketUrl: kept, but unused without enableHotLoad"}, spec.Unused())
-	spec.NgramSpeculationLength, spec.EnableHotLoad = 3, true
-	require.Empty(t, spec.Unused())
+// TestAcceleratorsOfEarlierRules checks that shapes and deployments whose accelerators were stored by
+// an earlier rule can be updated, and keep these accelerators until an update changes them.
+func TestAcceleratorsOfEarlierRules(t *testing.T) {
+	const h200 = "VENDOR_A_H200_141GB"
+	counted := domain.ShapeSpec{BaseModel: "accounts/a/models/m", AcceleratorType: domain.NoAccelerator,
+		AcceleratorCount: 2}
+	shape := fold[domain.DeploymentShape](t, domain.DeploymentShapes,
+		domain.DeploymentShapeCreated{ShapeSpec: counted, Time: noon})
+	updateShape := func(change func(*domain.ShapeSpec)) (domain.ShapeSpec, error) {
+		spec := counted
+		change(&spec)
+		event, err := domain.UpdateDeploymentShape{ShapeSpec: spec, Size: seventy, Accelerator: h200}.Decide(shape, noon)
+		if err != nil {
+			return domain.ShapeSpec{}, err
+		}
+		return event.(domain.DeploymentShapeUpdated).ShapeSpec, nil
+	}
+	described, err := updateShape(func(s *domain.ShapeSpec) { s.Description = "new" })
+	require.NoError(t, err)
+	require.Equal(t, domain.ShapeSpec{BaseModel: counted.BaseModel, Description: "new",
+		AcceleratorType: domain.NoAccelerator, AcceleratorCount: 2}, described)
+	resolved, err := updateShape(func(s *domain.ShapeSpec) { s.AcceleratorCount = 0 })
+	require.NoError(t, err)
+	require.Equal(t, h200, resolved.AcceleratorType)
+	require.Equal(t, 2, resolved.AcceleratorCount)
+
+	var v domain.Violations
+	onCPUs := domain.DeploymentSpec{BaseModel: "accounts/a/models/m"}.WithShape(&v,
+		"accounts/a/deploymentShapes/s/versions/v1", counted, func(string) bool { return true })
+	require.Empty(t, v)
+	made, err := domain.CreateDeployment{DeploymentSpec: onCPUs, Accelerator: h200, Model: seventy}.Check(noon)
+	require.NoError(t, err)
+	require.Empty(t, made.AcceleratorType, "a shape without a type runs on CPUs")
+	require.Zero(t, made.AcceleratorCount)
+
+	updateDeployment := func(stored domain.DeploymentSpec, change func(*domain.DeploymentSpec)) domain.DeploymentUpdated {
+		stored.BaseModel = "accounts/a/models/m"
+		one := 1
+		stored.MaxReplicaCount, stored.Placement = &one, &domain.Placement{MultiRegion: "GLOBAL"}
+		d := fold[domain.Deployment](t, domain.Deployments, domain.DeploymentCreated{DeploymentSpec: stored, Time: noon})
+		change(&stored)
+		event, err := domain.UpdateDeployment{DeploymentSpec: stored, Model: seventy, Accelerator: h200}.Decide(d, noon)
+		require.NoError(t, err)
+		return event.(domain.DeploymentUpdated)
+	}
+	describe := func(s *domain.DeploymentSpec) { s.Description = "new" }
+	for _, stored := range []domain.DeploymentSpec{{}, {AcceleratorType: domain.NoAccelerator},
+		{AcceleratorType: "VENDOR_A_GB200", AcceleratorCount: 1}, {AcceleratorType: domain.DefaultAccelerator}} {
+		updated := updateDeployment(stored, describe)
+		require.Equal(t, stored.AcceleratorType, updated.AcceleratorType)
+		require.Equal(t, stored.AcceleratorCount, updated.AcceleratorCount)
+		require.False(t, updated.Rollout)
+	}
+	longer := updateDeployment(domain.DeploymentSpec{}, func(s *domain.DeploymentSpec) { s.MaxContextLength = 9 })
+	require.Empty(t, longer.AcceleratorType, "another setting does not move the deployment to accelerators")
+	longer = updateDeployment(domain.DeploymentSpec{}, func(s *domain.DeploymentSpec) { s.AcceleratorCount = 4 })
+	require.Equal(t, h200, longer.AcceleratorType)
 }

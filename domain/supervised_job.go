@@ -2,15 +2,15 @@ package domain
 
 import "time"
 
-// A supervised fine-tuning job teaches a model from examples. Its states and
-// most of its events are those of every job: see JobLives.
+// A supervised fine-tuning job trains a model on examples. JobLives describes its states and most
+// of its events.
 //
 //	(none) --CreateSupervisedJob--> CREATING … as in JobLives
 var SupervisedJobs = newJobKind("supervisedFineTuningJobs", "supervisedFineTuningJob", map[string]Event[SupervisedJob]{
 	"supervisedFineTuningJob.created.v1": SupervisedJobCreated{},
 }, func(j *SupervisedJob) *JobLife { return &j.JobLife })
 
-// SupervisedSpec is what the caller sets.
+// SupervisedSpec holds the fields that the caller sets.
 type SupervisedSpec struct {
 	TrainingConfig
 	DisplayName          string             `json:"displayName"`
@@ -23,7 +23,7 @@ type SupervisedSpec struct {
 	MTPEnabled           bool               `json:"mtpEnabled,omitempty"`
 	MTPNumDraftTokens    int                `json:"mtpNumDraftTokens,omitempty"`
 	MTPFreezeBaseModel   bool               `json:"mtpFreezeBaseModel,omitempty"`
-	MetricsFileSignedURL string             `json:"metricsFileSignedUrl,omitempty"`
+	MetricsFileSignedURL SignedURL          `json:"metricsFileSignedUrl,omitempty"`
 	TrackerConfig        *TrackerConfig     `json:"trackerConfig,omitempty"`
 	ObjectStoreConfig    *ObjectStoreConfig `json:"objectStoreConfig,omitempty"`
 }
@@ -32,57 +32,78 @@ type SupervisedSpec struct {
 type SupervisedJob struct {
 	SupervisedSpec `json:"spec"`
 	JobLife        `json:"life"`
-	EstimatedCost  *Money `json:"estimatedCost,omitempty"` // at its creation; nil when its rows were not known then
+	EstimatedCost  *Money `json:"estimatedCost,omitempty"` // set at creation; nil if the rows were unknown
+
+	// the whole MetricsFileSignedURL; nil if its Address is the whole, and in states that were folded
+	// from events of earlier versions
+	SealedMetricsURL *Sealed `json:"sealedMetricsFileSignedUrl,omitempty"`
+}
+
+// holdsOut reports whether the platform holds out rows of the dataset for evaluation. A job with
+// earlyStop needs evaluation rows, even if it names none.
+func (s SupervisedSpec) holdsOut() bool {
+	return s.EvalAutoCarveout || s.EarlyStop && s.EvaluationDataset == ""
 }
 
 // Spec implements Job.
 func (j SupervisedJob) Spec() JobSpec {
-	return JobSpec{
-		DisplayName: j.DisplayName, Method: MethodSupervised, Nodes: j.SupervisedSpec.Nodes,
+	spec := JobSpec{
+		DisplayName: j.DisplayName, Method: MethodSupervised, Nodes: j.SupervisedSpec.Nodes, Turbo: j.IsTurbo,
 		Shapes: supervisedShapes, MinRows: MinExamples, Dataset: j.Dataset, EvaluationDataset: j.EvaluationDataset,
-		AutoCarveout: j.EvalAutoCarveout, Config: j.TrainingConfig, EarlyStop: j.EarlyStop,
-		Tracker: j.TrackerConfig, Secrets: secretsOf(j.ObjectStoreConfig, nil),
+		AutoCarveout: j.holdsOut(), Config: j.TrainingConfig, EarlyStop: j.EarlyStop,
+		Tracker: j.TrackerConfig, MetricsURL: j.SealedMetricsURL, Secrets: secretsOf(j.ObjectStoreConfig, nil),
 	}
+	j.Options.apply(&spec)
+	return spec
 }
 
 var supervisedShapes = []string{ShapeChat, ShapeCompletion}
 
-// Uses implements User.
-func (j SupervisedJob) Uses(Name) []string { return j.working(j.Spec().uses()) }
+// References implements Referrer.
+func (j SupervisedJob) References(Name) []string { return j.activeReferences(j.Spec().references()) }
 
 type SupervisedJobCreated struct {
 	SupervisedSpec
 	CreatedBy     string     `json:"createdBy"`
 	Deadline      *time.Time `json:"deadline,omitempty"`
 	EstimatedCost *Money     `json:"estimatedCost,omitempty"`
+
+	SealedMetricsURL *Sealed     `json:"sealedMetricsFileSignedUrl,omitempty"`
+	Options          *JobOptions `json:"options,omitempty"`
 }
 
 func (e SupervisedJobCreated) Evolve(j *SupervisedJob) {
-	*j = SupervisedJob{e.SupervisedSpec, newJobLife(e.CreatedBy, e.Deadline), e.EstimatedCost}
+	*j = SupervisedJob{e.SupervisedSpec, newJobLife(e.CreatedBy, e.Deadline).withOptions(e.Options), e.EstimatedCost,
+		e.SealedMetricsURL}
 }
 
-// CreateSupervisedJob makes a job. ID is the last part of its name, which its
-// model is called after unless outputModel says otherwise.
+// CreateSupervisedJob creates a job. ID is the last part of the job's name, and the default of
+// outputModel. MetricsFileSignedURL is the whole URL, which is recorded as SealedMetricsURL.
 type CreateSupervisedJob struct {
 	SupervisedSpec
-	ID            string
-	CreatedBy     string
-	Deadline      *time.Time
-	EstimatedCost *Money
+	ID               string
+	CreatedBy        string
+	Deadline         *time.Time
+	EstimatedCost    *Money
+	SealedMetricsURL *Sealed // nil if MetricsFileSignedURL has no secret
+	Options          *JobOptions
 }
 
 func (c CreateSupervisedJob) Decide(j SupervisedJob, now time.Time) (Event[SupervisedJob], error) {
 	if j.Exists() {
-		return nil, exists("a supervised fine-tuning job")
+		return nil, alreadyExists("a supervised fine-tuning job")
 	}
 	v := c.check()
+	c.Options.check(&v, c.TrainingConfig)
+	c.MetricsFileSignedURL.check(&v, "metricsFileSignedUrl", c.SealedMetricsURL)
 	inFuture(&v, "deadline", c.Deadline, now)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	spec := c.SupervisedSpec
-	spec.TrainingConfig = spec.filled(c.ID)
-	return SupervisedJobCreated{spec, c.CreatedBy, c.Deadline, c.EstimatedCost}, nil
+	spec.TrainingConfig = spec.withDefaults(c.ID)
+	spec.MetricsFileSignedURL = spec.MetricsFileSignedURL.Address()
+	return SupervisedJobCreated{spec, c.CreatedBy, c.Deadline, c.EstimatedCost, c.SealedMetricsURL, c.Options}, nil
 }
 
 func (s SupervisedSpec) check() Violations {
@@ -91,7 +112,8 @@ func (s SupervisedSpec) check() Violations {
 	checkText(&v, s.DisplayName, "")
 	v.Require(s.Dataset != "", "dataset", "is required")
 	checkData(&v, s.Dataset, s.EvaluationDataset, s.EvalAutoCarveout)
-	v.Require(s.Nodes >= 0 && s.Nodes <= MaxJobNodes, "nodes", "must be from 0 (the default, 1) to %d", MaxJobNodes)
+	v.Require(s.Nodes >= 0 && s.Nodes <= MaxJobNodes, "nodes",
+		"must be from 0 to %d; 0 stands for the default, 1", MaxJobNodes)
 	v.Require(s.MTPNumDraftTokens >= 0 && s.MTPNumDraftTokens <= 64, "mtpNumDraftTokens", "must be from 0 to 64")
 	s.TrackerConfig.check(&v)
 	return v

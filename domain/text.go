@@ -6,24 +6,23 @@ import (
 	"unicode"
 )
 
-// ControlCharacter reports the first character of text that no stored text may
-// hold, and its place, counted in characters from 1. Refused are the control
-// characters of Unicode (category Cc), line and paragraph separators, the
-// characters that reorder bidirectional text, and spaces of no width: a
-// terminal or a browser acts on them instead of showing them. A multiline text
-// may hold tabs and newlines. Joiners (U+200C, U+200D), which scripts and emoji
-// need, are text.
+// ControlCharacter returns the first character of text that stored text must not contain, and its
+// position, counted in characters from 1; found is false when there is none. Stored text must not
+// contain characters that a terminal or a browser interprets instead of showing: the control
+// characters of Unicode (category Cc), line and paragraph separators, bidirectional formatting
+// characters and zero-width spaces. Multiline text may contain tabs and newlines. Joiners (U+200C,
+// U+200D), which scripts and emoji need, are allowed.
 func ControlCharacter(text string, multiline bool) (r rune, at int, found bool) {
 	for _, r := range text {
 		at++
-		if unshowable(r) && (!multiline || r != '\t' && r != '\n') {
+		if isControl(r) && (!multiline || r != '\t' && r != '\n') {
 			return r, at, true
 		}
 	}
 	return 0, 0, false
 }
 
-func unshowable(r rune) bool {
+func isControl(r rune) bool {
 	switch {
 	case unicode.IsControl(r), // Cc: C0, DEL and C1
 		r >= 0x202A && r <= 0x202E, r >= 0x2066 && r <= 0x2069, // embeddings, overrides and isolates
@@ -34,15 +33,15 @@ func unshowable(r rune) bool {
 	return false
 }
 
-// Printable is text with every character that ControlCharacter refuses in a
-// multiline text written as JSON escapes it: \u001b.
+// Printable returns text with every character that ControlCharacter refuses in multiline text
+// escaped as in JSON: \u001b.
 func Printable(text string) string {
 	if _, _, found := ControlCharacter(text, true); !found {
 		return text
 	}
 	var b strings.Builder
 	for _, r := range text {
-		if unshowable(r) && r != '\t' && r != '\n' {
+		if isControl(r) && r != '\t' && r != '\n' {
 			fmt.Fprintf(&b, `\u%04x`, r)
 		} else {
 			b.WriteRune(r)
@@ -51,8 +50,8 @@ func Printable(text string) string {
 	return b.String()
 }
 
-// RequireText records a violation when the field's text has a control
-// character, which it names by its number and never repeats.
+// RequireText records a violation when the field's text has a control character. The message has
+// the character's code point, never the character.
 func (v *Violations) RequireText(field, text string, multiline bool) {
 	if r, at, found := ControlCharacter(text, multiline); found {
 		also := ""

@@ -10,7 +10,8 @@ import (
 )
 
 func TestControlCharacters(t *testing.T) {
-	for _, text := range []string{"", "plain", "Grüße, 世界 🙂", "👩\u200d💻", "می\u200cخواهم", "right\u200e", "soft\u00adhyphen"} {
+	for _, text := range []string{"", "plain", "Grüße, 世界 🙂", "👩\u200d💻", "می\u200cخواهم", "right\u200e",
+		"soft\u00adhyphen"} {
 		_, _, found := ControlCharacter(text, false)
 		require.False(t, found, "%q", text)
 		require.Equal(t, text, Printable(text))
@@ -41,9 +42,10 @@ func TestControlCharacters(t *testing.T) {
 	}
 }
 
-// What an agent says of its node is stored and shown as well.
+// TestNodesSayNoControlCharacters checks that a node spec with control characters is refused.
 func TestNodesSayNoControlCharacters(t *testing.T) {
-	spec := NodeSpec{Capacity: Resources{CPUMilli: 1000, Accelerators: map[string]int{"GPU\u001b[2J": 1}}, Engines: []string{"train\u009b"}, Version: "1\u202e"}
+	spec := NodeSpec{Capacity: Resources{CPUMilli: 1000, Accelerators: map[string]int{"GPU\u001b[2J": 1}},
+		Engines: []string{"train\u009b"}, Version: "1\u202e"}
 	_, err := RegisterNode{NodeSpec: spec}.Decide(Node{}, time.Time{})
 	var fault *Error
 	require.ErrorAs(t, err, &fault)

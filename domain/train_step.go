@@ -2,29 +2,29 @@ package domain
 
 import "time"
 
-// A TrainStep is one round of learning of a trainer job that is kept alive or
-// in service: what it learns from, and the model that comes of it.
+// A TrainStep is one round of training of a trainer job with keepAlive or serviceMode: the dataset
+// to train on, and the model to create.
 type TrainStep struct {
 	Number      int    `json:"number"` // from 1
 	Dataset     string `json:"dataset"`
-	OutputModel string `json:"outputModel"` // an ID in the job's account
+	OutputModel string `json:"outputModel"` // ID of the model, in the job's account
 }
 
-// Waits reports whether the job waits for steps instead of being done after one.
+// Waits reports whether the job waits for a further train step after each step, instead of
+// completing.
 func (s TrainerSpec) Waits() bool { return s.KeepAlive || s.ServiceMode }
 
-// HasStep reports whether the job was given something to learn from that it has
-// not learnt yet.
+// HasStep reports whether the job has a train step that is not finished.
 func (j TrainerJob) HasStep() bool { return j.Step.Number > j.Finished }
 
-// From is the model that the step begins with: that of the step before, or ""
-// for what the job's settings name.
+// From returns the model that the train step starts from: the output of the previous step, or ""
+// for the model in the job's settings (warmStartFrom or baseModel).
 func (j TrainerJob) From() Name { return j.Output }
 
 type TrainerStepGiven struct{ TrainStep }
 
-// Evolve has the job wait for capacity, as a new one: a step takes no node
-// before it begins, and resumes from no checkpoint of the one before.
+// Evolve queues the job like a new job, because a train step has no node before it starts, and does
+// not resume from a checkpoint of the previous step.
 func (e TrainerStepGiven) Evolve(j *TrainerJob) {
 	j.Step = e.TrainStep
 	j.State, j.Status, j.Failures, j.Orphans, j.OrphanTime, j.Checkpoints = JobPendingState, StatusOf(nil), 0, 0, nil, nil
@@ -50,13 +50,13 @@ type TrainerAwaiting struct{}
 
 func (TrainerAwaiting) Evolve(j *TrainerJob) { j.State, j.Status = JobIdleState, StatusOf(nil) }
 
-// ExecuteTrainStep gives a step to a job that waits for one. Who asks makes
-// sure that the dataset is there and that no model has the ID.
+// ExecuteTrainStep queues the next train step of an idle job. The caller checks that the dataset
+// exists, and that the name of the output model is free.
 type ExecuteTrainStep struct{ Dataset, OutputModel string }
 
 func (c ExecuteTrainStep) Decide(j TrainerJob, _ time.Time) (Event[TrainerJob], error) {
 	if !j.Exists() {
-		return nil, gone("job")
+		return nil, notFound("job")
 	}
 	if name, ok := ParseName(c.OutputModel, "models"); ok {
 		c.OutputModel = name.ID()
@@ -71,17 +71,20 @@ func (c ExecuteTrainStep) Decide(j TrainerJob, _ time.Time) (Event[TrainerJob], 
 	step := TrainStep{j.Step.Number + 1, c.Dataset, c.OutputModel}
 	switch given := (TrainStep{j.Step.Number, c.Dataset, c.OutputModel}); {
 	case !j.Waits():
-		return nil, precondition("TAKES_NO_STEPS", "the job has neither keepAlive nor serviceMode and takes no further steps: create another, with this one's model as warmStartFrom")
+		return nil, precondition("TAKES_NO_STEPS",
+			"the job has neither keepAlive nor serviceMode and accepts no further steps: create another job, with the "+
+				"output model of this job as warmStartFrom")
 	case j.HasStep() && j.Step == given && j.Live():
 		return nil, nil
 	case j.HasStep() && j.Live():
-		return nil, precondition("STEP_UNDER_WAY", "the job is %s with step %d: wait until it is %s", j.State, j.Step.Number, JobIdleState)
+		return nil, precondition("STEP_UNDER_WAY", "the job is %s at train step %d: wait until it is %s", j.State,
+			j.Step.Number, JobIdleState)
 	}
 	return TrainerStepGiven{step}, j.must(JobIdleState)
 }
 
-// FinishTrainStep records what came of a step. With Attempt alone it is the
-// outcome that was stored, whose model is registered by then.
+// FinishTrainStep records the result of a train step. After StoreResults, Attempt is the only field
+// that is needed: the stored outcome is recorded, and its model is already registered.
 type FinishTrainStep struct {
 	Attempt  int
 	Output   Name
@@ -99,22 +102,25 @@ func (c FinishTrainStep) Decide(j TrainerJob, now time.Time) (Event[TrainerJob],
 		return nil, err
 	}
 	if !j.Waits() {
-		return nil, precondition("TAKES_NO_STEPS", "the job is done after its first step: complete it")
+		return nil, precondition("TAKES_NO_STEPS", "the job has neither keepAlive nor serviceMode: it completes after its "+
+			"first train step")
 	}
-	return TrainerStepFinished{c.Attempt, c.Output, c.Results, now, c.Progress}, j.must(JobRunningState, JobWritingState)
+	return TrainerStepFinished{c.Attempt, c.Output, c.Results, now, c.Progress},
+		j.must(JobRunningState, JobWritingResultsState)
 }
 
-// AwaitStep has a job that has nothing to learn from wait for its next step.
+// AwaitStep sets the state to IDLE when the job has no unfinished train step. The job then waits
+// for ExecuteTrainStep.
 type AwaitStep struct{}
 
 func (AwaitStep) Decide(j TrainerJob, _ time.Time) (Event[TrainerJob], error) {
 	switch {
 	case !j.Exists():
-		return nil, gone("job")
+		return nil, notFound("job")
 	case j.State == JobIdleState && !j.Active():
 		return nil, nil
 	case j.HasStep() || !j.Waits():
-		return nil, precondition("STEP_TO_DO", "the job has step %d to do", j.Step.Number)
+		return nil, precondition("STEP_TO_DO", "the job has train step %d to run and cannot become idle", j.Step.Number)
 	}
 	return TrainerAwaiting{}, j.must(JobValidatingState, JobPendingState)
 }

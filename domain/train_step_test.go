@@ -13,7 +13,8 @@ func TestTrainSteps(t *testing.T) {
 	life := func(commands ...domain.Command[domain.JobLife]) func([]event) []event {
 		return func(history []event) []event {
 			for _, command := range commands {
-				fact, err := whole[domain.TrainerJob]{domain.TrainerJobs, command}.Decide(fold(t, domain.TrainerJobs, history...), noon)
+				fact, err := whole[domain.TrainerJob]{domain.TrainerJobs, command}.Decide(fold(t, domain.TrainerJobs, history...),
+					noon)
 				require.NoError(t, err)
 				history = append(history, fact)
 			}
@@ -21,12 +22,13 @@ func TestTrainSteps(t *testing.T) {
 		}
 	}
 	start := func(attempt int) domain.StartJob { return domain.StartJob{Attempt: attempt, Nodes: someNodes[:1]} }
-	spec := domain.TrainerSpec{Dataset: "accounts/a/datasets/d", KeepAlive: true, TrainingConfig: domain.TrainingConfig{OutputModel: "m1"}}
+	spec := domain.TrainerSpec{Dataset: "accounts/a/datasets/d", KeepAlive: true,
+		TrainingConfig: domain.TrainingConfig{OutputModel: "m1"}}
 	plain, empty := spec, spec
 	plain.KeepAlive, empty.Dataset = false, ""
 	queued := life(domain.StartValidation{}, domain.QueueJob{}, start(1))
 	running := queued([]event{domain.TrainerJobCreated{TrainerSpec: spec}})
-	results := domain.Files{Folder: "r/1/", Sizes: map[string]int64{"a": 1}}
+	results := domain.Files{Prefix: "r/1/", Sizes: map[string]int64{"a": 1}}
 	finish := domain.FinishTrainStep{Attempt: 1, Output: "accounts/a/models/m1", Results: results}
 	finished := domain.TrainerStepFinished{Attempt: 1, Output: "accounts/a/models/m1", Results: results, Time: noon}
 	idle := also(running, event(finished))
@@ -37,17 +39,22 @@ func TestTrainSteps(t *testing.T) {
 
 	decide(t, domain.TrainerJobs, []decision[domain.TrainerJob]{
 		{"nothing there", nil, step, nil, "NOT_FOUND", ""},
-		{"no dataset, no model", idle, domain.ExecuteTrainStep{}, nil, "INVALID_FIELDS", "dataset: is required; outputModel: must be"},
-		{"a job that takes no steps", queued([]event{domain.TrainerJobCreated{TrainerSpec: plain}}), step, nil, "TAKES_NO_STEPS", "keepAlive nor serviceMode"},
+		{"no dataset, no model", idle, domain.ExecuteTrainStep{}, nil, "INVALID_FIELDS",
+			"dataset: is required; outputModel: must be"},
+		{"a job that takes no steps", queued([]event{domain.TrainerJobCreated{TrainerSpec: plain}}), step, nil,
+			"TAKES_NO_STEPS", "keepAlive nor serviceMode"},
 		{"under way", running, step, nil, "STEP_UNDER_WAY", "step 1: wait until it is JOB_STATE_IDLE"},
 		{"the first step ends", running, finish, finished, "", ""},
 		{"it has ended", idle, finish, nil, "", ""},
 		{"the second step", idle, step, given, "", ""},
-		{"by a model's whole name", idle, domain.ExecuteTrainStep{Dataset: step.Dataset, OutputModel: "accounts/a/models/m2"}, given, "", ""},
+		{"by a model's whole name", idle, domain.ExecuteTrainStep{Dataset: step.Dataset, OutputModel: "accounts/a/models/m2"},
+			given, "", ""},
 		{"it is given", second, step, nil, "", ""},
-		{"a third one too early", second, domain.ExecuteTrainStep{Dataset: step.Dataset, OutputModel: "m3"}, nil, "STEP_UNDER_WAY", "step 2"},
+		{"a third one too early", second, domain.ExecuteTrainStep{Dataset: step.Dataset, OutputModel: "m3"}, nil,
+			"STEP_UNDER_WAY", "step 2"},
 		{"an attempt that is over", second, finish, nil, "STALE_ATTEMPT", ""},
-		{"a cancelled job", life(domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1})(idle), step, nil, "JOB_STATE", "needs JOB_STATE_IDLE"},
+		{"a cancelled job", life(domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1})(idle), step, nil, "JOB_STATE",
+			"requires JOB_STATE_IDLE"},
 		{"nothing to do", validating, domain.AwaitStep{}, domain.TrainerAwaiting{}, "", ""},
 		{"nothing to do, known", also(validating, event(domain.TrainerAwaiting{})), domain.AwaitStep{}, nil, "", ""},
 		{"something to do", running, domain.AwaitStep{}, nil, "STEP_TO_DO", "step 1"},
@@ -57,5 +64,5 @@ func TestTrainSteps(t *testing.T) {
 	at := fold(t, domain.TrainerJobs, second...)
 	require.Equal(t, domain.JobRunningState, at.State)
 	require.Equal(t, domain.Name("accounts/a/models/m1"), at.From(), "a step begins with the model of the one before")
-	require.Empty(t, fold(t, domain.TrainerJobs, idle...).Nodes, "who waits for a step holds no node")
+	require.Empty(t, fold(t, domain.TrainerJobs, idle...).Nodes, "a job that waits for a step holds no node")
 }

@@ -9,16 +9,17 @@ import (
 	"anneal/domain"
 )
 
-// A situation is a state, described, together with how it is reached.
+// A situation is a state of a resource, with a name and the events that lead to the state.
 type situation[S domain.State] struct {
 	name  string
 	facts []domain.Event[S]
-	first S // what the facts are about; none unless said
+	first S // state before the events
 }
 
-// transitions prints what each command leads to in each situation: the state
-// after it, "=" where it is already recorded, or why it is refused.
-func transitions[S domain.State](t *testing.T, kind *domain.Kind[S], situations []situation[S], commands []domain.Command[S], show func(S) string) string {
+// transitions prints the result of each command in each situation: the state after it, "=" if the
+// event is already recorded, or the error if the command is refused.
+func transitions[S domain.State](t *testing.T, kind *domain.Kind[S], situations []situation[S],
+	commands []domain.Command[S], show func(S) string) string {
 	var table strings.Builder
 	for _, s := range situations {
 		state := s.first
@@ -33,7 +34,8 @@ func transitions[S domain.State](t *testing.T, kind *domain.Kind[S], situations 
 	return table.String()
 }
 
-func outcome[S domain.State](t *testing.T, kind *domain.Kind[S], state S, cmd domain.Command[S], show func(S) string) string {
+func outcome[S domain.State](t *testing.T, kind *domain.Kind[S], state S, cmd domain.Command[S],
+	show func(S) string) string {
 	event, err := cmd.Decide(state, noon)
 	switch {
 	case err != nil:
@@ -56,12 +58,13 @@ func TestJobTransitions(t *testing.T) {
 	f := events[domain.JobLife]
 	nodes := []domain.Name{"accounts/system/nodes/n1"}
 	inputs := domain.JobInputs{Train: "accounts/a/datasets/j-train", Evaluation: "accounts/a/datasets/j-eval"}
-	outcome := domain.JobOutcome{Attempt: 1, Output: "accounts/a/models/m", Results: domain.Files{Folder: "j/1/"}}
+	outcome := domain.JobOutcome{Attempt: 1, Output: "accounts/a/models/m", Results: domain.Files{Prefix: "j/1/"}}
 	validating := f(domain.JobValidating{})
 	pending := also(validating, domain.JobQueued{})
 	running := also(pending, domain.JobStarted{Attempt: 1, Nodes: nodes, Time: noon})
 	requeued := also(running, domain.JobRequeued{Attempt: 1, Reason: "node lost", Counted: true, Time: noon})
-	last := also(requeued, domain.JobRequeued{Attempt: 1, Counted: true, Time: noon}, domain.JobQueued{}, domain.JobStarted{Attempt: 1, Nodes: nodes, Time: noon})
+	last := also(requeued, domain.JobRequeued{Attempt: 1, Counted: true, Time: noon}, domain.JobQueued{},
+		domain.JobStarted{Attempt: 1, Nodes: nodes, Time: noon})
 	writing := also(running, domain.JobWriting{Attempt: 1})
 	cancelling := also(running, domain.JobCancelling{Time: noon})
 	deleting := also(running, domain.JobDeleting{Time: noon})
@@ -73,6 +76,8 @@ func TestJobTransitions(t *testing.T) {
 		{name: "PENDING", facts: pending},
 		{name: "PENDING after attempt 1 was lost", facts: also(requeued, domain.JobQueued{})},
 		{name: "RUNNING", facts: running},
+		{name: "RUNNING, pausing",
+			facts: also(running, domain.JobPausing{JobPause: domain.JobPause{Reason: "by its user", Time: noon}})},
 		{name: "RUNNING for the last time", facts: last},
 		{name: "IDLE", facts: also(running, domain.JobIdled{Attempt: 1})},
 		{name: "WRITING_RESULTS", facts: writing},
@@ -88,49 +93,67 @@ func TestJobTransitions(t *testing.T) {
 		{name: "DELETING", facts: deleting},
 		{name: "DELETING_CLEANING_UP", facts: also(deleting, domain.JobCleaning{})},
 	}
-	commands := []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.PrepareInput{Inputs: inputs}, domain.QueueJob{}, domain.HoldJob{For: "a node"}, domain.StartJob{Attempt: 1, Nodes: nodes}, domain.AbandonAttempt{Attempt: 2},
-		domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 10}}, domain.IdleJob{Attempt: 1}, domain.WakeJob{Attempt: 1},
-		domain.WriteResults{Attempt: 1}, domain.StoreResults{JobOutcome: outcome}, domain.CompleteJob{Attempt: 1}, domain.RequeueJob{Attempt: 1, Reason: "node lost"},
-		domain.FailJob{Attempt: 1, Status: someStatus}, domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1}, domain.PauseJob{Reason: "by its user"},
-		domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}, domain.CleanJob{}, domain.PurgeJob{}}
+	commands := []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.PrepareInput{Inputs: inputs},
+		domain.QueueJob{}, domain.HoldJob{For: "a node"}, domain.StartJob{Attempt: 1, Nodes: nodes},
+		domain.AbandonAttempt{Attempt: 2},
+		domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 10}}, domain.IdleJob{Attempt: 1},
+		domain.WakeJob{Attempt: 1},
+		domain.WriteResults{Attempt: 1}, domain.StoreResults{JobOutcome: outcome}, domain.CompleteJob{Attempt: 1},
+		domain.RequeueJob{Attempt: 1, Reason: "node lost"},
+		domain.FailJob{Attempt: 1, Status: someStatus}, domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1},
+		domain.PauseJob{Reason: "by its user"}, domain.ConfirmPause{Attempt: 1},
+		domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}, domain.CleanJob{}, domain.PurgeJob{},
+		domain.RecordTracking{JobTracking: domain.JobTracking{URL: "https://t/r"}}}
 	golden(t, "job_transitions.txt", transitions(t, domain.JobLives, situations, commands, func(l domain.JobLife) string {
-		return strings.TrimPrefix(orNone(l.State), "JOB_STATE_")
+		state := strings.TrimPrefix(orNone(l.State), "JOB_STATE_")
+		if l.Pausing != nil {
+			state += ", pausing"
+		}
+		return state
 	}))
 }
 
 func TestDatasetTransitions(t *testing.T) {
 	f := events[domain.Dataset]
-	files := domain.Files{Folder: "d/1/", Sizes: map[string]int64{"rows.jsonl": 7}}
-	rows := domain.DatasetFacts{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}
+	files := domain.Files{Prefix: "d/1/", Sizes: map[string]int64{"rows.jsonl": 7}}
+	rows := domain.DatasetStats{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}
 	uploaded := f(domain.DatasetCreated{}, domain.DatasetUploaded{Upload: 1, Files: files})
-	filling := f(domain.DatasetCreated{From: &domain.Derivation{Source: "accounts/a/datasets/source", Folder: "s/1/", Filter: "n > 1"}})
+	filling := f(domain.DatasetCreated{From: &domain.Derivation{Source: "accounts/a/datasets/source", Prefix: "s/1/",
+		Filter: "n > 1"}})
 	situations := []situation[domain.Dataset]{
 		{name: "(none)"},
 		{name: "UPLOADING, nothing uploaded", facts: f(domain.DatasetCreated{})},
-		{name: "UPLOADING, waits for its verdict", facts: uploaded},
+		{name: "UPLOADING, waits for its result", facts: uploaded},
 		{name: "UPLOADING, rejected", facts: also(uploaded, domain.DatasetRejected{Upload: 1, Status: someStatus})},
-		{name: "READY, uploaded", facts: also(uploaded, domain.DatasetAccepted{Upload: 1, DatasetFacts: rows})},
+		{name: "READY, uploaded", facts: also(uploaded, domain.DatasetAccepted{Upload: 1, DatasetStats: rows})},
 		{name: "UPLOADING, being made from another", facts: filling},
 		{name: "UPLOADING, could not be made", facts: also(filling, domain.DatasetUnfilled{Status: someStatus})},
-		{name: "READY, made from another", facts: also(filling, domain.DatasetFilled{Files: files, DatasetFacts: rows})},
+		{name: "READY, made from another", facts: also(filling, domain.DatasetFilled{Files: files, DatasetStats: rows})},
 	}
-	commands := []domain.Command[domain.Dataset]{domain.CreateDataset{}, domain.UploadDataset{Upload: 1, Files: files}, domain.AcceptDataset{Upload: 1, DatasetFacts: rows},
-		domain.RejectDataset{Upload: 1, Status: someStatus}, domain.FillDataset{Files: files, DatasetFacts: rows}, domain.LeaveUnfilled{Status: someStatus},
-		domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: "mine", Format: domain.FormatChat, ExampleCount: 3}},
-		domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat, ExampleCount: 3, SourceJobName: "accounts/a/dpoJobs/j"}}, requested[domain.Dataset]{domain.DeleteDataset{}, domain.Datasets}}
-	golden(t, "dataset_transitions.txt", transitions(t, domain.Datasets, situations, commands, func(d domain.Dataset) string {
-		return orNone(d.State) + " " + d.Status.Code
-	}))
+	commands := []domain.Command[domain.Dataset]{domain.CreateDataset{}, domain.UploadDataset{Upload: 1, Files: files},
+		domain.AcceptDataset{Upload: 1, DatasetStats: rows},
+		domain.RejectDataset{Upload: 1, Status: someStatus}, domain.FillDataset{Files: files, DatasetStats: rows},
+		domain.FailFill{Status: someStatus},
+		domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: "mine", Format: domain.FormatChat,
+			ExampleCount: 3}},
+		domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat, ExampleCount: 3,
+			SourceJobName: "accounts/a/dpoJobs/j"}}, requested[domain.Dataset]{domain.DeleteDataset{}, domain.Datasets}}
+	golden(t, "dataset_transitions.txt",
+		transitions(t, domain.Datasets, situations, commands, func(d domain.Dataset) string {
+			return orNone(d.State) + " " + d.Status.Code
+		}))
 }
 
 func TestDeploymentTransitions(t *testing.T) {
 	f := events[domain.Deployment]
-	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MinReplicaCount: 1, MaxReplicaCount: ptr(2), Placement: &domain.Placement{MultiRegion: "GLOBAL"}}
+	spec := domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MinReplicaCount: 1, MaxReplicaCount: ptr(2),
+		Placement: &domain.Placement{MultiRegion: "GLOBAL"}}
 	other := spec
 	other.Precision = "FP8"
 	created := domain.DeploymentCreated{DeploymentSpec: spec, Time: noon}
-	loaded := f(created, domain.ReplicaPlaced{ID: "r1", Node: "n1", Generation: 1}, domain.ReplicaAdvanced{ID: "r1", State: domain.ReplicaReady})
-	settled := also(loaded, domain.DeploymentSettled{Generation: 1, Time: noon})
+	loaded := f(created, domain.ReplicaPlaced{ID: "r1", Node: "n1", Generation: 1},
+		domain.ReplicaAdvanced{ID: "r1", State: domain.ReplicaReady})
+	settled := also(loaded, domain.DeploymentBecameReady{Generation: 1, Time: noon})
 	emptied := also(settled, domain.ReplicaRemoved{ID: "r1", Time: noon})
 	deleting := also(emptied, domain.DeploymentDeleting{Time: noon})
 	situations := []situation[domain.Deployment]{
@@ -139,25 +162,34 @@ func TestDeploymentTransitions(t *testing.T) {
 		{name: "CREATING, one replica ready", facts: loaded},
 		{name: "READY, one replica ready", facts: settled},
 		{name: "READY, no replica", facts: emptied},
-		{name: "UPDATING, one replica of the old settings", facts: also(settled, domain.DeploymentUpdated{DeploymentSpec: other, Rollout: true, Time: noon})},
+		{name: "UPDATING, one replica of the old settings",
+			facts: also(settled, domain.DeploymentUpdated{DeploymentSpec: other, Rollout: true, Time: noon})},
 		{name: "FAILED", facts: f(created, domain.DeploymentFailed{Time: noon})},
 		{name: "DELETING, one replica ready", facts: also(settled, domain.DeploymentDeleting{Time: noon})},
 		{name: "DELETING, no replica", facts: deleting},
 		{name: "DELETING hard, no replica", facts: also(emptied, domain.DeploymentDeleting{Hard: true, Time: noon})},
-		{name: "DELETED, kept until later", facts: also(deleting, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})},
-		{name: "DELETED, its time is over", facts: also(deleting, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: noon})},
+		{name: "DELETED, kept until later",
+			facts: also(deleting, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})},
+		{name: "DELETED, its time is over",
+			facts: also(deleting, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: noon})},
 	}
-	commands := []domain.Command[domain.Deployment]{domain.CreateDeployment{DeploymentSpec: spec}, domain.PlaceReplica{ID: "r1", Node: "n1", Generation: 1},
-		domain.AdvanceReplica{ID: "r1", Node: "n1", State: domain.ReplicaReady}, domain.RemoveReplica{ID: "r1", Failed: true}, domain.AbandonReplica{ID: "r2"},
-		domain.SettleDeployment{Generation: 1}, domain.FailDeployment{Status: someStatus}, domain.UpdateDeployment{DeploymentSpec: other},
-		domain.ScaleDeployment{Replicas: 2}, domain.WakeDeployment{}, domain.DeleteDeployment{IgnoreChecks: true}, hardDeletion{domain.DeleteDeployment{IgnoreChecks: true, Hard: true}},
+	commands := []domain.Command[domain.Deployment]{domain.CreateDeployment{DeploymentSpec: spec},
+		domain.PlaceReplica{ID: "r1", Node: "n1", Generation: 1},
+		domain.AdvanceReplica{ID: "r1", Node: "n1", State: domain.ReplicaReady}, domain.RemoveReplica{ID: "r1", Failed: true},
+		domain.AbandonReplica{ID: "r2"},
+		domain.MarkDeploymentReady{Generation: 1}, domain.FailDeployment{Status: someStatus},
+		domain.UpdateDeployment{DeploymentSpec: other},
+		domain.ScaleDeployment{Replicas: 2}, domain.WakeDeployment{}, domain.DeleteDeployment{IgnoreChecks: true},
+		hardDeletion{domain.DeleteDeployment{IgnoreChecks: true, Hard: true}},
 		domain.FinishDeletion{Keep: time.Hour}, domain.UndeleteDeployment{}, domain.PurgeDeployment{}}
-	golden(t, "deployment_transitions.txt", transitions(t, domain.Deployments, situations, commands, func(d domain.Deployment) string {
-		return fmt.Sprintf("%s, %d of %d ready", orNone(d.State), d.ReadyReplicas(), d.DesiredReplicas)
-	}))
+	golden(t, "deployment_transitions.txt",
+		transitions(t, domain.Deployments, situations, commands, func(d domain.Deployment) string {
+			return fmt.Sprintf("%s, %d of %d ready", orNone(d.State), d.ReadyReplicas(), d.DesiredReplicas)
+		}))
 }
 
-// requested is a delete whose deletion is requested.
+// requested decides the command delete on the state of a resource whose deletion was requested at
+// the same time.
 type requested[S domain.State] struct {
 	delete domain.Command[S]
 	kind   *domain.Kind[S]
@@ -172,7 +204,7 @@ func (c requested[S]) Decide(s S, now time.Time) (domain.Event[S], error) {
 
 func (c requested[S]) word() string { return wordOf(c.delete) }
 
-// hardDeletion shows a hard DeleteDeployment under a name of its own.
+// hardDeletion is a hard DeleteDeployment that the golden file shows with a separate name.
 type hardDeletion struct {
 	domain.Command[domain.Deployment]
 }

@@ -2,28 +2,31 @@ package domain
 
 import "time"
 
-// UploadTime is how long files that were PUT to the signed URLs of an upload
-// are kept for validation, from when the last of them arrived.
+// UploadTime is how long files uploaded to the signed URLs of an upload are kept for
+// validation, counted from the newest file.
 const UploadTime = 7 * 24 * time.Hour
 
-// uploads is how far a resource is whose content arrives in uploads, numbered
-// from 1, each of which is judged once.
+// uploads is the upload state of a resource whose content is uploaded. Uploads are numbered from 1;
+// each is validated once.
 type uploads struct {
 	noun      string
-	ready     bool // its content is fixed
-	newest    int  // 0 before the first
-	validated int  // the upload that was accepted or rejected last
+	ready     bool // the content is READY and cannot change any more
+	newest    int  // number of the newest upload, 0 before the first
+	validated int  // number of the newest upload with a validation result
 }
 
-// judged reports whether the validation result of an upload, accepted or not, is already
-// recorded. It refuses the opposite of a recorded verdict, and one on an upload
-// that another has replaced.
-func (u uploads) judged(upload int, accepted bool) (bool, error) {
+// resultRecorded reports whether an upload is already recorded as valid (accepted) or invalid (not
+// accepted). It returns an error when nothing was uploaded, the opposite result is recorded, or a
+// newer upload has replaced the upload.
+func (u uploads) resultRecorded(upload int, accepted bool) (bool, error) {
 	switch {
 	case upload == 0:
-		return false, precondition("NOTHING_UPLOADED", "no file has been uploaded: upload one, then validate")
+		return false, precondition("NOTHING_UPLOADED", "no file has been uploaded: upload a file, then validate the upload")
 	case upload == u.validated && u.ready != accepted:
-		return false, precondition("UPLOAD_JUDGED", "another verdict on upload %d of the %s is already recorded", upload, u.noun)
+		return false, precondition("UPLOAD_JUDGED",
+			"another result of the validation of upload %d of the %s is already recorded",
+			upload,
+			u.noun)
 	case upload == u.validated:
 		return true, nil
 	case upload != u.newest:

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// A Count is a number of things; on the wire and in the log it is a decimal
-// string, as the interface demands of 64-bit counts.
+// A Count is a 64-bit number, which is a decimal string in the API and in the log.
 type Count int64
 
-// Of is the count with what it counts, as a sentence says it: 1 row, 2 rows.
+// Of returns the count with the singular or plural of noun: "1 row", "2 rows".
 func (c Count) Of(noun string) string {
 	if c == 1 {
 		return "1 " + noun
@@ -18,13 +17,13 @@ func (c Count) Of(noun string) string {
 	return strconv.FormatInt(int64(c), 10) + " " + noun + "s"
 }
 
-// MarshalJSON writes the decimal string.
+// MarshalJSON returns the decimal string.
 func (c Count) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, strconv.FormatInt(int64(c), 10)), nil
 }
 
-// UnmarshalJSON reads a decimal string or a whole number. null changes nothing,
-// as everywhere in JSON.
+// UnmarshalJSON accepts a decimal string or an integer. null leaves the count unchanged, as usual
+// in encoding/json.
 func (c *Count) UnmarshalJSON(data []byte) error {
 	text := string(data)
 	if text == "null" {
@@ -40,16 +39,15 @@ func (c *Count) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Int64 is the number.
+// Int64 returns the number.
 func (c Count) Int64() int64 { return int64(c) }
 
-// A Sealed value is encrypted with a data key of its own, which is kept
-// outside the log; when that key is deleted the value is gone for ever.
+// A Sealed value is encrypted with a separate data key, which is stored outside of the log.
+// Deleting the key erases the value.
 //
-// The ciphertext is bound to its place by additional data. Scheme says by which:
-// 1 by the resource's name and the key ID. Ciphertexts of earlier versions have
-// scheme 0 and are bound to the resource's name and to Bound, which the fold
-// fills in for them.
+// The ciphertext is bound to its context by additional authenticated data. With scheme 1, the
+// additional data are the resource's name and the key ID. Ciphertexts of earlier versions have
+// scheme 0 and are bound to the resource's name and to Bound, which the fold sets.
 type Sealed struct {
 	KeyID      string `json:"keyId"`
 	Ciphertext []byte `json:"ciphertext"`
@@ -57,11 +55,11 @@ type Sealed struct {
 	Bound      string `json:"bound,omitempty"` // key name and version of a value of scheme 0
 }
 
-// SealScheme is the scheme of values that are sealed now.
+// SealScheme is the Sealed.Scheme of values that this version of anneal seals.
 const SealScheme = 1
 
-// Bounds of free text, in characters. The interface bounds the display names of
-// deployments, shapes and accounts alone, at MaxShortName.
+// Limits of text fields, in characters. MaxShortName applies to the display names of deployments,
+// shapes and accounts.
 const (
 	MaxShortName   = 63
 	MaxDisplayName = 255
@@ -69,7 +67,8 @@ const (
 )
 
 func checkShortName(v *Violations, displayName string) {
-	v.Require(len([]rune(displayName)) <= MaxShortName, "displayName", "must have fewer than %d characters", MaxShortName+1)
+	v.Require(len([]rune(displayName)) <= MaxShortName, "displayName", "must have fewer than %d characters",
+		MaxShortName+1)
 }
 
 func checkText(v *Violations, displayName, description string) {
@@ -77,7 +76,7 @@ func checkText(v *Violations, displayName, description string) {
 	v.Require(len([]rune(description)) <= MaxDescription, "description", "must have at most %d characters", MaxDescription)
 }
 
-// oneOf requires an enumeration's value; "" stands for the unspecified one.
+// oneOf adds a violation to v unless value is one of the allowed values or "".
 func oneOf(v *Violations, field, value string, allowed ...string) {
 	if value == "" {
 		return
@@ -101,7 +100,7 @@ func join(words []string) string {
 	return text
 }
 
-// indexed is the path of a list's element: criteria[2].
+// indexed returns the path of element i of a list field, such as criteria[2].
 func indexed(field string, i int) string { return field + "[" + strconv.Itoa(i) + "]" }
 
 func reference(v *Violations, field, value, collection string) {
@@ -113,25 +112,27 @@ func reference(v *Violations, field, value, collection string) {
 }
 
 func inFuture(v *Violations, field string, t *time.Time, now time.Time) {
-	v.Require(t == nil || t.After(now), field, "must lie in the future")
+	v.Require(t == nil || t.After(now), field, "must be in the future")
 }
 
-// gone is the fault of a command on a resource that does not exist.
-func gone(what string) error {
-	return &Error{Code: NotFound, Reason: "NOT_FOUND", Message: "there is no such " + what}
+// notFound returns the error for a command on a resource that does not exist; what is the kind of
+// the resource.
+func notFound(what string) error {
+	return &Error{Code: NotFound, Reason: "NOT_FOUND", Message: "the " + what + " does not exist"}
 }
 
-func exists(what string) error {
-	return &Error{Code: AlreadyExists, Reason: "ALREADY_EXISTS", Message: what + " with this ID already exists: choose another ID, or leave it out"}
+func alreadyExists(what string) error {
+	return &Error{Code: AlreadyExists, Reason: "ALREADY_EXISTS",
+		Message: what + " with this ID already exists: choose another ID, or leave the ID out"}
 }
 
 func precondition(reason, format string, args ...any) error {
-	f := Errorf(FailedPrecondition, format, args...)
-	f.Reason = reason
-	return f
+	err := Errorf(FailedPrecondition, format, args...)
+	err.Reason = reason
+	return err
 }
 
-// sameJSON reports whether two values are written alike.
+// sameJSON reports whether two values have the same JSON encoding.
 func sameJSON(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)

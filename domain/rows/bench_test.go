@@ -13,10 +13,11 @@ import (
 	"anneal/domain/rows"
 )
 
-// write is a text of about so many bytes as people and models write it: words,
-// quotes, line breaks, some code, some letters beyond ASCII.
+// write returns a text of about size bytes that resembles real rows: words, quotes, line breaks,
+// code, and letters beyond ASCII.
 func write(dice *rand.Rand, size int) string {
-	words := []string{"the", "model", "answers", "with", "a", "list", "of", "\"names\"", "and", "1,024", "values;", "größer", "数据", "if (x < 3) {\n\treturn x\n}", "then", "it's", "done.\n\n", "see", "https://example.org/a/b"}
+	words := []string{"the", "model", "answers", "with", "a", "list", "of", "\"names\"", "and", "1,024", "values;",
+		"größer", "数据", "if (x < 3) {\n\treturn x\n}", "then", "it's", "done.\n\n", "see", "https://example.org/a/b"}
 	var b strings.Builder
 	for b.Len() < size {
 		b.WriteString(words[dice.IntN(len(words))])
@@ -25,7 +26,7 @@ func write(dice *rand.Rand, size int) string {
 	return b.String()
 }
 
-// files are rows of each shape, a line of about so many bytes each.
+// files returns one file for each shape of rows, with lines of about size bytes, by shape.
 func files(size int) map[string][]byte {
 	dice := rand.New(rand.NewPCG(1, uint64(size)))
 	say := func(role string, part int) map[string]any {
@@ -33,17 +34,21 @@ func files(size int) map[string][]byte {
 	}
 	shapes := map[string]func() any{
 		"chat": func() any {
-			return map[string]any{"messages": []any{map[string]any{"role": "system", "content": "You are kind."}, say("user", 4), say("assistant", 4), say("user", 4), say("assistant", 4)}}
+			return map[string]any{"messages": []any{map[string]any{"role": "system", "content": "You are kind."}, say("user", 4),
+				say("assistant", 4), say("user", 4), say("assistant", 4)}}
 		},
 		"tools": func() any {
-			call := map[string]any{"id": "call_1", "type": "function", "function": map[string]any{"name": "find", "arguments": `{"query":"` + strings.Repeat("word ", size/20) + `"}`}}
-			return map[string]any{"tools": []any{map[string]any{"type": "function", "function": map[string]any{"name": "find", "parameters": map[string]any{"type": "object"}}}},
+			call := map[string]any{"id": "call_1", "type": "function",
+				"function": map[string]any{"name": "find", "arguments": `{"query":"` + strings.Repeat("word ", size/20) + `"}`}}
+			return map[string]any{"tools": []any{map[string]any{"type": "function",
+				"function": map[string]any{"name": "find", "parameters": map[string]any{"type": "object"}}}},
 				"messages": []any{say("user", 4), map[string]any{"role": "assistant", "content": nil, "tool_calls": []any{call}},
 					map[string]any{"role": "tool", "tool_call_id": "call_1", "content": write(dice, size/4)}, say("assistant", 4)}}
 		},
 		"completion": func() any { return map[string]any{"prompt": write(dice, size/2), "completion": write(dice, size/2)} },
 		"preference": func() any {
-			return map[string]any{"input": map[string]any{"messages": []any{say("user", 3)}}, "preferred_output": []any{say("assistant", 3)}, "non_preferred_output": []any{say("assistant", 3)}}
+			return map[string]any{"input": map[string]any{"messages": []any{say("user", 3)}},
+				"preferred_output": []any{say("assistant", 3)}, "non_preferred_output": []any{say("assistant", 3)}}
 		},
 		"prompt": func() any {
 			return map[string]any{"messages": []any{say("user", 2)}, "ground_truth": write(dice, size/2), "level": 3}
@@ -70,8 +75,8 @@ func files(size int) map[string][]byte {
 	return all
 }
 
-// perCore reports the rate per second of a core's time, which other work on the
-// machine does not slow as much as it does the rate per second.
+// perCore starts a measurement of CPU time. The returned function reports the megabytes per second
+// of CPU time, which depend less on the machine's other load than those per second of elapsed time.
 func perCore(b *testing.B, size int) func() {
 	spent := func() time.Duration {
 		var use syscall.Rusage
@@ -86,8 +91,7 @@ func perCore(b *testing.B, size int) func() {
 	}
 }
 
-// BenchmarkCheck measures the checker, and json.Valid on the same lines to
-// measure it by.
+// BenchmarkCheck measures the checker, and json.Valid on the same lines for comparison.
 func BenchmarkCheck(b *testing.B) {
 	for _, size := range []int{200, 1000, 4000} {
 		for _, name := range []string{"chat", "tools", "completion", "preference", "prompt", "samples"} {

@@ -1,6 +1,5 @@
-// Package rows reads and checks the rows of datasets: JSON objects, one a
-// line, in the shapes of spec/gaps.md section 8. It is pure; files are opened
-// by who calls it.
+// Package rows parses and validates the rows of datasets: JSON objects, one per line, each in one
+// of the shapes of Row. The package is pure: callers open the files.
 package rows
 
 import (
@@ -17,56 +16,56 @@ const (
 	MinRows   = 3
 	MaxRows   = 3_000_000
 	MaxLine   = 8 << 20 // bytes in one row
-	MaxFaults = 100     // rows at fault that are named
+	MaxErrors = 100     // maximum number of LineErrors in a result
 )
 
-// A Fault is what is wrong with one line of one file. Line counts from 1 and
-// is 0 for what is wrong with the file as a whole.
-type Fault struct {
+// A LineError describes what is wrong with one line of one file. Line counts from 1; 0 is the whole
+// file.
+type LineError struct {
 	File   string
 	Line   int
 	Reason string
 }
 
-func (f Fault) String() string { return f.where() + ": " + f.Reason }
+func (f LineError) String() string { return f.where() + ": " + f.Reason }
 
-func (f Fault) where() string {
+func (f LineError) where() string {
 	if f.Line == 0 {
 		return f.File
 	}
 	return fmt.Sprintf("%s:%d", f.File, f.Line)
 }
 
-// A Checker reads the files of one dataset in constant memory.
+// A Checker validates the files of one dataset in constant memory.
 type Checker struct {
-	Least  domain.Count          // rows that there must be; MinRows unless it is changed
-	Count  func(text string) int // tokens of a text; nil takes one for every four bytes
-	format string                // that the caller asked for, or ""
-	shape  string                // of the first row without a fault
-	reader reader
-	tokens estimate
-	facts  domain.DatasetFacts
-	bytes  int64
-	turns  int64
-	faults []Fault
-	more   int // faults beyond MaxFaults
+	MinRows domain.Count          // minimum number of rows; the constant MinRows by default
+	Count   func(text string) int // counts the tokens of a text; nil estimates one per four bytes
+	format  string                // dataset format that the rows must have; "" is any
+	shape   string                // shape of the first valid row
+	reader  reader
+	tokens  estimate
+	stats   domain.DatasetStats
+	bytes   int64
+	turns   int64
+	errors  []LineError
+	more    int // number of errors beyond MaxErrors
 }
 
-// NewChecker checks against a dataset format, or, for "" and
-// FORMAT_UNSPECIFIED, takes it from the first row.
+// NewChecker returns a checker for a dataset format; with "" or FORMAT_UNSPECIFIED, the first row
+// determines the format.
 func NewChecker(format string) *Checker {
 	if format == "FORMAT_UNSPECIFIED" {
 		format = ""
 	}
-	return &Checker{Least: MinRows, format: format}
+	return &Checker{MinRows: MinRows, format: format}
 }
 
-// Read checks every line of a file. Its error is that of reading; what is
-// wrong with the rows is told by Result.
+// Read validates every line of a file. It returns an error only when the file cannot be read;
+// Result returns the errors in the rows.
 func (c *Checker) Read(file string, r io.Reader) error {
 	return Lines(r, func(line int, text []byte, tooLong bool) error {
 		if tooLong {
-			c.fault(file, line, fmt.Sprintf("the line is longer than %d MiB", MaxLine>>20))
+			c.reject(file, line, fmt.Sprintf("the line is longer than %d MiB", MaxLine>>20))
 		} else {
 			c.Row(file, line, text)
 		}
@@ -74,22 +73,22 @@ func (c *Checker) Read(file string, r io.Reader) error {
 	})
 }
 
-// Row checks one line of a file; a blank one is no row.
+// Row validates one line of a file. A blank line is not a row.
 func (c *Checker) Row(file string, line int, text []byte) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return
 	}
-	c.facts.ExampleCount++
-	if c.facts.ExampleCount > MaxRows {
-		if c.facts.ExampleCount == MaxRows+1 {
-			c.fault(file, line, fmt.Sprintf("the dataset has more than %d rows", MaxRows))
+	c.stats.ExampleCount++
+	if c.stats.ExampleCount > MaxRows {
+		if c.stats.ExampleCount == MaxRows+1 {
+			c.reject(file, line, fmt.Sprintf("the dataset has more than %d rows", MaxRows))
 		}
 		return
 	}
-	c.reader.hear = c.tokens.ear(c.Count, c.facts.ExampleCount)
+	c.reader.onText = c.tokens.counter(c.Count, c.stats.ExampleCount)
 	row := c.reader.read(text, c.hint())
 	for _, reason := range c.reader.reasons {
-		c.fault(file, line, reason)
+		c.reject(file, line, reason)
 	}
 	if len(c.reader.reasons) > 0 {
 		return
@@ -97,16 +96,17 @@ func (c *Checker) Row(file string, line int, text []byte) {
 	if c.shape == "" {
 		c.shape = row.Shape
 		if format := domain.FormatOf(row.Shape); c.format != "" && c.format != format {
-			c.fault(file, line, fmt.Sprintf("the row is %s data, but the dataset's format is %s", format, c.format))
+			c.reject(file, line, fmt.Sprintf("the row is %s data, but the dataset's format is %s", format, c.format))
 		}
 	} else if row.Shape != c.shape {
-		c.fault(file, line, fmt.Sprintf("the row is a %s row, but the rows before are %s rows: one shape a dataset", row.Shape, c.shape))
+		c.reject(file, line, fmt.Sprintf("the row is a %s row, but the previous rows are %s rows: use one shape per dataset",
+			row.Shape, c.shape))
 	}
 	c.bytes += int64(row.Bytes)
 	c.turns += int64(row.Turns)
 }
 
-// hint is the shape that a row with messages is measured by.
+// hint returns the shape that the next row with messages should have; "" allows any shape.
 func (c *Checker) hint() string {
 	switch {
 	case c.shape != "":
@@ -119,35 +119,37 @@ func (c *Checker) hint() string {
 	return ""
 }
 
-func (c *Checker) fault(file string, line int, reason string) {
-	if len(c.faults) < MaxFaults {
-		c.faults = append(c.faults, Fault{file, line, reason})
+func (c *Checker) reject(file string, line int, reason string) {
+	if len(c.errors) < MaxErrors {
+		c.errors = append(c.errors, LineError{file, line, reason})
 	} else {
 		c.more++
 	}
 }
 
-// Result is what the rows say, or the faults that make them unusable; more
-// counts those beyond MaxFaults.
-func (c *Checker) Result() (facts domain.DatasetFacts, faults []Fault, more int) {
-	if c.facts.ExampleCount < c.Least {
-		c.faults = append(c.faults, Fault{File: "dataset", Reason: fmt.Sprintf("has %s; at least %d are needed", c.facts.ExampleCount.Of("row"), c.Least)})
+// Result returns the statistics of the rows, or the errors in them: at most MaxErrors errors in
+// errs, and the number of further errors in more.
+func (c *Checker) Result() (stats domain.DatasetStats, errs []LineError, more int) {
+	if c.stats.ExampleCount < c.MinRows {
+		c.errors = append(c.errors,
+			LineError{File: "dataset", Reason: fmt.Sprintf("has %s; at least %d are needed", c.stats.ExampleCount.Of("row"),
+				c.MinRows)})
 	}
-	if len(c.faults) > 0 {
-		return domain.DatasetFacts{}, c.faults, c.more
+	if len(c.errors) > 0 {
+		return domain.DatasetStats{}, c.errors, c.more
 	}
-	c.facts.Shape, c.facts.Format = c.shape, domain.FormatOf(c.shape)
-	c.facts.EstimatedTokenCount = domain.Count(c.tokens.of(c.bytes))
-	c.facts.AverageTurnCount = int((c.turns + int64(c.facts.ExampleCount)/2) / int64(c.facts.ExampleCount))
-	return c.facts, nil, 0
+	c.stats.Shape, c.stats.Format = c.shape, domain.FormatOf(c.shape)
+	c.stats.EstimatedTokenCount = domain.Count(c.tokens.of(c.bytes))
+	c.stats.AverageTurnCount = int((c.turns + int64(c.stats.ExampleCount)/2) / int64(c.stats.ExampleCount))
+	return c.stats, nil, 0
 }
 
-// Refusal is the verdict on rows with faults: each is a violation whose field
-// is FILE:LINE.
-func Refusal(faults []Fault, more int) *domain.Error {
-	lines := make([]string, len(faults))
-	violations := make([]domain.Violation, len(faults))
-	for i, f := range faults {
+// InvalidRows returns an error that lists each LineError as a violation of the field FILE:LINE.
+// more is the number of errors that errs does not list.
+func InvalidRows(errs []LineError, more int) *domain.Error {
+	lines := make([]string, len(errs))
+	violations := make([]domain.Violation, len(errs))
+	for i, f := range errs {
 		lines[i] = f.String()
 		violations[i] = domain.Violation{Field: f.where(), Description: f.Reason}
 	}
@@ -156,5 +158,5 @@ func Refusal(faults []Fault, more int) *domain.Error {
 		text += fmt.Sprintf("; and %d more", more)
 	}
 	return &domain.Error{Code: domain.InvalidArgument, Reason: "INVALID_ROWS", Violations: violations,
-		Message: text + ": mend the file and upload it again"}
+		Message: text + ": correct the file and upload it again"}
 }

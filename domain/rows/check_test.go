@@ -12,7 +12,7 @@ import (
 
 const good = `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`
 
-func check(t *testing.T, format, text string) (domain.DatasetFacts, []string) {
+func check(t *testing.T, format, text string) (domain.DatasetStats, []string) {
 	t.Helper()
 	c := rows.NewChecker(format)
 	require.NoError(t, c.Read("data.jsonl", strings.NewReader(text)))
@@ -24,7 +24,7 @@ func check(t *testing.T, format, text string) (domain.DatasetFacts, []string) {
 	return facts, lines
 }
 
-func TestEveryFaultIsNamedWithItsLine(t *testing.T) {
+func TestErrorsHaveLines(t *testing.T) {
 	_, faults := check(t, "", strings.Join([]string{good, good, `{"messages":[{"role":`,
 		`{"messages":[{"content":"a"},{"role":"assistant","content":"b"}]}`, good}, "\n"))
 	require.Equal(t, []string{
@@ -36,12 +36,16 @@ func TestEveryFaultIsNamedWithItsLine(t *testing.T) {
 func TestShapesAndFormats(t *testing.T) {
 	three := func(line string) string { return strings.Repeat(line+"\n", 3) }
 	for name, c := range map[string]struct{ format, line, shape, found string }{
-		"chat":             {"", good, domain.ShapeChat, domain.FormatChat},
-		"completion":       {"", `{"prompt":"a","completion":"b"}`, domain.ShapeCompletion, domain.FormatCompletion},
-		"text":             {"", `{"text":"b"}`, domain.ShapeCompletion, domain.FormatCompletion},
-		"preference":       {"", `{"input":{"messages":[{"role":"user","content":"q"}]},"preferred_output":[{"role":"assistant","content":"a"}],"non_preferred_output":[{"role":"assistant","content":"b"}]}`, domain.ShapePreference, domain.FormatChat},
-		"prompts":          {"", `{"messages":[{"role":"user","content":"q"}],"ground_truth":"x"}`, domain.ShapePrompt, domain.FormatRL},
-		"samples":          {"", `{"samples":[{"messages":[{"role":"user","content":"q"}],"score":1}]}`, domain.ShapeSamples, domain.FormatRL},
+		"chat":       {"", good, domain.ShapeChat, domain.FormatChat},
+		"completion": {"", `{"prompt":"a","completion":"b"}`, domain.ShapeCompletion, domain.FormatCompletion},
+		"text":       {"", `{"text":"b"}`, domain.ShapeCompletion, domain.FormatCompletion},
+		"preference": {"", `{"input":{"messages":[{"role":"user","content":"q"}]},"preferred_output":[{"role":"assis` +
+			`tant","content":"a"}],"non_preferred_output":[{"role":"assistant","content":"b"}]}`,
+			domain.ShapePreference, domain.FormatChat},
+		"prompts": {"", `{"messages":[{"role":"user","content":"q"}],"ground_truth":"x"}`, domain.ShapePrompt,
+			domain.FormatRL},
+		"samples": {"", `{"samples":[{"messages":[{"role":"user","content":"q"}],"score":1}]}`, domain.ShapeSamples,
+			domain.FormatRL},
 		"asked for prompt": {"RL", `{"messages":[{"role":"user","content":"q"}]}`, domain.ShapePrompt, domain.FormatRL},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,20 +58,31 @@ func TestShapesAndFormats(t *testing.T) {
 	}
 }
 
-func TestFaults(t *testing.T) {
+func TestErrors(t *testing.T) {
 	for name, c := range map[string]struct{ format, text, fault string }{
-		"too few":         {"", good, "dataset: has 1 row; at least 3 are needed"},
-		"empty":           {"", "", "dataset: has 0 rows; at least 3 are needed"},
-		"two shapes":      {"", good + "\n" + good + "\n" + good + "\n" + `{"text":"x"}`, "data.jsonl:4: the row is a completion row, but the rows before are chat rows: one shape a dataset"},
-		"other format":    {"COMPLETION", good + "\n" + good + "\n" + good, "data.jsonl:1: the row is CHAT data, but the dataset's format is COMPLETION"},
-		"ends with user":  {"CHAT", good + "\n" + good + "\n" + `{"messages":[{"role":"user","content":"q"}]}`, "data.jsonl:3: messages: the last one must be of role assistant"},
-		"late system":     {"", good + "\n" + good + "\n" + `{"messages":[{"role":"user","content":"q"},{"role":"system","content":"s"},{"role":"assistant","content":"a"}]}`, "data.jsonl:3: messages[1].role: system may only come first"},
-		"weight":          {"", good + "\n" + good + "\n" + `{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a","weight":0.5}]}`, "data.jsonl:3: messages[1].weight must be 0 or 1"},
-		"content":         {"", good + "\n" + good + "\n" + `{"messages":[{"role":"user"},{"role":"assistant","content":"a"}]}`, "data.jsonl:3: messages[0].content is missing; it must be a string"},
-		"not an object":   {"", good + "\n" + good + "\n[1]", "data.jsonl:3: must be a JSON object"},
-		"blank lines too": {"", good + "\n\n" + good + "\n\n{", "data.jsonl:5: not valid JSON at byte 1: unexpected end of JSON input"},
-		"bad UTF-8":       {"", good + "\n" + good + "\n\"\xff\"", "data.jsonl:3: the line is not valid UTF-8"},
-		"too long":        {"", good + "\n" + strings.Repeat("x", rows.MaxLine+1) + "\n" + good + "\n" + good, "data.jsonl:2: the line is longer than 8 MiB"},
+		"too few": {"", good, "dataset: has 1 row; at least 3 are needed"},
+		"empty":   {"", "", "dataset: has 0 rows; at least 3 are needed"},
+		"two shapes": {"", good + "\n" + good + "\n" + good + "\n" + `{"text":"x"}`,
+			"data.jsonl:4: the row is a completion row, but the previous rows are chat rows: use one shape per dataset"},
+		"other format": {"COMPLETION", good + "\n" + good + "\n" + good,
+			"data.jsonl:1: the row is CHAT data, but the dataset's format is COMPLETION"},
+		"ends with user": {"CHAT", good + "\n" + good + "\n" + `{"messages":[{"role":"user","content":"q"}]}`,
+			"data.jsonl:3: messages: the last message must be of role assistant"},
+		"late system": {"", good + "\n" + good + "\n" +
+			`{"messages":[{"role":"user","content":"q"},{"role":"system","content":"s"},{"role":"assistant","content":"a"}]}`,
+			"data.jsonl:3: messages[1].role: only the first message may have the role system"},
+		"weight": {"", good + "\n" + good + "\n" +
+			`{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a","weight":0.5}]}`,
+			"data.jsonl:3: messages[1].weight must be 0 or 1"},
+		"content": {"", good + "\n" + good + "\n" +
+			`{"messages":[{"role":"user"},{"role":"assistant","content":"a"}]}`,
+			"data.jsonl:3: messages[0].content is missing; it must be a string"},
+		"not an object": {"", good + "\n" + good + "\n[1]", "data.jsonl:3: must be a JSON object"},
+		"blank lines too": {"", good + "\n\n" + good + "\n\n{",
+			"data.jsonl:5: not valid JSON at byte 1: unexpected end of JSON input"},
+		"bad UTF-8": {"", good + "\n" + good + "\n\"\xff\"", "data.jsonl:3: the line is not valid UTF-8"},
+		"too long": {"", good + "\n" + strings.Repeat("x", rows.MaxLine+1) + "\n" + good + "\n" + good,
+			"data.jsonl:2: the line is longer than 8 MiB"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, faults := check(t, c.format, c.text)
@@ -76,11 +91,11 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestAtMostAHundredFaultsAreNamed(t *testing.T) {
+func TestErrorsAreLimited(t *testing.T) {
 	c := rows.NewChecker("")
 	require.NoError(t, c.Read("f", strings.NewReader(strings.Repeat("{\n", 150))))
 	_, faults, more := c.Result()
-	require.Len(t, faults, rows.MaxFaults)
+	require.Len(t, faults, rows.MaxErrors)
 	require.Equal(t, 50, more)
-	require.Contains(t, rows.Refusal(faults, more).Message, "and 50 more")
+	require.Contains(t, rows.InvalidRows(faults, more).Message, "and 50 more")
 }

@@ -6,19 +6,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A cursor goes through one JSON value and gives the values in it as parts of
-// its text, without copying. It is used again for the next value.
+// A cursor iterates over a JSON value and returns the nested values as slices of text, without
+// copying. A cursor can be reused for another text.
 type cursor struct {
 	text    []byte
 	source  bytes.Buffer
 	decoder jsontext.Decoder
-	name    []byte // of a member, where escapes had to be read
-	err     error  // the first; there are no more values then
+	name    []byte // buffer for the unescaped name of a member
+	err     error  // first error of the decoder, after which the cursor returns no values
 }
 
-// The verdict is that of encoding/json: half a surrogate pair stands for
-// U+FFFD. Bytes that are not UTF-8 are refused before. Names that come twice
-// are the business of members.
+// lenient makes the decoder accept what encoding/json accepts: half a surrogate pair is read as
+// U+FFFD. The reader refuses invalid UTF-8 before decoding, and members handles duplicate names.
 var lenient = []jsontext.Options{jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true)}
 
 func (c *cursor) reset(text []byte) {
@@ -27,7 +26,7 @@ func (c *cursor) reset(text []byte) {
 	c.decoder.Reset(&c.source, lenient...)
 }
 
-// enter goes into the list or object that comes next.
+// enter reads the opening bracket of the list or object that comes next.
 func (c *cursor) enter() { c.token() }
 
 func (c *cursor) token() {
@@ -36,13 +35,13 @@ func (c *cursor) token() {
 	}
 }
 
-// end tells whether the text held one value and blanks.
+// end reports whether the text contained one value and nothing else but whitespace.
 func (c *cursor) end() bool {
 	return c.err == nil && len(bytes.Trim(c.text[c.decoder.InputOffset():], " \t\r\n")) == 0
 }
 
-// more tells whether something is left of the list or object, and leaves it
-// when nothing is.
+// more reports whether the current list or object has more elements. When it has none, more reads
+// the closing bracket.
 func (c *cursor) more() bool {
 	if c.err != nil {
 		return false
@@ -55,14 +54,16 @@ func (c *cursor) more() bool {
 	return true
 }
 
-// list tells whether a list comes next, null whether null does.
+// list reports whether a list comes next.
 func (c *cursor) list() bool { return c.decoder.PeekKind() == jsontext.KindBeginArray }
+
+// null reports whether null comes next.
 func (c *cursor) null() bool { return c.decoder.PeekKind() == jsontext.KindNull }
 
-// object tells whether an object comes next.
+// object reports whether an object comes next.
 func (c *cursor) object() bool { return c.decoder.PeekKind() == jsontext.KindBeginObject }
 
-// value is the text of the next value; nil after an error.
+// value returns the text of the next value; nil after an error.
 func (c *cursor) value() []byte {
 	value, err := c.decoder.ReadValue()
 	if err != nil {
@@ -75,7 +76,7 @@ func (c *cursor) value() []byte {
 	return c.text[end-len(value) : end : end]
 }
 
-// key is the name of the next member; it is good until the next key.
+// key returns the name of the next member, which is valid until the next call of key.
 func (c *cursor) key() []byte {
 	key := c.value()
 	if len(key) == 0 || bytes.IndexByte(key, '\\') >= 0 {
@@ -85,11 +86,11 @@ func (c *cursor) key() []byte {
 	return key[1 : len(key)-1]
 }
 
-// members finds the members of the object that comes next, names[i] into
-// values[i]: nil for those that are absent or null. twice is a name that
-// comes more than once, or ""; the first counts. What the first name stands for is read by first,
-// if there is one, instead.
-func (c *cursor) members(names []string, values [][]byte, first func()) (twice string) {
+// members reads the object that comes next, and stores the value of the member names[i] in
+// values[i]; nil if the member is absent or null. If a name occurs more than once, members stores
+// the first value and returns the name as duplicate. If first is not nil, members calls first to
+// read the value of names[0], and does not store that value.
+func (c *cursor) members(names []string, values [][]byte, first func()) (duplicate string) {
 	clear(values)
 	seen := 0
 	for c.enter(); c.more(); {
@@ -105,7 +106,7 @@ func (c *cursor) members(names []string, values [][]byte, first func()) (twice s
 			continue
 		}
 		if again {
-			twice = names[i]
+			duplicate = names[i]
 			continue
 		}
 		seen |= 1 << i
@@ -114,7 +115,7 @@ func (c *cursor) members(names []string, values [][]byte, first func()) (twice s
 			values[i] = nil
 		}
 	}
-	return twice
+	return duplicate
 }
 
 func indexOf(names []string, name []byte) int {

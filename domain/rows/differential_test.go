@@ -13,10 +13,11 @@ import (
 	"anneal/domain"
 )
 
-var hints = []string{"", domain.ShapeChat, domain.ShapePrompt, domain.ShapePreference, domain.ShapeSamples, domain.ShapeCompletion}
+var hints = []string{"", domain.ShapeChat, domain.ShapePrompt, domain.ShapePreference, domain.ShapeSamples,
+	domain.ShapeCompletion}
 
-// agree reads a line by the fast way, keeping and only counting, and by the
-// slow way.
+// agree requires that the fast reader, with and without keep, and the slow reader return the same
+// result for a line.
 func agree(t require.TestingT, r *reader, line []byte, hint string) {
 	want := slowly(line, hint)
 	row, reasons := Parse(line, hint)
@@ -33,7 +34,7 @@ func agree(t require.TestingT, r *reader, line []byte, hint string) {
 	require.Equal(t, want.bytes, kept(row), "%s", line)
 }
 
-// kept is the bytes of text that a row holds.
+// kept returns the number of bytes of text in a row.
 func kept(row Row) int {
 	n := len(row.Prompt) + len(row.Completion)
 	lists := [][]Message{row.Messages, row.Preferred, row.Rejected}
@@ -54,9 +55,9 @@ func kept(row Row) int {
 	return n
 }
 
-// normal sorts reasons, and tells of names that come twice only that they do.
+// normal returns the reasons sorted, without the names in reasons about duplicate names.
 func normal(reasons []string) []string {
-	if len(reasons) >= MaxFaults {
+	if len(reasons) >= MaxErrors {
 		return []string{"many"}
 	}
 	all := slices.Clone(reasons)
@@ -71,14 +72,22 @@ func normal(reasons []string) []string {
 }
 
 var seeds = []string{
-	`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","weight":1.0}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`,
-	`{"messages":[{"role":"system","content":"s"},{"role":"user","content":"\u00e9\ud83d\ude00\ud800x\n"}],"ground_truth":[1,2e9,-0.5E-3]}`,
-	`{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","tool_call_id":"1","content":"r"},{"role":"assistant","content":"z"}]}`,
+	`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","weight":1.0}],"tools":[{"type"` +
+		`:"function","function":{"name":"f","parameters":{}}}]}`,
+	`{"messages":[{"role":"system","content":"s"},{"role":"user","content":"\u00e9\ud83d\ude00\ud800x\n"}],"groun` +
+		`d_truth":[1,2e9,-0.5E-3]}`,
+	`{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type"` +
+		`:"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","tool_call_id":"1","content":` +
+		`"r"},{"role":"assistant","content":"z"}]}`,
 	`{"prompt":"a","completion":"b","x":null}`, `{"text":"b\u0000","text":"c"}`, ` {"te\u0078t" : "b" } `,
-	`{"input":{"messages":[{"role":"user","content":"q"}]},"preferred_output":[{"role":"assistant","content":"a"}],"non_preferred_output":[{"role":"assistant","content":"b"}]}`,
-	`{"samples":[{"messages":[{"role":"user","content":"q"}],"score":1,"b":0.5e-1},{"score":0,"messages":[{"role":"user","content":"q"}],"b":0}]}`,
-	`{"text":"x"} {}`, `{"text":"x"}x`, `[{}]`, `null`, `{"text":01}`, `{"text":"\x"}`, `{"text":tru}`, `{"text":"x",}`, `{"messages":[{"role":"user","content":"a",}]}`,
-	`{"a":-}`, `{"a":1.}`, `{"a":1e}`, `{"a":"` + "\x01" + `"}`, `{"samples":[{"messages":null,"\ud800":2},5]}`, "{\"text\":\"\xff\"}",
+	`{"input":{"messages":[{"role":"user","content":"q"}]},"preferred_output":[{"role":"assistant","content":"a"}` +
+		`],"non_preferred_output":[{"role":"assistant","content":"b"}]}`,
+	`{"samples":[{"messages":[{"role":"user","content":"q"}],"score":1,"b":0.5e-1},{"score":0,"messages":[{"role"` +
+		`:"user","content":"q"}],"b":0}]}`,
+	`{"text":"x"} {}`, `{"text":"x"}x`, `[{}]`, `null`, `{"text":01}`, `{"text":"\x"}`, `{"text":tru}`, `{"text":"x",}`,
+	`{"messages":[{"role":"user","content":"a",}]}`,
+	`{"a":-}`, `{"a":1.}`, `{"a":1e}`, `{"a":"` + "\x01" + `"}`, `{"samples":[{"messages":null,"\ud800":2},5]}`,
+	"{\"text\":\"\xff\"}",
 }
 
 func FuzzRow(f *testing.F) {
@@ -91,8 +100,8 @@ func FuzzRow(f *testing.F) {
 	})
 }
 
-// TestFastReadingAgreesWithSlow makes rows of the words that have a meaning,
-// right and wrong ones, which a fuzzer seldom finds.
+// TestFastReadingAgreesWithSlow compares the fast reader with the slow one on random valid and
+// invalid rows of known names, which a fuzzer seldom finds.
 func TestFastReadingAgreesWithSlow(t *testing.T) {
 	r := &reader{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -104,10 +113,12 @@ func TestFastReadingAgreesWithSlow(t *testing.T) {
 	})
 }
 
-// aValue draws JSON of known names and values, down to a few levels.
+// aValue draws JSON of known names and values, nested to at most depth levels.
 func aValue(depth int) *rapid.Generator[string] {
-	scalar := rapid.SampledFrom([]string{`"user"`, `"assistant"`, `"assistant"`, `"tool"`, `"system"`, `"function"`, `""`, `"f"`, `"{}"`, `"{"`, `"\u0061ssistant"`,
-		`"a\n\u00e9\ud834\udd1e\udc00\/"`, "\"größer 数\"", `0`, `1`, `1.0`, `0.5`, `1e400`, `-0`, `-1`, `10e-1`, `true`, `false`, `null`, `{}`, `[]`})
+	scalar := rapid.SampledFrom([]string{`"user"`, `"assistant"`, `"assistant"`, `"tool"`, `"system"`, `"function"`, `""`,
+		`"f"`, `"{}"`, `"{"`, `"\u0061ssistant"`,
+		`"a\n\u00e9\ud834\udd1e\udc00\/"`, "\"größer 数\"", `0`, `1`, `1.0`, `0.5`, `1e400`, `-0`, `-1`, `10e-1`, `true`,
+		`false`, `null`, `{}`, `[]`})
 	if depth > 6 {
 		return scalar
 	}
@@ -123,19 +134,23 @@ func aValue(depth int) *rapid.Generator[string] {
 		}
 		var members []string
 		for range rapid.IntRange(0, 4).Draw(t, "members") {
-			name := rapid.SampledFrom(slices.Concat(rowNames, messageNames, callNames, functionNames, []string{"score", "m\\u0065ssages"})).Draw(t, "name")
+			name := rapid.SampledFrom(slices.Concat(rowNames, messageNames, callNames, functionNames,
+				[]string{"score", "m\\u0065ssages"})).Draw(t, "name")
 			members = append(members, fmt.Sprintf("%q:%s", name, aValue(depth+1).Draw(t, "value")))
 		}
 		return "{" + strings.ReplaceAll(strings.Join(members, ","), `\\u`, `\u`) + "}"
 	})
 }
 
-// aRow draws a row, or a part of one, that is nearly right.
+// aRow draws a row, or a part of one, that is valid or nearly valid.
 func aRow(t *rapid.T) string {
 	row := rapid.SampledFrom(seeds[:8]).Draw(t, "row")
 	for range rapid.IntRange(0, 2).Draw(t, "changes") {
-		old := rapid.SampledFrom([]string{`"user"`, `"assistant"`, `"role"`, `"content"`, `"a"`, `"q"`, `1`, `"function"`, `"messages"`, `"f"`, `,`, `"id"`}).Draw(t, "old")
-		row = strings.Replace(row, old, rapid.SampledFrom([]string{`"user"`, `"assistant"`, `"system"`, `"tool"`, `"weight"`, `"x"`, `null`, `7`, `[]`, `{}`, `""`, `,"name":5,`}).Draw(t, "new"), 1)
+		old := rapid.SampledFrom([]string{`"user"`, `"assistant"`, `"role"`, `"content"`, `"a"`, `"q"`, `1`, `"function"`,
+			`"messages"`, `"f"`, `,`, `"id"`}).Draw(t, "old")
+		row = strings.Replace(row, old,
+			rapid.SampledFrom([]string{`"user"`, `"assistant"`, `"system"`, `"tool"`, `"weight"`, `"x"`, `null`, `7`, `[]`, `{}`,
+				`""`, `,"name":5,`}).Draw(t, "new"), 1)
 	}
 	return row
 }
@@ -156,16 +171,16 @@ func TestCountingAllocatesNothing(t *testing.T) {
 		if seed == seeds[4] {
 			continue // at fault
 		}
-		line := []byte(strings.ReplaceAll(seed, `\ud800`, "")) // half a pair costs the making of an error
+		line := []byte(strings.ReplaceAll(seed, `\ud800`, "")) // half a surrogate pair makes the decoder allocate an error
 		require.Zero(t, testing.AllocsPerRun(100, func() { r.read(line, "") }), seed)
 	}
 }
 
 func TestRowsBeyondTheLimitAreRefusedOnce(t *testing.T) {
 	c := NewChecker("")
-	c.facts.ExampleCount = MaxRows - 1
+	c.stats.ExampleCount = MaxRows - 1
 	require.NoError(t, c.Read("f", strings.NewReader(strings.Repeat(`{"text":"x"}`+"\n", 4))))
 	_, faults, more := c.Result()
-	require.Equal(t, []Fault{{"f", 2, "the dataset has more than 3000000 rows"}}, faults)
+	require.Equal(t, []LineError{{"f", 2, "the dataset has more than 3000000 rows"}}, faults)
 	require.Zero(t, more)
 }

@@ -6,36 +6,37 @@ import (
 	"anneal/domain"
 )
 
-// Which texts are counted, so that the time of checking a large dataset does
-// not hang on the tokenizer.
+// Only some texts are tokenized, so that the time to validate a large dataset does not depend on
+// the tokenizer.
 const (
-	countedFirst = 1 << 20 // bytes, from the beginning
-	countedEvery = 64      // rows, from there on
+	countedFirst = 1 << 20 // bytes of text from the beginning that are tokenized
+	countedEvery = 64      // of the rows after countedFirst bytes, one in countedEvery is tokenized
 )
 
-// An estimate is the tokens per byte of some of a dataset's texts.
+// An estimate is the number of tokens of a dataset, extrapolated from the tokens per byte of some
+// rows.
 type estimate struct {
 	bytes  int64
 	tokens int64
-	listen func(text string)
+	count  func(text string)
 }
 
-// ear is what hears the texts of a row, nil when the row is not among those
-// that are counted.
-func (e *estimate) ear(count func(string) int, row domain.Count) func(text string) {
+// counter returns the function that adds a text of the row to the estimate; nil if the row is not
+// counted. count returns the tokens of a text; row is the number of the row.
+func (e *estimate) counter(count func(string) int, row domain.Count) func(text string) {
 	if count == nil || e.bytes >= countedFirst && row%countedEvery != 0 {
 		return nil
 	}
-	if e.listen == nil {
-		e.listen = func(text string) {
+	if e.count == nil {
+		e.count = func(text string) {
 			e.bytes += int64(len(text))
 			e.tokens += int64(count(text))
 		}
 	}
-	return e.listen
+	return e.count
 }
 
-// of is the tokens of so many bytes of text, rounded up.
+// of returns the estimated number of tokens in a text of this many bytes, rounded up.
 func (e *estimate) of(bytes int64) int64 {
 	if e.bytes == 0 {
 		return (bytes + 3) / 4

@@ -7,10 +7,9 @@ import (
 	"io"
 )
 
-// Lines visits the lines of a file in constant memory, without their ends and
-// without the mark that some editors put at the beginning. Lines count from 1;
-// one beyond MaxLine is tooLong and its text left out. The text is good until
-// visit returns. Lines ends with the first error of visit.
+// Lines visits the lines of a file in constant memory, without line ends and without a byte order
+// mark. Lines count from 1. For a line longer than MaxLine, text is nil and tooLong is true. The
+// text is valid until visit returns. Lines returns the first error of visit.
 func Lines(r io.Reader, visit func(line int, text []byte, tooLong bool) error) error {
 	lines := lineReader{source: bufio.NewReaderSize(r, 64<<10)}
 	for line := 1; ; line++ {
@@ -35,11 +34,11 @@ var errTooLong = errors.New("line too long")
 
 type lineReader struct {
 	source *bufio.Reader
-	long   []byte // room for lines that the source's buffer does not hold
+	long   []byte // buffer for lines longer than the buffer of source
 }
 
-// next answers a line without its end; io.EOF comes with the last one. A line
-// beyond MaxLine is read to its end and answered with errTooLong.
+// next returns a line without its line end, and io.EOF with the last line. It reads a line longer
+// than MaxLine to the end, and returns errTooLong.
 func (l *lineReader) next() ([]byte, error) {
 	line, err := l.source.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {

@@ -5,13 +5,14 @@ import (
 	"strconv"
 )
 
-// list goes into a list with the cursor of a level; nil is none.
+// list returns the cursor of the level, positioned at the first element of the list in value; nil
+// if value is absent or is not a list.
 func (r *reader) list(field string, value []byte, level int) *cursor {
 	switch {
 	case value == nil:
 		return nil
 	case !isList(value):
-		r.fault(field, " must be a list")
+		r.reject(field, " must be a list")
 		return nil
 	}
 	c := &r.cursors[level]
@@ -20,27 +21,28 @@ func (r *reader) list(field string, value []byte, level int) *cursor {
 	return c
 }
 
-// object reads the members of the object that comes next.
+// object stores the members of the object that comes next in values, as cursor.members does. It
+// rejects any other value and returns false.
 func (r *reader) object(c *cursor, names []string, values [][]byte) bool {
 	if !c.object() {
 		c.value()
-		r.fault("", " must be a JSON object")
+		r.reject("", " must be a JSON object")
 		return false
 	}
-	r.once(c.members(names, values, nil))
+	r.rejectDuplicate(c.members(names, values, nil))
 	return true
 }
 
-// A conversation is what was read of a list of messages.
+// A conversation is the result of reading a list of messages.
 type conversation struct {
-	given bool // and not null
-	all   []Message
-	last  string // role of the last one, "" when it has none
-	turns int    // messages
+	given bool      // the list is present and not null
+	all   []Message // the messages, if the reader keeps them
+	last  string    // role of the last message; "" if the message has no role
+	turns int       // number of messages
 }
 
-// messages reads the list of messages that comes next, with the cursors of a
-// level and below for tool calls.
+// messages reads the list of messages that comes next in c. The tool calls in them are read with
+// the cursors of the given level and of the level below.
 func (r *reader) messages(c *cursor, field string, level int) (read conversation) {
 	if c.null() {
 		c.value()
@@ -49,11 +51,11 @@ func (r *reader) messages(c *cursor, field string, level int) (read conversation
 	read.given = true
 	if !c.list() {
 		c.value()
-		r.fault(field, " must be a list")
+		r.reject(field, " must be a list")
 		return read
 	}
 	for c.enter(); c.more(); read.turns++ {
-		mark := r.into(field, read.turns)
+		mark := r.pushPath(field, read.turns)
 		m := r.message(c, read.turns, level)
 		r.path = r.path[:mark]
 		read.last = m.Role
@@ -62,7 +64,7 @@ func (r *reader) messages(c *cursor, field string, level int) (read conversation
 		}
 	}
 	if read.turns == 0 {
-		r.fault(field, " must not be empty")
+		r.reject(field, " must not be empty")
 	}
 	return read
 }
@@ -87,19 +89,19 @@ func (r *reader) message(c *cursor, index, level int) (m Message) {
 	m.Role = r.role(v[messageRole], index)
 	calls := r.calls(v[messageCalls], level)
 	if calls && m.Role != "assistant" && m.Role != "" {
-		r.fault("tool_calls", " belong to messages of role assistant")
+		r.reject("tool_calls", " belong to messages of role assistant")
 	}
 	if v[messageContent] != nil || !calls || m.Role != "assistant" {
 		m.Content, _ = r.content("content", v[messageContent])
 	}
 	if id := v[messageCallID]; id != nil && r.text("tool_call_id", id) {
-		m.ToolCallID = r.kept(r.decode(id))
+		m.ToolCallID = r.keepText(r.decode(id))
 	}
 	if id := v[messageCallID]; m.Role == "tool" && (id == nil || string(id) == `""`) {
-		r.fault("tool_call_id", " is missing; a tool's message answers a call")
+		r.reject("tool_call_id", " is missing; a message of role tool needs the ID of the call")
 	}
 	if name := v[messageName]; name != nil && r.text("name", name) {
-		m.Name = r.kept(r.decode(name))
+		m.Name = r.keepText(r.decode(name))
 	}
 	m.Weight = r.weight(v[messageWeight])
 	if m.Role == "user" || m.Role == "assistant" {
@@ -111,7 +113,7 @@ func (r *reader) message(c *cursor, index, level int) (m Message) {
 	return m
 }
 
-// listOf copies the elements of a list.
+// listOf returns copies of the elements of the list in value; nil when value is not a list.
 func listOf(value []byte) (all []json.RawMessage) {
 	if json.Unmarshal(value, &all) != nil {
 		return nil // not a list
@@ -119,10 +121,11 @@ func listOf(value []byte) (all []json.RawMessage) {
 	return all
 }
 
-// role is "" for one that is not allowed.
+// role returns the role in value of the message at index. It rejects a missing or unknown role, for
+// which it returns "", and the role system after the first message.
 func (r *reader) role(value []byte, index int) string {
 	if value != nil && !isText(value) {
-		r.fault("role", " must be a string")
+		r.reject("role", " must be a string")
 		return ""
 	}
 	var role []byte
@@ -138,18 +141,19 @@ func (r *reader) role(value []byte, index int) string {
 		return "tool"
 	case "system":
 		if index > 0 {
-			r.fault("role", ": system may only come first")
+			r.reject("role", ": only the first message may have the role system")
 		}
 		return "system"
 	case "":
-		r.fault("role", " is missing; it must be system, user, assistant or tool")
+		r.reject("role", " is missing; it must be system, user, assistant or tool")
 	default:
-		r.fault("role", " %q must be system, user, assistant or tool", clip(string(role)))
+		r.reject("role", " %q must be system, user, assistant or tool", clip(string(role)))
 	}
 	return ""
 }
 
-// weight reads 0 or 1, however it is written; absent is nil.
+// weight returns the weight of a message, which must be 0 or 1 in any notation; nil if value is
+// absent, or if the reader does not keep values.
 func (r *reader) weight(value []byte) *float64 {
 	if value == nil {
 		return nil
@@ -157,7 +161,7 @@ func (r *reader) weight(value []byte) *float64 {
 	weight, err := strconv.ParseFloat(string(value), 64)
 	switch {
 	case !isNumber(value) || err != nil || weight != 0 && weight != 1:
-		r.fault("weight", " must be 0 or 1")
+		r.reject("weight", " must be 0 or 1")
 		return nil
 	case r.keep:
 		kept := weight

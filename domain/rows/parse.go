@@ -18,56 +18,56 @@ import (
 type Message struct {
 	Role       string            `json:"role"`
 	Content    string            `json:"content"`
-	Weight     *float64          `json:"weight,omitempty"` // 0: not learnt from; absent is 1
+	Weight     *float64          `json:"weight,omitempty"` // 0 excludes the message from the loss; nil is 1
 	ToolCalls  []json.RawMessage `json:"tool_calls,omitempty"`
 	ToolCallID string            `json:"tool_call_id,omitempty"`
 	Name       string            `json:"name,omitempty"`
 }
 
-// A Sample is one answer in a trainer's row, and what it was given for it.
+// A Sample is a completion in a trainer's row, with its scores.
 type Sample struct {
 	Messages []Message
-	Metrics  map[string]float64 // each 0..1
+	Metrics  map[string]float64 // scores from 0 to 1, by metric
 }
 
-// A Row is one example, in one of the five shapes.
+// A Row is one example, in one of five shapes.
 type Row struct {
 	Shape      string
-	Messages   []Message       // chat, prompt; the common part of preference
-	Tools      json.RawMessage // chat, prompt, preference; nil when there are none
+	Messages   []Message       // of chat and prompt; the common part of preference
+	Tools      json.RawMessage // of chat, prompt and preference; nil if there are none
 	Prompt     string          // completion
-	Completion string          // completion; of a {text} row all of it
+	Completion string          // of completion; for a {text} row, the whole text
 	Preferred  []Message       // preference
 	Rejected   []Message       // preference
 	Samples    []Sample        // samples
-	Bytes      int             // of text
-	Turns      int             // of users and assistants
+	Bytes      int             // bytes of text
+	Turns      int             // number of messages of users and assistants; 1 for completion
 }
 
-// Parse reads one line. hint is the shape that the rows before had, or "". It
-// answers the rules that the row breaks, at most MaxFaults of them; Shape is ""
-// when none can be told. Names are exact about case; one that has a meaning may
-// come once only in its object, the others are free.
+// Parse parses one line. hint is the shape of the previous rows, or "". Parse returns the row and
+// the violated rules, at most MaxErrors. Row.Shape is "" if it cannot be determined. Names of
+// members are case-sensitive. A known name must occur only once in an object; unknown names are
+// ignored.
 func Parse(line []byte, hint string) (Row, []string) {
 	r := &reader{keep: true}
 	row := r.read(line, hint)
 	return row, r.reasons
 }
 
-// A reader reads one row after the other. Unless it keeps what it reads, it
-// counts without allocating.
+// A reader parses one row after another. Unless keep is set, the reader only counts bytes and
+// messages, without allocating.
 type reader struct {
 	keep    bool
-	hear    func(text string) // told every text of a row, unless nil
+	onText  func(text string) // called with every text of a row, if not nil
 	cursors [5]cursor         // one for each level: row, samples, messages, calls, function
-	values  [rowFields][]byte // of the row's members
-	head    conversation      // of the row, or its input
-	ofRow   func()            // reads it there
-	ofInput func()
-	metrics []string // that the samples of the row have
-	path    []byte   // to what is being read, as in messages[2]
-	scratch []byte   // for text with escapes
-	reasons []string // the rules that the row breaks
+	values  [rowFields][]byte // values of the row's members, in the order of rowNames
+	head    conversation      // messages of the row, or of the input of a preference
+	ofRow   func()            // reads head from the row
+	ofInput func()            // reads head from the input of a preference
+	metrics []string          // names of the metrics of the row's samples
+	path    []byte            // path of the current value, such as messages[2]
+	scratch []byte            // buffer for text without its escapes
+	reasons []string          // violated rules of the row
 	row     Row
 }
 
@@ -84,33 +84,35 @@ const (
 	rowFields
 )
 
-var rowNames = []string{"messages", "tools", "input", "preferred_output", "non_preferred_output", "samples", "text", "prompt", "completion"}
+var rowNames = []string{"messages", "tools", "input", "preferred_output", "non_preferred_output", "samples", "text",
+	"prompt", "completion"}
 
 func (r *reader) read(line []byte, hint string) Row {
 	r.row, r.reasons, r.path, r.head = Row{}, nil, r.path[:0], conversation{}
 	if !utf8.Valid(line) {
-		r.fault("", "the line is not valid UTF-8")
+		r.reject("", "the line is not valid UTF-8")
 		return Row{}
 	}
 	top, v := &r.cursors[0], &r.values
 	top.reset(line)
 	if !top.object() {
-		r.fault("", "%s", explain(line))
+		r.reject("", "%s", explain(line))
 		return Row{}
 	}
 	if r.ofRow == nil {
 		r.ofRow = func() { r.head = r.messages(&r.cursors[0], "messages", 1) }
 		r.ofInput = func() { r.head = r.messages(&r.cursors[1], "messages", 2) }
 	}
-	twice := top.members(rowNames, v[:], r.ofRow)
+	duplicate := top.members(rowNames, v[:], r.ofRow)
 	if !top.end() {
 		r.reasons = []string{explain(line)}
 		return Row{}
 	}
-	r.once(twice)
+	r.rejectDuplicate(duplicate)
+	isConversation := r.head.given // r.preference reads head again
 	completion := v[rowText] != nil || v[rowPrompt] != nil || v[rowCompletion] != nil
 	switch {
-	case r.head.given:
+	case isConversation:
 		r.conversation(hint)
 	case v[rowPreferred] != nil || v[rowRejected] != nil || v[rowInput] != nil && !completion:
 		r.preference()
@@ -119,13 +121,37 @@ func (r *reader) read(line []byte, hint string) Row {
 	case completion:
 		r.completion()
 	default:
-		r.fault("", "the row has none of messages, prompt and completion, text, input, samples")
+		r.reject("", "the row has none of the fields messages, prompt, completion, text, input and samples")
+	}
+	if len(r.reasons) > 0 && !isConversation && v[rowSamples] == nil {
+		for _, name := range unknownFields(line) {
+			r.reject("", "unknown field %s", name)
+		}
 	}
 	return r.row
 }
 
-// conversation reads a chat row or, where the hint or the last message says
-// so, a prompt, beside whose messages all fields are free.
+// maxUnknown is the maximum number of unknown fields that are named for an invalid row.
+const maxUnknown = 5
+
+// unknownFields returns the names of the first unknown members of a row, which may be misspelt. Rows
+// of conversations may have any further members, which evaluators get.
+func unknownFields(line []byte) (names []string) {
+	var c cursor
+	c.reset(line)
+	for c.enter(); c.more() && len(names) < maxUnknown; {
+		name := c.key()
+		if indexOf(rowNames, name) < 0 {
+			names = append(names, strconv.Quote(clip(string(name))))
+		}
+		c.value()
+	}
+	return names
+}
+
+// conversation reads a row with messages. The row is a prompt row if hint is prompt, or if hint is
+// not chat and the last message is of role user. Otherwise it is a chat row. The fields text,
+// prompt and completion are ignored in a prompt row.
 func (r *reader) conversation(hint string) {
 	last := r.head.last
 	r.row.Shape, r.row.Messages = domain.ShapeChat, r.head.all
@@ -134,15 +160,15 @@ func (r *reader) conversation(hint string) {
 	case hint == domain.ShapePrompt || hint != domain.ShapeChat && last == "user":
 		r.row.Shape = domain.ShapePrompt
 		if last != "user" && last != "" {
-			r.fault("messages", ": the last one must be of role user")
+			r.reject("messages", ": the last message must be of role user")
 		}
 		return
 	case last != "assistant" && last != "":
-		r.fault("messages", ": the last one must be of role assistant")
+		r.reject("messages", ": the last message must be of role assistant")
 	}
 	for _, other := range []int{rowText, rowPrompt, rowCompletion} {
 		if r.values[other] != nil {
-			r.fault(rowNames[other], " stands beside messages: a row has one of them; leave it out")
+			r.reject(rowNames[other], " cannot be combined with messages: leave one of them out")
 		}
 	}
 }
@@ -154,18 +180,18 @@ func (r *reader) completion() {
 		r.row.Prompt, _ = r.content("prompt", v[rowPrompt])
 		text, empty := r.content("completion", v[rowCompletion])
 		if r.row.Completion = text; empty {
-			r.fault("completion", " must not be empty")
+			r.reject("completion", " must not be empty")
 		}
 		return
 	}
 	for _, other := range []int{rowPrompt, rowCompletion} {
 		if v[other] != nil {
-			r.fault(rowNames[other], " stands beside text: a row has prompt and completion, or text")
+			r.reject(rowNames[other], " cannot be combined with text: use prompt and completion, or text")
 		}
 	}
 	text, empty := r.content("text", v[rowText])
 	if r.row.Completion = text; empty {
-		r.fault("text", " must not be empty")
+		r.reject("text", " must not be empty")
 	}
 }
 
@@ -175,17 +201,17 @@ func (r *reader) preference() {
 	r.row.Shape = domain.ShapePreference
 	switch input := r.values[rowInput]; {
 	case input == nil:
-		r.fault("input", " is missing; it must hold messages")
+		r.reject("input", " is missing; it must hold messages")
 	case !isObject(input):
-		r.fault("input", " must be an object that holds messages")
+		r.reject("input", " must be an object that holds messages")
 	default:
 		var v [2][]byte
 		c := &r.cursors[1]
 		c.reset(input)
-		mark := r.into("input", -1)
-		r.once(c.members(inputNames, v[:], r.ofInput))
+		mark := r.pushPath("input", -1)
+		r.rejectDuplicate(c.members(inputNames, v[:], r.ofInput))
 		if !r.head.given {
-			r.fault("messages", " must not be empty")
+			r.reject("messages", " must not be empty")
 		}
 		r.row.Messages = r.head.all
 		r.row.Tools = r.tools(v[1], 1)
@@ -195,10 +221,10 @@ func (r *reader) preference() {
 	r.row.Rejected = r.output("non_preferred_output", r.values[rowRejected])
 }
 
-// output reads one side of a preference: a list of one answer.
+// output reads the preferred or the rejected completion of a preference: a list of one message.
 func (r *reader) output(field string, value []byte) []Message {
 	if !isList(value) {
-		r.fault(field, " must hold one message of role assistant")
+		r.reject(field, " must hold one message of role assistant")
 		return nil
 	}
 	c := &r.cursors[1]
@@ -206,62 +232,63 @@ func (r *reader) output(field string, value []byte) []Message {
 	read := r.messages(c, field, 2)
 	switch {
 	case read.turns > 1:
-		r.fault(field, " must hold one message of role assistant, not %d", read.turns)
+		r.reject(field, " must hold one message of role assistant, not %d", read.turns)
 	case read.last != "assistant" && read.last != "":
-		r.fault(field, "[0].role must be assistant")
+		r.reject(field, "[0].role must be assistant")
 	}
 	return read.all
 }
 
-// content counts a text that must be there, and answers it if texts are kept.
+// content counts the bytes of a required text, and returns the text if the reader keeps texts.
+// empty reports whether the text is the empty string.
 func (r *reader) content(field string, value []byte) (text string, empty bool) {
 	if !r.text(field, value) {
 		return "", false
 	}
 	decoded := r.decode(value)
 	r.count(decoded)
-	return r.kept(decoded), len(decoded) == 0
+	return r.keepText(decoded), len(decoded) == 0
 }
 
 func (r *reader) count(text []byte) {
 	r.row.Bytes += len(text)
-	if r.hear != nil {
-		r.hear(string(text))
+	if r.onText != nil {
+		r.onText(string(text))
 	}
 }
 
-// text refuses what is no text.
+// text reports whether the value is a string, and rejects another value.
 func (r *reader) text(field string, value []byte) bool {
 	switch {
 	case value == nil:
-		r.fault(field, " is missing; it must be a string")
+		r.reject(field, " is missing; it must be a string")
 	case !isText(value):
-		r.fault(field, " must be a string")
+		r.reject(field, " must be a string")
 	default:
 		return true
 	}
 	return false
 }
 
-// decode is what a text of JSON spells; it is good until the next one.
+// decode returns the text of a JSON string, which is valid until the next call of decode.
 func (r *reader) decode(value []byte) []byte {
 	if bytes.IndexByte(value, '\\') < 0 {
 		return value[1 : len(value)-1]
 	}
-	r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], value) // its error is of surrogates, which it replaces
+	r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], value) // it replaces half a surrogate pair, its only error
 	return r.scratch
 }
 
-func (r *reader) kept(text []byte) string {
+func (r *reader) keepText(text []byte) string {
 	if !r.keep {
 		return ""
 	}
 	return string(text)
 }
 
-// into lengthens the path by a field, or, unless index is negative, an element
-// of one; r.path = r.path[:mark] takes it back.
-func (r *reader) into(field string, index int) (mark int) {
+// pushPath appends a field to r.path, and an index unless the index is negative. It returns the
+// previous length as mark; the caller restores the path with r.path = r.path[:mark].
+func (r *reader) pushPath(field string, index int) (mark int) {
 	mark = len(r.path)
 	r.path = appendPath(r.path, field)
 	if index >= 0 {
@@ -279,21 +306,22 @@ func appendPath(path []byte, field string) []byte {
 	return append(path, field...)
 }
 
-func (r *reader) once(twice string) {
-	if twice != "" {
-		r.fault(twice, " is given twice")
+func (r *reader) rejectDuplicate(name string) {
+	if name != "" {
+		r.reject(name, " is given twice")
 	}
 }
 
-// fault notes a rule that a field of what is being read breaks.
-func (r *reader) fault(field, format string, args ...any) {
-	if len(r.reasons) < MaxFaults {
+// reject records that a field of the value at r.path violates a rule, which format and args
+// describe.
+func (r *reader) reject(field, format string, args ...any) {
+	if len(r.reasons) < MaxErrors {
 		where := appendPath(bytes.Clone(r.path), field)
 		r.reasons = append(r.reasons, string(where)+fmt.Sprintf(format, args...))
 	}
 }
 
-// explain says why a line is no JSON object.
+// explain returns why line is not a JSON object.
 func explain(line []byte) string {
 	var any json.RawMessage
 	var syntax *json.SyntaxError

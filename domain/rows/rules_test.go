@@ -20,7 +20,8 @@ func chat(messages ...string) string {
 }
 
 func calling(call string) string {
-	return chat(user, `{"role":"assistant","tool_calls":[`+call+`]}`, `{"role":"tool","tool_call_id":"c1","content":"4"}`, answer)
+	return chat(user, `{"role":"assistant","tool_calls":[`+call+`]}`, `{"role":"tool","tool_call_id":"c1","content":"4"}`,
+		answer)
 }
 
 func TestEveryRule(t *testing.T) {
@@ -31,14 +32,18 @@ func TestEveryRule(t *testing.T) {
 		{chat(user, `{"role":"assistant","content":"a","weight":0,"name":"bob","extra":[1]}`), "chat", ""},
 		{chat(user, `{"role":"assistant","content":"a","weight":null,"tool_calls":[]}`), "chat", ""},
 		{calling(call), "chat", ""},
-		{`{"tools":[{"type":"function","function":{"name":"add","description":"d","parameters":{}}}],"messages":[` + user + `,` + answer + `]}`, "chat", ""},
+		{`{"tools":[{"type":"function","function":{"name":"add","description":"d","parameters":{}}}],"messages":[` + user +
+			`,` + answer + `]}`, "chat", ""},
 		{`{"messages":5}`, "chat", "messages must be a list"},
 		{`{"messages":[]}`, "chat", "messages must not be empty"},
 		{chat(`5`, answer), "chat", "messages[0] must be a JSON object"},
-		{chat(user, user, answer, `{"role":"system","content":"s"}`, answer), "chat", "messages[3].role: system may only come first"},
-		{chat(user, `{"role":"bot","content":"a"}`, answer), "chat", `messages[1].role "bot" must be system, user, assistant or tool`},
+		{chat(user, user, answer, `{"role":"system","content":"s"}`, answer), "chat",
+			"messages[3].role: only the first message may have the role system"},
+		{chat(user, `{"role":"bot","content":"a"}`, answer), "chat",
+			`messages[1].role "bot" must be system, user, assistant or tool`},
 		{chat(`{"role":7,"content":"a"}`, answer), "chat", "messages[0].role must be a string"},
-		{chat(`{"Role":"user","content":"a"}`, answer), "chat", "messages[0].role is missing; it must be system, user, assistant or tool"},
+		{chat(`{"Role":"user","content":"a"}`, answer), "chat",
+			"messages[0].role is missing; it must be system, user, assistant or tool"},
 		{chat(`{"role":"user","content":["a"]}`, answer), "chat", "messages[0].content must be a string"},
 		{chat(`{"role":"user","content":null}`, answer), "chat", "messages[0].content is missing; it must be a string"},
 		{chat(user, `{"role":"assistant"}`), "chat", "messages[1].content is missing; it must be a string"},
@@ -46,26 +51,41 @@ func TestEveryRule(t *testing.T) {
 		{chat(user, `{"role":"assistant","content":"a","weight":2}`), "chat", "messages[1].weight must be 0 or 1"},
 		{chat(user, `{"role":"assistant","content":"a","weight":"1"}`), "chat", "messages[1].weight must be 0 or 1"},
 		{chat(user, `{"role":"assistant","content":"a","name":1}`), "chat", "messages[1].name must be a string"},
-		{chat(user, `{"role":"tool","content":"4"}`, answer), "chat", "messages[1].tool_call_id is missing; a tool's message answers a call"},
-		{chat(user, `{"role":"tool","content":"4","tool_call_id":3}`, answer), "chat", "messages[1].tool_call_id must be a string"},
-		{chat(user, `{"role":"tool","tool_call_id":"c1"}`, answer), "chat", "messages[1].content is missing; it must be a string"},
-		{chat(`{"role":"user","content":"q","tool_calls":[`+call+`]}`, answer), "chat", "messages[0].tool_calls belong to messages of role assistant"},
+		{chat(user, `{"role":"tool","content":"4"}`, answer), "chat",
+			"messages[1].tool_call_id is missing; a message of role tool needs the ID of the call"},
+		{chat(user, `{"role":"tool","content":"4","tool_call_id":3}`, answer), "chat",
+			"messages[1].tool_call_id must be a string"},
+		{chat(user, `{"role":"tool","tool_call_id":"c1"}`, answer), "chat",
+			"messages[1].content is missing; it must be a string"},
+		{chat(`{"role":"user","content":"q","tool_calls":[`+call+`]}`, answer), "chat",
+			"messages[0].tool_calls belong to messages of role assistant"},
 		{chat(user, `{"role":"assistant","content":"a","tool_calls":{}}`), "chat", "messages[1].tool_calls must be a list"},
 		{calling(`7`), "chat", "messages[1].tool_calls[0] must be a JSON object"},
-		{calling(strings.Replace(call, `"id":"c1",`, ``, 1)), "chat", "messages[1].tool_calls[0].id is missing; it must be a string"},
+		{calling(strings.Replace(call, `"id":"c1",`, ``, 1)), "chat",
+			"messages[1].tool_calls[0].id is missing; it must be a string"},
 		{calling(strings.Replace(call, `"c1"`, `""`, 1)), "chat", "messages[1].tool_calls[0].id must not be empty"},
-		{calling(strings.Replace(call, `"type":"function"`, `"type":"tool"`, 1)), "chat", "messages[1].tool_calls[0].type must be function"},
-		{calling(`{"id":"c1","type":"function"}`), "chat", "messages[1].tool_calls[0].function is missing; it must be an object"},
-		{calling(`{"id":"c1","type":"function","function":"add"}`), "chat", "messages[1].tool_calls[0].function must be an object"},
-		{calling(strings.Replace(call, `"name":"add",`, ``, 1)), "chat", "messages[1].tool_calls[0].function.name is missing; it must be a string"},
-		{calling(strings.Replace(call, `"{\"a\":[1,2]}"`, `{"a":1}`, 1)), "chat", "messages[1].tool_calls[0].function.arguments must be a string"},
-		{calling(strings.Replace(call, `[1,2]`, `[1,2`, 1)), "chat", "messages[1].tool_calls[0].function.arguments must be a string that holds JSON"},
+		{calling(strings.Replace(call, `"type":"function"`, `"type":"tool"`, 1)), "chat",
+			"messages[1].tool_calls[0].type must be function"},
+		{calling(`{"id":"c1","type":"function"}`), "chat",
+			"messages[1].tool_calls[0].function is missing; it must be an object"},
+		{calling(`{"id":"c1","type":"function","function":"add"}`), "chat",
+			"messages[1].tool_calls[0].function must be an object"},
+		{calling(strings.Replace(call, `"name":"add",`, ``, 1)), "chat",
+			"messages[1].tool_calls[0].function.name is missing; it must be a string"},
+		{calling(strings.Replace(call, `"{\"a\":[1,2]}"`, `{"a":1}`, 1)), "chat",
+			"messages[1].tool_calls[0].function.arguments must be a string"},
+		{calling(strings.Replace(call, `[1,2]`, `[1,2`, 1)), "chat",
+			"messages[1].tool_calls[0].function.arguments must be a string that holds JSON"},
 		{`{"tools":{},"messages":[` + user + `,` + answer + `]}`, "chat", "tools must be a list"},
 		{`{"tools":["add"],"messages":[` + user + `,` + answer + `]}`, "chat", "tools[0] must be a JSON object"},
-		{`{"tools":[{"function":{"name":"add"}}],"messages":[` + user + `,` + answer + `]}`, "chat", "tools[0].type is missing; it must be a string"},
-		{`{"tools":[{"type":"function","function":{"name":""}}],"messages":[` + user + `,` + answer + `]}`, "chat", "tools[0].function.name must not be empty"},
-		{`{"tools":[{"type":"function","function":{"name":"f","parameters":[]}}],"messages":[` + user + `,` + answer + `]}`, "chat", "tools[0].function.parameters must be an object"},
-		{`{"messages":[` + user + `,` + answer + `],"prompt":"x"}`, "chat", "prompt stands beside messages: a row has one of them; leave it out"},
+		{`{"tools":[{"function":{"name":"add"}}],"messages":[` + user + `,` + answer + `]}`, "chat",
+			"tools[0].type is missing; it must be a string"},
+		{`{"tools":[{"type":"function","function":{"name":""}}],"messages":[` + user + `,` + answer + `]}`, "chat",
+			"tools[0].function.name must not be empty"},
+		{`{"tools":[{"type":"function","function":{"name":"f","parameters":[]}}],"messages":[` + user + `,` + answer + `]}`,
+			"chat", "tools[0].function.parameters must be an object"},
+		{`{"messages":[` + user + `,` + answer + `],"prompt":"x"}`, "chat",
+			"prompt cannot be combined with messages: leave one of them out"},
 		{`{"messages":[` + user + `],"messages":[` + user + `]}`, "prompt", "messages is given twice"},
 
 		{chat(user), "prompt", ""},
@@ -80,34 +100,43 @@ func TestEveryRule(t *testing.T) {
 		{`{"text":"t"}`, "completion", ""},
 		{`{"text":""}`, "completion", "text must not be empty"},
 		{`{"text":["t"]}`, "completion", "text must be a string"},
-		{`{"text":"t","completion":"b"}`, "completion", "completion stands beside text: a row has prompt and completion, or text"},
+		{`{"text":"t","completion":"b"}`, "completion",
+			"completion cannot be combined with text: use prompt and completion, or text"},
 
 		{preference(`{"messages":[`+user+`]}`, answer, answer), "preference", ""},
 		{preference(`{"messages":[`+user+`],"tools":[]}`, answer, answer), "preference", ""},
 		{preference(`"q"`, answer, answer), "preference", "input must be an object that holds messages"},
 		{preference(`{}`, answer, answer), "preference", "input.messages must not be empty"},
-		{preference(`{"messages":[{"role":"user"}]}`, answer, answer), "preference", "input.messages[0].content is missing; it must be a string"},
-		{preference(`{"messages":[`+user+`]}`, answer+","+answer, answer), "preference", "preferred_output must hold one message of role assistant, not 2"},
+		{preference(`{"messages":[{"role":"user"}]}`, answer, answer), "preference",
+			"input.messages[0].content is missing; it must be a string"},
+		{preference(`{"messages":[`+user+`]}`, answer+","+answer, answer), "preference",
+			"preferred_output must hold one message of role assistant, not 2"},
 		{preference(`{"messages":[`+user+`]}`, answer, ``), "preference", "non_preferred_output must not be empty"},
 		{preference(`{"messages":[`+user+`]}`, user, answer), "preference", "preferred_output[0].role must be assistant"},
-		{`{"preferred_output":[` + answer + `],"non_preferred_output":[` + answer + `]}`, "preference", "input is missing; it must hold messages"},
-		{`{"input":{"messages":[` + user + `]},"preferred_output":[` + answer + `]}`, "preference", "non_preferred_output must hold one message of role assistant"},
+		{`{"preferred_output":[` + answer + `],"non_preferred_output":[` + answer + `]}`, "preference",
+			"input is missing; it must hold messages"},
+		{`{"input":{"messages":[` + user + `]},"preferred_output":[` + answer + `]}`, "preference",
+			"non_preferred_output must hold one message of role assistant"},
 
 		{`{"samples":[{"messages":[` + user + `],"score":0.5},{"score":1,"messages":[` + user + `]}]}`, "samples", ""},
 		{`{"samples":[]}`, "samples", "samples must not be empty"},
 		{`{"samples":{}}`, "samples", "samples must be a list"},
 		{`{"samples":[1,{"messages":[` + user + `],"score":1}]}`, "samples", "samples[0] must be a JSON object"},
 		{`{"samples":[{"score":1}]}`, "samples", "samples[0].messages must not be empty"},
-		{`{"samples":[{"messages":[` + user + `]}]}`, "samples", "samples[0] has no metric: beside messages, a sample holds numbers in 0..1"},
+		{`{"samples":[{"messages":[` + user + `]}]}`, "samples",
+			"samples[0] has no metric: besides messages, a sample needs numbers in 0..1"},
 		{`{"samples":[{"messages":[` + user + `],"score":1.01}]}`, "samples", "samples[0].score must be a number in 0..1"},
 		{`{"samples":[{"messages":[` + user + `],"score":"1"}]}`, "samples", "samples[0].score must be a number in 0..1"},
 		{`{"samples":[{"messages":[` + user + `],"score":1,"score":0}]}`, "samples", "samples[0].score is given twice"},
-		{`{"samples":[{"messages":[` + user + `],"score":1},{"messages":[` + user + `],"score":1,"style":1}]}`, "samples", "samples[1].style is no metric of the samples before: all have the same"},
-		{`{"samples":[{"messages":[` + user + `],"score":1,"style":1},{"messages":[` + user + `],"score":1}]}`, "samples", "samples[1].style is missing; the samples before have it"},
-		{`{"samples":[{"messages":[{"role":"cat","content":""}],"score":1}]}`, "samples", `samples[0].messages[0].role "cat" must be system, user, assistant or tool`},
+		{`{"samples":[{"messages":[` + user + `],"score":1},{"messages":[` + user + `],"score":1,"style":1}]}`, "samples",
+			"samples[1].style is not a metric of the first sample: all samples need the same metrics"},
+		{`{"samples":[{"messages":[` + user + `],"score":1,"style":1},{"messages":[` + user + `],"score":1}]}`, "samples",
+			"samples[1].style is missing; all samples need the metrics of the first sample"},
+		{`{"samples":[{"messages":[{"role":"cat","content":""}],"score":1}]}`, "samples",
+			`samples[0].messages[0].role "cat" must be system, user, assistant or tool`},
 
-		{`{}`, "", "the row has none of messages, prompt and completion, text, input, samples"},
-		{`{"messages":null}`, "", "the row has none of messages, prompt and completion, text, input, samples"},
+		{`{}`, "", "the row has none of the fields messages, prompt, completion, text, input and samples"},
+		{`{"messages":null}`, "", "the row has none of the fields messages, prompt, completion, text, input and samples"},
 		{`"x"`, "", "must be a JSON object"},
 		{`{"text":"a"} {}`, "", "not valid JSON at byte 14: invalid character '{' after top-level value"},
 		{`{"text":"a` + "\n" + `"}`, "", `not valid JSON at byte 11: invalid character '\n' in string literal`},
@@ -128,8 +157,8 @@ func preference(input, preferred, rejected string) string {
 
 func TestHintsDecideBetweenChatAndPrompts(t *testing.T) {
 	for _, c := range []struct{ row, hint, shape, fault string }{
-		{chat(user), domain.ShapeChat, domain.ShapeChat, "messages: the last one must be of role assistant"},
-		{chat(user, answer), domain.ShapePrompt, domain.ShapePrompt, "messages: the last one must be of role user"},
+		{chat(user), domain.ShapeChat, domain.ShapeChat, "messages: the last message must be of role assistant"},
+		{chat(user, answer), domain.ShapePrompt, domain.ShapePrompt, "messages: the last message must be of role user"},
 		{chat(user), domain.ShapePreference, domain.ShapePrompt, ""},
 		{chat(user, answer), domain.ShapeCompletion, domain.ShapeChat, ""},
 	} {
@@ -140,8 +169,11 @@ func TestHintsDecideBetweenChatAndPrompts(t *testing.T) {
 }
 
 func TestParseKeepsWhatTrainersNeed(t *testing.T) {
-	row, reasons := rows.Parse([]byte(`{"tools":[{"type":"function","function":{"name":"f"}}],"messages":[`+user+`,{"role":"assistant","content":null,"weight":0,
-		"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"1","name":"f","content":"\u00e9\n"},`+answer+`]}`), "")
+	row, reasons := rows.Parse(
+		[]byte(`{"tools":[{"type":"function","function":{"name":"f"}}],"messages":[`+user+`,
+		{"role":"assistant","content":null,"weight":0,
+		"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]},
+		{"role":"tool","tool_call_id":"1","name":"f","content":"\u00e9\n"},`+answer+`]}`), "")
 	require.Empty(t, reasons)
 	require.JSONEq(t, `[{"type":"function","function":{"name":"f"}}]`, string(row.Tools))
 	require.Len(t, row.Messages, 4)
@@ -153,12 +185,14 @@ func TestParseKeepsWhatTrainersNeed(t *testing.T) {
 
 	row, reasons = rows.Parse([]byte(`{"samples":[{"messages":[`+user+`,`+answer+`],"score":0.5,"style":1}]}`), "")
 	require.Empty(t, reasons)
-	require.Equal(t, []rows.Sample{{Messages: []rows.Message{{Role: "user", Content: "q"}, {Role: "assistant", Content: "a"}}, Metrics: map[string]float64{"score": 0.5, "style": 1}}}, row.Samples)
+	require.Equal(t, []rows.Sample{
+		{Messages: []rows.Message{{Role: "user", Content: "q"}, {Role: "assistant", Content: "a"}},
+			Metrics: map[string]float64{"score": 0.5, "style": 1}}}, row.Samples)
 }
 
 func TestReasonsOfOneRowAreBound(t *testing.T) {
 	_, reasons := rows.Parse([]byte(chat(strings.Repeat("1,", 5000)+"1")), "")
-	require.Len(t, reasons, rows.MaxFaults)
+	require.Len(t, reasons, rows.MaxErrors)
 }
 
 func TestTokensAreEstimatedFromASample(t *testing.T) {
@@ -170,7 +204,7 @@ func TestTokensAreEstimatedFromASample(t *testing.T) {
 	facts, faults, _ := c.Result()
 	require.Empty(t, faults)
 	require.EqualValues(t, 10_000*200, facts.EstimatedTokenCount)
-	// The first MiB is 1,049 rows; of the other 8,951 every 64th is asked for.
+	// The first MiB is in 1,049 rows, which are all tokenized. Of the other 8,951 rows, every 64th is.
 	require.Equal(t, 1049+(10_000/64-1049/64), asked)
 
 	c = rows.NewChecker("")

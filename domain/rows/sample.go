@@ -6,33 +6,33 @@ import (
 	"anneal/domain"
 )
 
-// MaxMetrics bounds the metrics of a trainer's samples.
+// MaxMetrics is the maximum number of metrics of a trainer's samples.
 const MaxMetrics = 64
 
-// samples reads a trainer's row: {"samples": [{"messages": […], METRIC: 0..1}]},
-// the same metrics in every sample, at least one.
+// samples reads a trainer's row: {"samples": [{"messages": […], METRIC: 0..1}]}, with the same
+// metrics in every sample, at least one.
 func (r *reader) samples(value []byte) {
 	r.row.Shape = domain.ShapeSamples
 	r.metrics = r.metrics[:0]
 	n, first := 0, true
 	c := r.list("samples", value, 1)
 	for ; c != nil && c.more(); n++ {
-		mark := r.into("samples", n)
+		mark := r.pushPath("samples", n)
 		if c.object() {
 			r.sample(c, first)
 			first = false
 		} else {
 			c.value()
-			r.fault("", " must be a JSON object")
+			r.reject("", " must be a JSON object")
 		}
 		r.path = r.path[:mark]
 	}
 	if n == 0 && c != nil {
-		r.fault("samples", " must not be empty")
+		r.reject("samples", " must not be empty")
 	}
 }
 
-// sample reads one sample. The first one says which metrics there are.
+// sample reads one sample. The first sample of a row determines the metrics of all its samples.
 func (r *reader) sample(c *cursor, first bool) {
 	var sample Sample
 	if r.keep {
@@ -49,41 +49,41 @@ func (r *reader) sample(c *cursor, first bool) {
 		}
 		value := c.value()
 		if string(name) == "messages" {
-			r.once("messages")
+			r.rejectDuplicate("messages")
 			continue
 		}
 		if len(name) == 0 {
-			r.fault("", " has a metric without a name")
+			r.reject("", " has a metric without a name")
 			continue
 		}
 		i := r.metric(name, first)
 		switch {
 		case i < 0 && first:
-			r.fault(clip(string(name)), " is one metric too many: at most %d are allowed", MaxMetrics)
+			r.reject(clip(string(name)), " exceeds the limit of %d metrics", MaxMetrics)
 		case i < 0:
-			r.fault(clip(string(name)), " is no metric of the samples before: all have the same")
+			r.reject(clip(string(name)), " is not a metric of the first sample: all samples need the same metrics")
 		case seen&(1<<i) != 0:
-			r.once(clip(string(name)))
+			r.rejectDuplicate(clip(string(name)))
 		default:
 			seen |= 1 << i
 		}
 		score, err := strconv.ParseFloat(string(value), 64)
 		if !isNumber(value) || err != nil || score < 0 || score > 1 {
-			r.fault(clip(string(name)), " must be a number in 0..1")
+			r.reject(clip(string(name)), " must be a number in 0..1")
 		} else if r.keep {
 			sample.Metrics[string(name)] = score
 		}
 	}
 	if len(r.metrics) == 0 {
-		r.fault("", " has no metric: beside messages, a sample holds numbers in 0..1")
+		r.reject("", " has no metric: besides messages, a sample needs numbers in 0..1")
 	}
 	for i, name := range r.metrics {
 		if seen&(1<<i) == 0 {
-			r.fault(clip(name), " is missing; the samples before have it")
+			r.reject(clip(name), " is missing; all samples need the metrics of the first sample")
 		}
 	}
 	if !messages.given {
-		r.fault("messages", " must not be empty")
+		r.reject("messages", " must not be empty")
 	}
 	if r.keep {
 		sample.Messages = messages.all
@@ -91,8 +91,9 @@ func (r *reader) sample(c *cursor, first bool) {
 	}
 }
 
-// metric is the number of a metric, -1 for one that there is not. The names of
-// the row before are used again.
+// metric returns the index in r.metrics of the metric with this name; -1 if the name is unknown, or
+// would exceed MaxMetrics. With first, which is set for the first sample of a row, metric adds an
+// unknown name, and reuses the string of the previous row if it is equal.
 func (r *reader) metric(name []byte, first bool) int {
 	n := len(r.metrics)
 	if i := indexOf(r.metrics, name); i >= 0 || !first || n == MaxMetrics {

@@ -10,8 +10,8 @@ import (
 	"anneal/domain"
 )
 
-// slow is the rules again, read by encoding/json and as plainly as can be. It
-// is what the fast reading is measured by.
+// slow is a second, simple implementation of the rules with encoding/json. The differential tests
+// compare the fast reader with it.
 type slow struct {
 	shape   string
 	bytes   int
@@ -45,7 +45,7 @@ func slowly(line []byte, hint string) (s slow) {
 	case text != nil:
 		s.shape, s.turns = domain.ShapeCompletion, 1
 		for _, other := range []string{"prompt", "completion"} {
-			s.check(row[other] == nil, other+" stands beside text: a row has prompt and completion, or text")
+			s.check(row[other] == nil, other+" cannot be combined with text: use prompt and completion, or text")
 		}
 		s.learnt("text", text)
 	case texts:
@@ -53,7 +53,12 @@ func slowly(line []byte, hint string) (s slow) {
 		s.text("prompt", prompt, true)
 		s.learnt("completion", completion)
 	default:
-		s.check(false, "the row has none of messages, prompt and completion, text, input, samples")
+		s.check(false, "the row has none of the fields messages, prompt, completion, text, input and samples")
+	}
+	if len(s.reasons) > 0 && row["messages"] == nil && row["samples"] == nil {
+		for _, name := range unknownFields(line) {
+			s.check(false, "unknown field "+name)
+		}
 	}
 	return s
 }
@@ -65,7 +70,7 @@ func (s *slow) check(holds bool, reason string) bool {
 	return holds
 }
 
-// all are the members of an object, in order, by encoding/json.
+// all returns the members of an object in order, read with encoding/json.
 func all(object json.RawMessage) (found []member) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	_, _ = d.Token()
@@ -73,14 +78,14 @@ func all(object json.RawMessage) (found []member) {
 		name, err := d.Token()
 		var value json.RawMessage
 		if err != nil || d.Decode(&value) != nil {
-			panic(fmt.Sprintf("%s: %v", object, err)) // it was valid before
+			panic(fmt.Sprintf("%s: %v", object, err)) // the caller has checked that the object is valid JSON
 		}
 		found = append(found, member{name.(string), value})
 	}
 	return found
 }
 
-// members are those with a meaning; absent and null ones are nil.
+// members returns the values of the named members; nil for absent and null ones.
 func (s *slow) members(path string, object json.RawMessage, names []string) map[string]json.RawMessage {
 	known := map[string]json.RawMessage{}
 	times := map[string]int{}
@@ -155,7 +160,7 @@ func (s *slow) message(path string, index int, value json.RawMessage) string {
 		id = s.text(path+".tool_call_id", m["tool_call_id"], false)
 	}
 	if role == "tool" && id == "" && (m["tool_call_id"] == nil || m["tool_call_id"][0] == '"') {
-		s.check(false, path+".tool_call_id is missing; a tool's message answers a call")
+		s.check(false, path+".tool_call_id is missing; a message of role tool needs the ID of the call")
 	}
 	if m["name"] != nil {
 		s.text(path+".name", m["name"], false)
@@ -178,7 +183,7 @@ func (s *slow) role(path string, index int, value json.RawMessage) (role string)
 	case "user", "assistant", "tool":
 		return role
 	case "system":
-		s.check(index == 0, path+": system may only come first")
+		s.check(index == 0, path+": only the first message may have the role system")
 		return role
 	case "":
 		s.check(false, path+" is missing; it must be system, user, assistant or tool")
@@ -236,12 +241,12 @@ func (s *slow) conversation(row map[string]json.RawMessage, hint string) {
 	s.shape = domain.ShapeChat
 	if hint == domain.ShapePrompt || hint != domain.ShapeChat && last == "user" {
 		s.shape = domain.ShapePrompt
-		s.check(last == "user" || last == "", "messages: the last one must be of role user")
+		s.check(last == "user" || last == "", "messages: the last message must be of role user")
 		return
 	}
-	s.check(last == "assistant" || last == "", "messages: the last one must be of role assistant")
+	s.check(last == "assistant" || last == "", "messages: the last message must be of role assistant")
 	for _, other := range []string{"text", "prompt", "completion"} {
-		s.check(row[other] == nil, other+" stands beside messages: a row has one of them; leave it out")
+		s.check(row[other] == nil, other+" cannot be combined with messages: leave one of them out")
 	}
 }
 
@@ -280,7 +285,7 @@ func (s *slow) samples(value json.RawMessage) {
 	if ok {
 		s.check(len(elements) > 0, "samples must not be empty")
 	}
-	var metrics []string // in every sample
+	var metrics []string // metrics of the first sample, which every sample must have
 	first := true
 	for i, element := range elements {
 		path := fmt.Sprintf("samples[%d]", i)
@@ -310,18 +315,18 @@ func (s *slow) sample(path string, element json.RawMessage, metrics []string, fi
 		case !known && first && len(metrics) < MaxMetrics:
 			metrics = append(metrics, m.name)
 		case !known && first:
-			s.check(false, name+" is one metric too many: at most 64 are allowed")
+			s.check(false, name+" exceeds the limit of 64 metrics")
 		case !known:
-			s.check(false, name+" is no metric of the samples before: all have the same")
+			s.check(false, name+" is not a metric of the first sample: all samples need the same metrics")
 		default:
 			s.check(times[m.name] == 1, name+" is given twice")
 		}
 		score := -1.0
 		s.check(json.Unmarshal(m.value, &score) == nil && score >= 0 && score <= 1, name+" must be a number in 0..1")
 	}
-	s.check(len(metrics) > 0, path+" has no metric: beside messages, a sample holds numbers in 0..1")
+	s.check(len(metrics) > 0, path+" has no metric: besides messages, a sample needs numbers in 0..1")
 	for _, name := range metrics {
-		s.check(times[name] > 0, path+"."+clip(name)+" is missing; the samples before have it")
+		s.check(times[name] > 0, path+"."+clip(name)+" is missing; all samples need the metrics of the first sample")
 	}
 	s.messages(path+".messages", messages)
 	return metrics

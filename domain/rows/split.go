@@ -6,28 +6,28 @@ import (
 	"anneal/domain"
 )
 
-// A Chooser tells of one row after the other whether it lies on a split's side.
-// It chooses exactly as many as the split holds, each set of rows as likely as
-// any other: algorithm S of Knuth's The Art of Computer Programming, volume 2,
-// section 3.4.2, with a hash of seed and row number for the dice.
+// A Chooser selects the rows on one side of a split. It holds out exactly split.Held rows, and
+// every set of that many rows has equal probability. It uses algorithm S of Knuth's The Art of
+// Computer Programming, volume 2, section 3.4.2, with a hash of seed and row number as the random
+// number.
 type Chooser struct {
 	split  domain.Split
-	row    uint64 // number of the next one
+	row    uint64 // number of the next row
 	chosen uint64
 }
 
-// NewChooser begins before the first row.
+// NewChooser returns a chooser for the rows of a dataset, from the first row on.
 func NewChooser(split domain.Split) *Chooser { return &Chooser{split: split} }
 
-// Next tells whether the next row lies on the side. Beyond the rows that the
-// split is of, none is held.
+// Next reports whether the next row is on the selected side of the split. Rows after the first
+// split.Of are not held out.
 func (c *Chooser) Next() bool {
 	held, of := uint64(c.split.Held), uint64(c.split.Of)
 	hold := false
 	if c.row < of {
-		// dice/2^64 · rows left < rows still wanted
-		dice, _ := bits.Mul64(mix(uint64(c.split.Seed), c.row), of-c.row)
-		hold = dice < held-c.chosen
+		// Hold out the row if random/2^64 · rows left < rows still to be held out.
+		random, _ := bits.Mul64(mix(uint64(c.split.Seed), c.row), of-c.row)
+		hold = random < held-c.chosen
 	}
 	c.row++
 	if hold {
@@ -36,8 +36,8 @@ func (c *Chooser) Next() bool {
 	return hold != c.split.Rest
 }
 
-// mix is the output function of SplitMix64 (Steele, Lea and Flood, 2014) at the
-// row's place in the stream of the seed.
+// mix returns the random number of a row: the output of SplitMix64 (Steele, Lea and Flood, 2014) at
+// index row of the stream that seed selects.
 func mix(seed, row uint64) uint64 {
 	z := seed*0xd1342543de82ef95 + (row+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9

@@ -21,7 +21,8 @@ func chosen(split domain.Split) (side []int) {
 }
 
 func TestASplitHoldsExactlyAsManyRowsAsItSays(t *testing.T) {
-	for _, split := range []domain.Split{{Held: 1, Of: 2}, {Held: 1, Of: 10, Seed: 1}, {Held: 9, Of: 10, Seed: 2}, {Held: 1000, Of: 12_345, Seed: domain.MaxSeed}} {
+	for _, split := range []domain.Split{{Held: 1, Of: 2}, {Held: 1, Of: 10, Seed: 1}, {Held: 9, Of: 10, Seed: 2},
+		{Held: 1000, Of: 12_345, Seed: domain.MaxSeed}} {
 		held := chosen(split)
 		require.Len(t, held, int(split.Held))
 		require.Equal(t, held, chosen(split), "the same split is the same rows")
@@ -36,8 +37,8 @@ func TestASplitHoldsExactlyAsManyRowsAsItSays(t *testing.T) {
 	}
 }
 
-// Over many seeds every row is held about as often as any other: each count
-// stays within five standard deviations of a binomial distribution.
+// TestNoRowIsPreferred checks that a split holds out every row about equally often over many seeds:
+// each row's count is within five standard deviations of the mean of a binomial distribution.
 func TestNoRowIsPreferred(t *testing.T) {
 	const seeds, of, held = 5000, 40, 4
 	var counts [of]int

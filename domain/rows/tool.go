@@ -12,14 +12,14 @@ var (
 	functionNames = []string{"name", "arguments", "description", "parameters"}
 )
 
-// calls reads an assistant's tool calls and tells whether there are any.
+// calls reads the tool calls of a message and reports whether there are any.
 func (r *reader) calls(value []byte, level int) bool {
 	n := 0
 	for c := r.list("tool_calls", value, level); c != nil && c.more(); n++ {
-		mark := r.into("tool_calls", n)
+		mark := r.pushPath("tool_calls", n)
 		var v [3][]byte
 		if r.object(c, callNames, v[:]) {
-			r.filled("id", v[2])
+			r.requireNonEmpty("id", v[2])
 			r.function(v[0], v[1], level+1, r.called)
 		}
 		r.path = r.path[:mark]
@@ -27,11 +27,11 @@ func (r *reader) calls(value []byte, level int) bool {
 	return n > 0
 }
 
-// tools reads the tools that a row offers, and answers them if they are kept.
+// tools reads the tools of a row, and returns them if the reader keeps values.
 func (r *reader) tools(value []byte, level int) json.RawMessage {
 	n := 0
 	for c := r.list("tools", value, level); c != nil && c.more(); n++ {
-		mark := r.into("tools", n)
+		mark := r.pushPath("tools", n)
 		var v [2][]byte
 		if r.object(c, callNames[:2], v[:]) {
 			r.function(v[0], v[1], level+1, r.offered)
@@ -44,26 +44,26 @@ func (r *reader) tools(value []byte, level int) json.RawMessage {
 	return bytes.Clone(value)
 }
 
-// function reads {"type": "function", "function": {"name": …}}, as both tools
-// and calls of them are written.
+// function reads {"type": "function", "function": {"name": …}}, the form of both tools and tool
+// calls. It passes the members that tools and tool calls do not share to rest.
 func (r *reader) function(kind, function []byte, level int, rest func(arguments, description, parameters []byte)) {
 	if r.text("type", kind) && string(r.decode(kind)) != "function" {
-		r.fault("type", " must be function")
+		r.reject("type", " must be function")
 	}
 	switch {
 	case function == nil:
-		r.fault("function", " is missing; it must be an object")
+		r.reject("function", " is missing; it must be an object")
 		return
 	case !isObject(function):
-		r.fault("function", " must be an object")
+		r.reject("function", " must be an object")
 		return
 	}
 	c := &r.cursors[level]
 	c.reset(function)
-	mark := r.into("function", -1)
+	mark := r.pushPath("function", -1)
 	var v [4][]byte
-	r.once(c.members(functionNames, v[:], nil))
-	r.filled("name", v[0])
+	r.rejectDuplicate(c.members(functionNames, v[:], nil))
+	r.requireNonEmpty("name", v[0])
 	rest(v[1], v[2], v[3])
 	r.path = r.path[:mark]
 }
@@ -74,7 +74,7 @@ func (r *reader) called(arguments, _, _ []byte) {
 	}
 	text := r.decode(arguments)
 	if !jsontext.Value(text).IsValid(lenient...) {
-		r.fault("arguments", " must be a string that holds JSON")
+		r.reject("arguments", " must be a string that holds JSON")
 	}
 	r.count(text)
 }
@@ -84,13 +84,13 @@ func (r *reader) offered(_, description, parameters []byte) {
 		r.text("description", description)
 	}
 	if parameters != nil && !isObject(parameters) {
-		r.fault("parameters", " must be an object")
+		r.reject("parameters", " must be an object")
 	}
 }
 
-// filled refuses what is no text, or an empty one.
-func (r *reader) filled(field string, value []byte) {
+// requireNonEmpty rejects a value that is not a string, or is empty.
+func (r *reader) requireNonEmpty(field string, value []byte) {
 	if r.text(field, value) && string(value) == `""` {
-		r.fault(field, " must not be empty")
+		r.reject(field, " must not be empty")
 	}
 }

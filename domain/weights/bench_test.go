@@ -17,7 +17,7 @@ func BenchmarkConvert(b *testing.B) {
 		b.Run(dtype, func(b *testing.B) {
 			b.SetBytes(int64(4 * len(values)))
 			for b.Loop() {
-				_, err := f.folder().Convert(io.Discard, "model.safetensors", dtype)
+				_, err := f.directory().Convert(io.Discard, "model.safetensors", dtype)
 				require.NoError(b, err)
 			}
 		})

@@ -12,54 +12,56 @@ import (
 	"anneal/domain"
 )
 
-// A Report is what the files of a model say, and everything that is wrong with
-// them: each violation names a file.
+// A Report holds the metadata of a model, read from its files, and the violations of the files. The
+// field of a violation is the name of a file, or "kind" when the files are those of another kind of
+// model.
 type Report struct {
-	domain.ModelFacts
+	domain.ModelMetadata
 	Violations domain.Violations
 }
 
-// MaxViolations bounds how many faults of one upload are told.
+// MaxViolations is the maximum number of violations of one upload that are listed.
 const MaxViolations = 100
 
-// maxAllTensors bounds the tensors of all files together.
+// maxAllTensors is the maximum number of tensors of all files together.
 const maxAllTensors = 1_000_000
 
-// Check reads the files of a model: configuration, tokenizer, and the header of
-// every file of weights. An error is trouble with reading them.
-func Check(f Folder) (Report, error) {
-	c := checker{folder: f, shapes: map[string][]int64{}, sizes: map[string]int64{}}
+// Check validates the files of a model: configuration, tokenizer, and the headers of all weight
+// files. It returns an error only when a file cannot be read.
+func Check(f Directory) (Report, error) {
+	c := checker{dir: f, shapes: map[string][]int64{}, sizes: map[string]int64{}}
 	if _, adapter := f.Sizes[adapterConfigFile]; adapter && f.Sizes["config.json"] == 0 {
 		c.add("kind", "the files are those of an adapter: create the model with kind %s and its baseModel", domain.PEFTAddon)
 		return c.report, nil
 	}
 	config, err := f.ReadConfig()
-	if err := c.fault("config.json", err); err != nil {
+	if err := c.invalidFile("config.json", err); err != nil {
 		return c.report, err
 	}
 	if err := c.weights(); err != nil {
 		return c.report, err
 	}
 	if err == nil {
-		c.holdAgainst(&config)
+		c.compareWithConfig(&config)
 	}
 	if err := c.tokenizer(config.VocabSize); err != nil {
 		return c.report, err
 	}
-	c.report.ModelType, c.report.ContextLength, c.report.Embedding = config.ModelType, int(config.MaxPositions), config.embeds(f)
+	c.report.ModelType, c.report.ContextLength, c.report.Embedding = config.ModelType, int(config.MaxPositions),
+		config.isEmbedding(f)
 	return c.finish(), nil
 }
 
-// A checker gathers what the files say.
+// A checker collects the tensors and the violations of a model's files.
 type checker struct {
-	folder Folder
-	shapes map[string][]int64 // of each tensor; nil when some are not known, and would be missed wrongly
-	sizes  map[string]int64   // numbers stored as each type
+	dir    Directory
+	shapes map[string][]int64 // by tensor; nil when a file is invalid, so that no tensor counts as missing
+	sizes  map[string]int64   // numbers stored, by type
 	report Report
 }
 
-// maxName bounds what is told of names that are not the folder's own: an index
-// may name anything.
+// maxName is the maximum length in bytes of a file name or a model_type in a message: the index of
+// the weights can contain names of any length.
 const maxName = 200
 
 func (c *checker) add(file, format string, args ...any) {
@@ -69,51 +71,55 @@ func (c *checker) add(file, format string, args ...any) {
 	c.report.Violations.Add(file, format, args...)
 }
 
-// fault notes what is wrong with a file; other trouble is handed on.
-func (c *checker) fault(file string, err error) error {
-	var b broken
-	if errors.As(err, &b) {
-		c.add(file, "%s", b.why)
+// invalidFile records a violation if err means that the file is invalid. It returns any other error
+// unchanged.
+func (c *checker) invalidFile(file string, err error) error {
+	var e invalid
+	if errors.As(err, &e) {
+		c.add(file, "%s", e.why)
 		return nil
 	}
 	return err
 }
 
-// finish puts the violations in order and counts what was found.
+// finish returns the report with sorted violations, and with the parameter count and the precision
+// of the tensors.
 func (c *checker) finish() Report {
 	v := c.report.Violations
 	slices.SortStableFunc(v, func(a, b domain.Violation) int { return cmp.Compare(a.Field, b.Field) })
 	if more := len(v) - MaxViolations + 1; more > 1 {
-		v = append(v[:MaxViolations-1:MaxViolations-1], domain.Violation{Field: v[MaxViolations-1].Field, Description: fmt.Sprintf("and %d more faults", more)})
+		v = append(v[:MaxViolations-1:MaxViolations-1],
+			domain.Violation{Field: v[MaxViolations-1].Field, Description: fmt.Sprintf("and %d more violations", more)})
 	}
 	c.report.Violations = v
-	most := int64(0)
+	largest := int64(0)
 	for _, dtype := range slices.Sorted(maps.Keys(c.sizes)) {
 		c.report.ParameterCount += domain.Count(c.sizes[dtype])
-		if c.sizes[dtype] > most {
-			most, c.report.Precision = c.sizes[dtype], precisions[dtype]
+		if c.sizes[dtype] > largest {
+			largest, c.report.Precision = c.sizes[dtype], precisions[dtype]
 		}
 	}
 	return c.report
 }
 
-// precisions names the types of numbers as deployments do.
-var precisions = map[string]string{"F32": "FP32", "BF16": "BF16", "F16": "FP16", "F8_E4M3": "FP8", "F8_E5M2": "FP8", "F64": "FP64"}
+// precisions maps types of numbers to the precisions of deployments.
+var precisions = map[string]string{"F32": "FP32", "BF16": "BF16", "F16": "FP16", "F8_E4M3": "FP8", "F8_E5M2": "FP8",
+	"F64": "FP64"}
 
 const (
 	weightsFile = "model.safetensors"
 	indexFile   = "model.safetensors.index.json"
 )
 
-// An index says in which file each tensor of a sharded model lies.
+// An index maps each tensor of a sharded model to its file.
 type index struct {
 	Metadata  map[string]json.RawMessage `json:"metadata,omitempty"`
 	WeightMap map[string]string          `json:"weight_map"`
 }
 
-// WeightFiles are the files that hold the weights: one, or the shards that the
-// index names. Other files of weights in the folder are no part of the model.
-func (f Folder) WeightFiles() ([]string, error) {
+// WeightFiles returns the files that contain the weights: one, or the shards that the index names.
+// Other weight files are not part of the model.
+func (f Directory) WeightFiles() ([]string, error) {
 	if _, adapter := f.Sizes[adapterConfigFile]; adapter {
 		return []string{adapterFile}, nil
 	}
@@ -127,27 +133,30 @@ func (f Folder) WeightFiles() ([]string, error) {
 	return slices.Compact(slices.Sorted(maps.Values(index.WeightMap))), nil
 }
 
-func (f Folder) readIndex() (index, error) {
+func (f Directory) readIndex() (index, error) {
 	var i index
 	err := f.readJSON(indexFile, maxIndex, &i)
 	if err == nil && len(i.WeightMap) == 0 {
-		err = brokenf("has no weight_map that names tensors and their files")
+		err = invalidf("has no weight_map that names tensors and their files")
 	}
 	return i, err
 }
 
-// weights reads the header of every file of weights and holds it against the
-// index.
+// TensorPrefix begins the names of the tensors of a decoder in the weights of a causal language
+// model. Weights that were saved without the head lack the prefix.
+const TensorPrefix = "model."
+
+// weights reads the headers of all weight files and compares them with the index.
 func (c *checker) weights() error {
-	var where map[string]string // nil when all lies in one file
-	if _, sharded := c.folder.Sizes[indexFile]; sharded {
-		index, err := c.folder.readIndex()
+	var where map[string]string // tensor → file; nil if there is only one file
+	if _, sharded := c.dir.Sizes[indexFile]; sharded {
+		index, err := c.dir.readIndex()
 		if err != nil {
 			c.shapes = nil
-			return c.fault(indexFile, err)
+			return c.invalidFile(indexFile, err)
 		}
 		where = index.WeightMap
-	} else if _, ok := c.folder.Sizes[weightsFile]; !ok {
+	} else if _, ok := c.dir.Sizes[weightsFile]; !ok {
 		c.shapes = nil
 		c.add(weightsFile, "%s", c.missingWeights())
 		return nil
@@ -158,8 +167,8 @@ func (c *checker) weights() error {
 	}
 	whole := true
 	for _, file := range files {
-		if _, ok := c.folder.Sizes[file]; !ok {
-			c.add(file, "is missing, and %s names it", indexFile)
+		if _, ok := c.dir.Sizes[file]; !ok {
+			c.add(file, "is missing, but %s names it", indexFile)
 			whole = false
 			continue
 		}
@@ -171,7 +180,7 @@ func (c *checker) weights() error {
 	}
 	for _, tensor := range slices.Sorted(maps.Keys(where)) {
 		if _, ok := c.shapes[tensor]; !ok && whole {
-			c.add(where[tensor], "lacks the tensor %s, which %s names there", shown(tensor), indexFile)
+			c.add(where[tensor], "lacks the tensor %s, which %s expects there", quoted(tensor), indexFile)
 		}
 	}
 	if !whole {
@@ -180,32 +189,35 @@ func (c *checker) weights() error {
 	return nil
 }
 
-// missingWeights is what to do about a folder without weights that can be read.
+// missingWeights returns the message for files without supported weights, which says what to do.
 func (c *checker) missingWeights() string {
-	for name := range c.folder.Sizes {
+	for name := range c.dir.Sizes {
 		switch {
 		case strings.HasSuffix(name, ".safetensors"):
-			return fmt.Sprintf("is missing: name the one file of weights so, or upload %s with all files that it names", indexFile)
-		case strings.HasSuffix(name, ".bin"), strings.HasSuffix(name, ".pt"), strings.HasSuffix(name, ".pth"), strings.HasSuffix(name, ".gguf"):
-			return "is missing: weights are read as safetensors alone; convert them"
+			return fmt.Sprintf("is missing: rename the weight file, or upload %s with all files that it names",
+				indexFile)
+		case strings.HasSuffix(name, ".bin"), strings.HasSuffix(name, ".pt"), strings.HasSuffix(name, ".pth"),
+			strings.HasSuffix(name, ".gguf"):
+			return "is missing: only safetensors are supported; convert the weights"
 		}
 	}
-	return fmt.Sprintf("is missing, and there is no %s", indexFile)
+	return fmt.Sprintf("is missing, and so is %s: upload the weights as safetensors", indexFile)
 }
 
-// header takes over what one file holds; where says which tensors belong there.
+// header adds the tensors of a file to the checker. where maps each tensor to the file in which the
+// index expects it; nil without an index.
 func (c *checker) header(file string, where map[string]string) error {
-	h, err := c.folder.ReadHeader(file)
+	h, err := c.dir.ReadHeader(file)
 	if err != nil {
-		return c.fault(file, err)
+		return c.invalidFile(file, err)
 	}
 	if len(c.shapes)+len(h.Tensors) > maxAllTensors {
-		c.add(file, "has tensors that are more than %d together with those before", maxAllTensors)
+		c.add(file, "exceeds the limit of %d tensors in all files", maxAllTensors)
 		return nil
 	}
 	for _, t := range h.Tensors {
 		if where != nil && where[t.Name] != file {
-			c.add(file, "has the tensor %s, which %s does not name there", shown(t.Name), indexFile)
+			c.add(file, "has the tensor %s, which %s does not expect there", quoted(t.Name), indexFile)
 			continue
 		}
 		c.shapes[t.Name] = t.Shape
@@ -214,8 +226,8 @@ func (c *checker) header(file string, where map[string]string) error {
 	return nil
 }
 
-// holdAgainst compares the tensors with what the configuration makes expect.
-func (c *checker) holdAgainst(config *Config) {
+// compareWithConfig compares the tensors with those that the configuration implies.
+func (c *checker) compareWithConfig(config *Config) {
 	if config.ModelType == "" {
 		c.add("config.json", "model_type is missing")
 		return
@@ -228,39 +240,43 @@ func (c *checker) holdAgainst(config *Config) {
 		c.add("config.json", "model_type must not have control characters, such as U+%04X at character %d", r, at)
 		return
 	}
-	if !config.knows() {
+	if !config.isKnownFamily() {
 		return
 	}
-	if why := config.trouble(); len(why) > 0 {
+	if why := config.invalidSettings(); len(why) > 0 {
 		for _, one := range why {
 			c.add("config.json", "%s", one)
 		}
 		return
 	}
 	file := weightsFile
-	if _, sharded := c.folder.Sizes[indexFile]; sharded {
+	if _, sharded := c.dir.Sizes[indexFile]; sharded {
 		file = indexFile
 	}
 	for name, want := range config.expected() {
 		shape, ok := c.shapes[name]
+		if !ok { // embedding models are often saved without the head, and without the prefix
+			shape, ok = c.shapes[strings.TrimPrefix(name, TensorPrefix)]
+		}
 		switch {
 		case c.shapes == nil:
 			return
 		case !ok:
-			c.add(file, "lacks the tensor %s of shape %v, which a %s model of this config.json has", shown(name), want, config.ModelType)
+			c.add(file, "lacks the tensor %s of shape %v, which the config.json of a %s model implies", quoted(name), want,
+				config.ModelType)
 		case !slices.Equal(shape, want):
-			c.add(file, "has the tensor %s with shape %v, and config.json wants %v", shown(name), shape, want)
+			c.add(file, "has the tensor %s with shape %v, but config.json implies %v", quoted(name), shape, want)
 		}
 	}
 }
 
-// tokenizer checks that there is one, and that it has no token that the model
-// has not.
+// tokenizer requires a tokenizer, without tokens beyond the model's vocabulary.
 func (c *checker) tokenizer(vocabulary int64) error {
-	has := func(name string) bool { _, ok := c.folder.Sizes[name]; return ok }
+	has := func(name string) bool { _, ok := c.dir.Sizes[name]; return ok }
 	if has("tokenizer_config.json") {
 		var anything map[string]json.RawMessage
-		if err := c.fault("tokenizer_config.json", c.folder.readJSON("tokenizer_config.json", maxConfig, &anything)); err != nil {
+		if err := c.invalidFile("tokenizer_config.json",
+			c.dir.readJSON("tokenizer_config.json", maxConfig, &anything)); err != nil {
 			return err
 		}
 	}
@@ -278,8 +294,8 @@ func (c *checker) tokenizer(vocabulary int64) error {
 			Vocab json.RawMessage `json:"vocab"`
 		} `json:"model"`
 	}
-	if err := c.folder.readJSON("tokenizer.json", maxTokenizer, &t); err != nil {
-		return c.fault("tokenizer.json", err)
+	if err := c.dir.readJSON("tokenizer.json", maxTokenizer, &t); err != nil {
+		return c.invalidFile("tokenizer.json", err)
 	}
 	highest := int64(-1)
 	for _, added := range t.Added {
@@ -298,7 +314,8 @@ func (c *checker) tokenizer(vocabulary int64) error {
 		c.add("tokenizer.json", "has no vocabulary at model.vocab")
 	}
 	if vocabulary > 0 && highest >= vocabulary {
-		c.add("tokenizer.json", "has a token with number %d, and the model of config.json has vocab_size %d: they do not belong together", highest, vocabulary)
+		c.add("tokenizer.json", "has a token with ID %d, but vocab_size in config.json is %d: upload the files of one model",
+			highest, vocabulary)
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Config is what a config.json says of a model's shape. Zero is what it does
-// not say.
+// Config is the part of a config.json that determines the shapes of a model's tensors. A field of 0
+// is absent from the file.
 type Config struct {
 	Architectures    []string        `json:"architectures"`
 	ModelType        string          `json:"model_type"`
@@ -27,25 +27,25 @@ type Config struct {
 	AttentionBias    bool            `json:"attention_bias"`
 	MLPBias          bool            `json:"mlp_bias"`
 	Quantization     json.RawMessage `json:"quantization_config"`
-	Text             *Config         `json:"text_config"` // of models that also see or hear
+	Text             *Config         `json:"text_config"` // configuration of the text part of a multimodal model
 }
 
-// Bounds of small files, in bytes.
+// Limits of small files, in bytes.
 const (
 	maxConfig    = 4 << 20
 	maxTokenizer = 64 << 20
 	maxIndex     = 64 << 20
 )
 
-// readJSON reads a small file into out. IsBroken holds for what is its owner's
-// to mend.
-func (f Folder) readJSON(name string, limit int64, out any) error {
+// readJSON decodes a file of at most limit bytes into out. IsInvalid reports true for an error in
+// the file's content.
+func (f Directory) readJSON(name string, limit int64, out any) error {
 	size, ok := f.Sizes[name]
 	switch {
 	case !ok:
-		return brokenf("is missing")
+		return invalidf("is missing")
 	case size > limit:
-		return brokenf("has %d bytes: at most %d are read", size, limit)
+		return invalidf("has %d bytes: at most %d are allowed", size, limit)
 	}
 	content, err := f.Open(name, 0, -1)
 	if err != nil {
@@ -56,28 +56,28 @@ func (f Folder) readJSON(name string, limit int64, out any) error {
 		return err
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return brokenf("cannot be read: %s", jsonTrouble(err))
+		return invalidf("cannot be read: %s", jsonError(err))
 	}
 	return nil
 }
 
-// jsonTrouble is where a JSON text is wrong, without repeating the text.
-func jsonTrouble(err error) string {
+// jsonError returns where JSON is invalid, without repeating any of its text.
+func jsonError(err error) string {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax):
-		return fmt.Sprintf("it is not JSON, from byte %d on", syntax.Offset)
+		return fmt.Sprintf("the file is not JSON from byte %d on", syntax.Offset)
 	case errors.As(err, &kind) && kind.Field != "":
 		return fmt.Sprintf("%s must not be a JSON %s", kind.Field, kind.Value)
 	case errors.As(err, &kind):
-		return fmt.Sprintf("it must not be a JSON %s", kind.Value)
+		return fmt.Sprintf("the file must not be a JSON %s", kind.Value)
 	}
-	return "it has another form than such a file"
+	return "the JSON has an unexpected structure"
 }
 
-// ReadConfig reads config.json and derives what it may leave out.
-func (f Folder) ReadConfig() (Config, error) {
+// ReadConfig reads config.json and sets fields that the file may omit to their derived values.
+func (f Directory) ReadConfig() (Config, error) {
 	var c Config
 	if err := f.readJSON("config.json", maxConfig, &c); err != nil {
 		return c, err
@@ -94,29 +94,32 @@ func (f Folder) ReadConfig() (Config, error) {
 	return c, nil
 }
 
-// families are the model types whose tensors are known by name and shape.
+// families are the model types whose tensors have known names and shapes.
 var families = []string{"llama", "mistral", "qwen2", "qwen3"}
 
-// knows tells whether the shapes of the model's tensors follow from the
-// configuration. Those of quantised weights do not.
-func (c *Config) knows() bool {
+// isKnownFamily reports whether the configuration determines the shapes of the model's tensors. The
+// configuration of quantized weights does not.
+func (c *Config) isKnownFamily() bool {
 	return slices.Contains(families, c.ModelType) && (len(c.Quantization) == 0 || string(c.Quantization) == "null")
 }
 
-// trouble is what keeps the shapes of a known family from being worked out.
-func (c *Config) trouble() []string {
+// invalidSettings returns why the shapes of a model of a known family cannot be derived from the
+// configuration; nil when they can.
+func (c *Config) invalidSettings() []string {
 	var why []string
 	for _, field := range []struct {
 		name  string
 		value int64
-		most  int64
+		max   int64
 	}{
-		{"hidden_size", c.HiddenSize, 1 << 20}, {"intermediate_size", c.IntermediateSize, 1 << 22}, {"num_hidden_layers", c.Layers, 1 << 10},
-		{"num_attention_heads", c.Heads, 1 << 12}, {"num_key_value_heads", c.KVHeads, 1 << 12}, {"head_dim", c.HeadDim, 1 << 14},
+		{"hidden_size", c.HiddenSize, 1 << 20}, {"intermediate_size", c.IntermediateSize, 1 << 22},
+		{"num_hidden_layers", c.Layers, 1 << 10},
+		{"num_attention_heads", c.Heads, 1 << 12}, {"num_key_value_heads", c.KVHeads, 1 << 12},
+		{"head_dim", c.HeadDim, 1 << 14},
 		{"vocab_size", c.VocabSize, 1 << 24}, {"max_position_embeddings", c.MaxPositions, 1 << 31},
 	} {
-		if field.value < 1 || field.value > field.most {
-			why = append(why, fmt.Sprintf("%s must be 1 to %d, is %d", field.name, field.most, field.value))
+		if field.value < 1 || field.value > field.max {
+			why = append(why, fmt.Sprintf("%s is %d, but must be 1 to %d", field.name, field.value, field.max))
 		}
 	}
 	if c.KVHeads > 0 && c.Heads%c.KVHeads != 0 {
@@ -125,14 +128,16 @@ func (c *Config) trouble() []string {
 	return why
 }
 
-// projections are the matrices [out, in] of a layer, by their path below it.
+// projections returns the shapes [out, in] of the matrices of a layer, by their path below the
+// layer.
 func (c *Config) projections() map[string][2]int64 {
 	h, q, kv, f := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.IntermediateSize
-	return map[string][2]int64{"self_attn.q_proj": {q, h}, "self_attn.k_proj": {kv, h}, "self_attn.v_proj": {kv, h}, "self_attn.o_proj": {h, q},
-		"mlp.gate_proj": {f, h}, "mlp.up_proj": {f, h}, "mlp.down_proj": {h, f}}
+	return map[string][2]int64{"self_attn.q_proj": {q, h}, "self_attn.k_proj": {kv, h}, "self_attn.v_proj": {kv, h},
+		"self_attn.o_proj": {h, q},
+		"mlp.gate_proj":    {f, h}, "mlp.up_proj": {f, h}, "mlp.down_proj": {h, f}}
 }
 
-// biased tells whether a projection of the family has a bias.
+// biased reports whether a projection of the family has a bias.
 func (c *Config) biased(projection string) bool {
 	attention := strings.HasPrefix(projection, "self_attn.")
 	if c.ModelType == "qwen2" {
@@ -141,11 +146,11 @@ func (c *Config) biased(projection string) bool {
 	return attention && c.AttentionBias || !attention && c.MLPBias
 }
 
-// expected yields the tensors that a model of a known family must have, with
-// their shapes.
+// expected yields the names and shapes of the tensors of a model of a known family.
 func (c *Config) expected() iter.Seq2[string, []int64] {
 	return func(yield func(string, []int64) bool) {
-		ok := yield("model.embed_tokens.weight", []int64{c.VocabSize, c.HiddenSize}) && yield("model.norm.weight", []int64{c.HiddenSize})
+		ok := yield("model.embed_tokens.weight", []int64{c.VocabSize, c.HiddenSize}) &&
+			yield("model.norm.weight", []int64{c.HiddenSize})
 		if ok && !c.Tied {
 			ok = yield("lm_head.weight", []int64{c.VocabSize, c.HiddenSize})
 		}
@@ -173,13 +178,14 @@ func (c *Config) layer(prefix string, yield func(string, []int64) bool) bool {
 	return true
 }
 
-// embeds tells whether the model makes vectors instead of text.
-func (c *Config) embeds(f Folder) bool {
-	if _, ok := f.Sizes["modules.json"]; ok { // as sentence-transformers writes
+// isEmbedding reports whether the model generates embeddings, not text.
+func (c *Config) isEmbedding(f Directory) bool {
+	if _, ok := f.Sizes["modules.json"]; ok { // the file of a sentence-transformers model
 		return true
 	}
 	for _, a := range c.Architectures {
-		if strings.HasSuffix(a, "ForCausalLM") || strings.HasSuffix(a, "ForConditionalGeneration") || strings.HasSuffix(a, "LMHeadModel") {
+		if strings.HasSuffix(a, "ForCausalLM") || strings.HasSuffix(a, "ForConditionalGeneration") ||
+			strings.HasSuffix(a, "LMHeadModel") {
 			return false
 		}
 	}

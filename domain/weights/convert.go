@@ -12,32 +12,31 @@ import (
 	"strings"
 )
 
-// DTypes are the types of numbers by the precisions that Convert can write.
-var DTypes = map[string]string{"BF16": "BF16", "FP16": "F16", "FP8": eightBits}
+// DTypes maps the precisions that Convert can write to the number types of safetensors files.
+var DTypes = map[string]string{"BF16": "BF16", "FP16": "F16", "FP8": float8}
 
-// torchTypes are their names in a config.json.
+// torchTypes are the names of the types in config.json.
 var torchTypes = map[string]string{"BF16": "bfloat16", "F16": "float16"}
 
-// convertible are the types of numbers that Convert changes; others, such as
-// indices, stay as they are.
+// convertible lists the number types that Convert changes. Numbers of other types, such as
+// integers, stay unchanged.
 var convertible = []string{"F32", "BF16", "F16"}
 
-// chunk is how many bytes of a file are converted at once.
+// chunk is how many bytes of a file are converted at a time.
 const chunk = 1 << 18
 
-// A conversion is what becomes of one tensor.
+// A conversion describes how one tensor is converted.
 type conversion struct {
 	from, to Tensor
-	factors  bool // the tensor is stored in 8 bits, and its factors follow
+	factors  bool // the tensor is stored in 8 bits and followed by its scale factors
 }
 
-// Convert writes a safetensors file with its numbers as dtype: BF16 or F16, or
-// F8_E4M3 for the projections, rounded to the nearest, ties to even. It holds
-// the header and one chunk or row in memory, and answers the names of tensors
-// that the converted file has besides. A number that is finite and too large
-// for dtype is an error for which IsBroken holds: what was written until then
-// must be thrown away.
-func (f Folder) Convert(w io.Writer, name, dtype string) (added []string, err error) {
+// Convert writes a safetensors file with its numbers converted to dtype: BF16 or F16, or F8_E4M3
+// for projections, rounded to nearest, ties to even. It holds only the header and one chunk or row
+// in memory. added has the names of the tensors with scale factors that Convert adds. When the file
+// is invalid or has a number that dtype cannot represent, Convert returns an error for which
+// IsInvalid reports true. After any error the caller must discard the written output.
+func (f Directory) Convert(w io.Writer, name, dtype string) (added []string, err error) {
 	h, err := f.ReadHeader(name)
 	if err != nil {
 		return nil, err
@@ -56,7 +55,7 @@ func (f Folder) Convert(w io.Writer, name, dtype string) (added []string, err er
 	for _, one := range plan {
 		if one.factors {
 			added = append(added, one.from.Name+scaleSuffix)
-			err = quantise(w, content, one.from)
+			err = quantize(w, content, one.from)
 		} else {
 			err = convertTensor(w, content, one.from, one.to.DType)
 		}
@@ -67,7 +66,8 @@ func (f Folder) Convert(w io.Writer, name, dtype string) (added []string, err er
 	return added, content.Close()
 }
 
-// convert says what becomes of each tensor, and which there are then.
+// convert returns the conversion of each tensor of h to dtype, and the tensors of the converted
+// file.
 func convert(h Header, dtype string) (plan []conversion, tensors []Tensor, err error) {
 	var at, changed, kept int64
 	place := func(t Tensor) Tensor {
@@ -81,9 +81,9 @@ func convert(h Header, dtype string) (plan []conversion, tensors []Tensor, err e
 		switch {
 		case !slices.Contains(convertible, t.DType):
 			kept += t.Count()
-		case dtype != eightBits:
+		case dtype != float8:
 			one.to.DType, changed = dtype, changed+t.Count()
-		case quantises(t):
+		case isQuantizable(t):
 			one.to.DType, one.factors, changed = dtype, true, changed+t.Count()
 		}
 		one.to = place(one.to)
@@ -94,15 +94,17 @@ func convert(h Header, dtype string) (plan []conversion, tensors []Tensor, err e
 	}
 	switch {
 	case kept > changed:
-		return nil, nil, brokenf("%d of its %d numbers are stored in types that cannot be converted: those that can are F32, BF16 and F16", kept, kept+changed)
+		return nil, nil, invalidf(
+			"%d of %d numbers have types that cannot be converted: only F32, BF16 and F16 can", kept,
+			kept+changed)
 	case len(tensors) > maxTensors:
-		return nil, nil, brokenf("has more than %d tensors when it is converted", maxTensors)
+		return nil, nil, invalidf("has more than %d tensors after conversion", maxTensors)
 	}
 	return plan, tensors, nil
 }
 
-// writeHeader writes the length and the header, padded with spaces so that the
-// numbers begin at a multiple of eight.
+// writeHeader writes the length and the header, padded with spaces so that the numbers are aligned
+// to 8 bytes.
 func writeHeader(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	var header bytes.Buffer
 	header.WriteByte('{')
@@ -138,7 +140,7 @@ func writeHeader(w io.Writer, tensors []Tensor, metadata map[string]string) erro
 	return err
 }
 
-// convertTensor reads one tensor and writes it as dtype.
+// convertTensor reads one tensor and writes its numbers as dtype.
 func convertTensor(w io.Writer, r io.Reader, t Tensor, dtype string) error {
 	if t.DType == dtype || !slices.Contains(convertible, t.DType) {
 		_, err := io.CopyN(w, r, t.End-t.Begin)
@@ -155,7 +157,9 @@ func convertTensor(w io.Writer, r io.Reader, t Tensor, dtype string) error {
 		numbers, out = numbers[:len(in)/width], out[:2*len(in)/width]
 		widen(numbers, in, t.DType)
 		if i := narrow(out, numbers, dtype); i >= 0 {
-			return brokenf("the tensor %s holds %g, which is too large for %s: prepare the model in BF16 instead", shown(t.Name), numbers[i], dtype)
+			return invalidf("the tensor %s holds %g, which is too large for %s: prepare the model in BF16 instead",
+				quoted(t.Name),
+				numbers[i], dtype)
 		}
 		if _, err := w.Write(out); err != nil {
 			return err
@@ -164,7 +168,7 @@ func convertTensor(w io.Writer, r io.Reader, t Tensor, dtype string) error {
 	return nil
 }
 
-// widen reads stored numbers.
+// widen decodes numbers of type dtype.
 func widen(to []float32, from []byte, dtype string) {
 	switch dtype {
 	case "F32":
@@ -182,8 +186,8 @@ func widen(to []float32, from []byte, dtype string) {
 	}
 }
 
-// narrow stores numbers as dtype. It answers the place of the first that is
-// finite and would become infinite, -1 when there is none.
+// narrow encodes numbers as dtype. It returns the index of the first finite number that is infinite
+// in dtype; -1 if there is none.
 func narrow(to []byte, from []float32, dtype string) int {
 	round, infinite := toBfloat, uint16(0x7f80)
 	if dtype == "F16" {
@@ -199,17 +203,16 @@ func narrow(to []byte, from []float32, dtype string) int {
 	return -1
 }
 
-// toBfloat is the upper half of a float32, rounded to the nearest, ties to even.
+// toBfloat returns the upper half of a float32, rounded to nearest, ties to even.
 func toBfloat(v float32) uint16 {
 	bits := math.Float32bits(v)
 	if v != v {
-		return uint16(bits>>16) | 0x40 // keep a NaN one when its low bits go
+		return uint16(bits>>16) | 0x40 // stays NaN without its low bits
 	}
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }
 
-// ToHalf is the IEEE 754 binary16 value nearest to v, ties to even; infinite
-// when v is beyond 65,504 by half a step or more.
+// ToHalf returns the IEEE 754 binary16 value nearest to v, ties to even; infinity from 65,520 on.
 func ToHalf(v float32) uint16 {
 	bits := math.Float32bits(v)
 	sign, magnitude := uint16(bits>>16&0x8000), bits&0x7fffffff
@@ -221,11 +224,11 @@ func ToHalf(v float32) uint16 {
 	case magnitude < 0x38800000: // below 2^-14: a multiple of 2^-24
 		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(magnitude))*0x1p24))
 	}
-	// The exponent is rebiased from 127 to 15; a carry of the rounding goes into it.
+	// Change the bias of the exponent from 127 to 15. A carry of the rounding increments the exponent.
 	return sign | uint16((magnitude-0x38000000+0xfff+magnitude>>13&1)>>13)
 }
 
-// FromHalf widens an IEEE 754 binary16 value.
+// FromHalf decodes an IEEE 754 binary16 value.
 func FromHalf(h uint16) float32 {
 	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10&0x1f), uint32(h&0x3ff)
 	switch exponent {
@@ -237,15 +240,14 @@ func FromHalf(h uint16) float32 {
 	return math.Float32frombits(sign | (exponent+112)<<23 | fraction<<13)
 }
 
-// ConvertedConfig is the content of a config.json with its type of numbers
-// changed to dtype.
-func (f Folder) ConvertedConfig(dtype string) ([]byte, error) {
+// ConvertedConfig returns the content of config.json for weights that Convert wrote as dtype.
+func (f Directory) ConvertedConfig(dtype string) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := f.readJSON("config.json", maxConfig, &fields); err != nil {
 		return nil, err
 	}
-	if dtype == eightBits {
-		fields["quantization_config"] = json.RawMessage(quantisation)
+	if dtype == float8 {
+		fields["quantization_config"] = json.RawMessage(quantizationConfig)
 	} else {
 		name := json.RawMessage(`"` + torchTypes[dtype] + `"`)
 		if _, ok := fields["dtype"]; ok {
@@ -259,9 +261,9 @@ func (f Folder) ConvertedConfig(dtype string) ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// ConvertedIndex is the content of a shard index with the total size, in bytes,
-// of the converted shards, and the tensors that conversion has added to each.
-func (f Folder) ConvertedIndex(total int64, added map[string][]string) ([]byte, error) {
+// ConvertedIndex returns the content of a shard index for converted shards: total is their total
+// size in bytes, and added has the tensors that Convert has added to each shard.
+func (f Directory) ConvertedIndex(total int64, added map[string][]string) ([]byte, error) {
 	i, err := f.readIndex()
 	if err != nil {
 		return nil, err
@@ -279,8 +281,9 @@ func (f Folder) ConvertedIndex(total int64, added map[string][]string) ([]byte, 
 	return append(data, '\n'), err
 }
 
-// HoldsWeights tells whether a file is of a kind that holds weights, so that a
-// converted copy of a model takes only those over that are part of it.
-func HoldsWeights(name string) bool {
-	return slices.ContainsFunc([]string{".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}, func(suffix string) bool { return strings.HasSuffix(name, suffix) })
+// IsWeightsFile reports whether a file is of a type that contains weights. A converted copy of a
+// model contains only the weight files that WeightFiles returns.
+func IsWeightsFile(name string) bool {
+	return slices.ContainsFunc([]string{".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"},
+		func(suffix string) bool { return strings.HasSuffix(name, suffix) })
 }

@@ -1,7 +1,6 @@
-// Package weights reads what a model's files say about themselves, in the
-// layouts of Hugging Face and PEFT: configurations, tokenizers and the headers
-// of safetensors files. It looks at no number of the weights but to convert
-// them, and holds no more of a file than its header.
+// Package weights reads model files in the layouts of Hugging Face and PEFT: configurations,
+// tokenizers and headers of safetensors files. It reads the weights themselves only to convert
+// them, and never holds a whole weight file in memory.
 package weights
 
 import (
@@ -15,15 +14,14 @@ import (
 	"slices"
 )
 
-// A Folder is a model's files. Open reads length bytes of a file from offset
-// on; a negative length is all that follows.
-type Folder struct {
+// A Directory gives access to the files of a model. Open reads length bytes of a file from an
+// offset; with a negative length, it reads the rest of the file.
+type Directory struct {
 	Sizes map[string]int64 // bytes, by name
 	Open  func(name string, offset, length int64) (io.ReadCloser, error)
 }
 
-// A Tensor is one entry of a header: Begin and End are its place in bytes after
-// the header.
+// A Tensor is an entry of a header. Begin and End are its offsets in bytes after the header.
 type Tensor struct {
 	Name       string
 	DType      string
@@ -31,7 +29,7 @@ type Tensor struct {
 	Begin, End int64
 }
 
-// Count is how many numbers the tensor holds.
+// Count returns the number of elements.
 func (t Tensor) Count() int64 {
 	n := int64(1)
 	for _, d := range t.Shape {
@@ -40,39 +38,40 @@ func (t Tensor) Count() int64 {
 	return n
 }
 
-// A Header is what a safetensors file begins with. Tensors stand in the order
-// of their places, which fill the file without gap or overlap.
+// A Header is the header of a safetensors file. Tensors are ordered by offset and fill the file
+// without gaps or overlaps.
 type Header struct {
 	Tensors  []Tensor
 	Metadata map[string]string
-	Start    int64 // of the first tensor in the file, in bytes
+	Start    int64 // offset of the first tensor in the file
 }
 
-// Bounds of one header: the format's own reader allows as many bytes.
+// Limits of a header. maxHeader, in bytes, is also the limit of the reference implementation.
 const (
 	maxHeader  = 100_000_000
 	maxTensors = 200_000
 	maxAxes    = 16
 )
 
-// widths are the bytes of one number of each type that the format knows.
-var widths = map[string]int64{"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+// widths maps the number types of safetensors files to their sizes in bytes.
+var widths = map[string]int64{"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2,
+	"F16": 2, "BF16": 2,
 	"U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}
 
-// A broken error is what is wrong with a file, in words for its owner; any
-// other error is trouble with reading it.
-type broken struct{ why string }
+// An invalid error describes invalid content of a file. Any other error means that the file could
+// not be read.
+type invalid struct{ why string }
 
-func (b broken) Error() string { return b.why }
+func (e invalid) Error() string { return e.why }
 
-func brokenf(format string, args ...any) error { return broken{fmt.Sprintf(format, args...)} }
+func invalidf(format string, args ...any) error { return invalid{fmt.Sprintf(format, args...)} }
 
-// ReadHeader reads the header of a safetensors file. What is wrong with the
-// file is an error for which IsBroken holds.
-func (f Folder) ReadHeader(name string) (Header, error) {
+// ReadHeader reads the header of a safetensors file. IsInvalid reports true for an error in the
+// header's content.
+func (f Directory) ReadHeader(name string) (Header, error) {
 	size := f.Sizes[name]
 	if size < 8 {
-		return Header{}, brokenf("has %d bytes, and a safetensors file at least 8", size)
+		return Header{}, invalidf("has %d bytes, but a safetensors file has at least 8", size)
 	}
 	content, err := f.Open(name, 0, -1)
 	if err != nil {
@@ -82,11 +81,11 @@ func (f Folder) ReadHeader(name string) (Header, error) {
 	return h, errors.Join(err, content.Close())
 }
 
-// IsBroken tells whether an error is about what a file holds, and not about
-// reading it.
-func IsBroken(err error) bool {
-	var b broken
-	return errors.As(err, &b)
+// IsInvalid reports whether an error describes invalid content of a file, rather than a failure to
+// read it.
+func IsInvalid(err error) bool {
+	var e invalid
+	return errors.As(err, &e)
 }
 
 func readHeader(r io.Reader, size int64) (Header, error) {
@@ -96,7 +95,7 @@ func readHeader(r io.Reader, size int64) (Header, error) {
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
 	if length > maxHeader || int64(length) > size-8 {
-		return Header{}, brokenf("is no safetensors file, or cut off: its header claims %d bytes", length)
+		return Header{}, invalidf("is not a safetensors file, or is truncated: its header claims %d bytes", length)
 	}
 	h := Header{Start: 8 + int64(length)}
 	source := &remembering{r: io.LimitReader(r, int64(length))}
@@ -106,11 +105,11 @@ func readHeader(r io.Reader, size int64) (Header, error) {
 		}
 		return h, err
 	}
-	return h, h.checkPlaces(size - h.Start)
+	return h, h.checkOffsets(size - h.Start)
 }
 
-// remembering keeps the error of its reader, which a JSON decoder hides among
-// its own.
+// remembering is a reader that keeps the error of the reader r, because a JSON decoder wraps the
+// error.
 type remembering struct {
 	r   io.Reader
 	err error
@@ -124,25 +123,25 @@ func (m *remembering) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// parse reads one entry after the other, so that only what is kept is held.
+// parse decodes the entries of the header one after another, to save memory.
 func (h *Header) parse(d *json.Decoder) error {
 	if token, err := d.Token(); err != nil || token != json.Delim('{') {
-		return brokenf("is no safetensors file: its header is not a JSON object")
+		return invalidf("is not a safetensors file: its header is not a JSON object")
 	}
 	seen := map[string]bool{}
 	for d.More() {
 		token, err := d.Token()
 		name, ok := token.(string)
 		if err != nil || !ok {
-			return brokenf("its header is not JSON")
+			return invalidf("its header is not JSON")
 		}
 		if seen[name] {
-			return brokenf("has the tensor %s twice", shown(name))
+			return invalidf("has the tensor %s twice", quoted(name))
 		}
 		seen[name] = true
 		if name == "__metadata__" {
 			if err := d.Decode(&h.Metadata); err != nil {
-				return brokenf("its __metadata__ must map text to text")
+				return invalidf("its __metadata__ must map text to text")
 			}
 			continue
 		}
@@ -152,64 +151,67 @@ func (h *Header) parse(d *json.Decoder) error {
 			Offsets *[2]int64 `json:"data_offsets"`
 		}
 		if err := d.Decode(&entry); err != nil || entry.Offsets == nil {
-			return brokenf("its header describes the tensor %s not by dtype, shape and data_offsets", shown(name))
+			return invalidf("lacks dtype, shape or data_offsets of the tensor %s in its header", quoted(name))
 		}
 		t := Tensor{name, entry.DType, entry.Shape, entry.Offsets[0], entry.Offsets[1]}
 		if err := t.check(); err != nil {
 			return err
 		}
 		if h.Tensors = append(h.Tensors, t); len(h.Tensors) > maxTensors {
-			return brokenf("has more than %d tensors", maxTensors)
+			return invalidf("has more than %d tensors", maxTensors)
 		}
 	}
 	if _, err := d.Token(); err != nil {
-		return brokenf("its header is not JSON")
+		return invalidf("its header is not JSON")
 	}
 	return nil
 }
 
-// check holds a tensor's type and shape against its length.
+// check returns an error unless the tensor's type and shape match its length in bytes.
 func (t Tensor) check() error {
 	width := widths[t.DType]
 	if width == 0 {
-		return brokenf("stores the tensor %s as %s, which is not a type of the format", shown(t.Name), shown(t.DType))
+		return invalidf("stores the tensor %s as %s, which is not a type of the format", quoted(t.Name), quoted(t.DType))
 	}
 	if len(t.Shape) > maxAxes {
-		return brokenf("has the tensor %s with %d axes, and may have %d", shown(t.Name), len(t.Shape), maxAxes)
+		return invalidf("has the tensor %s with %d axes, but at most %d are allowed", quoted(t.Name), len(t.Shape), maxAxes)
 	}
 	count := int64(1)
 	for _, d := range t.Shape {
 		if d < 0 || d > 0 && count > math.MaxInt64/8/d {
-			return brokenf("has the tensor %s with the impossible shape %v", shown(t.Name), t.Shape)
+			return invalidf("has the tensor %s with the invalid shape %v", quoted(t.Name), t.Shape)
 		}
 		count *= d
 	}
 	if t.Begin < 0 || t.End-t.Begin != count*width {
-		return brokenf("has the tensor %s of type %s and shape %v, which takes %d bytes, at %d to %d", shown(t.Name), t.DType, t.Shape, count*width, t.Begin, t.End)
+		return invalidf("has the tensor %s of type %s and shape %v, which takes %d bytes, at %d to %d", quoted(t.Name),
+			t.DType,
+			t.Shape, count*width, t.Begin, t.End)
 	}
 	return nil
 }
 
-// checkPlaces puts the tensors in order; they must fill the room exactly.
-func (h *Header) checkPlaces(room int64) error {
+// checkOffsets sorts the tensors by offset, and returns an error unless they fill size bytes
+// exactly.
+func (h *Header) checkOffsets(size int64) error {
 	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), cmp.Compare(a.Name, b.Name))
 	})
 	at := int64(0)
 	for _, t := range h.Tensors {
 		if t.Begin != at {
-			return brokenf("has the tensor %s at byte %d, where %d was expected", shown(t.Name), t.Begin, at)
+			return invalidf("has the tensor %s at byte %d, where %d was expected", quoted(t.Name), t.Begin, at)
 		}
 		at = t.End
 	}
-	if at != room {
-		return brokenf("has room for %d bytes of tensors, and they take %d: it is cut off or damaged", room, at)
+	if at != size {
+		return invalidf("has %d bytes of tensors, but its header describes %d: it is truncated or damaged", size, at)
 	}
 	return nil
 }
 
-// shown is a name of somebody else's file, short and in quotes.
-func shown(name string) string {
+// quoted returns a name in quotes, truncated to 120 bytes.
+func quoted(name string) string {
 	if len(name) > 120 {
 		name = name[:120] + "…"
 	}

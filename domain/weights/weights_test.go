@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,21 +15,20 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"anneal/domain"
 	"anneal/domain/weights"
 )
 
-// files are a folder in memory.
+// files is a directory in memory: content by file name.
 type files map[string][]byte
 
-func (f files) folder() weights.Folder {
+func (f files) directory() weights.Directory {
 	sizes := map[string]int64{}
 	for name, data := range f {
 		sizes[name] = int64(len(data))
 	}
-	return weights.Folder{Sizes: sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+	return weights.Directory{Sizes: sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
 		data, ok := f[name]
 		if !ok {
 			return nil, os.ErrNotExist
@@ -50,7 +48,7 @@ func (f files) with(name string, data []byte) files {
 	return g
 }
 
-// tensors makes a safetensors file of float32 zeros.
+// tensors returns a safetensors file of float32 zeros.
 func tensors(shapes map[string][]int) []byte {
 	header, at := map[string]any{"__metadata__": map[string]string{"format": "pt"}}, 0
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {
@@ -72,16 +70,18 @@ func raw(header string, n int) []byte {
 
 const tokens = `{"added_tokens": [{"id": 9}], "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}}}`
 
-// shapes are those of one layer with hidden size 8, 4 heads of 2, 2 of them
-// for keys and values, inner size 12 and 10 tokens, as each family stores them.
+// shapes returns the shapes of the tensors of a model of the family with one layer, hidden size 8,
+// 4 heads of size 2, 2 heads for keys and values, intermediate size 12, and 10 tokens.
 func shapes(family string) map[string][]int {
 	all := map[string][]int{"model.embed_tokens.weight": {10, 8}, "model.norm.weight": {8}, "lm_head.weight": {10, 8}}
 	layer := map[string][]int{"input_layernorm.weight": {8}, "post_attention_layernorm.weight": {8},
-		"self_attn.q_proj.weight": {8, 8}, "self_attn.k_proj.weight": {4, 8}, "self_attn.v_proj.weight": {4, 8}, "self_attn.o_proj.weight": {8, 8},
-		"mlp.gate_proj.weight": {12, 8}, "mlp.up_proj.weight": {12, 8}, "mlp.down_proj.weight": {8, 12}}
+		"self_attn.q_proj.weight": {8, 8}, "self_attn.k_proj.weight": {4, 8}, "self_attn.v_proj.weight": {4, 8},
+		"self_attn.o_proj.weight": {8, 8},
+		"mlp.gate_proj.weight":    {12, 8}, "mlp.up_proj.weight": {12, 8}, "mlp.down_proj.weight": {8, 12}}
 	switch family {
 	case "qwen2":
-		layer["self_attn.q_proj.bias"], layer["self_attn.k_proj.bias"], layer["self_attn.v_proj.bias"] = []int{8}, []int{4}, []int{4}
+		layer["self_attn.q_proj.bias"], layer["self_attn.k_proj.bias"], layer["self_attn.v_proj.bias"] = []int{8}, []int{4},
+			[]int{4}
 	case "qwen3":
 		layer["self_attn.q_norm.weight"], layer["self_attn.k_norm.weight"] = []int{2}, []int{2}
 	}
@@ -92,15 +92,17 @@ func shapes(family string) map[string][]int {
 }
 
 func config(family string) []byte {
-	return fmt.Appendf(nil, `{"architectures": ["XForCausalLM"], "model_type": %q, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1,
+	return fmt.Appendf(nil, `{"architectures": ["XForCausalLM"], "model_type": %q, "hidden_size": 8,
+		"intermediate_size": 12, "num_hidden_layers": 1,
 		"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 10, "max_position_embeddings": 64}`, family)
 }
 
 func model(family string) files {
-	return files{"config.json": config(family), "model.safetensors": tensors(shapes(family)), "tokenizer.json": []byte(tokens)}
+	return files{"config.json": config(family), "model.safetensors": tensors(shapes(family)),
+		"tokenizer.json": []byte(tokens)}
 }
 
-// sharded is the same model in two files.
+// sharded returns the files of a model of the family with its weights in two files.
 func sharded(family string) files {
 	all := shapes(family)
 	first, second, where := map[string][]int{}, map[string][]int{}, map[string]string{}
@@ -126,17 +128,20 @@ func TestWholeModels(t *testing.T) {
 			}
 			count += domain.Count(n)
 		}
-		for layout, f := range map[string]files{"one file": model(family), "sharded": sharded(family), "with others beside": model(family).with("consolidated.safetensors", []byte("?"))} {
-			report, err := weights.Check(f.folder())
+		for layout, f := range map[string]files{"one file": model(family), "sharded": sharded(family),
+			"with others beside": model(family).with("consolidated.safetensors", []byte("?"))} {
+			report, err := weights.Check(f.directory())
 			require.NoError(t, err)
 			require.Empty(t, report.Violations, "%s %s", family, layout)
-			require.Equal(t, domain.ModelFacts{ModelType: family, ParameterCount: count, ContextLength: 64, Precision: "FP32"}, report.ModelFacts)
+			require.Equal(t, domain.ModelMetadata{ModelType: family, ParameterCount: count, ContextLength: 64,
+				Precision: "FP32"},
+				report.ModelMetadata)
 		}
 	}
 }
 
-// onDisk is a folder of this repository.
-func onDisk(t *testing.T, dir string) weights.Folder {
+// onDisk returns a directory of this repository as a weights.Directory.
+func onDisk(t *testing.T, dir string) weights.Directory {
 	f := files{}
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -144,7 +149,7 @@ func onDisk(t *testing.T, dir string) weights.Folder {
 		f[entry.Name()], err = os.ReadFile(filepath.Join(dir, entry.Name()))
 		require.NoError(t, err)
 	}
-	return f.folder()
+	return f.directory()
 }
 
 func TestTheShippedModel(t *testing.T) {
@@ -157,13 +162,16 @@ func TestTheShippedModel(t *testing.T) {
 }
 
 func TestOtherModels(t *testing.T) {
-	odd := files{"config.json": []byte(`{"model_type": "mamba", "architectures": ["MambaModel"]}`), "model.safetensors": tensors(map[string][]int{"backbone": {2, 3}}), "vocab.txt": []byte("a")}
-	report, err := weights.Check(odd.folder())
+	odd := files{"config.json": []byte(`{"model_type": "mamba", "architectures": ["MambaModel"]}`),
+		"model.safetensors": tensors(map[string][]int{"backbone": {2, 3}}), "vocab.txt": []byte("a")}
+	report, err := weights.Check(odd.directory())
 	require.NoError(t, err)
-	require.Empty(t, report.Violations, "what is not known is not refused")
-	require.Equal(t, domain.ModelFacts{ModelType: "mamba", ParameterCount: 6, Precision: "FP32", Embedding: true}, report.ModelFacts)
-	quantised := bytes.Replace(config("llama"), []byte(`{"arch`), []byte(`{"quantization_config": {"bits": 4}, "arch`), 1)
-	report, err = weights.Check(model("llama").with("config.json", quantised).with("model.safetensors", tensors(map[string][]int{"q_proj.qweight": {2}})).folder())
+	require.Empty(t, report.Violations, "unknown model types are accepted")
+	require.Equal(t, domain.ModelMetadata{ModelType: "mamba", ParameterCount: 6, Precision: "FP32", Embedding: true},
+		report.ModelMetadata)
+	quantized := bytes.Replace(config("llama"), []byte(`{"arch`), []byte(`{"quantization_config": {"bits": 4}, "arch`), 1)
+	report, err = weights.Check(model("llama").with("config.json", quantized).with("model.safetensors",
+		tensors(map[string][]int{"q_proj.qweight": {2}})).directory())
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 }
@@ -175,55 +183,82 @@ func TestBrokenModels(t *testing.T) {
 	whole, shards := model("llama"), sharded("qwen3")
 	for name, c := range map[string]struct {
 		files files
-		want  []string // "file: what is wrong", all of it
+		want  []string // all expected violations, as "file: description"
 	}{
-		"no config":            {whole.with("config.json", nil), []string{"config.json: is missing"}},
-		"config not JSON":      {whole.with("config.json", []byte("{nope")), []string{"config.json: cannot be read: it is not JSON, from byte 2 on"}},
-		"config of text":       {whole.with("config.json", []byte(`{"hidden_size": "8"}`)), []string{"config.json: cannot be read: hidden_size must not be a JSON string"}},
-		"config of nothing":    {whole.with("config.json", []byte(`{}`)), []string{"config.json: model_type is missing"}},
-		"config of nonsense":   {whole.with("config.json", []byte(`{"model_type": "llama", "hidden_size": -1, "num_attention_heads": 3, "num_key_value_heads": 2}`)), []string{"config.json: hidden_size must be 1 to", "config.json: intermediate_size must be", "config.json: num_hidden_layers must", "config.json: head_dim", "config.json: vocab_size", "config.json: max_position", "config.json: num_key_value_heads, 2, must divide"}},
-		"no weights":           {whole.with("model.safetensors", nil), []string{"model.safetensors: is missing, and there is no model.safetensors.index.json"}},
-		"other weights":        {whole.with("model.safetensors", nil).with("pytorch_model.bin", []byte("x")), []string{"model.safetensors: is missing: weights are read as safetensors alone; convert them"}},
-		"other name":           {whole.with("model.safetensors", nil).with("my.safetensors", []byte("x")), []string{"model.safetensors: is missing: name the one file of weights so"}},
-		"weights cut off":      {whole.with("model.safetensors", whole["model.safetensors"][:3000]), []string{"it is cut off or damaged"}},
-		"a tensor missing":     {whole.with("model.safetensors", tensors(less)), []string{`model.safetensors: lacks the tensor "model.layers.0.mlp.up_proj.weight" of shape [12 8]`}},
-		"a wrong shape":        {whole.with("model.safetensors", tensors(wrong)), []string{`has the tensor "model.layers.0.self_attn.k_proj.weight" with shape [8 8], and config.json wants [4 8]`}},
-		"no tokenizer":         {whole.with("tokenizer.json", nil), []string{"tokenizer.json: is missing: upload the model's tokenizer too"}},
-		"another tokenizer":    {whole.with("tokenizer.json", []byte(`{"model": {"vocab": {"a": 10}}}`)), []string{"tokenizer.json: has a token with number 10, and the model of config.json has vocab_size 10"}},
-		"a tokenizer's list":   {whole.with("tokenizer.json", []byte(`{"model": {"vocab": [["a", 1],["b",1],["c",1],["d",1],["e",1],["f",1],["g",1],["h",1],["i",1],["j",1],["k",1]]}}`)), []string{"has a token with number 10"}},
-		"no vocabulary":        {whole.with("tokenizer.json", []byte(`{"model": {"vocab": 3}}`)), []string{"tokenizer.json: has no vocabulary at model.vocab"}},
-		"tokenizer config":     {whole.with("tokenizer_config.json", []byte(`[]`)), []string{"tokenizer_config.json: cannot be read: it must not be a JSON array"}},
-		"several things":       {files{"config.json": []byte("1"), "README.md": []byte("x")}, []string{"config.json: cannot be read", "model.safetensors: is missing", "tokenizer.json: is missing"}},
-		"a shard missing":      {shards.with("model-00002-of-00002.safetensors", nil), []string{"model-00002-of-00002.safetensors: is missing, and model.safetensors.index.json names it"}},
-		"shards exchanged":     {shards.with("model-00002-of-00002.safetensors", shards["model-00001-of-00002.safetensors"]).with("model-00001-of-00002.safetensors", tensors(map[string][]int{})), []string{"has the tensor"}},
-		"an empty index":       {shards.with("model.safetensors.index.json", []byte(`{}`)), []string{"model.safetensors.index.json: has no weight_map"}},
-		"a tensor in no shard": {shards.with("model.safetensors.index.json", bytes.Replace(shards["model.safetensors.index.json"], []byte(`"lm_head.weight"`), []byte(`"x.weight":"model-00001-of-00002.safetensors","lm_head.weight"`), 1)), []string{`model-00001-of-00002.safetensors: lacks the tensor "x.weight"`}},
-		"an adapter":           {files{"adapter_config.json": []byte(`{}`)}, []string{"kind: the files are those of an adapter: create the model with kind HF_PEFT_ADDON"}},
+		"no config": {whole.with("config.json", nil), []string{"config.json: is missing"}},
+		"config not JSON": {whole.with("config.json", []byte("{nope")),
+			[]string{"config.json: cannot be read: the file is not JSON from byte 2 on"}},
+		"config of text": {whole.with("config.json", []byte(`{"hidden_size": "8"}`)),
+			[]string{"config.json: cannot be read: hidden_size must not be a JSON string"}},
+		"config of nothing": {whole.with("config.json", []byte(`{}`)), []string{"config.json: model_type is missing"}},
+		"config of nonsense": {whole.with("config.json",
+			[]byte(`{"model_type": "llama", "hidden_size": -1, "num_attention_heads": 3, "num_key_value_heads": 2}`)),
+			[]string{"config.json: hidden_size is -1, but must be 1 to", "config.json: intermediate_size is 0, but must be",
+				"config.json: num_hidden_layers is 0, but must be", "config.json: head_dim", "config.json: vocab_size",
+				"config.json: max_position", "config.json: num_key_value_heads, 2, must divide"}},
+		"no weights": {whole.with("model.safetensors", nil),
+			[]string{"model.safetensors: is missing, and so is model.safetensors.index.json"}},
+		"other weights": {whole.with("model.safetensors", nil).with("pytorch_model.bin", []byte("x")),
+			[]string{"model.safetensors: is missing: only safetensors are supported; convert the weights"}},
+		"other name": {whole.with("model.safetensors", nil).with("my.safetensors", []byte("x")),
+			[]string{"model.safetensors: is missing: rename the weight file"}},
+		"weights cut off": {whole.with("model.safetensors", whole["model.safetensors"][:3000]),
+			[]string{"it is truncated or damaged"}},
+		"a tensor missing": {whole.with("model.safetensors", tensors(less)),
+			[]string{`model.safetensors: lacks the tensor "model.layers.0.mlp.up_proj.weight" of shape [12 8]`}},
+		"a wrong shape": {whole.with("model.safetensors", tensors(wrong)),
+			[]string{`has the tensor "model.layers.0.self_attn.k_proj.weight" with shape [8 8], but config.json implies [4 8]`}},
+		"no tokenizer": {whole.with("tokenizer.json", nil),
+			[]string{"tokenizer.json: is missing: upload the model's tokenizer too"}},
+		"another tokenizer": {whole.with("tokenizer.json", []byte(`{"model": {"vocab": {"a": 10}}}`)),
+			[]string{"tokenizer.json: has a token with ID 10, but vocab_size in config.json is 10"}},
+		"a tokenizer's list": {whole.with("tokenizer.json",
+			[]byte(`{"model": {"vocab": [["a", 1],["b",1],["c",1],["d",1],["e",1],["f",1],["g",1],["h",1],["i",1],["j",`+
+				`1],["k",1]]}}`)), []string{"has a token with ID 10"}},
+		"no vocabulary": {whole.with("tokenizer.json", []byte(`{"model": {"vocab": 3}}`)),
+			[]string{"tokenizer.json: has no vocabulary at model.vocab"}},
+		"tokenizer config": {whole.with("tokenizer_config.json", []byte(`[]`)),
+			[]string{"tokenizer_config.json: cannot be read: the file must not be a JSON array"}},
+		"several things": {files{"config.json": []byte("1"), "README.md": []byte("x")},
+			[]string{"config.json: cannot be read", "model.safetensors: is missing", "tokenizer.json: is missing"}},
+		"a shard missing": {shards.with("model-00002-of-00002.safetensors", nil),
+			[]string{"model-00002-of-00002.safetensors: is missing, but model.safetensors.index.json names it"}},
+		"shards exchanged": {shards.with("model-00002-of-00002.safetensors",
+			shards["model-00001-of-00002.safetensors"]).with("model-00001-of-00002.safetensors", tensors(map[string][]int{})),
+			[]string{"has the tensor"}},
+		"an empty index": {shards.with("model.safetensors.index.json", []byte(`{}`)),
+			[]string{"model.safetensors.index.json: has no weight_map"}},
+		"a tensor in no shard": {shards.with("model.safetensors.index.json",
+			bytes.Replace(shards["model.safetensors.index.json"], []byte(`"lm_head.weight"`),
+				[]byte(`"x.weight":"model-00001-of-00002.safetensors","lm_head.weight"`), 1)),
+			[]string{`model-00001-of-00002.safetensors: lacks the tensor "x.weight"`}},
+		"an adapter": {files{"adapter_config.json": []byte(`{}`)},
+			[]string{"kind: the files are those of an adapter: create the model with kind HF_PEFT_ADDON"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			report, err := weights.Check(c.files.folder())
+			report, err := weights.Check(c.files.directory())
 			require.NoError(t, err)
-			var told []string
+			var got []string
 			for _, v := range report.Violations {
-				told = append(told, v.Field+": "+v.Description)
+				got = append(got, v.Field+": "+v.Description)
 			}
-			text := strings.Join(told, "\n")
+			text := strings.Join(got, "\n")
 			for _, want := range c.want {
 				require.Contains(t, text, want)
 			}
 			if name != "shards exchanged" {
-				require.Len(t, told, len(c.want), text)
+				require.Len(t, got, len(c.want), text)
 			}
 		})
 	}
 }
 
-func TestFaultsAreBounded(t *testing.T) {
+func TestViolationsAreBounded(t *testing.T) {
 	many := bytes.Replace(config("llama"), []byte(`"num_hidden_layers": 1`), []byte(`"num_hidden_layers": 1000`), 1)
-	report, err := weights.Check(model("llama").with("config.json", many).folder())
+	report, err := weights.Check(model("llama").with("config.json", many).directory())
 	require.NoError(t, err)
 	require.Len(t, report.Violations, weights.MaxViolations)
-	require.Equal(t, "and 8892 more faults", report.Violations[weights.MaxViolations-1].Description)
+	require.Equal(t, "and 8892 more violations", report.Violations[weights.MaxViolations-1].Description)
 }
 
 func TestBrokenHeaders(t *testing.T) {
@@ -237,38 +272,42 @@ func TestBrokenHeaders(t *testing.T) {
 		"a list":      {raw("[]", 0), "not a JSON object"},
 		"no end":      {raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}`, 4), "not JSON"},
 		"metadata":    {raw(`{"__metadata__":3}`, 0), "__metadata__"},
-		"twice":       {raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4), "twice"},
-		"no place":    {raw(`{"a":{"dtype":"F32","shape":[1]}}`, 4), "not by dtype, shape and data_offsets"},
-		"type":        {raw(`{"a":{"dtype":"F5","shape":[1],"data_offsets":[0,4]}}`, 4), `"F5", which is not a type`},
-		"shape":       {raw(`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, 4), "impossible shape"},
-		"axes":        {raw(`{"a":{"dtype":"F32","shape":[1`+strings.Repeat(",1", 99_999)+`],"data_offsets":[0,4]}}`, 4), "100000 axes, and may have 16"},
-		"overflow":    {raw(`{"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,0]}}`, 0), "impossible shape"},
-		"offsets":     {raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "takes 8 bytes"},
-		"gap":         {raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, 8), "at byte 4, where 0"},
-		"surplus":     {raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 5), "cut off or damaged"},
+		"twice": {raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"d`+
+			`ata_offsets":[0,4]}}`, 4), "twice"},
+		"no place": {raw(`{"a":{"dtype":"F32","shape":[1]}}`, 4), "lacks dtype, shape or data_offsets"},
+		"type":     {raw(`{"a":{"dtype":"F5","shape":[1],"data_offsets":[0,4]}}`, 4), `"F5", which is not a type`},
+		"shape":    {raw(`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, 4), "invalid shape"},
+		"axes": {raw(`{"a":{"dtype":"F32","shape":[1`+strings.Repeat(",1", 99_999)+`],"data_offsets":[0,4]}}`, 4),
+			"100000 axes, but at most 16 are allowed"},
+		"overflow": {raw(`{"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,0]}}`, 0),
+			"invalid shape"},
+		"offsets": {raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "takes 8 bytes"},
+		"gap":     {raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, 8), "at byte 4, where 0"},
+		"surplus": {raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 5), "truncated or damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := files{"x": c.data}.folder().ReadHeader("x")
-			require.True(t, weights.IsBroken(err), "%v", err)
+			_, err := files{"x": c.data}.directory().ReadHeader("x")
+			require.True(t, weights.IsInvalid(err), "%v", err)
 			require.ErrorContains(t, err, c.want)
 		})
 	}
 }
 
-// Trouble with reading is nobody's fault: it is tried again.
-func TestTroubleIsNoFault(t *testing.T) {
-	trouble := errors.New("the cable was cut")
-	f := model("llama").folder()
+// TestReadErrorsAreNoViolations checks that Check returns errors of reading, so that the caller can
+// retry.
+func TestReadErrorsAreNoViolations(t *testing.T) {
+	readErr := errors.New("the connection was closed")
+	f := model("llama").directory()
 	for _, broken := range []string{"config.json", "model.safetensors", "tokenizer.json"} {
 		g := f
 		g.Open = func(name string, offset, length int64) (io.ReadCloser, error) {
 			if name == broken {
-				return io.NopCloser(io.MultiReader(strings.NewReader("\x20\x00\x00\x00\x00\x00\x00\x00{"), failing{trouble})), nil
+				return io.NopCloser(io.MultiReader(strings.NewReader("\x20\x00\x00\x00\x00\x00\x00\x00{"), failing{readErr})), nil
 			}
 			return f.Open(name, offset, length)
 		}
 		_, err := weights.Check(g)
-		require.ErrorIs(t, err, trouble, broken)
+		require.ErrorIs(t, err, readErr, broken)
 	}
 }
 
@@ -277,41 +316,50 @@ type failing struct{ err error }
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 func TestAdapters(t *testing.T) {
-	base, err := model("llama").folder().ReadConfig()
+	base, err := model("llama").directory().ReadConfig()
 	require.NoError(t, err)
-	facts := domain.ModelFacts{ModelType: "llama", ParameterCount: 1000, ContextLength: 64, Precision: "BF16"}
+	facts := domain.ModelMetadata{ModelType: "llama", ParameterCount: 1000, ContextLength: 64, Precision: "BF16"}
 	pair := func(out, rank, in int) map[string][]int {
-		return map[string][]int{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": {rank, in}, "base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": {out, rank}}
+		return map[string][]int{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": {rank, in},
+			"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight": {out, rank}}
 	}
 	settings := []byte(`{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}`)
 	good := files{"adapter_config.json": settings, "adapter_model.safetensors": tensors(pair(8, 4, 8))}
-	report, err := weights.CheckAdapter(good.folder(), base, facts)
+	report, err := weights.CheckAdapter(good.directory(), base, facts)
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
-	require.Equal(t, domain.ModelFacts{ModelType: "llama", ParameterCount: 1000, ContextLength: 64, Precision: "FP32", LoraRank: 4, LoraTargets: []string{"q_proj"}}, report.ModelFacts)
+	require.Equal(t, domain.ModelMetadata{ModelType: "llama", ParameterCount: 1000, ContextLength: 64, Precision: "FP32",
+		LoraRank: 4, LoraTargets: []string{"q_proj"}}, report.ModelMetadata)
 	alone := func(half string) files {
 		p := pair(8, 4, 8)
 		delete(p, "base_model.model.model.layers.0.self_attn.q_proj."+half+".weight")
 		return good.with("adapter_model.safetensors", tensors(p))
 	}
-	elsewhere := map[string][]int{"base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight": {4, 8}, "base_model.model.model.layers.0.self_attn.x_proj.lora_A.weight": {4, 8}}
+	elsewhere := map[string][]int{"base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight": {4, 8},
+		"base_model.model.model.layers.0.self_attn.x_proj.lora_A.weight": {4, 8}}
 	for name, c := range map[string]struct {
 		files files
 		want  []string
 	}{
-		"no settings":    {good.with("adapter_config.json", nil), []string{"adapter_config.json: is missing"}},
-		"bad settings":   {good.with("adapter_config.json", []byte(`{"peft_type": "X"}`)), []string{"peft_type must be LORA", "r must be 1 to 1024, is 0", "lora_alpha must be above 0", "target_modules is missing"}},
-		"no weights":     {good.with("adapter_model.safetensors", nil).with("adapter_model.bin", []byte("x")), []string{"convert adapter_model.bin"}},
-		"empty weights":  {good.with("adapter_model.safetensors", tensors(nil)), []string{"holds no tensors"}},
-		"another width":  {good.with("adapter_model.safetensors", tensors(pair(8, 4, 16))), []string{"with shape [4 16], and the base wants [r 8]"}},
-		"another height": {good.with("adapter_model.safetensors", tensors(pair(16, 4, 8))), []string{"with shape [16 4], and the base and its other half want [8 r]"}},
-		"only A":         {alone("lora_B"), []string{"has lora_A of 0.self_attn.q_proj and not lora_B"}},
-		"only B":         {alone("lora_A"), []string{"has lora_B of 0.self_attn.q_proj and not lora_A"}},
-		"elsewhere":      {good.with("adapter_model.safetensors", tensors(elsewhere)), []string{"for a layer that the base, with 1 layers", "for a projection that the base does not have"}},
-		"a whole model":  {model("llama"), []string{"create the model with kind HF_BASE_MODEL"}},
+		"no settings": {good.with("adapter_config.json", nil), []string{"adapter_config.json: is missing"}},
+		"bad settings": {good.with("adapter_config.json", []byte(`{"peft_type": "X"}`)),
+			[]string{"peft_type is \"X\", but must be LORA", "r is 0, but must be 1 to 1024",
+				"lora_alpha is 0, but must be above 0", "target_modules is missing"}},
+		"no weights": {good.with("adapter_model.safetensors", nil).with("adapter_model.bin", []byte("x")),
+			[]string{"convert adapter_model.bin"}},
+		"empty weights": {good.with("adapter_model.safetensors", tensors(nil)), []string{"has no tensors"}},
+		"another width": {good.with("adapter_model.safetensors", tensors(pair(8, 4, 16))),
+			[]string{"with shape [4 16], but the base needs [r 8]"}},
+		"another height": {good.with("adapter_model.safetensors", tensors(pair(16, 4, 8))),
+			[]string{"with shape [16 4], but the base and lora_A need [8 r]"}},
+		"only A": {alone("lora_B"), []string{"has lora_A of 0.self_attn.q_proj but not lora_B"}},
+		"only B": {alone("lora_A"), []string{"has lora_B of 0.self_attn.q_proj but not lora_A"}},
+		"elsewhere": {good.with("adapter_model.safetensors", tensors(elsewhere)),
+			[]string{"for a layer that the base, with 1 layers", "for a projection that the base does not have"}},
+		"a whole model": {model("llama"), []string{"create the model with kind HF_BASE_MODEL"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			report, err := weights.CheckAdapter(c.files.folder(), base, facts)
+			report, err := weights.CheckAdapter(c.files.directory(), base, facts)
 			require.NoError(t, err)
 			require.Len(t, report.Violations, len(c.want), "%v", report.Violations)
 			text := report.Violations.Err().Error()
@@ -322,148 +370,14 @@ func TestAdapters(t *testing.T) {
 	}
 }
 
-func TestHalves(t *testing.T) {
-	for h := range 1 << 16 {
-		v := weights.FromHalf(uint16(h))
-		if v != v {
-			require.NotEqual(t, v, weights.FromHalf(weights.ToHalf(v)))
-			continue
-		}
-		if back := weights.ToHalf(v); back != uint16(h) {
-			t.Fatalf("%#x comes back as %#x", h, back)
-		}
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		v := rapid.Float32Range(-65504, 65504).Draw(t, "v")
-		h := weights.ToHalf(v)
-		near := math.Abs(float64(weights.FromHalf(h)) - float64(v))
-		for _, other := range []uint16{h - 1, h + 1} {
-			o := float64(weights.FromHalf(other))
-			if o != o || math.IsInf(o, 0) || (other^h)&0x8000 != 0 {
-				continue
-			}
-			far := math.Abs(o - float64(v))
-			require.LessOrEqual(t, near, far, "%g", v)
-			require.False(t, near == far && h&1 == 1, "%g: ties go to even", v)
-		}
-	})
-	require.Equal(t, uint16(0x7c00), weights.ToHalf(65520))
-	require.Equal(t, uint16(0x7bff), weights.ToHalf(65519.9))
-	require.Equal(t, uint16(0xfc00), weights.ToHalf(float32(math.Inf(-1))))
-}
-
-func TestEights(t *testing.T) {
-	for b := range 256 {
-		v := weights.FromEight(byte(b))
-		if v == v && weights.ToEight(v) != byte(b) {
-			t.Fatalf("%#x comes back as %#x", b, weights.ToEight(v))
-		}
-	}
-	require.Equal(t, float32(448), weights.FromEight(0x7e))
-	require.Equal(t, float32(0x1p-9), weights.FromEight(1))
-	require.Equal(t, byte(0x7e), weights.ToEight(1e9))
-	require.Equal(t, byte(0xfe), weights.ToEight(-460))
-	require.Equal(t, byte(0x7f), weights.ToEight(float32(math.NaN())))
-	rapid.Check(t, func(t *rapid.T) {
-		v := rapid.Float32Range(-448, 448).Draw(t, "v")
-		b := weights.ToEight(v)
-		near := math.Abs(float64(weights.FromEight(b)) - float64(v))
-		for _, other := range []byte{b - 1, b + 1} {
-			o := float64(weights.FromEight(other))
-			if o != o || (other^b)&0x80 != 0 {
-				continue
-			}
-			far := math.Abs(o - float64(v))
-			require.LessOrEqual(t, near, far, "%g", v)
-			require.False(t, near == far && b&1 == 1, "%g: ties go to even", v)
-		}
-	})
-}
-
-// withNumbers puts values into a file of one float32 tensor.
-func withNumbers(values ...float32) files {
-	data := tensors(map[string][]int{"w": {len(values)}})
-	at := len(data) - 4*len(values)
-	for i, v := range values {
-		binary.LittleEndian.PutUint32(data[at+4*i:], math.Float32bits(v))
-	}
-	return files{"model.safetensors": data}
-}
-
-func convert(f files, w io.Writer, dtype string) error {
-	_, err := f.folder().Convert(w, "model.safetensors", dtype)
-	return err
-}
-
-func TestConvert(t *testing.T) {
-	values := make([]float32, 600_000) // more than one chunk
-	for i := range values {
-		values[i] = float32(i-300_000) / 7
-	}
-	f := withNumbers(values...)
-	for _, c := range []struct {
-		dtype string
-		widen func(uint16) float32
-		step  float64 // of the rounding, relative
-	}{{"F16", weights.FromHalf, 0x1p-11}, {"BF16", func(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }, 0x1p-8}} {
-		var out bytes.Buffer
-		require.NoError(t, convert(f, &out, c.dtype))
-		g := files{"model.safetensors": out.Bytes()}.folder()
-		h, err := g.ReadHeader("model.safetensors")
-		require.NoError(t, err)
-		require.Equal(t, map[string]string{"format": "pt"}, h.Metadata)
-		require.Equal(t, []weights.Tensor{{Name: "w", DType: c.dtype, Shape: []int64{600_000}, End: 1_200_000}}, h.Tensors)
-		require.Zero(t, h.Start%8)
-		data := out.Bytes()[h.Start:]
-		for i, want := range values {
-			got := c.widen(binary.LittleEndian.Uint16(data[2*i:]))
-			if off := math.Abs(float64(want) - float64(got)); off > math.Abs(float64(want))*c.step {
-				t.Fatalf("number %d is off by %g", i, off)
-			}
-		}
-		var again bytes.Buffer
-		require.NoError(t, convert(files{"model.safetensors": out.Bytes()}, &again, c.dtype))
-		require.Equal(t, out.Bytes(), again.Bytes(), "what has the type already stays as it is")
-	}
-	err := convert(withNumbers(1, 70_000), io.Discard, "F16")
-	require.True(t, weights.IsBroken(err))
-	require.ErrorContains(t, err, "holds 70000, which is too large for F16: prepare the model in BF16 instead")
-	require.NoError(t, convert(withNumbers(1, float32(math.Inf(1)), float32(math.NaN())), io.Discard, "F16"))
-	bytesOnly := files{"model.safetensors": raw(`{"w":{"dtype":"I8","shape":[4],"data_offsets":[0,4]}}`, 4)}
-	require.ErrorContains(t, convert(bytesOnly, io.Discard, "F16"), "cannot be converted")
-}
-
-func TestConvertedSettings(t *testing.T) {
-	for given, want := range map[string]string{
-		`{"a": 1}`:                         `{"a": 1, "torch_dtype": "bfloat16"}`,
-		`{"torch_dtype": "float32"}`:       `{"torch_dtype": "bfloat16"}`,
-		`{"dtype": "float32"}`:             `{"dtype": "bfloat16"}`,
-		`{"dtype": "x", "torch_dtype": 3}`: `{"dtype": "bfloat16", "torch_dtype": "bfloat16"}`,
-	} {
-		got, err := files{"config.json": []byte(given)}.folder().ConvertedConfig("BF16")
-		require.NoError(t, err)
-		require.JSONEq(t, want, string(got))
-	}
-	got, err := sharded("llama").folder().ConvertedIndex(77, map[string][]string{"model-00001-of-00002.safetensors": {"x_scale"}})
-	require.NoError(t, err)
-	require.Contains(t, string(got), `"total_size": 77`)
-	require.Contains(t, string(got), `"x_scale": "model-00001-of-00002.safetensors"`)
-	got, err = model("llama").folder().ConvertedConfig("F8_E4M3")
-	require.NoError(t, err)
-	require.Contains(t, string(got), `"quant_method": "compressed-tensors"`)
-	names, err := sharded("llama").folder().WeightFiles()
-	require.NoError(t, err)
-	require.Equal(t, []string{"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}, names)
-}
-
 func FuzzHeader(f *testing.F) {
 	f.Add(model("llama")["model.safetensors"])
 	f.Add(raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		folder := files{"x": data}.folder()
-		h, err := folder.ReadHeader("x")
+		dir := files{"x": data}.directory()
+		h, err := dir.ReadHeader("x")
 		if err != nil {
-			require.True(t, weights.IsBroken(err), "%v", err)
+			require.True(t, weights.IsInvalid(err), "%v", err)
 			return
 		}
 		at := int64(0)
@@ -473,8 +387,8 @@ func FuzzHeader(f *testing.F) {
 		}
 		require.Equal(t, int64(len(data)), h.Start+at)
 		for _, dtype := range weights.DTypes {
-			if _, err := folder.Convert(io.Discard, "x", dtype); err != nil {
-				require.True(t, weights.IsBroken(err), "%v", err)
+			if _, err := dir.Convert(io.Discard, "x", dtype); err != nil {
+				require.True(t, weights.IsInvalid(err), "%v", err)
 			}
 		}
 	})

@@ -1,0 +1,72 @@
+package domain
+
+// FleetAccelerator returns the accelerator type of work that names none. It counts the devices of
+// each type on those nodes in the work's regions that can do the work, or on all nodes in these
+// regions if none of them can. It returns the type with the most devices; of types with the same
+// number, the first one in ShapeAcceleratorTypes. It returns NoAccelerator when the nodes have only
+// CPUs, and DefaultAccelerator (VENDOR_A_A100_80GB) when no node is registered in these regions.
+func FleetAccelerator(fleet Fleet, work Need) string {
+	known, all, capable := false, map[string]int{}, map[string]int(nil)
+	for _, node := range fleet.Nodes {
+		if !node.Registered() || !work.Allows(node.RegionIn(fleet.Located)) {
+			continue
+		}
+		known = true
+		count(all, node)
+		if work.incapable(node) == "" {
+			if capable == nil {
+				capable = map[string]int{}
+			}
+			count(capable, node)
+		}
+	}
+	switch {
+	case !known:
+		return DefaultAccelerator
+	case capable == nil:
+		return typeWithMaxDevices(all)
+	}
+	return typeWithMaxDevices(capable)
+}
+
+func count(devices map[string]int, node Node) {
+	for t, n := range node.Capacity.Accelerators {
+		devices[t] += n
+	}
+}
+
+func typeWithMaxDevices(devices map[string]int) string {
+	best := NoAccelerator
+	for _, t := range ShapeAcceleratorTypes {
+		if devices[t] > devices[best] {
+			best = t
+		}
+	}
+	return best
+}
+
+// Resolve returns the hardware that work with the model gets when its user requests the hardware h.
+// Shapes, deployments and jobs share this rule:
+//
+//   - a type that is left out becomes fleet, the result of FleetAccelerator; "" is NoAccelerator
+//   - a count that is left out is the estimated minimum for the type, and 0 without a type
+//   - a count without a type is refused, because a fleet of CPUs has no devices to count
+//
+// Resolve adds a violation to v when the hardware cannot hold the model, or cannot compute in the
+// precision.
+func (m ModelSize) Resolve(v *Violations, h Hardware, fleet string) Hardware {
+	if unspecified(h.Type) {
+		h.Type = fleet
+	}
+	m.checkContext(v, h.Context)
+	if unspecified(h.Type) {
+		h.Type = NoAccelerator
+		v.Require(h.Count <= 0, "acceleratorCount", "is %d, but the nodes of this installation have only CPUs, and no "+
+			"acceleratorType is given: leave acceleratorCount out to run on CPUs, or give the acceleratorType of the "+
+			"devices, which are used once a node has them", h.Count)
+		return h
+	}
+	checkPrecision(v, h.Precision, h.Type)
+	h.Count = m.Accelerators(v, h)
+	return h
+}
