@@ -2,47 +2,24 @@ package projections
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/natsserver"
+	"anneal/projections/toytest"
 )
 
 const (
 	benchRows   = 100_000
-	benchEvents = 50_000 // in the logs that are replayed
+	benchEvents = 50_000 // number of events in the logs that are read and folded
 )
 
-func benchName(i int) domain.Name {
-	return domain.NewName("acme", "deployments", fmt.Sprintf("d-%06d", i))
-}
-
-// benchEvent is the i-th of a life of deployments: each is created, settles,
-// and is scaled.
-func benchEvent(t testing.TB, i int) eventlog.Write {
-	fact := domain.Event[domain.Deployment](domain.DeploymentSettled{Generation: 1, Time: epoch})
-	if i%3 == 0 {
-		fact = domain.DeploymentCreated{CreatedBy: "accounts/acme/apiKeys/ci", Time: epoch, DeploymentSpec: domain.DeploymentSpec{
-			BaseModel: "accounts/public/models/base-8b", DisplayName: fmt.Sprintf("Deployment %d", i), Description: "serves the tests",
-			AcceleratorType: "VENDOR_A_H100_80GB", AcceleratorCount: 1 + i%4, MinReplicaCount: i % 5,
-			AutoscalingPolicy: &domain.AutoscalingPolicy{ScaleUpWindow: "30s", LoadTargets: map[string]float64{"default": 0.8}},
-			Placement:         &domain.Placement{MultiRegion: "GLOBAL"}}}
-	}
-	record, err := domain.Deployments.Encode(fact)
-	require.NoError(t, err)
-	return eventlog.Write{Event: eventlog.Event{Record: record, ID: "event-" + strconv.Itoa(i), Name: benchName(i / 3),
-		Time: epoch.Add(time.Duration(i) * time.Millisecond), Actor: "accounts/acme/apiKeys/ci", Command: "command-" + strconv.Itoa(i)}}
-}
-
-// fillLog appends lives of deployments, several at once.
+// fillLog appends benchEvents events of deployments from concurrent writers.
 func fillLog(b *testing.B, log eventlog.Log) {
 	const writers = 32
 	var all sync.WaitGroup
@@ -50,7 +27,7 @@ func fillLog(b *testing.B, log eventlog.Log) {
 		all.Go(func() {
 			var last uint64
 			for i := g * 3; i < benchEvents; i++ {
-				w := benchEvent(b, i)
+				w := toytest.DeploymentEvent(b, i)
 				if i%3 != 0 {
 					w.Expect = last
 				}
@@ -68,7 +45,7 @@ func fillLog(b *testing.B, log eventlog.Log) {
 	all.Wait()
 }
 
-// BenchmarkRebuild compares reading a log with folding it.
+// BenchmarkRebuild measures reading a log, and reading and folding it into a world.
 func BenchmarkRebuild(b *testing.B) {
 	for _, kind := range []string{"memory", "jetstream"} {
 		b.Run(kind, func(b *testing.B) {
@@ -106,11 +83,11 @@ func BenchmarkRebuild(b *testing.B) {
 	}
 }
 
-// benchWorld holds benchRows deployments.
+// benchWorld returns a world with benchRows deployments.
 func benchWorld(b *testing.B) *World {
 	w := NewWorld()
 	for i := range benchRows {
-		e := benchEvent(b, 3*i).Event
+		e := toytest.DeploymentEvent(b, 3*i).Event
 		e.Position = uint64(i + 1)
 		require.NoError(b, w.Apply(e))
 	}
@@ -121,7 +98,7 @@ func BenchmarkGet(b *testing.B) {
 	w := benchWorld(b)
 	all := make([]domain.Name, benchRows)
 	for i := range all {
-		all[i] = benchName(i * 7919 % benchRows)
+		all[i] = toytest.DeploymentName(i * 7919 % benchRows)
 	}
 	b.Run("view", func(b *testing.B) {
 		v, i := w.View(), 0
@@ -144,7 +121,7 @@ func BenchmarkGet(b *testing.B) {
 	b.Run("apply and view", func(b *testing.B) {
 		i := 0
 		for b.Loop() {
-			e := benchEvent(b, 3*(i%benchRows)+1).Event
+			e := toytest.DeploymentEvent(b, 3*(i%benchRows)+1).Event
 			e.Position = w.Position() + 1
 			require.NoError(b, w.Apply(e))
 			w.View()

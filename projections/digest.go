@@ -13,23 +13,23 @@ import (
 	"anneal/eventlog"
 )
 
-// A Digest is a fingerprint of everything at one position. Worlds that folded
-// the same events have the same digest, however they got there.
+// A Digest is a fingerprint of all tables at one position. Worlds that folded the same events have
+// the same digest, whether or not they were loaded from a snapshot.
 type Digest struct {
 	Position uint64                 `json:"position"`
 	EventID  string                 `json:"eventId"`
 	Tables   map[string]TableDigest `json:"tables"` // by collection
-	SHA256   string                 `json:"sha256"` // over the tables' names and digests, in order; hexadecimal
+	// SHA256 is the digest of the tables' names and SHA256 fields, ordered by name, in hexadecimal.
+	SHA256 string `json:"sha256"`
 }
 
 // A TableDigest is the fingerprint of one table.
 type TableDigest struct {
 	Rows   int    `json:"rows"`
-	SHA256 string `json:"sha256"` // over the rows' lines in the order of names, then those of what is gone
+	SHA256 string `json:"sha256"` // SHA-256 of the lines that table.lines yields
 }
 
-// Digest takes the fingerprint of the view. Only a state that cannot be
-// written down as JSON makes it fail.
+// Digest returns the digest of the view. It fails only when a state cannot be encoded as JSON.
 func (v *View) Digest() (Digest, error) {
 	sums := newSums()
 	for _, collection := range slices.Sorted(maps.Keys(v.tables)) {
@@ -41,8 +41,8 @@ func (v *View) Digest() (Digest, error) {
 	return sums.digest(v.Checkpoint), nil
 }
 
-// Verify folds the log again from its first event up to a position (0: all that
-// it holds) and answers the digest of what came of it.
+// Verify folds the log from its first event up to a position (0: all events) into a new world, and
+// returns the digest.
 func Verify(ctx context.Context, log eventlog.Log, upTo uint64) (Digest, error) {
 	return verify(ctx, NewWorld(), log, upTo)
 }
@@ -52,17 +52,19 @@ func verify(ctx context.Context, w *World, log eventlog.Log, upTo uint64) (Diges
 		return Digest{}, err
 	}
 	if at := w.Position(); at < upTo {
-		return Digest{}, domain.Errorf(domain.OutOfRange, "the log ends at position %d: it cannot be verified up to %d", at, upTo)
+		return Digest{}, domain.Errorf(domain.OutOfRange, "the log ends at position %d: it cannot be verified up to %d", at,
+			upTo)
 	}
 	return w.View().Digest()
 }
 
-// catchUp folds what the log holds now, up to a position; 0 is all.
+// catchUp folds the events of the log after the world's position, up to the position upTo; 0 is
+// all.
 func (w *World) catchUp(ctx context.Context, log eventlog.Log, upTo uint64) error {
 	for e, err := range log.Read(ctx, everything, w.Position()) {
 		switch {
 		case err != nil:
-			return fmt.Errorf("reading the log after event %d: %w", w.Position(), err)
+			return fmt.Errorf("read the log after event %d: %w", w.Position(), err)
 		case upTo > 0 && e.Position > upTo:
 			return nil
 		}
@@ -76,7 +78,7 @@ func (w *World) catchUp(ctx context.Context, log eventlog.Log, upTo uint64) erro
 	return ctx.Err()
 }
 
-// sums collects the lines of a digest, table by table.
+// sums hashes the lines of each table for a digest, by collection.
 type sums map[string]*tableSum
 
 type tableSum struct {
@@ -106,9 +108,9 @@ func (s sums) digest(at eventlog.Checkpoint) Digest {
 	d := Digest{at.Position, at.EventID, map[string]TableDigest{}, ""}
 	all := sha256.New()
 	for _, collection := range slices.Sorted(maps.Keys(s)) {
-		one := TableDigest{s[collection].rows, hex.EncodeToString(s[collection].hash.Sum(nil))}
-		d.Tables[collection] = one
-		fmt.Fprintf(all, "%s %s\n", collection, one.SHA256)
+		table := TableDigest{s[collection].rows, hex.EncodeToString(s[collection].hash.Sum(nil))}
+		d.Tables[collection] = table
+		fmt.Fprintf(all, "%s %s\n", collection, table.SHA256)
 	}
 	d.SHA256 = hex.EncodeToString(all.Sum(nil))
 	return d

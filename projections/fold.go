@@ -10,22 +10,23 @@ import (
 	"anneal/eventlog"
 )
 
-// A fold is the table of one kind that the world's writer changes, and the last copy of it that a
-// view was given. The world's lock guards it.
+// A fold has the writable table of one kind, and shared, the last copy of the table that views use.
+// The world's lock guards a fold.
 type fold struct {
 	kind       domain.AnyKind
 	table      *table
 	shared     *table
-	changed    bool   // since shared was copied
-	generation uint64 // of the table: counts the copies
+	changed    bool   // the table has changed since shared was copied
+	generation uint64 // number of copies of the table; a row with a lower generation is shared
 }
 
 func newFold(kind domain.AnyKind) *fold {
 	return &fold{kind: kind, table: newTable(kind), changed: true}
 }
 
-// change applies a decoded event, or leaves everything unchanged. A row that was written since the
-// last copy belongs to the table alone and changes in place; any other is cloned first.
+// change applies a decoded event to the table. After an error the table is unchanged. A row that
+// was written since the last copy is not shared and is changed in place; other rows are cloned
+// first.
 func (f *fold) change(e eventlog.Event, decoded any) error {
 	old, existed := f.table.rows.Get(e.Name)
 	row := old.row
@@ -53,17 +54,18 @@ func (f *fold) change(e eventlog.Event, decoded any) error {
 	return nil
 }
 
-// apply turns a panic of the event into an error, so that the world can name the event.
+// apply applies a decoded event to a row, and reports whether the resource then exists. It returns
+// a panic of the event's Evolve as an error, so that the world can name the event.
 func apply(row domain.AnyRow, decoded any, e eventlog.Event) (exists bool, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			err = fmt.Errorf("it panics: %v", reason)
+			err = fmt.Errorf("the event panics in Evolve: %v", reason)
 		}
 	}()
 	return row.Apply(decoded, e.Position, e.ID, canonicalTime(e.Time)), nil
 }
 
-// row implements eventlog.Rows for one kind.
+// row returns the row of a resource of the kind, for World.Lookup.
 func (f *fold) row(name domain.Name) eventlog.Row {
 	if one, ok := f.table.rows.Get(name); ok {
 		head := one.row.Head()
@@ -74,7 +76,7 @@ func (f *fold) row(name domain.Name) eventlog.Row {
 	return eventlog.Row{Version: version}
 }
 
-// share returns an immutable copy of the table.
+// share returns an immutable copy of the table, the previous one if the table has not changed.
 func (f *fold) share() *table {
 	if f.changed {
 		f.shared, f.changed = f.table.copy(), false
@@ -83,7 +85,7 @@ func (f *fold) share() *table {
 	return f.shared
 }
 
-// restore puts a line of a snapshot back.
+// restore adds the row in a line of a snapshot to the table.
 func (f *fold) restore(l line) error {
 	f.changed = true
 	if l.State == nil {
@@ -91,11 +93,11 @@ func (f *fold) restore(l line) error {
 		return nil
 	}
 	if l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "" {
-		return fmt.Errorf("%s lacks its times or the ID of its first event", l.Name)
+		return fmt.Errorf("%s lacks its create time, update time or the ID of the event that created it", l.Name)
 	}
 	row := f.kind.NewRow(l.Name)
-	head := domain.Row[struct{}]{Name: l.Name, Version: l.Version, CreateEvent: l.CreateEvent,
-		CreateTime: canonicalTime(*l.CreateTime), UpdateTime: canonicalTime(*l.UpdateTime)}
+	head := domain.Row[struct{}]{Name: l.Name, Version: l.Version, CreateVersion: l.CreateAt, ReserveVersion: l.ReserveAt,
+		CreateEvent: l.CreateEvent, CreateTime: canonicalTime(*l.CreateTime), UpdateTime: canonicalTime(*l.UpdateTime)}
 	if err := row.Restore(head, l.State); err != nil {
 		return fmt.Errorf("%s: %w", l.Name, err)
 	}
@@ -103,7 +105,7 @@ func (f *fold) restore(l line) error {
 	return nil
 }
 
-// describe writes what the kind can fold: see World.schema.
+// describe writes a description of the kind's state and event types, for World.schema.
 func (f *fold) describe(w io.Writer) {
 	describeType(w, f.kind.StateType(), map[reflect.Type]bool{})
 	for name, t := range f.kind.EventTypes() {
@@ -112,5 +114,6 @@ func (f *fold) describe(w io.Writer) {
 	}
 }
 
-// canonicalTime returns the same instant in the one form that the log and snapshots share.
+// canonicalTime returns the same instant in UTC and without a monotonic clock reading, which a
+// snapshot does not preserve.
 func canonicalTime(t time.Time) time.Time { return t.UTC().Round(0) }

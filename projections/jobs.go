@@ -6,13 +6,13 @@ import (
 	"anneal/domain"
 )
 
-// Jobs yields the jobs of every kind, in the order of kinds and then names. Their states are the
-// view's: do not change them.
+// Jobs yields the jobs of all kinds, ordered by kind and name. The caller must not change their
+// states, which the view shares.
 func (v *View) Jobs() iter.Seq[Row[domain.Job]] {
 	return v.jobs(func(t *table) iter.Seq[domain.AnyRow] { return t.all() })
 }
 
-// JobsIn yields the jobs of an account.
+// JobsIn yields the jobs of all kinds of an account, ordered by kind and name.
 func (v *View) JobsIn(account string) iter.Seq[Row[domain.Job]] {
 	return v.jobs(func(t *table) iter.Seq[domain.AnyRow] { return t.in(account) })
 }
@@ -29,7 +29,7 @@ func (v *View) jobs(rows func(*table) iter.Seq[domain.AnyRow]) iter.Seq[Row[doma
 	}
 }
 
-// Job returns the job of a name; false when there is none.
+// Job returns the row of the named job. The result is false when there is no such job.
 func (v *View) Job(name domain.Name) (Row[domain.Job], bool) {
 	t := v.tables[name.Collection()]
 	if t == nil {
@@ -42,7 +42,8 @@ func (v *View) Job(name domain.Name) (Row[domain.Job], bool) {
 	return JobOf(one.row)
 }
 
-// JobOf returns a row as that of a job; false when its kind is none of jobs.
+// JobOf returns row as the row of a job. The result is false when the row is of a kind that is not
+// a job.
 func JobOf(row domain.AnyRow) (Row[domain.Job], bool) {
 	job, ok := row.Pointer().(domain.Job)
 	return domain.WithState(row.Head(), job), ok

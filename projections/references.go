@@ -9,13 +9,13 @@ import (
 	"anneal/domain"
 )
 
-// References yields each resource with the name of each that it works with:
-// see domain.User. Names of what does not exist are among them.
+// References yields a pair for each reference in the view: the name of a resource, and the name of
+// a resource that it refers to (see domain.Referrer), which need not exist.
 func (v *View) References() iter.Seq2[domain.Name, domain.Name] {
-	return func(yield func(user, used domain.Name) bool) {
+	return func(yield func(referrer, used domain.Name) bool) {
 		for _, collection := range v.Collections() {
-			for user, used := range v.tables[collection].uses() {
-				if !yield(user, used) {
+			for referrer, used := range v.tables[collection].references() {
+				if !yield(referrer, used) {
 					return
 				}
 			}
@@ -23,64 +23,68 @@ func (v *View) References() iter.Seq2[domain.Name, domain.Name] {
 	}
 }
 
-// Collections are those that the view holds, in order.
+// Collections returns the collections of the view, in alphabetical order.
 func (v *View) Collections() []string { return slices.Sorted(maps.Keys(v.tables)) }
 
-// UsesOthers reports whether resources of a collection can work with others.
-func (v *View) UsesOthers(collection string) bool {
+// RefersToOthers reports whether resources of a collection can refer to other resources.
+func (v *View) RefersToOthers(collection string) bool {
 	table := v.tables[collection]
-	return table != nil && table.user()
+	return table != nil && table.refers()
 }
 
-// Users returns the resources that work with one, in the order of kinds and
-// then names: it cannot be deleted from under them.
-func (v *View) Users(name domain.Name) (users []domain.Name) {
-	for user, used := range v.References() {
-		if used == name && user != name && (len(users) == 0 || users[len(users)-1] != user) { // those of one user come together
-			users = append(users, user)
+// Referrers returns the names of the resources that refer to the named resource, ordered by kind
+// and name. A resource with referrers cannot be deleted.
+func (v *View) Referrers(name domain.Name) (referrers []domain.Name) {
+	for referrer, used := range v.References() {
+		// The references of one resource are consecutive, so comparing with the last referrer is
+		// enough.
+		if used == name && referrer != name && (len(referrers) == 0 || referrers[len(referrers)-1] != referrer) {
+			referrers = append(referrers, referrer)
 		}
 	}
-	return users
+	return referrers
 }
 
-// Lost returns the names that a state works with and that do not exist: those
-// of a delete that came first.
-func (v *View) Lost(self domain.Name, state domain.User) (lost []domain.Name) {
+// Lost returns the names of the resources that the state of the resource self refers to, but that
+// do not exist, because they were deleted before the reference was recorded.
+func (v *View) Lost(self domain.Name, state domain.Referrer) (lost []domain.Name) {
 	for used := range namesOf(self, state) {
 		if table := v.tables[used.Collection()]; table == nil {
 			continue
-		} else if _, there := table.state(used); !there {
+		} else if _, exists := table.state(used); !exists {
 			lost = append(lost, used)
 		}
 	}
 	return lost
 }
 
-// Leaving returns the names that a state works with, which before does not,
-// and whose deletion is requested at a time.
-func (v *View) Leaving(self domain.Name, before, state any, now time.Time) (leaving []domain.Name) {
+// BeingDeleted returns the names of the resources to which a change of the resource self adds a
+// reference although their deletion has been requested at the time now. before is the state of self
+// before the change, and state is the state after it.
+func (v *View) BeingDeleted(self domain.Name, before, state any, now time.Time) (deleting []domain.Name) {
 	already := slices.Collect(namesOf(self, before))
 	for used := range namesOf(self, state) {
 		table := v.tables[used.Collection()]
 		if table == nil || slices.Contains(already, used) {
 			continue
 		}
-		there, _ := table.state(used)
-		if d, ok := there.(interface{ Requested(time.Time) bool }); ok && d.Requested(now) {
-			leaving = append(leaving, used)
+		referred, _ := table.state(used)
+		if d, ok := referred.(interface{ Requested(time.Time) bool }); ok && d.Requested(now) {
+			deleting = append(deleting, used)
 		}
 	}
-	return leaving
+	return deleting
 }
 
-// namesOf yields the valid names that a state works with.
+// namesOf yields the names that the state of the resource self refers to; none if the resource does
+// not exist.
 func namesOf(self domain.Name, state any) iter.Seq[domain.Name] {
 	return func(yield func(domain.Name) bool) {
-		user, ok := state.(domain.User)
-		if there, _ := state.(domain.State); !ok || there == nil || !there.Exists() {
+		referrer, ok := state.(domain.Referrer)
+		if s, _ := state.(domain.State); !ok || s == nil || !s.Exists() {
 			return
 		}
-		for _, used := range user.Uses(self) {
+		for _, used := range referrer.References(self) {
 			if used != "" && !yield(domain.Name(used)) {
 				return
 			}
@@ -88,15 +92,15 @@ func namesOf(self domain.Name, state any) iter.Seq[domain.Name] {
 	}
 }
 
-func (t *table) user() bool {
-	_, ok := t.kind.NewRow("").Value().(domain.User)
+func (t *table) refers() bool {
+	_, ok := t.kind.NewRow("").Value().(domain.Referrer)
 	return ok
 }
 
-// uses yields the table's resources with what they work with.
-func (t *table) uses() iter.Seq2[domain.Name, domain.Name] {
-	return func(yield func(user, used domain.Name) bool) {
-		if !t.user() {
+// references yields a pair for each reference of the table's resources, as View.References does.
+func (t *table) references() iter.Seq2[domain.Name, domain.Name] {
+	return func(yield func(referrer, used domain.Name) bool) {
+		if !t.refers() {
 			return
 		}
 		t.rows.Scan(func(name domain.Name, one cell) bool {

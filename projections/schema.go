@@ -11,14 +11,19 @@ import (
 	"time"
 )
 
-// schema is a fingerprint of what the world can fold and keep: the form of its
-// rows, the collections, the stored names of their events, and the Go types of
-// states and events. A
-// snapshot of another schema may lack what this program would have folded, so
-// it is not used. A changed meaning of an event is a new stored name, by the
-// rule of the house, and so another schema.
+// foldVersion is part of the schema. It must be incremented when the Evolve method of an event
+// returns a different state than before, for example a different text, although no type or stored
+// name has changed.
+const foldVersion = 2
+
+// schema returns a hash of the data that the world can fold and store: the format of lines, the
+// collections, the stored names of their events, the Go types of states and events, and
+// foldVersion. A snapshot with another schema is not used, because it may lack data that this
+// program would have folded. An event whose meaning changes gets a new stored name, which changes
+// the schema.
 func (w *World) schema() string {
 	sum := sha256.New()
+	fmt.Fprintf(sum, "fold %d\n", foldVersion)
 	describeType(sum, reflect.TypeFor[line](), map[reflect.Type]bool{})
 	for _, collection := range slices.Sorted(maps.Keys(w.folds)) {
 		fmt.Fprintf(sum, "collection %s\n", collection)
@@ -27,8 +32,8 @@ func (w *World) schema() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// describeType writes a type down to its basic kinds, with the tags that say
-// how it is stored. A type met again is named only.
+// describeType writes the name, the kind, and recursively the fields with json tags of a type to w.
+// met has the types that were written before; for such a type it writes only the name and the kind.
 func describeType(w io.Writer, t reflect.Type, met map[reflect.Type]bool) {
 	fmt.Fprintf(w, "%s %s\n", t, t.Kind())
 	if met[t] || t == reflect.TypeFor[time.Time]() {

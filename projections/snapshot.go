@@ -21,8 +21,8 @@ import (
 	"anneal/eventlog"
 )
 
-// A snapshot is a file of JSON lines: a header, the rows of each table as in a
-// digest, and a footer with the digest and a checksum of all bytes before it.
+// A snapshot is a file of JSON lines: a header, the lines of all tables as in a digest, and a
+// footer with the digest and a checksum of all bytes before the footer.
 const (
 	snapshotFormat = 1
 	snapshotsKept  = 2
@@ -38,17 +38,17 @@ type snapshotHeader struct {
 
 type snapshotFooter struct {
 	Digest   Digest `json:"digest"`
-	Checksum string `json:"checksum"` // SHA-256 of the bytes before this line, hexadecimal
+	Checksum string `json:"checksum"` // SHA-256 of the bytes before the footer, hexadecimal
 }
 
 var (
-	errDamaged     = errors.New("is damaged")
-	errOtherSchema = errors.New("was written by another version of the program")
+	errDamaged     = errors.New("the snapshot is damaged")
+	errOtherSchema = errors.New("the snapshot was written by another version of anneal")
 )
 
-// Save writes the world, as it is now, to a snapshot in dir and removes all but
-// the newest two. It returns once the snapshot is on disk; the world continues
-// meanwhile. A world without events is not worth a file.
+// Save writes the current state of the world to a snapshot in dir, and removes all snapshots except
+// the newest two. It returns when the snapshot is durable. The world can be used during Save. A
+// world without events is not saved.
 func (w *World) Save(dir string) error {
 	v := w.View()
 	if v.Position == 0 {
@@ -62,7 +62,7 @@ func (w *World) Save(dir string) error {
 		return v.write(out, snapshotHeader{snapshotFormat, w.schema(), v.Checkpoint})
 	})
 	if err != nil {
-		return fmt.Errorf("saving the snapshot of event %d: %w", v.Position, err)
+		return fmt.Errorf("save the snapshot of event %d: %w", v.Position, err)
 	}
 	w.mu.Lock()
 	w.saved = max(w.saved, v.Position)
@@ -70,9 +70,9 @@ func (w *World) Save(dir string) error {
 	return prune(dir)
 }
 
-// SaveEvery saves the world if n events or more were folded since the snapshot
-// that it was loaded from or last saved to. The caller calls it now and then, and
-// with n = 1 before it exits.
+// SaveEvery calls Save if at least n events were folded since the world was loaded from a snapshot
+// or last saved, and reports whether it did. Call SaveEvery periodically, and with n = 1 before the
+// process exits.
 func (w *World) SaveEvery(dir string, n uint64) (saved bool, err error) {
 	w.mu.Lock()
 	due := w.at.Position-w.saved >= max(n, 1)
@@ -112,14 +112,15 @@ func (v *View) write(out io.Writer, header snapshotHeader) error {
 	return put(snapshotFooter{sums.digest(v.Checkpoint), hex.EncodeToString(checksum.Sum(nil))})
 }
 
-// writeDurably makes the file whole or not at all, also on power failure.
+// writeDurably atomically and durably replaces the file at path by one with the content that write
+// writes.
 func writeDurably(path string, write func(io.Writer) error) error {
 	dir := filepath.Dir(path)
 	file, err := os.CreateTemp(dir, "."+snapshotPrefix+"*.tmp")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // does nothing once it is renamed
+	defer os.Remove(file.Name()) // does nothing after the file is renamed
 	buffered := bufio.NewWriterSize(file, 1<<20)
 	err = write(buffered)
 	for _, step := range []func() error{buffered.Flush, file.Sync} {
@@ -136,16 +137,15 @@ func writeDurably(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	folder, err := os.Open(dir)
+	parent, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
-	defer folder.Close()
-	return folder.Sync()
+	defer parent.Close()
+	return parent.Sync()
 }
 
-// prune keeps the newest snapshots, and nothing of those that were never
-// finished.
+// prune removes unfinished snapshots, and all snapshots except the newest snapshotsKept.
 func prune(dir string) error {
 	paths, err := snapshots(dir)
 	if err != nil {
@@ -163,14 +163,14 @@ func prune(dir string) error {
 	return nil
 }
 
-// snapshots lists the snapshots of a folder, the newest first.
+// snapshots returns the paths of the snapshots in a directory, newest first.
 func snapshots(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	var paths []string
-	for _, e := range slices.Backward(entries) { // ReadDir sorts, and so do the padded positions
+	for _, e := range slices.Backward(entries) { // ReadDir sorts by name, and positions in names are padded
 		if strings.HasPrefix(e.Name(), snapshotPrefix) && strings.HasSuffix(e.Name(), snapshotSuffix) {
 			paths = append(paths, filepath.Join(dir, e.Name()))
 		}
@@ -178,27 +178,26 @@ func snapshots(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// Open makes the world of now: the newest snapshot in dir that can be used, and
-// what the log holds beyond it; without one, the whole log. A snapshot that is
-// damaged, or of another version of the program, is passed over with a notice.
+// Open returns the world at the end of the log. It loads the newest usable snapshot in dir and
+// folds the events of the log after the snapshot; without a snapshot it folds the whole log. It
+// skips snapshots that are damaged or have another schema, with a warning.
 //
-// It refuses, FailedPrecondition, a snapshot of a newer format, and a log that
-// does not hold the event that a snapshot ends with: the log lost events that
-// somebody may have acted on, or it is another log.
+// The error is FailedPrecondition when a snapshot has a newer format, and when the log does not
+// have the last event of a snapshot. Such a log has lost events, or is not the log of the snapshot.
 func Open(ctx context.Context, log eventlog.Log, dir string) (*World, error) {
 	return open(ctx, NewWorld, log, dir)
 }
 
 func open(ctx context.Context, fresh func() *World, log eventlog.Log, dir string) (*World, error) {
-	w, err := load(dir, fresh, func(path string, at eventlog.Checkpoint) error { return holds(ctx, log, path, at) })
+	w, err := load(dir, fresh, func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) })
 	if err != nil {
 		return nil, err
 	}
 	return w, w.catchUp(ctx, log, 0)
 }
 
-// Load makes the world of the newest snapshot in dir that can be used, as Open
-// does, without asking a log; an empty world when there is none.
+// Load returns the world of the newest usable snapshot in dir, without the events after it. It
+// returns an empty world when there is no usable snapshot.
 func Load(dir string) (*World, error) {
 	return load(dir, NewWorld, func(string, eventlog.Checkpoint) error { return nil })
 }
@@ -220,7 +219,7 @@ func load(dir string, fresh func() *World, check func(path string, at eventlog.C
 		case err == nil:
 			return w, nil
 		case errors.Is(err, errDamaged), errors.Is(err, errOtherSchema):
-			slog.Warn("a snapshot is not used: its events will be folded again", "snapshot", path, "reason", err.Error())
+			slog.Warn("snapshot skipped: its events are folded again", "snapshot", path, "reason", err.Error())
 		default:
 			return nil, err
 		}
@@ -228,8 +227,8 @@ func load(dir string, fresh func() *World, check func(path string, at eventlog.C
 	return fresh(), nil
 }
 
-// Newest returns the last event of the newest intact snapshot in dir, also of one
-// with another schema; zero when there is none. The log must contain that event.
+// Newest returns the checkpoint of the newest intact snapshot in dir, whatever its schema; zero
+// when there is none. The log must contain the event of the checkpoint.
 func Newest(dir string) (eventlog.Checkpoint, error) {
 	paths, err := snapshots(dir)
 	if err != nil {
@@ -243,8 +242,9 @@ func Newest(dir string) (eventlog.Checkpoint, error) {
 	return eventlog.Checkpoint{}, nil
 }
 
-// holds refuses a log that does not hold a snapshot's last event.
-func holds(ctx context.Context, log eventlog.Log, path string, at eventlog.Checkpoint) error {
+// contains returns an error unless the log contains the last event in the snapshot at path; at is
+// the checkpoint of that event.
+func contains(ctx context.Context, log eventlog.Log, path string, at eventlog.Checkpoint) error {
 	found, err := log.At(ctx, at.Position)
 	switch {
 	case domain.CodeOf(err) == domain.NotFound:
@@ -254,7 +254,7 @@ func holds(ctx context.Context, log eventlog.Log, path string, at eventlog.Check
 		}
 		return mismatch(path, at, fmt.Sprintf("the log ends at position %d", last.Position))
 	case err != nil:
-		return fmt.Errorf("looking for the last event of %s: %w", path, err)
+		return fmt.Errorf("read the last event of %s in the log: %w", path, err)
 	case found.ID != at.EventID:
 		return mismatch(path, at, fmt.Sprintf("the log has event %s there", found.ID))
 	}
@@ -262,15 +262,17 @@ func holds(ctx context.Context, log eventlog.Log, path string, at eventlog.Check
 }
 
 func mismatch(path string, at eventlog.Checkpoint, found string) error {
-	f := domain.Errorf(domain.FailedPrecondition, "the snapshot %s ends with event %s at position %d, but %s: the log lost events after the snapshot was made, or it is another log. "+
-		"Give back the log that belongs to it; or, to accept the loss, move the snapshots out of %s and start again",
+	e := domain.Errorf(domain.FailedPrecondition,
+		"the snapshot %s ends with event %s at position %d, but %s: the log lost events after the snapshot was saved, or "+
+			"it is another log. Restore the log of the snapshot; or, to accept the loss, move the snapshots out of %s and "+
+			"start again",
 		path, at.EventID, at.Position, found, filepath.Dir(path))
-	f.Reason = "LOG_MISMATCH"
-	return f
+	e.Reason = "LOG_MISMATCH"
+	return e
 }
 
-// read fills an empty world from a snapshot. The checkpoint that it answers is
-// the snapshot's also when it is of another schema.
+// read reads the snapshot at path into an empty world and returns the snapshot's checkpoint. It
+// returns the checkpoint together with the error for a snapshot with another schema.
 func (w *World) read(path string) (eventlog.Checkpoint, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -293,7 +295,7 @@ func (w *World) read(path string) (eventlog.Checkpoint, error) {
 	if err != nil {
 		return header.Checkpoint, err
 	}
-	ours := header.Schema == w.schema()
+	sameSchema := header.Schema == w.schema()
 	for {
 		checksum.Write(text)
 		if text, err = next(); err != nil {
@@ -302,7 +304,7 @@ func (w *World) read(path string) (eventlog.Checkpoint, error) {
 		if bytes.HasPrefix(text, []byte(`{"digest":`)) {
 			break
 		}
-		if ours {
+		if sameSchema {
 			if err := w.restore(text); err != nil {
 				return header.Checkpoint, err
 			}
@@ -311,7 +313,7 @@ func (w *World) read(path string) (eventlog.Checkpoint, error) {
 	if err := checkFooter(text, checksum.Sum(nil)); err != nil {
 		return header.Checkpoint, err
 	}
-	if !ours {
+	if !sameSchema {
 		return header.Checkpoint, errOtherSchema
 	}
 	w.at, w.saved = header.Checkpoint, header.Position
@@ -324,10 +326,12 @@ func readHeader(path string, text []byte) (snapshotHeader, error) {
 	case err != nil || h.Format < 1 || h.Position == 0:
 		return h, fmt.Errorf("%w: it has no header", errDamaged)
 	case h.Format > snapshotFormat:
-		f := domain.Errorf(domain.FailedPrecondition, "the snapshot %s has format %d, written by a newer version of the program; this one reads up to %d. "+
-			"Run the newer version; or move the snapshots out of %s to fold the whole log with this one", path, h.Format, snapshotFormat, filepath.Dir(path))
-		f.Reason = "NEWER_SNAPSHOT"
-		return h, f
+		e := domain.Errorf(domain.FailedPrecondition,
+			"the snapshot %s has format %d, written by a newer version of anneal; this version reads up to %d. "+
+				"Run the newer version; or move the snapshots out of %s to fold the whole log with this version", path, h.Format,
+			snapshotFormat, filepath.Dir(path))
+		e.Reason = "NEWER_SNAPSHOT"
+		return h, e
 	}
 	return h, nil
 }
@@ -339,7 +343,7 @@ func (w *World) restore(text []byte) error {
 	}
 	fold := w.folds[l.Name.Collection()]
 	if fold == nil {
-		return fmt.Errorf("%w: it holds an unknown collection", errDamaged)
+		return fmt.Errorf("%w: it has the unknown collection %q", errDamaged, l.Name.Collection())
 	}
 	if err := fold.restore(l); err != nil {
 		return fmt.Errorf("%w: %w", errDamaged, err)

@@ -16,15 +16,16 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/projections/toytest"
 )
 
-// hear collects what is logged during a test.
-func hear(t *testing.T) *bytes.Buffer {
-	var heard bytes.Buffer
+// captureLog redirects the default logger to the returned buffer until the test ends.
+func captureLog(t *testing.T) *bytes.Buffer {
+	var logged bytes.Buffer
 	before := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(&heard, nil)))
+	slog.SetDefault(slog.New(slog.NewTextHandler(&logged, nil)))
 	t.Cleanup(func() { slog.SetDefault(before) })
-	return &heard
+	return &logged
 }
 
 func digestOf(t testing.TB, w *World) Digest {
@@ -45,14 +46,15 @@ func files(t *testing.T, dir string) []string {
 	return found
 }
 
-// threeToys is a log with two toys and one that is gone, and its world.
+// threeToys returns a log with events of two toys and of a deleted third one, and a world that
+// folded the log.
 func threeToys(t *testing.T) (*eventlog.Memory, *World) {
 	log, w := eventlog.NewMemory(), toyWorld()
-	add(t, log, toyName("acme", 1), toyMade{"ball", 3})
-	add(t, log, toyName("acme", 2), toyMade{"<doll> & \u2028", 1 << 60})
-	add(t, log, toyName("acme", 3), toyMade{"kite", 5})
-	add(t, log, toyName("acme", 2), toyTagged{"red"})
-	add(t, log, toyName("acme", 3), toyBroken{})
+	toytest.Add(t, log, toytest.Name("acme", 1), toytest.Make("ball", 3))
+	toytest.Add(t, log, toytest.Name("acme", 2), toytest.Make("<doll> & \u2028", 1<<60))
+	toytest.Add(t, log, toytest.Name("acme", 3), toytest.Make("kite", 5))
+	toytest.Add(t, log, toytest.Name("acme", 2), toytest.Tag("red"))
+	toytest.Add(t, log, toytest.Name("acme", 3), toytest.Broken{})
 	return log, replay(t, w, log)
 }
 
@@ -60,19 +62,21 @@ func TestOpenIsSnapshotAndTail(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "snapshots")
 	log, w := threeToys(t)
 	require.NoError(t, w.Save(dir))
-	add(t, log, toyName("acme", 3), toyMade{"kite", 6})
-	add(t, log, toyName("acme", 1), toyTagged{"blue"})
+	toytest.Add(t, log, toytest.Name("acme", 3), toytest.Make("kite", 6))
+	toytest.Add(t, log, toytest.Name("acme", 1), toytest.Tag("blue"))
 
 	opened, err := open(t.Context(), toyWorld, log, dir)
 	require.NoError(t, err)
 	require.Equal(t, uint64(5), opened.saved)
 	require.Equal(t, digestOf(t, replay(t, w, log)), digestOf(t, opened))
-	row, ok := TableOf(opened.View(), toys).Get(toyName("acme", 2))
+	row, ok := TableOf(opened.View(), toytest.Kind).Get(toytest.Name("acme", 2))
 	require.True(t, ok)
-	was, _ := TableOf(w.View(), toys).Get(toyName("acme", 2))
+	was, _ := TableOf(w.View(), toytest.Kind).Get(toytest.Name("acme", 2))
 	require.Equal(t, was.State, row.State)
 	require.Equal(t, was.CreateTime, row.CreateTime)
-	require.Equal(t, []string{string(toyName("acme", 1)), string(toyName("acme", 2)), string(toyName("acme", 3))}, names(TableOf(opened.View(), toys).Oldest("acme"))[:3])
+	require.Equal(t, []string{string(toytest.Name("acme", 1)), string(toytest.Name("acme", 2)),
+		string(toytest.Name("acme", 3))},
+		names(TableOf(opened.View(), toytest.Kind).Oldest("acme"))[:3])
 }
 
 func TestAnEmptyWorldIsNotSaved(t *testing.T) {
@@ -90,19 +94,20 @@ func TestTheNewestTwoSnapshotsAreKept(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, ".snapshot-123.tmp"), []byte("unfinished"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("not ours"), 0o600))
 	for i := range 12 {
-		add(t, log, toyName("acme", i), toyMade{"ball", 3})
+		toytest.Add(t, log, toytest.Name("acme", i), toytest.Make("ball", 3))
 		replay(t, w, log)
 		saved, err := w.SaveEvery(dir, 3)
 		require.NoError(t, err)
 		require.Equal(t, i%3 == 2, saved)
 	}
-	require.Equal(t, []string{"notes.txt", "snapshot-00000000000000000009.jsonl", "snapshot-00000000000000000012.jsonl"}, files(t, dir))
+	require.Equal(t, []string{"notes.txt", "snapshot-00000000000000000009.jsonl", "snapshot-00000000000000000012.jsonl"},
+		files(t, dir))
 	saved, err := w.SaveEvery(dir, 1)
 	require.NoError(t, err)
-	require.False(t, saved, "nothing happened since")
+	require.False(t, saved, "no events since")
 }
 
-func TestADamagedSnapshotIsPassedOver(t *testing.T) {
+func TestADamagedSnapshotIsSkipped(t *testing.T) {
 	flip := func(at func([]byte) int) func([]byte) []byte {
 		return func(data []byte) []byte { data[at(data)] ^= 1; return data }
 	}
@@ -121,7 +126,7 @@ func TestADamagedSnapshotIsPassedOver(t *testing.T) {
 		"a checksum": flip(func(data []byte) int { return len(data) - 10 }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			heard, dir := hear(t), t.TempDir()
+			logged, dir := captureLog(t), t.TempDir()
 			log, w := threeToys(t)
 			require.NoError(t, w.Save(dir))
 			newest := filepath.Join(dir, files(t, dir)[0])
@@ -131,14 +136,15 @@ func TestADamagedSnapshotIsPassedOver(t *testing.T) {
 
 			opened, err := open(t.Context(), toyWorld, log, dir)
 			require.NoError(t, err)
-			require.Contains(t, heard.String(), "is damaged")
+			require.Contains(t, logged.String(), "is damaged")
 			require.Zero(t, opened.saved, "the whole log was folded")
 			require.Equal(t, digestOf(t, w), digestOf(t, opened))
 
-			// An older one that is whole serves.
-			add(t, log, toyName("acme", 9), toyMade{"ball", 3})
+			// A damaged newer snapshot is skipped, and an older intact one is used.
+			toytest.Add(t, log, toytest.Name("acme", 9), toytest.Make("ball", 3))
 			require.NoError(t, w.Save(dir))
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "snapshot-99999999999999999999.jsonl"), damage(bytes.Clone(data)), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "snapshot-99999999999999999999.jsonl"), damage(bytes.Clone(data)),
+				0o600))
 			opened, err = open(t.Context(), toyWorld, log, dir)
 			require.NoError(t, err)
 			require.Equal(t, uint64(5), opened.saved)
@@ -153,7 +159,7 @@ func TestALogWithoutTheSnapshotsEventIsRefused(t *testing.T) {
 	require.NoError(t, w.Save(dir))
 
 	short := eventlog.NewMemory()
-	add(t, short, toyName("acme", 1), toyMade{"ball", 3})
+	toytest.Add(t, short, toytest.Name("acme", 1), toytest.Make("ball", 3))
 	_, err := open(t.Context(), toyWorld, short, dir)
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.ErrorContains(t, err, "ends with event event-5 at position 5, but the log ends at position 1")
@@ -161,9 +167,10 @@ func TestALogWithoutTheSnapshotsEventIsRefused(t *testing.T) {
 
 	other := eventlog.NewMemory()
 	for i := range 7 {
-		record, err := toys.Encode(toyMade{"ball", 3})
+		record, err := toytest.Kind.Encode(toytest.Make("ball", 3))
 		require.NoError(t, err)
-		_, err = other.Append(t.Context(), eventlog.Write{Event: eventlog.Event{Record: record, ID: "other", Name: toyName("acme", i)}})
+		_, err = other.Append(t.Context(),
+			eventlog.Write{Event: eventlog.Event{Record: record, ID: "other", Name: toytest.Name("acme", i)}})
 		require.NoError(t, err)
 	}
 	_, err = open(t.Context(), toyWorld, other, dir)
@@ -174,29 +181,31 @@ func TestALogWithoutTheSnapshotsEventIsRefused(t *testing.T) {
 func TestASnapshotOfANewerFormatIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	log, _ := threeToys(t)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "snapshot-00000000000000000005.jsonl"), []byte(`{"format":2,"position":5,"eventId":"event-5"}`+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "snapshot-00000000000000000005.jsonl"),
+		[]byte(`{"format":2,"position":5,"eventId":"event-5"}`+"\n"), 0o600))
 	_, err := open(t.Context(), toyWorld, log, dir)
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
-	require.ErrorContains(t, err, "has format 2, written by a newer version of the program; this one reads up to 1")
+	require.ErrorContains(t, err, "has format 2, written by a newer version of anneal; this version reads up to 1")
 }
 
-func TestASnapshotOfAnotherSchemaIsPassedOver(t *testing.T) {
-	heard, dir := hear(t), t.TempDir()
+func TestASnapshotOfAnotherSchemaIsSkipped(t *testing.T) {
+	logged, dir := captureLog(t), t.TempDir()
 	log, w := threeToys(t)
 	require.NoError(t, w.Save(dir))
 	larger := func() *World {
-		return NewWorldOf(toys, domain.NewKind("kites", map[string]domain.Event[toy]{"kite.made.v1": toyMade{}}))
+		return NewWorldOf(toytest.Kind,
+			domain.NewKind("kites", map[string]domain.Event[toytest.Toy]{"kite.made.v1": toytest.Made{}}))
 	}
 	require.NotEqual(t, w.schema(), larger().schema())
 	require.Equal(t, NewWorld().schema(), NewWorld().schema())
 	opened, err := open(t.Context(), larger, log, dir)
 	require.NoError(t, err)
-	require.Contains(t, heard.String(), "another version of the program")
+	require.Contains(t, logged.String(), "another version of anneal")
 	require.Zero(t, opened.saved)
 	require.Equal(t, uint64(5), opened.Position())
 
 	_, err = open(t.Context(), larger, eventlog.NewMemory(), dir)
-	require.ErrorContains(t, err, "the log lost events", "what it says about the log still counts")
+	require.ErrorContains(t, err, "the log lost events", "its checkpoint is still checked against the log")
 }
 
 func TestLoadAndVerify(t *testing.T) {
@@ -204,7 +213,8 @@ func TestLoadAndVerify(t *testing.T) {
 	log, w := eventlog.NewMemory(), NewWorld()
 	record, err := domain.Accounts.Encode(domain.AccountCreated{AccountSpec: domain.AccountSpec{Email: "a@example.com"}})
 	require.NoError(t, err)
-	_, err = log.Append(t.Context(), eventlog.Write{Event: eventlog.Event{Record: record, ID: "first", Name: "accounts/acme", Time: epoch}})
+	_, err = log.Append(t.Context(),
+		eventlog.Write{Event: eventlog.Event{Record: record, ID: "first", Name: "accounts/acme", Time: toytest.Epoch}})
 	require.NoError(t, err)
 	empty, err := Load(dir)
 	require.NoError(t, err)
@@ -224,7 +234,8 @@ func TestLoadAndVerify(t *testing.T) {
 	require.ErrorContains(t, err, "the log ends at position 1: it cannot be verified up to 2")
 }
 
-// Wherever the snapshot is taken, the same world comes of it.
+// TestSnapshotAndTailIsTheWholeFold checks that folding the rest of the log into a snapshot of any
+// position gives the same world as folding the whole log.
 func TestSnapshotAndTailIsTheWholeFold(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		dir := t.TempDir()
@@ -243,7 +254,7 @@ func TestSnapshotAndTailIsTheWholeFold(t *testing.T) {
 		require.Equal(t, whole, digestOf(t, opened))
 		require.Equal(t, whole, digestOf(t, w))
 		for account := range map[string]bool{"a": true, "b": true} {
-			a, b := TableOf(opened.View(), toys), TableOf(w.View(), toys)
+			a, b := TableOf(opened.View(), toytest.Kind), TableOf(w.View(), toytest.Kind)
 			require.Equal(t, b.Count(account), a.Count(account))
 			require.Equal(t, names(b.Newest(account)), names(a.Newest(account)))
 			require.Equal(t, names(b.In(account)), names(a.In(account)))
@@ -251,9 +262,8 @@ func TestSnapshotAndTailIsTheWholeFold(t *testing.T) {
 	})
 }
 
-// A state that JSON does not carry whole would come out of a snapshot as
-// another than the log makes it: a field without a place in JSON, or one whose
-// name another hides.
+// TestEveryStateSurvivesItsSnapshot checks that encoding these states as JSON and decoding them
+// preserves all fields: none is unexported, excluded, or hidden by another field.
 func TestEveryStateSurvivesItsSnapshot(t *testing.T) {
 	survives[domain.Account](t)
 	survives[domain.APIKey](t)
@@ -279,13 +289,14 @@ func survives[S domain.State](t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// fillValue gives everything below v a value that is not its zero.
+// fillValue recursively sets v and its fields and elements to non-zero values. at is the path to v,
+// for messages.
 func fillValue(t *testing.T, v reflect.Value, at string) {
-	require.True(t, v.CanSet(), "%s is not exported: a snapshot cannot hold it", at)
+	require.True(t, v.CanSet(), "%s is not exported: a snapshot cannot contain it", at)
 	switch v.Kind() {
 	case reflect.Struct:
 		if v.Type() == reflect.TypeFor[time.Time]() {
-			v.Set(reflect.ValueOf(epoch.Add(123 * time.Nanosecond)))
+			v.Set(reflect.ValueOf(toytest.Epoch.Add(123 * time.Nanosecond)))
 			return
 		}
 		for i := range v.NumField() {
@@ -315,6 +326,6 @@ func fillValue(t *testing.T, v reflect.Value, at string) {
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		v.SetInt(7)
 	default:
-		require.Fail(t, "a state may not hold "+v.Kind().String(), at)
+		require.Fail(t, "a state must not contain "+v.Kind().String(), at)
 	}
 }

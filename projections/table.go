@@ -13,7 +13,7 @@ import (
 	"anneal/domain"
 )
 
-// Row is the row of one resource in a table.
+// A Row is the row of one resource in a table.
 type Row[S any] = domain.Row[S]
 
 // A Table holds the rows of one kind at one position of the log. It is immutable and safe for
@@ -25,11 +25,11 @@ type table struct {
 	kind   domain.AnyKind
 	rows   *btree.Map[domain.Name, cell]
 	ages   *btree.Map[string, domain.AnyRow] // by account, then create time, then name: see ageKey
-	counts *btree.Map[string, int]           // rows per account
+	counts *btree.Map[string, int]           // number of rows, by account
 	gone   *btree.Map[domain.Name, uint64]   // version of each deleted resource
 }
 
-// An cell is a row, and the generation of the table that wrote it: see fold.change.
+// A cell is a row, and the value of fold.generation when the row was written: see fold.change.
 type cell struct {
 	row        domain.AnyRow
 	generation uint64
@@ -40,13 +40,13 @@ func newTable(kind domain.AnyKind) *table {
 		new(btree.Map[string, int]), new(btree.Map[domain.Name, uint64])}
 }
 
-// copy returns a table that later changes of t do not reach. It costs the same for any number of
-// rows.
+// copy returns a copy-on-write copy of the table, in constant time.
 func (t *table) copy() *table {
 	return &table{t.kind, t.rows.Copy(), t.ages.Copy(), t.counts.Copy(), t.gone.Copy()}
 }
 
-// state returns a pointer to a resource's state; false when the resource does not exist.
+// state returns a pointer to the state of a resource. The result is false when the resource does
+// not exist.
 func (t *table) state(name domain.Name) (any, bool) {
 	one, ok := t.rows.Get(name)
 	if !ok {
@@ -61,14 +61,14 @@ func (t *table) count(account string) int {
 	return n
 }
 
-// all yields every row in the order of names.
+// all yields every row, ordered by name.
 func (t *table) all() iter.Seq[domain.AnyRow] {
 	return func(yield func(domain.AnyRow) bool) {
 		t.rows.Scan(func(_ domain.Name, one cell) bool { return yield(one.row) })
 	}
 }
 
-// in yields the rows of an account in the order of names.
+// in yields the rows of an account, ordered by name.
 func (t *table) in(account string) iter.Seq[domain.AnyRow] {
 	return func(yield func(domain.AnyRow) bool) {
 		t.rows.Ascend(t.firstName(account), func(name domain.Name, one cell) bool {
@@ -77,7 +77,8 @@ func (t *table) in(account string) iter.Seq[domain.AnyRow] {
 	}
 }
 
-// firstName returns a name that sorts before or equal to all that the account has in the table.
+// firstName returns a name that is not greater than any name of the account in the table, and
+// greater than all names of the accounts before.
 func (t *table) firstName(account string) domain.Name {
 	collection := t.kind.CollectionID()
 	if collection == domain.Accounts.Collection {
@@ -86,7 +87,7 @@ func (t *table) firstName(account string) domain.Name {
 	return domain.NewName(account, collection, "")
 }
 
-// put sets the row of a name.
+// put sets the row of a resource. isNew reports that the table has no row of the resource.
 func (t *table) put(one cell, isNew bool) {
 	head := one.row.Head()
 	t.rows.Set(head.Name, one)
@@ -97,7 +98,8 @@ func (t *table) put(one cell, isNew bool) {
 	}
 }
 
-// remove deletes a row that was created at a time, and keeps its version.
+// remove deletes the row of a resource that was created at created, and keeps the position of the
+// event that deleted the resource, version.
 func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 	t.rows.Delete(name)
 	t.ages.Delete(ageKey(name, created))
@@ -118,19 +120,19 @@ func TableOf[S domain.State](v *View, kind *domain.Kind[S]) *Table[S] {
 	return (*Table[S])(t)
 }
 
-// RowsOf yields the rows of a kind in the order of names.
+// RowsOf yields the rows of a kind, ordered by name.
 func (v *View) RowsOf(kind domain.AnyKind) iter.Seq[domain.AnyRow] {
 	return v.tables[kind.CollectionID()].all()
 }
 
-// TableVersion returns a value that differs between two views when a row of the kind has changed
-// between them.
+// TableVersion returns a comparable value that is equal for two views only when no row of the kind
+// has changed between the views.
 func (v *View) TableVersion(kind domain.AnyKind) any { return v.tables[kind.CollectionID()] }
 
-// Collection is the collection whose resources the table holds.
+// Collection returns the collection of the table's resources.
 func (t *Table[S]) Collection() string { return t.kind.CollectionID() }
 
-// Get returns the row of a resource; false when it does not exist.
+// Get returns the row of a resource. The result is false when the resource does not exist.
 func (t *Table[S]) Get(name domain.Name) (*Row[S], bool) {
 	one, ok := t.rows.Get(name)
 	if !ok {
@@ -139,8 +141,8 @@ func (t *Table[S]) Get(name domain.Name) (*Row[S], bool) {
 	return one.row.(*Row[S]), true
 }
 
-// Version is the position of the last event of a resource, also when it no
-// longer exists; 0 when it never did.
+// Version returns the position of a resource's last event, also when the event deleted the
+// resource; 0 when the resource never existed.
 func (t *Table[S]) Version(name domain.Name) uint64 {
 	if row, ok := t.Get(name); ok {
 		return row.Version
@@ -149,22 +151,22 @@ func (t *Table[S]) Version(name domain.Name) uint64 {
 	return version
 }
 
-// Len is the number of rows.
+// Len returns the number of rows.
 func (t *Table[S]) Len() int { return t.rows.Len() }
 
-// Count is the number of rows of an account.
+// Count returns the number of rows of an account.
 func (t *Table[S]) Count(account string) int {
 	return (*table)(t).count(account)
 }
 
-// All yields every row in the order of names.
+// All yields every row, ordered by name.
 func (t *Table[S]) All() iter.Seq[*Row[S]] {
 	return func(yield func(*Row[S]) bool) {
 		t.rows.Scan(func(_ domain.Name, one cell) bool { return yield(one.row.(*Row[S])) })
 	}
 }
 
-// In yields the rows of an account in the order of names.
+// In yields the rows of an account, ordered by name.
 func (t *Table[S]) In(account string) iter.Seq[*Row[S]] {
 	return func(yield func(*Row[S]) bool) {
 		t.rows.Ascend((*table)(t).firstName(account), func(name domain.Name, one cell) bool {
@@ -173,7 +175,7 @@ func (t *Table[S]) In(account string) iter.Seq[*Row[S]] {
 	}
 }
 
-// Oldest yields the rows of an account by create time, the oldest first.
+// Oldest yields the rows of an account by create time, oldest first.
 func (t *Table[S]) Oldest(account string) iter.Seq[*Row[S]] {
 	prefix := account + "\x00"
 	return func(yield func(*Row[S]) bool) {
@@ -183,7 +185,7 @@ func (t *Table[S]) Oldest(account string) iter.Seq[*Row[S]] {
 	}
 }
 
-// Newest yields the rows of an account by create time, the newest first.
+// Newest yields the rows of an account by create time, newest first.
 func (t *Table[S]) Newest(account string) iter.Seq[*Row[S]] {
 	prefix, after := account+"\x00", account+"\x01"
 	return func(yield func(*Row[S]) bool) {
@@ -193,8 +195,9 @@ func (t *Table[S]) Newest(account string) iter.Seq[*Row[S]] {
 	}
 }
 
-// CreatedAfter yields the rows of an account by create time and then name, those
-// after one, which need not exist; nil is before the first.
+// CreatedAfter yields the rows of an account ordered by create time and then name, beginning after
+// the place of the row after in this order. Only the name and the create time of that row are used,
+// so it need not exist. If after is nil, CreatedAfter yields all rows of the account.
 func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]] {
 	if after == nil {
 		return t.Oldest(account)
@@ -207,9 +210,10 @@ func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]]
 	}
 }
 
-// CreatedBefore yields the rows of an account by create time, the newest first,
-// and then name, those after one in this order; nil is before the first. Of the
-// rows of one moment it goes forward, from each moment to the next backward.
+// CreatedBefore yields the rows of an account ordered by descending create time and then ascending
+// name, beginning after the place of the row after in this order. As in CreatedAfter, that row need
+// not exist, and after can be nil. The index is ordered by ascending create time, so CreatedBefore
+// reads create times backward, and the rows with one create time forward.
 func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]] {
 	return func(yield func(*Row[S]) bool) {
 		before := account + "\x01"
@@ -239,8 +243,9 @@ func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]
 	}
 }
 
-// momentBefore is what the age keys of an account's last moment before a key
-// have in common; "" when there is none.
+// momentBefore finds the last create time of the account's rows whose age keys are less than
+// before, and returns the prefix that the age keys with this create time have in common; "" when
+// there is none.
 func (t *Table[S]) momentBefore(account, before string) (moment string) {
 	t.ages.Descend(before, func(key string, _ domain.AnyRow) bool {
 		if strings.HasPrefix(key, account+"\x00") {
@@ -251,19 +256,19 @@ func (t *Table[S]) momentBefore(account, before string) (moment string) {
 	return moment
 }
 
-const timeBytes = 8 // that a time takes in an age key
+const timeBytes = 8 // length of a time in an age key
 
-// ageKey sorts by account, then create time, then name: ids never hold a byte
-// below '-', so 0 ends them.
+// ageKey returns the key of a row in table.ages. The keys sort by account, then create time, then
+// name. A zero byte ends the account, because IDs contain no byte below '-'.
 func ageKey(name domain.Name, created time.Time) string {
 	account := name.Account()
 	key := make([]byte, 0, len(account)+1+8+len(name))
 	key = append(append(key, account...), 0)
-	key = binary.BigEndian.AppendUint64(key, uint64(created.UnixNano())^(1<<63)) // so that times before 1970 sort first
+	key = binary.BigEndian.AppendUint64(key, uint64(created.UnixNano())^(1<<63)) // times before 1970 sort first
 	return string(append(key, name...))
 }
 
-// Rank is the number of rows before the account's first.
+// Rank returns the number of rows before the first row of an account, in the order of names.
 func (t *Table[S]) Rank(account string) int {
 	first := (*table)(t).firstName(account)
 	return sort.Search(t.rows.Len(), func(i int) bool {
@@ -272,7 +277,7 @@ func (t *Table[S]) Rank(account string) int {
 	})
 }
 
-// From yields n rows in the order of names, the one of that rank first.
+// From yields at most n rows ordered by name. rank is the number of rows that it skips first.
 func (t *Table[S]) From(rank, n int) iter.Seq[*Row[S]] {
 	return func(yield func(*Row[S]) bool) {
 		first, _, _ := t.rows.GetAt(rank)
@@ -283,8 +288,8 @@ func (t *Table[S]) From(rank, n int) iter.Seq[*Row[S]] {
 	}
 }
 
-// NamedAfter yields the rows of an account whose names come after one, which
-// need not exist.
+// NamedAfter yields the rows of an account whose names are greater than after, ordered by name. The
+// table need not have a row with the name after.
 func (t *Table[S]) NamedAfter(account string, after domain.Name) iter.Seq[*Row[S]] {
 	return func(yield func(*Row[S]) bool) {
 		t.rows.Ascend(after, func(name domain.Name, one cell) bool {

@@ -2,8 +2,7 @@ package projections
 
 import "anneal/domain"
 
-// Usage is what an account has now of what quotas count, except storage: see
-// Storage.
+// Usage returns the account's usage that quotas limit, without storage, which Storage returns.
 func (v *View) Usage(account string) (sum domain.Usage) {
 	for row := range v.Deployments.In(account) {
 		sum = sum.Plus(row.State.Usage())
@@ -14,8 +13,8 @@ func (v *View) Usage(account string) (sum domain.Usage) {
 	return sum
 }
 
-// Storage is how many bytes the files of an account's datasets, models and
-// evaluators have. It looks at each of them.
+// Storage returns the number of bytes of the files of an account's datasets, models and
+// evaluators. It iterates over all of these resources.
 func (v *View) Storage(account string) int64 {
 	var sum domain.Usage
 	for row := range v.Datasets.In(account) {
@@ -30,8 +29,8 @@ func (v *View) Storage(account string) int64 {
 	return sum.StorageBytes
 }
 
-// Quota is the most that an account may have of what a quota counts; false
-// when it is unlimited.
+// Quota returns the limit that a quota of an account sets. id is the ID of the quota. The result is
+// false when there is no limit.
 func (v *View) Quota(account, id string) (int64, bool) {
 	row, ok := v.Quotas.Get(domain.NewName(account, domain.Quotas.Collection, id))
 	if !ok || row.State.MaxValue == nil {

@@ -5,16 +5,16 @@ import (
 	"fmt"
 )
 
-// A waiter is closed once the world's position is at or beyond the one that it
-// is filed under. Whoever waits for the same position shares it.
+// A waiter has a channel, done, that is closed when the world reaches a position. All callers that
+// wait for the same position share a waiter.
 type waiter struct {
 	done  chan struct{}
-	users int // who may give up; Changed's never do
+	users int // number of waiting callers; callers of Changed are never subtracted
 }
 
 var past = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Changed is closed once the position is beyond after.
+// Changed returns a channel that is closed when the world's position is greater than after.
 func (w *World) Changed(after uint64) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -24,9 +24,9 @@ func (w *World) Changed(after uint64) <-chan struct{} {
 	return w.await(after + 1).done
 }
 
-// WaitFor returns once every event up to position has been folded: who waits
-// for the position of his own write reads it afterwards. It fails when ctx is
-// done first, or when the world stands still on an event that does not fold.
+// WaitFor returns when every event up to position is folded, so that a caller that waits for the
+// position of its own event can read the event's effect. It returns an error when ctx is done
+// first, or when the world has stopped at an event that does not fold.
 func (w *World) WaitFor(ctx context.Context, position uint64) error {
 	w.mu.Lock()
 	if w.at.Position >= position {
@@ -41,8 +41,8 @@ func (w *World) WaitFor(ctx context.Context, position uint64) error {
 	case <-w.broken:
 		return w.failed
 	case <-ctx.Done():
-		w.giveUp(position, waiter)
-		return fmt.Errorf("waiting for event %d: %w", position, ctx.Err())
+		w.stopWaiting(position, waiter)
+		return fmt.Errorf("wait for event %d: %w", position, ctx.Err())
 	}
 }
 
@@ -56,7 +56,7 @@ func (w *World) await(position uint64) *waiter {
 	return one
 }
 
-func (w *World) giveUp(position uint64, one *waiter) {
+func (w *World) stopWaiting(position uint64, one *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	one.users--
@@ -65,7 +65,7 @@ func (w *World) giveUp(position uint64, one *waiter) {
 	}
 }
 
-// wake releases the callers that wait for the present position or an earlier one.
+// wake releases the callers that wait for the current position or an earlier one.
 func (w *World) wake() {
 	for {
 		position, one, waiting := w.waiters.Min()

@@ -1,11 +1,12 @@
-// Package projections answers what is so now: it folds the log into the
-// current state of every resource, in memory, and serves consistent views of it.
+// Package projections folds the log into the current state of every resource, in memory, and
+// provides consistent views of the state.
 package projections
 
 import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/btree"
@@ -15,11 +16,11 @@ import (
 	"anneal/projections/live"
 )
 
-// A View is everything at one position of the log, and the live status of about the same moment.
-// It is immutable and safe for concurrent use. The fields are the tables that are used most; TableOf
-// returns that of any kind.
+// A View is the state of all resources at one position of the log, with the live status of about
+// the same time. It is immutable and safe for concurrent use. The fields are the tables of the
+// kinds that are used most; TableOf returns the table of any kind.
 type View struct {
-	eventlog.Checkpoint // the last event in it; zero before the first
+	eventlog.Checkpoint // the last event in the view; zero before the first event
 
 	Accounts       *Table[domain.Account]
 	APIKeys        *Table[domain.APIKey]
@@ -35,9 +36,10 @@ type View struct {
 	Live           live.View
 
 	tables map[string]*table // by collection
+	fleet  func() domain.Fleet
 }
 
-// NewWorld returns an empty world of all kinds, from before the first event.
+// NewWorld returns an empty world of all kinds.
 func NewWorld() *World {
 	w := NewWorldOf(domain.Kinds...)
 	w.fields = func(v *View) {
@@ -52,26 +54,30 @@ func NewWorld() *World {
 		v.DeployedModels = TableOf(v, domain.DeployedModels)
 		v.Nodes = TableOf(v, domain.Nodes)
 		v.Quotas = TableOf(v, domain.Quotas)
+		v.fleet = sync.OnceValue(func() domain.Fleet { return fleetOf(v.Nodes) })
 	}
 	return w
 }
 
-// A World follows the log. One goroutine feeds it, with Run or Apply; any
-// number read it, and none of them ever waits for another reader.
+// A World is the current state of all resources. One goroutine folds events into it with Run or
+// Apply. Any number of goroutines can read it concurrently.
 type World struct {
 	mu      sync.Mutex
 	folds   map[string]*fold // by collection; the map itself never changes
 	fields  func(*View)      // sets the typed fields of a view; nil sets none
 	at      eventlog.Checkpoint
-	view    *View                      // the newest; current while its position and live status are
+	view    *View                      // the newest view; reused until the position or the live status changes
 	saved   uint64                     // position of the newest snapshot
-	waiters btree.Map[uint64, *waiter] // by the position they wait for
-	failed  error                      // why the world stands still
-	broken  chan struct{}              // closed when it has failed
+	waiters btree.Map[uint64, *waiter] // by position
+	failed  error                      // the error of the event at which the world has stopped
+	broken  chan struct{}              // closed when failed is set
 	live    *live.Status
+
+	confirmed atomic.Pointer[time.Time] // see Confirm
 }
 
-// NewWorldOf returns an empty world of some kinds. Its views have no typed fields: use TableOf.
+// NewWorldOf returns an empty world with tables of the given kinds. The typed fields of its views
+// are nil: use TableOf.
 func NewWorldOf(kinds ...domain.AnyKind) *World {
 	w := &World{folds: map[string]*fold{}, broken: make(chan struct{}), live: live.NewStatus(time.Now())}
 	for _, kind := range kinds {
@@ -80,11 +86,11 @@ func NewWorldOf(kinds ...domain.AnyKind) *World {
 	return w
 }
 
-// Live is what is kept aside and not in the log.
+// Live returns the live status, which is not in the log.
 func (w *World) Live() *live.Status { return w.live }
 
-// Run keeps the world up to date until ctx is done, the log fails, or an event
-// does not fold. After a failure of the log it may be called again.
+// Run follows the log and folds its events until ctx is done, reading the log fails, or an event
+// does not fold. After a failure to read the log, Run can be called again.
 func (w *World) Run(ctx context.Context, log eventlog.Log) error {
 	for e, err := range log.Follow(ctx, everything, w.Position()) {
 		if err != nil {
@@ -99,9 +105,9 @@ func (w *World) Run(ctx context.Context, log eventlog.Log) error {
 
 const everything = "events.>"
 
-// Apply folds the next event. An event that does not fold leaves the world as
-// it is, for good: WaitFor answers the error from then on. An event that is not
-// the next is refused, DataLoss when one is missing before it.
+// Apply folds the event at the next position. An event that does not fold stops the world: WaitFor
+// and Apply return the error from then on. Apply returns an error for an event at another position;
+// the error is DataLoss when events before it are missing.
 func (w *World) Apply(e eventlog.Event) error {
 	fold, decoded, err := w.decode(e)
 	w.mu.Lock()
@@ -110,14 +116,15 @@ func (w *World) Apply(e eventlog.Event) error {
 	case w.failed != nil:
 		return w.failed
 	case err == nil && e.Position <= w.at.Position:
-		return fmt.Errorf("event %d (%s of %s) comes after event %d: each is folded once and in order", e.Position, e.Type, e.Name, w.at.Position)
+		return fmt.Errorf("event %d (%s of %s) comes after event %d: events are folded once and in order", e.Position, e.Type,
+			e.Name, w.at.Position)
 	case err == nil && e.Position != w.at.Position+1:
 		return eventlog.Follows(e, w.at.Position)
 	case err == nil:
 		err = fold.change(e, decoded)
 	}
 	if err != nil {
-		w.failed = fmt.Errorf("event %d (%s of %s) does not fold: %w", e.Position, e.Type, e.Name, err)
+		w.failed = fmt.Errorf("event %d (%s of %s) cannot be applied: %w", e.Position, e.Type, e.Name, err)
 		close(w.broken)
 		return w.failed
 	}
@@ -129,13 +136,14 @@ func (w *World) Apply(e eventlog.Event) error {
 func (w *World) decode(e eventlog.Event) (fold *fold, decoded any, err error) {
 	fold = w.folds[e.Name.Collection()]
 	if fold == nil {
-		return nil, nil, fmt.Errorf("unknown collection %q: written by a newer version", e.Name.Collection())
+		return nil, nil, fmt.Errorf("unknown collection %q: the event was written by a newer version of anneal",
+			e.Name.Collection())
 	}
 	decoded, err = fold.kind.DecodeEvent(e.Record)
 	return fold, decoded, err
 }
 
-// View is the world at its present position.
+// View returns a view of the world at its current position.
 func (w *World) View() *View {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -154,15 +162,15 @@ func (w *World) View() *View {
 	return v
 }
 
-// Position is the position of the last event that was folded.
+// Position returns the position of the last event that was folded.
 func (w *World) Position() uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.at.Position
 }
 
-// Lookup implements eventlog.Rows. The row of a deleted resource has no state
-// but a version: a command that creates it again must expect that version.
+// Lookup implements eventlog.Rows. The row of a deleted resource has no state, but has a version,
+// which an append must expect when it creates the resource again.
 func (w *World) Lookup(name domain.Name) eventlog.Row {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,8 +187,7 @@ func (w *World) Row(name domain.Name) (state any, version uint64) {
 	return row.State, row.Version
 }
 
-// After is what a resource's state, as Row answers it, would be once a record is
-// folded into it. The world stays as it is.
+// After implements eventlog.Rows. It does not change the world.
 func (w *World) After(name domain.Name, state any, record domain.Record) (any, error) {
 	fold := w.folds[name.Collection()]
 	if fold == nil {

@@ -11,6 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/projections/toytest"
 )
 
 func TestViewHasATableOfEveryKind(t *testing.T) {
@@ -28,19 +29,19 @@ func TestViewHasATableOfEveryKind(t *testing.T) {
 
 func TestRowsFollowTheLog(t *testing.T) {
 	log, w := eventlog.NewMemory(), toyWorld()
-	a, b, other := toyName("acme", 1), toyName("acme", 2), toyName("acme-two", 3)
-	add(t, log, b, toyMade{"ball", 3})
-	add(t, log, a, toyMade{"doll", 5})
-	add(t, log, other, toyMade{"kite", 7})
-	add(t, log, a, toyTagged{"red"})
-	v := TableOf(replay(t, w, log).View(), toys)
+	a, b, other := toytest.Name("acme", 1), toytest.Name("acme", 2), toytest.Name("acme-two", 3)
+	toytest.Add(t, log, b, toytest.Make("ball", 3))
+	toytest.Add(t, log, a, toytest.Make("doll", 5))
+	toytest.Add(t, log, other, toytest.Make("kite", 7))
+	toytest.Add(t, log, a, toytest.Tag("red"))
+	v := TableOf(replay(t, w, log).View(), toytest.Kind)
 
 	row, ok := v.Get(a)
 	require.True(t, ok)
-	require.Equal(t, toy{Label: "doll", Size: 5, Tags: []string{"red"}, Alive: true}, row.State)
+	require.Equal(t, toytest.Toy{Label: "doll", Size: 5, Tags: []string{"red"}, Alive: true}, row.State)
 	require.Equal(t, uint64(4), row.Version)
-	require.Equal(t, epoch.Add(1e9), row.CreateTime)
-	require.Equal(t, epoch.Add(3e9), row.UpdateTime)
+	require.Equal(t, toytest.Epoch.Add(1e9), row.CreateTime)
+	require.Equal(t, toytest.Epoch.Add(3e9), row.UpdateTime)
 	require.Equal(t, 3, v.Len())
 	require.Equal(t, 2, v.Count("acme"))
 	require.Equal(t, 0, v.Count("nobody"))
@@ -57,7 +58,9 @@ func TestAccountsAreTheirOwnParents(t *testing.T) {
 	for _, id := range []string{"acme", "acme-two", "zoo"} {
 		record, err := domain.Accounts.Encode(domain.AccountCreated{})
 		require.NoError(t, err)
-		_, err = log.Append(t.Context(), eventlog.Write{Event: eventlog.Event{Record: record, ID: id, Name: domain.NewName(id, "accounts", id), Time: epoch}})
+		_, err = log.Append(t.Context(),
+			eventlog.Write{Event: eventlog.Event{Record: record, ID: id, Name: domain.NewName(id, "accounts", id),
+				Time: toytest.Epoch}})
 		require.NoError(t, err)
 	}
 	v := replay(t, w, log).View()
@@ -66,12 +69,12 @@ func TestAccountsAreTheirOwnParents(t *testing.T) {
 	require.Equal(t, "zoo", v.EventID)
 }
 
-func TestWhatIsGoneKeepsItsVersion(t *testing.T) {
+func TestDeletedResourcesKeepTheirVersion(t *testing.T) {
 	log, w := eventlog.NewMemory(), toyWorld()
-	name := toyName("acme", 1)
-	add(t, log, name, toyMade{"ball", 3})
-	broken := add(t, log, name, toyBroken{})
-	v := TableOf(replay(t, w, log).View(), toys)
+	name := toytest.Name("acme", 1)
+	toytest.Add(t, log, name, toytest.Make("ball", 3))
+	broken := toytest.Add(t, log, name, toytest.Broken{})
+	v := TableOf(replay(t, w, log).View(), toytest.Kind)
 	_, ok := v.Get(name)
 	require.False(t, ok)
 	require.Zero(t, v.Len())
@@ -81,13 +84,13 @@ func TestWhatIsGoneKeepsItsVersion(t *testing.T) {
 	require.Nil(t, state)
 	require.Equal(t, broken, version)
 
-	again := add(t, log, name, toyMade{"bat", 4})
+	again := toytest.Add(t, log, name, toytest.Make("bat", 4))
 	replay(t, w, log)
 	state, version = w.Row(name)
-	require.Equal(t, toy{Label: "bat", Size: 4, Alive: true}, state)
+	require.Equal(t, toytest.Toy{Label: "bat", Size: 4, Alive: true}, state)
 	require.Equal(t, again, version)
-	row, _ := TableOf(w.View(), toys).Get(name)
-	require.Equal(t, epoch.Add(2e9), row.CreateTime)
+	row, _ := TableOf(w.View(), toytest.Kind).Get(name)
+	require.Equal(t, toytest.Epoch.Add(2e9), row.CreateTime)
 }
 
 func TestRowOfNothing(t *testing.T) {
@@ -99,42 +102,49 @@ func TestRowOfNothing(t *testing.T) {
 }
 
 func TestAnEventThatDoesNotFoldStopsTheWorld(t *testing.T) {
-	made, err := toys.Encode(toyMade{"ball", 3})
+	made, err := toytest.Kind.Encode(toytest.Make("ball", 3))
 	require.NoError(t, err)
 	for _, c := range []struct {
 		name  string
 		event eventlog.Event
 		says  string
 	}{
-		{"unknown collection", eventlog.Event{Position: 7, Name: "accounts/a/kites/k", Record: domain.Record{Type: "kite.made.v1"}}, `event 7 (kite.made.v1 of accounts/a/kites/k) does not fold: unknown collection "kites"`},
-		{"unknown type", eventlog.Event{Position: 8, Name: "accounts/a/toys/t", Record: domain.Record{Type: "toy.made.v9"}}, `event 8 (toy.made.v9 of accounts/a/toys/t) does not fold`},
-		{"bad body", eventlog.Event{Position: 9, Name: "accounts/a/toys/t", Record: domain.Record{Type: "toy.made.v1", Data: []byte("{")}}, `event 9 (toy.made.v1`},
+		{"unknown collection", eventlog.Event{Position: 7, Name: "accounts/a/kites/k",
+			Record: domain.Record{Type: "kite.made.v1"}},
+			`event 7 (kite.made.v1 of accounts/a/kites/k) cannot be applied: unknown collection "kites"`},
+		{"unknown type", eventlog.Event{Position: 8, Name: "accounts/a/toys/t", Record: domain.Record{Type: "toy.made.v9"}},
+			`event 8 (toy.made.v9 of accounts/a/toys/t) cannot be applied`},
+		{"bad body", eventlog.Event{Position: 9, Name: "accounts/a/toys/t",
+			Record: domain.Record{Type: "toy.made.v1", Data: []byte("{")}}, `event 9 (toy.made.v1`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := toyWorld()
 			require.ErrorContains(t, w.Apply(c.event), c.says)
 			require.Zero(t, w.Position())
 			require.ErrorContains(t, w.WaitFor(t.Context(), 1), c.says)
-			require.ErrorContains(t, w.Apply(eventlog.Event{Position: 10, Name: toyName("a", 1), Record: made}), c.says)
+			require.ErrorContains(t, w.Apply(eventlog.Event{Position: 10, Name: toytest.Name("a", 1), Record: made}), c.says)
 		})
 	}
 }
 
 func TestAFoldThatPanicsStopsTheWorldAndChangesNothing(t *testing.T) {
 	log, w := eventlog.NewMemory(), toyWorld()
-	add(t, log, toyName("acme", 1), toyMade{"ball", 3})
+	toytest.Add(t, log, toytest.Name("acme", 1), toytest.Make("ball", 3))
 	replay(t, w, log)
 	before := digestOf(t, w)
-	at := add(t, log, toyName("acme", 1), toyCursed{})
+	at := toytest.Add(t, log, toytest.Name("acme", 1), toytest.Cursed{})
 	e, err := log.At(t.Context(), at)
 	require.NoError(t, err)
-	require.ErrorContains(t, w.Apply(e), "event 2 (toy.cursed.v1 of accounts/acme/toys/t00001) does not fold: it panics: assignment to entry in nil map")
+	require.ErrorContains(t, w.Apply(e),
+		"event 2 (toy.cursed.v1 of accounts/acme/toys/t00001) cannot be applied: the event panics in Evolve: assignment "+
+			"to entry in "+
+			"nil map")
 	require.Equal(t, before, digestOf(t, w))
 }
 
 func TestEventsAreFoldedOnceAndInOrder(t *testing.T) {
 	log, w := eventlog.NewMemory(), toyWorld()
-	add(t, log, toyName("acme", 1), toyMade{"ball", 3})
+	toytest.Add(t, log, toytest.Name("acme", 1), toytest.Make("ball", 3))
 	e, err := log.At(t.Context(), 1)
 	require.NoError(t, err)
 	require.NoError(t, w.Apply(e))
@@ -144,7 +154,7 @@ func TestEventsAreFoldedOnceAndInOrder(t *testing.T) {
 	err = w.Apply(skipping)
 	require.ErrorContains(t, err, "found position 3 where 2 must follow")
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
-	add(t, log, toyName("acme", 2), toyMade{"ball", 3})
+	toytest.Add(t, log, toytest.Name("acme", 2), toytest.Make("ball", 3))
 	replay(t, w, log)
 	require.Equal(t, uint64(2), w.Position())
 }
@@ -156,28 +166,28 @@ func TestRunFollowsAndWaitersWake(t *testing.T) {
 	go func() { ended <- w.Run(ctx, log) }()
 
 	changed := w.Changed(0)
-	position := add(t, log, toyName("acme", 1), toyMade{"ball", 3})
+	position := toytest.Add(t, log, toytest.Name("acme", 1), toytest.Make("ball", 3))
 	require.NoError(t, w.WaitFor(t.Context(), position))
 	<-changed
 	<-w.Changed(0)
 	require.Equal(t, position, w.View().Position)
 
 	later := w.Changed(position + 1)
-	add(t, log, toyName("acme", 2), toyMade{"ball", 3})
+	toytest.Add(t, log, toytest.Name("acme", 2), toytest.Make("ball", 3))
 	require.NoError(t, w.WaitFor(t.Context(), position+1))
 	select {
 	case <-later:
 		t.Fatal("Changed was closed before the position was beyond its argument")
 	default:
 	}
-	add(t, log, toyName("acme", 3), toyMade{"ball", 3})
+	toytest.Add(t, log, toytest.Name("acme", 3), toytest.Make("ball", 3))
 	<-later
 
 	stop()
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-func TestWaitersThatGiveUpAreForgotten(t *testing.T) {
+func TestCanceledWaitersAreRemoved(t *testing.T) {
 	w := toyWorld()
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
@@ -189,17 +199,18 @@ func TestViewIsSharedUntilSomethingHappens(t *testing.T) {
 	log, w := eventlog.NewMemory(), toyWorld()
 	first := w.View()
 	require.Same(t, first, w.View())
-	w.Live().Heartbeat("accounts/system/nodes/n", epoch)
+	w.Live().Heartbeat("accounts/system/nodes/n", toytest.Epoch)
 	second := w.View()
 	require.NotSame(t, first, second)
-	require.Same(t, TableOf(first, toys), TableOf(second, toys))
-	add(t, log, toyName("acme", 1), toyMade{"ball", 3})
+	require.Same(t, TableOf(first, toytest.Kind), TableOf(second, toytest.Kind))
+	toytest.Add(t, log, toytest.Name("acme", 1), toytest.Make("ball", 3))
 	replay(t, w, log)
 	require.NotSame(t, second, w.View())
-	require.Zero(t, TableOf(second, toys).Len())
+	require.Zero(t, TableOf(second, toytest.Kind).Len())
 }
 
-// A view must stay as it was, whatever is folded after.
+// TestViewsNeverChange checks that events that are folded after a view was taken do not change the
+// view.
 func TestViewsNeverChange(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		log, w := eventlog.NewMemory(), toyWorld()
@@ -228,19 +239,22 @@ func TestViewsNeverChange(t *testing.T) {
 	})
 }
 
-// addRandom appends an event about one of a few toys and folds it.
-func addRandom(t *testing.T, r *rapid.T, log eventlog.Log, w *World) (domain.Name, domain.Event[toy]) {
-	name := toyName(rapid.SampledFrom([]string{"a", "b"}).Draw(r, "account"), rapid.IntRange(0, 5).Draw(r, "toy"))
-	fact := domain.Event[toy](toyMade{rapid.StringN(0, 5, 20).Draw(r, "label"), rapid.Int64().Draw(r, "size")})
+// addRandom appends a random event of one of a few toys, folds the event into the world, and
+// returns the toy's name and the event.
+func addRandom(t *testing.T, r *rapid.T, log eventlog.Log, w *World) (domain.Name, domain.Event[toytest.Toy]) {
+	name := toytest.Name(rapid.SampledFrom([]string{"a", "b"}).Draw(r, "account"), rapid.IntRange(0, 5).Draw(r, "toy"))
+	fact := domain.Event[toytest.Toy](toytest.Make(rapid.StringN(0, 5, 20).Draw(r, "label"),
+		rapid.Int64().Draw(r, "size")))
 	if state, _ := w.Row(name); state != nil {
-		fact = rapid.SampledFrom([]domain.Event[toy]{toyTagged{"x"}, toyTagged{"y"}, toyBroken{}}).Draw(r, "fact")
+		fact = rapid.SampledFrom([]domain.Event[toytest.Toy]{toytest.Tag("x"), toytest.Tag("y"),
+			toytest.Broken{}}).Draw(r, "fact")
 	}
-	add(t, log, name, fact)
+	toytest.Add(t, log, name, fact)
 	replay(t, w, log)
 	return name, fact
 }
 
-func TestReadersAndWriterAtOnce(t *testing.T) {
+func TestConcurrentReadersAndWriter(t *testing.T) {
 	log, w := eventlog.NewMemory(), toyWorld()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -253,7 +267,7 @@ func TestReadersAndWriterAtOnce(t *testing.T) {
 			for last < events {
 				<-w.Changed(last)
 				v := w.View()
-				table := TableOf(v, toys)
+				table := TableOf(v, toytest.Kind)
 				seen := 0
 				for row := range table.All() {
 					if row.Version > v.Position {
@@ -264,21 +278,21 @@ func TestReadersAndWriterAtOnce(t *testing.T) {
 				if seen != table.Len() {
 					t.Errorf("%d rows, but Len is %d", seen, table.Len())
 				}
-				_, _ = w.Row(toyName("acme", 1))
+				_, _ = w.Row(toytest.Name("acme", 1))
 				last = v.Position
 			}
 		})
 	}
 	for i := range events {
-		switch name := toyName("acme", i%100); {
+		switch name := toytest.Name("acme", i%100); {
 		case i < 100:
-			add(t, log, name, toyMade{"ball", int64(i)})
+			toytest.Add(t, log, name, toytest.Make("ball", int64(i)))
 		case i%3 == 0:
-			add(t, log, name, toyBroken{})
+			toytest.Add(t, log, name, toytest.Broken{})
 		case i < 200:
-			add(t, log, name, toyTagged{"again"})
+			toytest.Add(t, log, name, toytest.Tag("again"))
 		default:
-			add(t, log, name, toyMade{"anew", int64(i)})
+			toytest.Add(t, log, name, toytest.Make("again", int64(i)))
 		}
 	}
 	readers.Wait()

@@ -8,39 +8,38 @@ import (
 	"anneal/domain"
 )
 
-// How long loads are remembered: in samples of LoadStep for LoadDetail, and
-// before that, for an hour and a little, in samples of LoadMinute.
+// The load of the last LoadDetail is kept in samples of LoadStep. The load of a little more than
+// the last hour is kept in samples of LoadMinute.
 const (
-	LoadStep    = 5 * time.Second
-	LoadDetail  = 15 * time.Minute
-	LoadMinute  = time.Minute
-	loadMemory  = domain.MaxWindow + 2*LoadMinute
-	requestStep = 100 * time.Millisecond
+	LoadStep      = 5 * time.Second
+	LoadDetail    = 15 * time.Minute
+	LoadMinute    = time.Minute
+	loadRetention = domain.MaxWindow + 2*LoadMinute
+	requestStep   = 100 * time.Millisecond
 )
 
-// A LoadSample is how busy a deployment was from Start to End: its replicas
-// together, on the average of a LoadStep, or at the peak of a LoadMinute.
+// A LoadSample is the load of all replicas of a deployment from Start to End. A sample of a
+// LoadStep has means; a sample of a LoadMinute has the maxima of the minute's steps.
 type LoadSample struct {
 	Start, End            time.Time
-	InFlight              float64 // requests being answered or waiting
-	Slots                 float64 // of one replica; 0 while none was ready
+	InFlight              float64 // number of requests being served or waiting
+	Slots                 float64 // maximum concurrent requests of one replica, on average; 0 if no replica was ready
 	RequestsPerSecond     float64
 	PromptTokensPerSecond float64
-	TokensPerSecond       float64 // generated
+	TokensPerSecond       float64 // generated tokens
 }
 
-// A LoadHistory is the reports to this process of a deployment's load, in samples
-// that are oldest first; where nothing was reported there is a gap. LastRequest is when
-// the deployment was last asked anything, or last heard to be busy; zero if
-// never.
+// A LoadHistory holds the load of a deployment as reported to this process, in samples ordered from
+// old to new, with gaps for times without reports. LastRequest is the time at which the deployment
+// last received a request or a replica last reported requests; zero if there was none.
 type LoadHistory struct {
-	Steps       []LoadSample // of a LoadStep
-	Minutes     []LoadSample // of a LoadMinute; what Steps also tell is in both
+	Steps       []LoadSample // samples of a LoadStep each
+	Minutes     []LoadSample // samples of a LoadMinute each; the newest cover the same time as Steps
 	LastRequest time.Time
 }
 
-// Newest yields the samples from the newest to the oldest, none of which
-// overlap.
+// Newest yields the samples from the newest to the oldest: Steps, and then the Minutes before the
+// first step.
 func (h LoadHistory) Newest() iter.Seq[LoadSample] {
 	return func(yield func(LoadSample) bool) {
 		for _, s := range slices.Backward(h.Steps) {
@@ -59,38 +58,40 @@ func (h LoadHistory) Newest() iter.Seq[LoadSample] {
 	}
 }
 
-// loads is a LoadHistory in the making. Its slices are shared with views: they
-// are only ever appended to, and cut in front.
+// A loads is the LoadHistory of a deployment with the time of the last report. Views share the
+// slices, whose elements therefore never change: samples are appended, and removed at the front.
 type loads struct {
 	LoadHistory
-	heard time.Time
+	lastReport time.Time
 }
 
-// add appends a sample, and forgets what is too old. A minute that is over is
-// kept as its peak.
+// add appends a sample to Steps and drops old samples. When the sample begins a new minute, add
+// calls closeMinute first.
 func (l *loads) add(s LoadSample) {
 	if n := len(l.Steps); n > 0 {
 		if minute := s.Start.Truncate(LoadMinute); minute.After(l.Steps[n-1].Start) {
 			l.closeMinute()
 		}
 	}
-	l.Steps = cutBefore(append(l.Steps, s), s.End.Add(-LoadDetail).Truncate(LoadMinute)) // whole minutes, as there are of Minutes
+	// The cut is at a whole minute, so that Minutes and Steps join without an overlap.
+	l.Steps = cutBefore(append(l.Steps, s), s.End.Add(-LoadDetail).Truncate(LoadMinute))
 }
 
-// closeMinute makes a coarse sample of the minute of the newest.
+// closeMinute appends to Minutes the maxima of the samples in the minute of the newest sample.
 func (l *loads) closeMinute() {
 	last := l.Steps[len(l.Steps)-1]
 	minute := last.Start.Truncate(LoadMinute)
 	peak := last
 	for i := len(l.Steps) - 2; i >= 0 && !l.Steps[i].Start.Before(minute); i-- {
-		one := l.Steps[i]
-		peak = LoadSample{one.Start, peak.End, max(peak.InFlight, one.InFlight), max(peak.Slots, one.Slots),
-			max(peak.RequestsPerSecond, one.RequestsPerSecond), max(peak.PromptTokensPerSecond, one.PromptTokensPerSecond), max(peak.TokensPerSecond, one.TokensPerSecond)}
+		s := l.Steps[i]
+		peak = LoadSample{s.Start, peak.End, max(peak.InFlight, s.InFlight), max(peak.Slots, s.Slots),
+			max(peak.RequestsPerSecond, s.RequestsPerSecond), max(peak.PromptTokensPerSecond, s.PromptTokensPerSecond),
+			max(peak.TokensPerSecond, s.TokensPerSecond)}
 	}
-	l.Minutes = cutBefore(append(l.Minutes, peak), last.End.Add(-loadMemory))
+	l.Minutes = cutBefore(append(l.Minutes, peak), last.End.Add(-loadRetention))
 }
 
-// cutBefore drops the samples that had ended by a time.
+// cutBefore drops the samples that end at or before t.
 func cutBefore(samples []LoadSample, t time.Time) []LoadSample {
 	for len(samples) > 0 && !samples[0].End.After(t) {
 		samples = samples[1:]
@@ -98,13 +99,13 @@ func cutBefore(samples []LoadSample, t time.Time) []LoadSample {
 	return samples
 }
 
-// A loadStep is the sample in progress. Each replica counts with
-// the mean of its reports, weighted with the time that each of them is about.
+// A loadStep collects the reports of a LoadStep that has not ended. Each replica contributes the
+// mean of its reports, weighted by the time that each report covers.
 type loadStep struct {
-	start time.Time      // of the step's time
-	first time.Time      // of its first report, later than start after a gap
-	of    map[string]int // index into sums, by replica
-	sums  []loadSum      // in the order in which replicas reported
+	start time.Time      // beginning of the LoadStep
+	first time.Time      // beginning of the sample: start, or the first report after a gap
+	of    map[string]int // index in sums, by replica
+	sums  []loadSum      // sum of each replica's reports, in the order of the replicas' first reports
 }
 
 type loadSum struct {
@@ -130,7 +131,7 @@ func (s *loadStep) add(replica string, load ReplicaLoad, since time.Time) {
 	}
 }
 
-// sample is the step's replicas together.
+// sample returns the sample of the step: the sum over the replicas, but the mean of their slots.
 func (s *loadStep) sample() LoadSample {
 	out := LoadSample{Start: s.first, End: s.start.Add(LoadStep)}
 	ready := 0.0
@@ -151,14 +152,14 @@ func (s *loadStep) sample() LoadSample {
 	return out
 }
 
-// sampleLoad adds a replica's report to its deployment's history. since is when
-// the replica reported before; zero, and the report counts no time.
+// sampleLoad adds a report of a replica to the history of its deployment. since is the time of the
+// replica's previous report; zero when there is none, so that the report covers no time.
 func (s *Status) sampleLoad(deployment domain.Name, replica string, load ReplicaLoad, since time.Time) {
 	history := s.loadsOf(deployment)
 	if load.Active+load.Queued > 0 || load.RequestsPerSecond > 0 {
 		history.LastRequest = later(history.LastRequest, load.Time)
 	}
-	history.heard = load.Time
+	history.lastReport = load.Time
 	step := s.steps[deployment]
 	start := load.Time.Truncate(LoadStep)
 	if step == nil || start.After(step.start) {
@@ -179,30 +180,33 @@ func (s *Status) sampleLoad(deployment domain.Name, replica string, load Replica
 	s.now.loads.Set(deployment, history)
 }
 
-// loadsOf finds a deployment's history, and evicts one for a new one.
+// loadsOf returns the history of a deployment. When there is none and MaxLoads are kept, it evicts
+// the history with the oldest report.
 func (s *Status) loadsOf(deployment domain.Name) loads {
 	history, known := s.now.loads.Get(deployment)
 	if !known && s.now.loads.Len() >= MaxLoads {
-		delete(s.steps, evict(s.now.loads, func(l loads) time.Time { return l.heard }))
+		delete(s.steps, evict(s.now.loads, func(l loads) time.Time { return l.lastReport }))
 	}
 	return history
 }
 
-// RecordRequest records that a deployment received a request at a time, before any
-// replica has heard of it; to a tenth of a second.
+// RecordRequest records that a deployment received a request at a time, so that the request counts
+// before a replica reports it. A time less than a tenth of a second after the recorded one changes
+// nothing.
 func (s *Status) RecordRequest(deployment domain.Name, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	history := s.loadsOf(deployment)
 	if at.Sub(history.LastRequest) < requestStep {
-		return // as good as known, and no new view is needed for it
+		return // avoids a new view for each request
 	}
-	history.LastRequest, history.heard = at, later(history.heard, at)
+	history.LastRequest, history.lastReport = at, later(history.lastReport, at)
 	s.now.loads.Set(deployment, history)
 	s.now.reports++
 }
 
-// Loads is what is known of a deployment's load over the last hour.
+// Loads returns the load of a deployment over the last hour, as far as it was reported to this
+// process.
 func (v View) Loads(deployment domain.Name) LoadHistory {
 	if v.loads == nil {
 		return LoadHistory{}

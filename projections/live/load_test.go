@@ -11,8 +11,9 @@ import (
 	"anneal/domain"
 )
 
-// beat reports a replica's load every two seconds.
-func beat(p *Status, replica string, from, to time.Time, load ReplicaLoad) {
+// heartbeats records the load of a replica every two seconds, first at the time from and last
+// before the time to.
+func heartbeats(p *Status, replica string, from, to time.Time, load ReplicaLoad) {
 	for at := from; at.Before(to); at = at.Add(2 * time.Second) {
 		load.Time = at
 		p.Load("d", replica, load)
@@ -23,23 +24,27 @@ func newest(h LoadHistory) []LoadSample { return slices.Collect(h.Newest()) }
 
 func TestLoadsAreSampled(t *testing.T) {
 	p := NewStatus(epoch)
-	busy := ReplicaLoad{Ready: true, Active: 3, Queued: 1, Slots: 8, RequestsPerSecond: 2, PromptTokensPerSecond: 50, TokensPerSecond: 100}
-	for at := epoch; at.Before(epoch.Add(20 * time.Second)); at = at.Add(2 * time.Second) { // beats of two nodes take turns
-		beat(p, "r1", at, at.Add(time.Second), busy)
-		beat(p, "r2", at.Add(time.Second), at.Add(2*time.Second), busy)
+	busy := ReplicaLoad{Ready: true, Active: 3, Queued: 1, Slots: 8, RequestsPerSecond: 2, PromptTokensPerSecond: 50,
+		TokensPerSecond: 100}
+	// The heartbeats of two nodes alternate.
+	for at := epoch; at.Before(epoch.Add(20 * time.Second)); at = at.Add(2 * time.Second) {
+		heartbeats(p, "r1", at, at.Add(time.Second), busy)
+		heartbeats(p, "r2", at.Add(time.Second), at.Add(2*time.Second), busy)
 	}
 	before := p.View()
 	samples := newest(p.View().Loads("d"))
-	require.Len(t, samples, 3, "the fourth is not over yet")
-	require.Equal(t, LoadSample{Start: epoch.Add(10 * time.Second), End: epoch.Add(15 * time.Second), InFlight: 8, Slots: 8,
+	require.Len(t, samples, 3, "the fourth is in progress")
+	require.Equal(t, LoadSample{Start: epoch.Add(10 * time.Second), End: epoch.Add(15 * time.Second), InFlight: 8,
+		Slots:             8,
 		RequestsPerSecond: 4, PromptTokensPerSecond: 100, TokensPerSecond: 200}, samples[0])
 	require.Equal(t, epoch.Add(19*time.Second), p.View().Loads("d").LastRequest)
 
-	beat(p, "r1", epoch.Add(20*time.Second), epoch.Add(40*time.Second), ReplicaLoad{Ready: true, Slots: 8})
-	require.Equal(t, epoch.Add(19*time.Second), p.View().Loads("d").LastRequest, "idle replicas were asked nothing")
+	heartbeats(p, "r1", epoch.Add(20*time.Second), epoch.Add(40*time.Second), ReplicaLoad{Ready: true, Slots: 8})
+	require.Equal(t, epoch.Add(19*time.Second), p.View().Loads("d").LastRequest, "idle replicas received no requests")
 	require.Len(t, newest(before.Loads("d")), 3, "a view never changes")
-	beat(p, "r1", epoch.Add(61*time.Second), epoch.Add(69*time.Second), ReplicaLoad{})
-	require.Equal(t, epoch.Add(61*time.Second), newest(p.View().Loads("d"))[0].Start, "after a gap a sample begins when something was heard")
+	heartbeats(p, "r1", epoch.Add(61*time.Second), epoch.Add(69*time.Second), ReplicaLoad{})
+	require.Equal(t, epoch.Add(61*time.Second), newest(p.View().Loads("d"))[0].Start,
+		"after a gap a sample begins with the first report")
 	p.RecordRequest("d", epoch.Add(50*time.Second))
 	require.Equal(t, epoch.Add(50*time.Second), p.View().Loads("d").LastRequest)
 	p.Forget("d")
@@ -47,13 +52,15 @@ func TestLoadsAreSampled(t *testing.T) {
 	require.Equal(t, LoadHistory{}, View{}.Loads("d"))
 }
 
-func TestReportsAreWeightedWithTheTimeThatTheyAreAbout(t *testing.T) {
+func TestReportsAreWeightedByTheirTime(t *testing.T) {
 	p := NewStatus(epoch)
 	for _, one := range []struct {
 		millis int
 		rate   float64
-	}{{0, 1000}, {2000, 10}, {2010, 100}, {4010, 0}, {6000, 0}} { // the first is about an unknown time, the third about 10 ms
-		p.Load("d", "r1", ReplicaLoad{Ready: true, Slots: 1, RequestsPerSecond: one.rate, Time: epoch.Add(time.Duration(one.millis) * time.Millisecond)})
+		// The first report covers no time, and the third covers 10 ms.
+	}{{0, 1000}, {2000, 10}, {2010, 100}, {4010, 0}, {6000, 0}} {
+		p.Load("d", "r1", ReplicaLoad{Ready: true, Slots: 1, RequestsPerSecond: one.rate,
+			Time: epoch.Add(time.Duration(one.millis) * time.Millisecond)})
 	}
 	require.InDelta(t, 21/4.01, newest(p.View().Loads("d"))[0].RequestsPerSecond, 1e-9)
 }
@@ -70,20 +77,20 @@ func TestLoadsHaveLimits(t *testing.T) {
 	}
 	h := p.View().Loads("d")
 	require.LessOrEqual(t, len(h.Steps), int((LoadDetail+LoadMinute)/LoadStep))
-	require.LessOrEqual(t, len(h.Minutes), int(loadMemory/LoadMinute)+1)
+	require.LessOrEqual(t, len(h.Minutes), int(loadRetention/LoadMinute)+1)
 	samples := newest(h)
 	for i, s := range samples[1:] {
 		require.False(t, s.End.After(samples[i].Start), "samples overlap at %s", s.End)
 		require.LessOrEqual(t, samples[i].Start.Sub(s.End), LoadStep, "there is a gap after %s", s.End)
 	}
 	oldest := samples[len(samples)-1]
-	require.GreaterOrEqual(t, end.Sub(oldest.Start), domain.MaxWindow, "the longest window can be seen")
-	require.EqualValues(t, 5, oldest.InFlight, "of a minute the peak is kept")
+	require.GreaterOrEqual(t, end.Sub(oldest.Start), domain.MaxWindow, "the history covers the longest window")
+	require.EqualValues(t, 5, oldest.InFlight, "the maximum of a minute is kept")
 
 	for i := range MaxLoads + 3 {
 		p.Load(domain.Name(fmt.Sprint("d", i)), "r1", ReplicaLoad{Time: end.Add(time.Duration(i) * time.Second)})
 	}
 	require.Equal(t, MaxLoads, p.View().loads.Len())
 	require.Len(t, p.steps, MaxLoads)
-	require.Empty(t, newest(p.View().Loads("d")), "the one not heard for longest goes")
+	require.Empty(t, newest(p.View().Loads("d")), "the one with the oldest report is dropped")
 }

@@ -12,51 +12,67 @@ import (
 	"anneal/domain"
 )
 
-// Limits of the live status. What is beyond them is dropped, the oldest first.
+// Limits of the live status. When the maximum number of nodes, jobs, replicas, keys or loads is
+// reached, the entry with the oldest report is dropped.
 const (
 	MaxNodes        = 10_000
 	MaxJobs         = 2_000
 	MaxReplicas     = 10_000
 	MaxKeys         = 10_000
-	MaxLoads        = 5_000 // deployments; an hour of each takes some 20 KB
-	MaxMetricRows   = 4_096 // per job; beyond, every second row goes
-	MaxMetricValues = 64    // per row
+	MaxLoads        = 5_000 // deployments with a load history, of about 20 KB each
+	MaxMetricRows   = 4_096 // rows of metrics of a job; when a job has more, every second row is dropped
+	MaxMetricValues = 64    // values in a row of metrics
 )
 
-// A Status keeps what is worth knowing now and not worth recording for ever:
-// when nodes sent their last heartbeats, how far jobs are, how busy replicas are. It has
-// limits, is lost with the process, and is safe for concurrent use.
+// A Status keeps the live status that is not recorded in the log: heartbeats of nodes, progress of
+// jobs, load of replicas. The status is in memory, so a restart loses it. A Status is safe for
+// concurrent use.
 type Status struct {
 	mu         sync.Mutex
 	now        View
-	shared     View   // the last copy of now
-	generation uint64 // counts the copies
+	shared     View   // the last copy of the field now
+	generation uint64 // number of copies; a jobStatus with a lower generation is shared with a view
 	steps      map[domain.Name]*loadStep
 }
 
 type jobStatus struct {
 	progress   Progress
 	rows       *btree.Map[int, MetricRow] // by step
-	generation uint64                     // of the live status when this was made; an older one is shared with a view
+	generation uint64                     // value of Status.generation when this jobStatus was created
 }
 
-// NewStatus makes an empty live status. Every node counts as seen at boot.
-func NewStatus(boot time.Time) *Status {
-	return &Status{steps: map[domain.Name]*loadStep{}, now: View{boot: boot, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]), keys: new(btree.Map[domain.Name, time.Time]),
-		jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]), loads: new(btree.Map[domain.Name, loads])}}
+// NewStatus returns an empty live status of a process that receives heartbeats from the given time
+// on: see ListenFrom.
+func NewStatus(from time.Time) *Status {
+	return &Status{steps: map[domain.Name]*loadStep{},
+		now: View{from: from, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]),
+			keys: new(btree.Map[domain.Name, time.Time]),
+			jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]),
+			loads: new(btree.Map[domain.Name, loads])}}
 }
 
-// Boot says that the process has only now begun to listen: every node counts
-// as seen then, so that none is lost for the time in which nobody listened.
-func (s *Status) Boot(now time.Time) {
+// ListenFrom records that the process may have missed heartbeats that were sent before now. View.Seen
+// then returns at least now for every node, so that no node is lost because of heartbeats that the
+// process could not receive.
+func (s *Status) ListenFrom(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.now.boot = now
+	s.now.from = now
 	s.now.reports++
 }
 
-// Heartbeat records a heartbeat of a node at a time. An earlier time than the one
-// known changes nothing.
+// ReceivedAll records that the process has received all heartbeats that were sent after the time of
+// ListenFrom and before until.
+func (s *Status) ReceivedAll(until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if until.After(s.now.until) {
+		s.now.until = until
+		s.now.reports++
+	}
+}
+
+// Heartbeat records the time of a node's heartbeat, unless a later one is recorded.
 func (s *Status) Heartbeat(node domain.Name, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,11 +87,11 @@ func (s *Status) Heartbeat(node domain.Name, at time.Time) {
 	s.now.reports++
 }
 
-// Report records how far an attempt of a job is, and rows of its metrics; a
-// row of a step that is known replaces it, and values that are not finite are
-// left out. The report of an earlier attempt is dropped. The first of a new
-// attempt takes away the rows beyond its step: it will make them again. The
-// first of a job that was made again under its name takes away all.
+// Report records the progress of a job's attempt, and rows of its metrics. A row replaces an
+// earlier one of the same step; values that are not finite are left out. A report of an earlier
+// attempt is dropped. The first report of an attempt removes the rows after the reported step,
+// because the attempt will report these steps again. The first report of a new job with the name of
+// an earlier one removes the progress and the rows of the earlier job.
 func (s *Status) Report(job domain.Name, progress Progress, rows ...MetricRow) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +108,8 @@ func (s *Status) Report(job domain.Name, progress Progress, rows ...MetricRow) {
 	case !known || progress.Attempt > old.progress.Attempt:
 		dropAfter(next.rows, progress.Step)
 		next.progress = progress
-	case !progress.Time.Before(old.progress.Time) && progress.Step >= old.progress.Step: // heartbeats may be handled out of order
+	// Reports can be handled out of order, so an older one does not replace the progress.
+	case !progress.Time.Before(old.progress.Time) && progress.Step >= old.progress.Step:
 		next.progress = progress
 	}
 	for _, row := range rows {
@@ -105,8 +122,7 @@ func (s *Status) Report(job domain.Name, progress Progress, rows ...MetricRow) {
 	s.now.reports++
 }
 
-// Load records how busy a replica is, and adds it to what its deployment's load
-// has been.
+// Load records the load of a replica, and adds it to the load history of its deployment.
 func (s *Status) Load(deployment domain.Name, replica string, load ReplicaLoad) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +136,8 @@ func (s *Status) Load(deployment domain.Name, replica string, load ReplicaLoad) 
 	s.now.reports++
 }
 
-// UseKey records when an API key was used; false when a use as late is known.
+// UseKey records that an API key was used at a time. It returns false when that time or a later one
+// is already recorded.
 func (s *Status) UseKey(key domain.Name, at time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +153,7 @@ func (s *Status) UseKey(key domain.Name, at time.Time) bool {
 	return true
 }
 
-// ForgetKey drops what is known about an API key.
+// ForgetKey removes the status of an API key.
 func (s *Status) ForgetKey(key domain.Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +161,7 @@ func (s *Status) ForgetKey(key domain.Name) {
 	s.now.reports++
 }
 
-// Forget drops what is known about a node, a job, or a deployment's replicas.
+// Forget removes the status of a node, a job, or a deployment and its replicas.
 func (s *Status) Forget(name domain.Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +179,7 @@ func (s *Status) Forget(name domain.Name) {
 	s.now.reports++
 }
 
-// ForgetReplica drops what is known about one replica.
+// ForgetReplica removes the status of one replica.
 func (s *Status) ForgetReplica(deployment domain.Name, replica string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,18 +187,20 @@ func (s *Status) ForgetReplica(deployment domain.Name, replica string) {
 	s.now.reports++
 }
 
-// View returns the live status of now.
+// View returns the current live status.
 func (s *Status) View() View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shared.reports != s.now.reports {
-		s.shared = View{s.now.boot, s.now.reports, s.now.nodes.Copy(), s.now.jobs.Copy(), s.now.replicas.Copy(), s.now.loads.Copy(), s.now.keys.Copy()}
+		s.shared = View{s.now.from, s.now.until, s.now.reports, s.now.nodes.Copy(), s.now.jobs.Copy(), s.now.replicas.Copy(),
+			s.now.loads.Copy(), s.now.keys.Copy()}
 		s.generation++
 	}
 	return s.shared
 }
 
-// own returns the job's status in a form that no view shares.
+// own returns a jobStatus of a job that can be changed: old, or a copy if a view shares old, or a
+// new one if old is nil.
 func (s *Status) own(job domain.Name, old *jobStatus) *jobStatus {
 	switch {
 	case old == nil:
@@ -198,7 +217,8 @@ func (s *Status) own(job domain.Name, old *jobStatus) *jobStatus {
 	return old
 }
 
-// evict deletes the entry that was reported longest ago, and returns its key.
+// evict deletes the entry with the earliest time and returns its key. at returns the time of an
+// entry.
 func evict[K ~string, V any](entries *btree.Map[K, V], at func(V) time.Time) K {
 	var oldest K
 	var when time.Time
@@ -218,7 +238,7 @@ func dropAfter(rows *btree.Map[int, MetricRow], step int) {
 	}
 }
 
-// thin takes away every second row, but neither the first nor the last.
+// thin removes every second row, but keeps the first and the last.
 func thin(rows *btree.Map[int, MetricRow]) {
 	for i, step := range rows.Keys() {
 		if i%2 == 1 && i < MaxMetricRows {
@@ -227,7 +247,8 @@ func thin(rows *btree.Map[int, MetricRow]) {
 	}
 }
 
-// finite is a copy of the values that JSON can carry, MaxMetricValues at most.
+// finite returns the finite values, at most MaxMetricValues of them. JSON cannot represent NaN and
+// infinity.
 func finite(values map[string]float64) map[string]float64 {
 	kept := make(map[string]float64, min(len(values), MaxMetricValues))
 	for _, key := range slices.Sorted(maps.Keys(values)) {

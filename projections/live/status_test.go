@@ -22,7 +22,7 @@ func steps(v View, job domain.Name, after int) []int {
 	return found
 }
 
-func TestNodesCountAsSeenAtBoot(t *testing.T) {
+func TestNodesCountAsSeenWhenListeningBegins(t *testing.T) {
 	p := NewStatus(epoch)
 	require.Equal(t, epoch, p.View().Seen("n"))
 	before := p.View()
@@ -30,7 +30,7 @@ func TestNodesCountAsSeenAtBoot(t *testing.T) {
 	p.Heartbeat("n", epoch)
 	require.Equal(t, epoch.Add(time.Second), p.View().Seen("n"))
 	require.Equal(t, epoch, before.Seen("n"))
-	p.Boot(epoch.Add(time.Hour))
+	p.ListenFrom(epoch.Add(time.Hour))
 	require.Equal(t, epoch.Add(time.Hour), p.View().Seen("n"))
 	require.Zero(t, View{}.Seen("n"))
 }
@@ -51,7 +51,7 @@ func TestTheLastUseOfKeysIsKept(t *testing.T) {
 	for i := range MaxKeys + 1 {
 		p.UseKey(domain.Name(fmt.Sprint("k", i)), epoch.Add(time.Duration(i)))
 	}
-	require.Zero(t, p.View().KeyUsed("k0"), "the oldest makes room")
+	require.Zero(t, p.View().KeyUsed("k0"), "the oldest is dropped")
 	require.Equal(t, epoch.Add(1), p.View().KeyUsed("k1"))
 }
 
@@ -60,18 +60,20 @@ func TestReportsOfAnEarlierAttemptAreDropped(t *testing.T) {
 	report := func(attempt, step int, seconds int, rows ...int) {
 		var metrics []MetricRow
 		for _, s := range rows {
-			metrics = append(metrics, MetricRow{Step: s, Tokens: int64(attempt), Values: map[string]float64{"train/loss": 1, "bad": math.NaN()}})
+			metrics = append(metrics,
+				MetricRow{Step: s, Tokens: int64(attempt), Values: map[string]float64{"train/loss": 1, "bad": math.NaN()}})
 		}
-		p.Report("j", Progress{Attempt: attempt, Step: step, Steps: 10, Time: epoch.Add(time.Duration(seconds) * time.Second)}, metrics...)
+		p.Report("j", Progress{Attempt: attempt, Step: step, Steps: 10,
+			Time: epoch.Add(time.Duration(seconds) * time.Second)}, metrics...)
 	}
 	report(1, 4, 1, 1, 2, 3, 4)
 	first := p.View()
 	report(2, 2, 5)
-	require.Equal(t, []int{1, 2}, steps(p.View(), "j", 0), "a new attempt begins at its checkpoint")
+	require.Equal(t, []int{1, 2}, steps(p.View(), "j", 0), "a new attempt starts at its checkpoint")
 	report(1, 9, 6, 5, 9)
 	report(2, 3, 7, 3)
-	report(2, 1, 6, 2) // overtaken on its way
-	report(2, 2, 8)    // handled late
+	report(2, 1, 6, 2) // sent before the report above, but received after it
+	report(2, 2, 8)    // has a later time, but an earlier step
 	progress, ok := p.View().Progress("j")
 	require.True(t, ok)
 	require.Equal(t, 3, progress.Step)
@@ -89,17 +91,17 @@ func TestReportsOfAnEarlierAttemptAreDropped(t *testing.T) {
 	require.False(t, ok)
 }
 
-// A job that is made again under its name begins at nothing, and what comes
-// late of the one before is dropped.
+// TestReportsOfANamesakeAreDropped checks that a job that is created again under its name starts
+// without progress, and that late reports of the earlier job are dropped.
 func TestReportsOfANamesakeAreDropped(t *testing.T) {
-	pulse, job := NewStatus(epoch), domain.Name("accounts/a/dpoJobs/j")
+	status, job := NewStatus(epoch), domain.Name("accounts/a/dpoJobs/j")
 	of := func(made time.Time, attempt, step int) {
-		pulse.Report(job, Progress{Made: made, Attempt: attempt, Step: step, Time: epoch}, MetricRow{Step: step})
+		status.Report(job, Progress{Made: made, Attempt: attempt, Step: step, Time: epoch}, MetricRow{Step: step})
 	}
 	of(epoch, 3, 40)
 	of(epoch.Add(time.Hour), 1, 5)
 	of(epoch, 3, 41)
-	view := pulse.View()
+	view := status.View()
 	progress, ok := view.Progress(job)
 	require.True(t, ok)
 	require.Equal(t, 5, progress.Step)
@@ -129,13 +131,13 @@ func TestReplicasByDeployment(t *testing.T) {
 	require.Equal(t, 3, load.Active)
 }
 
-func TestPulseHasLimits(t *testing.T) {
+func TestStatusHasLimits(t *testing.T) {
 	p := NewStatus(epoch)
 	for i := range MaxNodes + 3 {
 		p.Heartbeat(domain.Name(fmt.Sprint("n", i)), epoch.Add(time.Duration(i+1)*time.Second))
 	}
 	require.Equal(t, MaxNodes, p.View().nodes.Len())
-	require.Equal(t, epoch, p.View().Seen("n0"), "the one not heard for longest goes")
+	require.Equal(t, epoch, p.View().Seen("n0"), "the one with the oldest heartbeat is dropped")
 	for i := range MaxJobs + 3 {
 		p.Report(domain.Name(fmt.Sprint("j", i)), Progress{Time: epoch.Add(time.Duration(i) * time.Second)})
 	}
@@ -166,7 +168,7 @@ func TestPulseHasLimits(t *testing.T) {
 	}
 }
 
-func TestPulseIsSafeForConcurrentUse(t *testing.T) {
+func TestStatusIsSafeForConcurrentUse(t *testing.T) {
 	p := NewStatus(epoch)
 	var all sync.WaitGroup
 	for g := range 4 {
@@ -177,10 +179,10 @@ func TestPulseIsSafeForConcurrentUse(t *testing.T) {
 				p.Load("d", fmt.Sprint(g), ReplicaLoad{Active: i})
 				v := p.View()
 				if n := len(steps(v, "j", -1)); n < 1 {
-					t.Error("a report that was made is not in the view")
+					t.Error("a recorded report is not in the view")
 				}
 				if len(maps.Collect(v.Replicas("d"))) == 0 {
-					t.Error("a load that was reported is not in the view")
+					t.Error("a recorded load is not in the view")
 				}
 			}
 		})

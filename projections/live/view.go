@@ -12,16 +12,16 @@ import (
 
 // Progress is the progress of a running job.
 type Progress struct {
-	Made         time.Time // creation time of the job; distinguishes it from an earlier one of its name
-	Attempt      int       // of the job, from 1; what an earlier attempt reports is dropped
-	Step, Steps  int       // done, and expected in all (0: not known)
+	Made         time.Time // creation time of the job, which distinguishes jobs that had the same name
+	Attempt      int       // number of the job's attempt, from 1; reports of earlier attempts are dropped
+	Step, Steps  int       // number of steps done, and expected in total; 0 is unknown
 	Epoch        float64
 	LearningRate float64
-	Tokens       int64 // trained on so far
+	Tokens       int64 // number of tokens trained on so far
 	Time         time.Time
 }
 
-// Percent is how much of the work is done, 0 to 100.
+// Percent returns the finished share of the steps, 0 to 100.
 func (p Progress) Percent() int {
 	if p.Steps <= 0 {
 		return 0
@@ -32,31 +32,31 @@ func (p Progress) Percent() int {
 // A MetricRow is one row of a job's metrics.
 type MetricRow struct {
 	Step         int                `json:"step"`
-	Steps        int                `json:"steps"` // expected in all
+	Steps        int                `json:"steps"` // number of steps expected in total
 	Epoch        float64            `json:"epoch"`
 	Time         time.Time          `json:"time"`
 	LearningRate float64            `json:"learning_rate"`
-	Tokens       int64              `json:"tokens"` // trained on so far
-	Values       map[string]float64 `json:"values"` // "train/loss" …
+	Tokens       int64              `json:"tokens"` // number of tokens trained on so far
+	Values       map[string]float64 `json:"values"` // by name of the metric, such as "train/loss"
 }
 
-// ReplicaLoad is how busy one replica of a deployment is.
+// ReplicaLoad is the load of one replica of a deployment.
 type ReplicaLoad struct {
 	Node                  domain.Name
 	Ready                 bool
-	Active, Queued, Slots int     // requests being answered, waiting, and answerable at once
-	RequestsPerSecond     float64 // this and what follows over the last report's interval
+	Active, Queued, Slots int     // requests being served, waiting requests, maximum concurrent requests
+	RequestsPerSecond     float64 // this rate and the next two are means since the previous report
 	PromptTokensPerSecond float64
-	TokensPerSecond       float64 // generated
+	TokensPerSecond       float64 // generated tokens
 	Time                  time.Time
-	Addons                map[string]string // its addons, ID → how far they are; not to be edited
+	Addons                map[string]string // state of each addon, by ID; do not modify
 }
 
-// A View is the live status at one moment, immutable and safe for concurrent
-// use. The zero value knows nothing.
+// A View is an immutable copy of the live status, safe for concurrent use. The zero value is empty.
 type View struct {
-	boot     time.Time
-	reports  uint64 // counts what came before
+	from     time.Time // see Status.ListenFrom
+	until    time.Time // see Status.ReceivedAll
+	reports  uint64    // number of changes of the status
 	nodes    *btree.Map[domain.Name, time.Time]
 	jobs     *btree.Map[domain.Name, *jobStatus]
 	replicas *btree.Map[string, ReplicaLoad] // by replicaKey
@@ -64,10 +64,10 @@ type View struct {
 	keys     *btree.Map[domain.Name, time.Time]
 }
 
-// Version returns a number that differs between views when anything was recorded between them.
+// Version returns a number that increases with each change of the live status.
 func (v View) Version() uint64 { return v.reports }
 
-// KeyUsed is when an API key was last used, zero when that is not known.
+// KeyUsed returns when an API key was last used; zero if unknown.
 func (v View) KeyUsed(key domain.Name) time.Time {
 	if v.keys == nil {
 		return time.Time{}
@@ -76,7 +76,7 @@ func (v View) KeyUsed(key domain.Name) time.Time {
 	return at
 }
 
-// LastHeartbeat is when a node sent the last heartbeat that this process received; zero if never.
+// LastHeartbeat returns the time of the last heartbeat received from a node; zero if none.
 func (v View) LastHeartbeat(node domain.Name) time.Time {
 	if v.nodes == nil {
 		return time.Time{}
@@ -85,15 +85,21 @@ func (v View) LastHeartbeat(node domain.Name) time.Time {
 	return at
 }
 
-// Seen is when a node sent its last heartbeat; the process's own start when not since.
+// Seen returns the time of a node's last heartbeat, or the time of NewStatus or ListenFrom if that
+// is later.
 func (v View) Seen(node domain.Name) time.Time {
-	if at := v.LastHeartbeat(node); at.After(v.boot) {
+	if at := v.LastHeartbeat(node); at.After(v.from) {
 		return at
 	}
-	return v.boot
+	return v.from
 }
 
-// Progress is how far a job is; false when nothing was reported.
+// ReceivedUntil returns the time until which the process has received all heartbeats since
+// Status.ListenFrom: a node was silent between Seen and ReceivedUntil. After ReceivedUntil, nothing
+// is known: the process may have been paused, or disconnected.
+func (v View) ReceivedUntil() time.Time { return v.until }
+
+// Progress returns the progress of a job. The result is false when none was reported.
 func (v View) Progress(job domain.Name) (Progress, bool) {
 	if one := v.job(job); one != nil {
 		return one.progress, true
@@ -101,7 +107,7 @@ func (v View) Progress(job domain.Name) (Progress, bool) {
 	return Progress{}, false
 }
 
-// Metrics yields the rows of a job's metrics beyond a step, in order.
+// Metrics yields the rows of a job's metrics whose step is greater than after, ordered by step.
 func (v View) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
 	return func(yield func(MetricRow) bool) {
 		if one := v.job(job); one != nil {
@@ -110,7 +116,8 @@ func (v View) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
 	}
 }
 
-// Latest is the last row of a job's metrics; false when it has none.
+// Latest returns the row of a job's metrics with the highest step. The result is false when there
+// are no rows.
 func (v View) Latest(job domain.Name) (MetricRow, bool) {
 	if one := v.job(job); one != nil {
 		_, row, ok := one.rows.Max()
@@ -127,7 +134,7 @@ func (v View) job(name domain.Name) *jobStatus {
 	return one
 }
 
-// Replica is the load of one replica; false when nothing was reported.
+// Replica returns the load of a replica. The result is false when none was reported.
 func (v View) Replica(deployment domain.Name, replica string) (ReplicaLoad, bool) {
 	if v.replicas == nil {
 		return ReplicaLoad{}, false
@@ -135,7 +142,7 @@ func (v View) Replica(deployment domain.Name, replica string) (ReplicaLoad, bool
 	return v.replicas.Get(replicaKey(deployment, replica))
 }
 
-// Replicas yields the replicas of a deployment that reported, and their load.
+// Replicas yields the ID and the load of each replica of a deployment that has reported.
 func (v View) Replicas(deployment domain.Name) iter.Seq2[string, ReplicaLoad] {
 	prefix := replicaKey(deployment, "")
 	return func(yield func(string, ReplicaLoad) bool) {
@@ -143,8 +150,8 @@ func (v View) Replicas(deployment domain.Name) iter.Seq2[string, ReplicaLoad] {
 			return
 		}
 		v.replicas.Ascend(prefix, func(key string, load ReplicaLoad) bool {
-			replica, ours := strings.CutPrefix(key, prefix)
-			return ours && yield(replica, load)
+			replica, found := strings.CutPrefix(key, prefix)
+			return found && yield(replica, load)
 		})
 	}
 }

@@ -1,8 +1,6 @@
 package query
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -10,40 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
-	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/projections/toytest"
 )
 
 const (
 	benchRows = 100_000
 )
 
-func benchName(i int) domain.Name {
-	return domain.NewName("acme", "deployments", fmt.Sprintf("d-%06d", i))
-}
-
-// benchEvent is the i-th of a life of deployments: each is created, settles,
-// and is scaled.
-func benchEvent(t testing.TB, i int) eventlog.Write {
-	fact := domain.Event[domain.Deployment](domain.DeploymentSettled{Generation: 1, Time: epoch})
-	if i%3 == 0 {
-		fact = domain.DeploymentCreated{CreatedBy: "accounts/acme/apiKeys/ci", Time: epoch, DeploymentSpec: domain.DeploymentSpec{
-			BaseModel: "accounts/public/models/base-8b", DisplayName: fmt.Sprintf("Deployment %d", i), Description: "serves the tests",
-			AcceleratorType: "VENDOR_A_H100_80GB", AcceleratorCount: 1 + i%4, MinReplicaCount: i % 5,
-			AutoscalingPolicy: &domain.AutoscalingPolicy{ScaleUpWindow: "30s", LoadTargets: map[string]float64{"default": 0.8}},
-			Placement:         &domain.Placement{MultiRegion: "GLOBAL"}}}
-	}
-	record, err := domain.Deployments.Encode(fact)
-	require.NoError(t, err)
-	return eventlog.Write{Event: eventlog.Event{Record: record, ID: "event-" + strconv.Itoa(i), Name: benchName(i / 3),
-		Time: epoch.Add(time.Duration(i) * time.Millisecond), Actor: "accounts/acme/apiKeys/ci", Command: "command-" + strconv.Itoa(i)}}
-}
-
-// benchWorld holds benchRows deployments.
+// benchWorld returns a world with benchRows deployments.
 func benchWorld(b *testing.B) *projections.World {
 	w := projections.NewWorld()
 	for i := range benchRows {
-		e := benchEvent(b, 3*i).Event
+		e := toytest.DeploymentEvent(b, 3*i).Event
 		e.Position = uint64(i + 1)
 		require.NoError(b, w.Apply(e))
 	}
@@ -59,7 +36,8 @@ type wireDeployment struct {
 	Status *domain.Status `json:"status"`
 }
 
-var wireDeployments = StoredFieldsOf[domain.Deployment, wireDeployment]("name", "createTime", "displayName", "description",
+var wireDeployments = StoredFieldsOf[domain.Deployment, wireDeployment]("name", "createTime", "displayName",
+	"description",
 	"state", "acceleratorCount", "autoscalingPolicy")
 
 func renderDeployment(row *projections.Row[domain.Deployment], d *wireDeployment) {
@@ -93,9 +71,10 @@ func BenchmarkList(b *testing.B) {
 	}
 }
 
-// BenchmarkRowFilter measures a filter over rows of datasets, a chat of 1 KB.
+// BenchmarkRowFilter measures filters on a dataset row that is a chat of about 1 KB.
 func BenchmarkRowFilter(b *testing.B) {
-	row := []byte(`{"messages":[{"role":"user","content":"` + strings.Repeat("words and ", 50) + `"},{"role":"assistant","content":"` + strings.Repeat("answers to ", 45) + `"}],"score":0.75}`)
+	row := []byte(`{"messages":[{"role":"user","content":"` + strings.Repeat("words and ", 50) +
+		`"},{"role":"assistant","content":"` + strings.Repeat("answers to ", 45) + `"}],"score":0.75}`)
 	matches, err := CompileRowFilter(`score > 0.5 AND messages.role:assistant`)
 	if err != nil {
 		b.Fatal(err)

@@ -12,10 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-const anything = "*" // field:* asks whether a field is set
+const anything = "*" // the value in field:*, which tests whether the field is set
 
-// comparison compiles one restriction: the field at the path, compared with a
-// value as the caller spelled it.
+// comparison compiles the comparison of the field at a path with a value, which is written as in
+// the filter.
 func comparison(p path, op, value string) (predicate, error) {
 	if op == "!=" {
 		equal, err := comparison(p, "=", value)
@@ -39,19 +39,20 @@ func testOf(f *field, name, op, value string) (predicate, error) {
 	switch f.shape {
 	case list:
 		if op != ":" {
-			return nil, fmt.Errorf("%s is a list: use %s:VALUE, which asks whether any element is VALUE", name, name)
+			return nil, fmt.Errorf("%s is a list: use %s:VALUE, which tests whether any element is VALUE", name, name)
 		}
 		return elementTest(f, name, value)
 	case mapping:
 		if op != ":" {
-			return nil, fmt.Errorf("%s is a map: use %s:KEY, which asks whether it has KEY, or compare %s.KEY", name, name, name)
+			return nil, fmt.Errorf("%s is a map: use %s:KEY, which tests whether it has KEY, or compare %s.KEY", name, name,
+				name)
 		}
 		key := reflect.ValueOf(value).Convert(f.typ.Key())
 		return func(v reflect.Value) bool { return v.MapIndex(key).IsValid() }, nil
 	case message:
 		return nil, fmt.Errorf("%s is an object: compare one of its fields, %s, or use %s:*", name, f.names(), name)
 	case opaque:
-		return nil, fmt.Errorf("%s can only be asked for with %s:*", name, name)
+		return nil, fmt.Errorf("%s can only be tested with %s:*", name, name)
 	case text:
 		return textTest(f, name, op, value)
 	case boolean:
@@ -64,15 +65,15 @@ func testOf(f *field, name, op, value string) (predicate, error) {
 	return numberTest(f, name, op, value)
 }
 
-// elementTest asks whether any element of a list is the value or, where the
-// elements are lists or maps, has it.
+// elementTest returns a predicate that reports whether any element of a list equals value or, when
+// the elements are lists or maps, contains value. name is the field's name, for errors.
 func elementTest(f *field, name, value string) (predicate, error) {
 	switch {
 	case f.elem.shape == message:
 		return nil, fmt.Errorf("%s is a list of objects: compare one of their fields, %s, as in %s.%s:VALUE",
 			name, f.elem.names(), name, f.elem.ordered[0].name)
 	case f.elem.shape == opaque:
-		return nil, fmt.Errorf("%s can only be asked for with %s:*", name, name)
+		return nil, fmt.Errorf("%s can only be tested with %s:*", name, name)
 	}
 	op := "="
 	if !f.elem.shape.scalar() {
@@ -92,7 +93,8 @@ func elementTest(f *field, name, value string) (predicate, error) {
 	}, nil
 }
 
-// present reports whether a value is more than its type's zero.
+// present reports whether a field is set: its value is not the zero value of its type, and not an
+// empty list or map. An object is set even if all its fields are zero.
 func present(v reflect.Value) bool {
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map:
@@ -100,7 +102,7 @@ func present(v reflect.Value) bool {
 	case reflect.Interface:
 		return !v.IsNil()
 	case reflect.Struct:
-		return v.Type() != timeType || !v.IsZero() // an object that is there is set, empty or not
+		return v.Type() != timeType || !v.IsZero() // an object is set even if all its fields are zero
 	}
 	return !v.IsZero()
 }
@@ -128,7 +130,8 @@ func textMatch(op, value string) func(string) bool {
 	return func(s string) bool { return holds(strings.Compare(s, value)) }
 }
 
-// wild matches text with what stands between the stars of a pattern.
+// wild reports whether a text matches a pattern in which * stands for any characters. pieces are
+// the parts of the pattern between the stars.
 func wild(s string, pieces []string) bool {
 	first, last := pieces[0], pieces[len(pieces)-1]
 	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
@@ -145,7 +148,8 @@ func wild(s string, pieces []string) bool {
 	return true
 }
 
-// contains tests for a part, whatever the case; * stands for any characters.
+// contains returns a function that reports whether a text contains value, ignoring case. A * in
+// value stands for any characters.
 func contains(value string) func(string) bool {
 	pieces := strings.Split(strings.ToLower(anything+value+anything), anything)
 	if len(pieces) == 3 && isASCII(value) {
@@ -163,7 +167,8 @@ func isASCII(s string) bool {
 	return true
 }
 
-// containsFold looks for lower-case ASCII in any text without copying it.
+// containsFold reports whether s contains lower, which is lower-case ASCII, ignoring case. It does
+// not allocate.
 func containsFold(s, lower string) bool {
 	for i := 0; i+len(lower) <= len(s); i++ {
 		k := 0
@@ -191,7 +196,8 @@ func instantTest(name, op, value string) (predicate, error) {
 	at, err := time.Parse(time.RFC3339Nano, value)
 	if err != nil {
 		if at, err = time.Parse(time.DateOnly, value); err != nil {
-			return nil, fmt.Errorf("%s is a time: compare it with one like \"2026-03-01T00:00:00Z\", not with %q", name, clip(value))
+			return nil, fmt.Errorf("%s is a time: compare it with one like \"2026-03-01T00:00:00Z\", not with %q", name,
+				clip(value))
 		}
 	}
 	holds := ordering(op)
@@ -229,7 +235,8 @@ func numberTest(f *field, name, op, value string) (predicate, error) {
 	return func(v reflect.Value) bool { return holds(cmp.Compare(v.Float(), want)) }, nil
 }
 
-// ordering reports which outcomes of a comparison an operator accepts.
+// ordering returns a function that reports whether an operator accepts the result of a comparison:
+// -1, 0 or 1.
 func ordering(op string) func(int) bool {
 	switch op {
 	case "<":

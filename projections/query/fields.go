@@ -9,61 +9,61 @@ import (
 	"unicode"
 )
 
-// A shape is how a field's values compare.
+// A shape is the type of a field for filters and orders. It determines how values compare.
 type shape int
 
 const (
-	opaque shape = iota // cannot be looked into; present or not
-	text                // and enumerations
+	opaque shape = iota // can only be tested with :*
+	text                // includes enumerations
 	boolean
-	integer // 64 bit; counts that the wire writes as decimal strings too
+	integer // 64 bits; includes counts that the API writes as decimal strings
 	number
 	instant // RFC 3339
 	span    // a duration
 	message // has fields
 	list
 	mapping // by text keys
-	free    // any JSON, whose fields nobody declared
+	free    // any JSON, without a schema
 )
 
-var shapeNames = [...]string{"something that can only be asked for with :*", "text", "true or false", "a whole number", "a number",
+var shapeNames = [...]string{"something that can only be tested with :*", "text", "true or false", "a whole number",
+	"a number",
 	"a time", "a duration", "an object", "a list", "a map", "any JSON"}
 
 func (s shape) String() string { return shapeNames[s] }
 
 func (s shape) scalar() bool { return s >= text && s <= span }
 
-// Fields is what filters and orders may name of a wire type R, a struct with
-// json tags. Names are the wire's (createTime) or their snake case
-// (create_time); embedded structs are part of the one that embeds them, as in
-// JSON. A field tagged query:"-" cannot be named; text tagged query:"duration"
-// compares as the duration that it spells.
+// Fields holds the fields of a wire type R, a struct with json tags, that filters and orders can
+// use. Names are as in JSON (createTime) or in snake case (create_time); embedded structs are
+// inlined, as in JSON. A field with the tag query:"-" cannot be used; a text with the tag
+// query:"duration" compares as a duration.
 type Fields[R any] struct {
 	root   *field
-	stored *field // some of them, to be read off a row; see StoredFieldsOf
+	stored *field // the fields that can be read from a row; see StoredFieldsOf
 }
 
-// A field is one type in the tree of R's fields, and how to get there.
+// A field is a node of the tree of R's fields.
 type field struct {
-	name    string // on the wire
+	name    string // name in JSON
 	shape   shape
-	index   []int             // from the struct around it, as reflect counts
-	byName  map[string]*field // of a message, under both spellings
-	ordered []*field          // of a message
-	elem    *field            // of a list or a mapping
-	typ     reflect.Type      // without pointers
-	parsed  bool              // a span that is spelled as text
-	partial bool              // a message of which only some fields are known
-	values  []string          // that a text may have; none is any
+	index   []int             // index in the enclosing struct, for reflect
+	byName  map[string]*field // fields of a message, by JSON name and by snake case name
+	ordered []*field          // fields of a message, in the order of the struct
+	elem    *field            // element of a list or a mapping
+	typ     reflect.Type      // the type of the value, without pointers
+	parsed  bool              // the value is a text that must be parsed as a duration
+	partial bool              // the message lacks some fields of its type
+	values  []string          // allowed values of a text; empty allows all
 }
 
-const maxFieldDepth = 8 // of the tree: types may contain themselves
+const maxFieldDepth = 8 // maximum depth of the tree, which would be infinite for a type that contains itself
 
-// FieldsOf reads the fields of R; call it once per type. R is a struct.
+// FieldsOf returns the fields of R, which must be a struct. It is slow, so call it once per type.
 func FieldsOf[R any]() *Fields[R] {
 	t := reflect.TypeFor[R]()
 	if t.Kind() != reflect.Struct {
-		panic("query: FieldsOf " + t.String() + ", which is no struct")
+		panic("query: FieldsOf " + t.String() + ", which is not a struct")
 	}
 	return &Fields[R]{root: fieldOf("", t, "", 0)}
 }
@@ -94,10 +94,11 @@ func fieldOf(name string, t reflect.Type, tag string, depth int) *field {
 	return f
 }
 
-// WithValues says which values texts have, and the elements of lists of texts,
-// by the type around the field and its name on the wire; none is any. A filter
-// that asks for another, or for what none of them matches, is refused. Call it
-// before the fields are used.
+// WithValues sets the allowed values of fields that are texts or lists of texts. The function known
+// returns the allowed values of one field: in is the struct type of the field, and field is its
+// JSON name. An empty result allows all values. Filter then returns an error for a comparison with
+// another value, or with a pattern that matches no allowed value. Call WithValues before the fields
+// are used.
 func (f *Fields[R]) WithValues(known func(in reflect.Type, field string) []string) *Fields[R] {
 	f.root.know(known)
 	if f.stored != nil {
@@ -135,7 +136,8 @@ func shapeOf(t reflect.Type) shape {
 		return text
 	case reflect.Bool:
 		return boolean
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8,
+		reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return integer
 	case reflect.Float32, reflect.Float64:
 		return number
@@ -153,8 +155,8 @@ func shapeOf(t reflect.Type) shape {
 	return opaque
 }
 
-// fill finds the fields of a message. Of several with one name the shallowest
-// counts, as in JSON.
+// fill sets the fields of a message. When several fields have the same name, it uses the least
+// nested one, as encoding/json does.
 func (f *field) fill(depth int) {
 	f.byName = map[string]*field{}
 	for _, sf := range reflect.VisibleFields(f.typ) {
@@ -176,19 +178,19 @@ func (f *field) fill(depth int) {
 	}
 }
 
-// hidden reports whether the way to a promoted field leads through one that JSON
-// does not inline: that one has a name of its own.
+// hidden reports whether a field belongs to an embedded struct that is not inlined, because the
+// struct has a name in JSON or the tag query:"-". index is the index of the field for reflect.
 func (f *field) hidden(index []int) bool {
 	t := f.typ
 	for _, i := range index[:len(index)-1] {
 		for t.Kind() == reflect.Pointer {
 			t = t.Elem()
 		}
-		around := t.Field(i)
-		if name, _, _ := strings.Cut(around.Tag.Get("json"), ","); name != "" || around.Tag.Get("query") == "-" {
+		enclosing := t.Field(i)
+		if name, _, _ := strings.Cut(enclosing.Tag.Get("json"), ","); name != "" || enclosing.Tag.Get("query") == "-" {
 			return true
 		}
-		t = around.Type
+		t = enclosing.Type
 	}
 	return false
 }
@@ -200,7 +202,7 @@ func structBelow(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct && shapeOf(t) == message
 }
 
-// snake is a lowerCamelCase name in snake case.
+// snake returns a name in lowerCamelCase converted to snake_case.
 func snake(camel string) string {
 	var b strings.Builder
 	for i, r := range camel {
@@ -212,7 +214,7 @@ func snake(camel string) string {
 	return b.String()
 }
 
-// names lists the fields of a message, for messages to people.
+// names returns the names of a message's fields, separated by commas, for error messages.
 func (f *field) names() string {
 	var all []string
 	for _, child := range f.ordered {

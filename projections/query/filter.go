@@ -19,10 +19,11 @@ import (
 // Limits of a filter.
 const (
 	MaxFilter      = 4096 // bytes
-	MaxFilterDepth = 64   // of parentheses
+	MaxFilterDepth = 64   // nested parentheses
 )
 
-// Filter compiles an AIP-160 filter; the empty one matches everything.
+// Filter compiles an AIP-160 filter into a function that reports whether a value matches. The empty
+// filter matches all values.
 //
 //	state = READY AND createTime > "2026-03-01T00:00:00Z"
 //	displayName = "llama*" OR baseModel:llama
@@ -30,14 +31,14 @@ const (
 //	tags:red, notes:key, notes.key = value, notes.key:*
 //	state = (CREATING OR READY)
 //
-// OR binds tighter than AND, as AIP-160 has it; what stands side by side must
-// match both. = and != on text take * for any characters and are exact about
-// case; : on text means "contains", whatever the case, and :* that a field is
-// set and not empty. < and > also compare text. What is absent equals nothing
-// and so fulfils every !=. A word alone is looked for in all texts. A text that
-// is one of a list of values, as a state is, is compared with those only.
+// OR binds tighter than AND, as in AIP-160. Adjacent terms are combined with AND. On text, = and !=
+// are case-sensitive, and a * in the value stands for any characters; : means "contains", ignoring
+// case; < and > compare bytewise. field:* matches when the field is set and not empty. An absent
+// field equals no value, so it matches every !=. A word without a field matches when any text
+// contains it. A text with a list of allowed values, such as a state, can be compared only with
+// these values.
 //
-// An error is a fault, InvalidArgument on "filter".
+// The error is a domain.Error with code InvalidArgument and a violation of the field "filter".
 func (f *Fields[R]) Filter(filter string) (func(*R) bool, error) {
 	matches, err := f.filter(filter)
 	if err != nil {
@@ -56,7 +57,7 @@ func (f *Fields[R]) filter(filter string) (predicate, error) {
 	return matches, nil
 }
 
-// A predicate looks at a struct.
+// A predicate reports whether a value, usually a struct, matches a part of a filter.
 type predicate func(reflect.Value) bool
 
 func compileFilter(root *field, filter string) (predicate, error) {
@@ -64,7 +65,7 @@ func compileFilter(root *field, filter string) (predicate, error) {
 		return func(reflect.Value) bool { return true }, nil
 	}
 	if len(filter) > MaxFilter {
-		return nil, fmt.Errorf("is %d bytes long: at most %d are allowed", len(filter), MaxFilter)
+		return nil, fmt.Errorf("has %d bytes: at most %d are allowed", len(filter), MaxFilter)
 	}
 	spelled, origin, err := quoteArguments(filter)
 	if err != nil {
@@ -82,8 +83,8 @@ func compileFilter(root *field, filter string) (predicate, error) {
 	return compile(root, parsed.GetExpr())
 }
 
-// operators refuses an operator that is written as a function, with too few
-// operands or too many: the parser lets AND(a) pass.
+// operators returns an error for an operator that is written as a function with a wrong number of
+// operands, such as AND(a), which the parser accepts.
 func operators(e *expr.Expr) error {
 	call := e.GetCallExpr()
 	if call == nil {
@@ -97,7 +98,7 @@ func operators(e *expr.Expr) error {
 		want = 1
 	}
 	if len(call.GetArgs()) != want {
-		return fmt.Errorf("%s is an operator and no function: write A AND B, A OR B, NOT A", call.GetFunction())
+		return fmt.Errorf("%s is an operator, not a function: write A AND B, A OR B, NOT A", call.GetFunction())
 	}
 	for _, arg := range call.GetArgs() {
 		if err := operators(arg); err != nil {
@@ -107,9 +108,9 @@ func operators(e *expr.Expr) error {
 	return nil
 }
 
-// syntax says where the innermost of the parser's errors happened, counted in
-// characters from 1, and what belongs there. origin leads from the text that
-// was parsed to the filter.
+// syntax returns the error for err, a parser error: the position of the innermost error, in
+// characters from 1, and what is expected at the position. origin maps an offset in parsed, the
+// text that was parsed, to the offset in filter.
 func syntax(err error, filter, parsed string, origin func(int) int) error {
 	var at struct {
 		filtering.Position
@@ -127,32 +128,35 @@ func syntax(err error, filter, parsed string, origin func(int) int) error {
 		}
 		message, at.Position, at.known = one.Message(), one.Position(), true
 	}
-	const form = `; write it like state = READY AND displayName = "my *", with quotes around text that holds blanks or signs`
-	blanks := len(parsed) - len(strings.TrimLeftFunc(parsed, unicode.IsSpace)) // which the parser does not count
+	const form = `; write it like state = READY AND displayName = "my *", with quotes around text with spaces or signs`
+	blanks := len(parsed) - len(strings.TrimLeftFunc(parsed, unicode.IsSpace)) // not in the parser's offset
 	offset := origin(min(blanks+int(at.Offset), len(parsed)))
 	if message == io.EOF.Error() || !at.known {
 		offset = len(filter)
 	}
 	message = expected(message)
 	rest, before := strings.TrimSpace(filter[offset:]), strings.TrimSpace(filter[:offset])
-	if (rest == filtering.FunctionAnd || rest == filtering.FunctionOr) && before != "" && !strings.ContainsAny(before[len(before)-1:], "=<>:!") {
-		message = "something is expected after " + rest
+	if (rest == filtering.FunctionAnd || rest == filtering.FunctionOr) && before != "" &&
+		!strings.ContainsAny(before[len(before)-1:], "=<>:!") {
+		message = "a term is expected after " + rest
 		offset += strings.Index(filter[offset:], rest)
 	}
-	return fmt.Errorf("cannot be read at character %d: %s%s", utf8.RuneCountInString(filter[:offset])+1, message, form)
+	return fmt.Errorf("has a syntax error at character %d: %s%s", utf8.RuneCountInString(filter[:offset])+1, message, form)
 }
 
-// expected says in the caller's words what the parser misses.
+// expected returns a message of the parser in the words of this package.
 func expected(message string) string {
 	switch {
 	case message == io.EOF.Error():
 		return "it ends where a field, a word or a value is expected"
 	case strings.HasPrefix(message, "unexpected trailing token "):
-		return clip(strings.TrimPrefix(message, "unexpected trailing token ")) + " is not expected here, but AND, OR or the end"
+		return clip(strings.TrimPrefix(message, "unexpected trailing token ")) +
+			" is not expected here: write AND or OR, or end the filter"
 	case strings.HasPrefix(message, "unexpected token "):
-		return clip(strings.TrimPrefix(message, "unexpected token ")) + " stands where a field, a word or a value is expected"
+		return clip(strings.TrimPrefix(message, "unexpected token ")) +
+			" is not expected here: write a field, a word or a value"
 	case message == "unable to unescape string":
-		return `the \ begins no escape that is known: write \\ for a \ itself`
+		return `unknown escape: write \\ for a backslash`
 	case message == "expected )":
 		return "a ) is expected"
 	}
@@ -173,11 +177,13 @@ func compile(root *field, e *expr.Expr) (predicate, error) {
 	case "=", "!=", "<", "<=", ">", ">=", ":":
 		return compileRestriction(root, op, call.GetArgs()[0], call.GetArgs()[1])
 	default:
-		return nil, fmt.Errorf("there is no function %q; compare a field instead, as in createTime > \"2026-03-01T00:00:00Z\"", clip(op))
+		return nil, fmt.Errorf("unknown function %q; compare a field instead, as in createTime > \"2026-03-01T00:00:00Z\"",
+			clip(op))
 	}
 }
 
-// compileChain makes one predicate of a row of ANDs, or of ORs, however long.
+// compileChain compiles a chain of operands that are joined by OR if the parameter or is true,
+// otherwise by AND.
 func compileChain(root *field, e *expr.Expr, or bool) (predicate, error) {
 	var parts []predicate
 	for _, operand := range operands(e, or) {
@@ -197,7 +203,8 @@ func compileChain(root *field, e *expr.Expr, or bool) (predicate, error) {
 	}, nil
 }
 
-// operands flattens a chain, which the parser nests to the left.
+// operands returns the operands of a chain that is joined by OR if the parameter or is true,
+// otherwise by AND. The parser nests a chain to the left.
 func operands(e *expr.Expr, or bool) []*expr.Expr {
 	var reversed []*expr.Expr
 	for {
@@ -231,12 +238,14 @@ func compileRestriction(root *field, op string, left, right *expr.Expr) (predica
 		return nil, err
 	}
 	if p.lists() && op != ":" {
-		return nil, fmt.Errorf("%s lies in a list: use %s:VALUE, which asks whether any element has it", p.name, p.name)
+		return nil, fmt.Errorf("%s is in a list: use %s:VALUE, which tests whether any element of the list has this value",
+			p.name, p.name)
 	}
 	return compileArgument(p, op, right)
 }
 
-// compileArgument compiles field = (A OR B) as field = A OR field = B.
+// compileArgument compiles the comparison of the field at a path with an argument, which is a
+// value, or values joined by operators: field = (A OR B) means field = A OR field = B.
 func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 	if call := arg.GetCallExpr(); call != nil {
 		var parts []predicate
@@ -277,22 +286,26 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 	return comparison(p, op, value)
 }
 
-// compileWord looks for a word in all texts.
+// compileWord compiles a word without a field into a predicate that reports whether any text
+// contains the word.
 func compileWord(root *field, e *expr.Expr) (predicate, error) {
 	if parts, ok := dotted(e); ok && root.shape != free {
 		if p, err := root.resolve(parts); err == nil {
-			return nil, fmt.Errorf("%s stands alone: compare it, as in %s = VALUE or %s:*, or put it in quotes to look for the word", p.name, p.name, p.name)
+			return nil, fmt.Errorf("%s is a field: compare it, as in %s = VALUE or %s:*, or put it in quotes to search for "+
+				"the word", p.name, p.name, p.name)
 		}
 	}
 	if word := e.GetIdentExpr().GetName(); word == "and" || word == "or" || word == "not" {
-		return nil, fmt.Errorf("%s in small letters is no operator: write %s, or %q in quotes to look for the word", word, strings.ToUpper(word), word)
+		return nil, fmt.Errorf("%s in lower case is not an operator: write %s, or %q in quotes to search for the word", word,
+			strings.ToUpper(word), word)
 	}
 	word, ok := spelling(e)
 	if !ok {
-		return nil, errors.New("holds something that is neither a comparison nor a word")
+		return nil, errors.New("contains an expression that is neither a comparison nor a word")
 	}
 	if root.partial {
-		return nil, errors.New("looks at all texts, of which only some are here")
+		// The caller then renders each row and compiles the filter for the rendered row.
+		return nil, errors.New("a word is searched in all texts of a resource, but its row has only some of them")
 	}
 	found := contains(word)
 	return func(v reflect.Value) bool { return searchTexts(root, v, found) }, nil
@@ -323,7 +336,8 @@ func searchTexts(f *field, v reflect.Value, found func(string) bool) bool {
 	return false
 }
 
-// dotted is the name that an expression spells: ident {"." field}.
+// dotted returns the parts of the dotted name that an expression consists of. The result is false
+// when the expression is not a name.
 func dotted(e *expr.Expr) ([]string, bool) {
 	switch {
 	case e.GetIdentExpr() != nil:
@@ -335,7 +349,8 @@ func dotted(e *expr.Expr) ([]string, bool) {
 	return nil, false
 }
 
-// spelling is the value that an expression spells, as text.
+// spelling returns the text of an expression that is a name or a constant. The result is false for
+// other expressions.
 func spelling(e *expr.Expr) (string, bool) {
 	if parts, ok := dotted(e); ok {
 		return strings.Join(parts, "."), true

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/projections/toytest"
 )
 
 type wireStatus struct {
@@ -30,7 +31,7 @@ type wirePart struct {
 	Tags map[string]string `json:"tags"`
 }
 
-// wireToy has one field of every shape that a wire type may have.
+// wireToy is a wire type with a field of every shape.
 type wireToy struct {
 	Name       string     `json:"name"`
 	CreateTime time.Time  `json:"createTime"`
@@ -52,7 +53,7 @@ type wireToy struct {
 	Origin       *struct{}          `json:"userUploaded,omitempty"`
 	Raw          []byte             `json:"raw"`
 	Secret       string             `json:"-"`
-	Label        int                `json:"label"` // shadows wireSpec's
+	Label        int                `json:"label"` // shadows the label of the embedded wireSpec
 }
 
 type wireLink struct {
@@ -62,12 +63,14 @@ type wireLink struct {
 var wireToys = FieldsOf[wireToy]()
 
 func aToy() *wireToy {
-	three, expires := 3, epoch.Add(24*time.Hour)
+	three, expires := 3, toytest.Epoch.Add(24*time.Hour)
 	return &wireToy{
-		Name: "accounts/acme/toys/t-1", CreateTime: epoch, ExpireTime: &expires,
+		Name: "accounts/acme/toys/t-1", CreateTime: toytest.Epoch, ExpireTime: &expires,
 		wireSpec: wireSpec{DisplayName: "My Ball", LearningRate: 1e-4, MaxReplicas: &three, Hidden: "secret"},
-		State:    "JOB_STATE_RUNNING", Status: &wireStatus{"OK", "all is well"}, ExampleCount: 100, Bytes: 1 << 40, Enabled: true,
-		Tags: []string{"red", "round"}, Ranks: []int{8, 16}, Parts: []wirePart{{Step: 5, Tags: map[string]string{"kind": "best"}}, {Step: 10}},
+		State:    "JOB_STATE_RUNNING", Status: &wireStatus{"OK", "all is well"}, ExampleCount: 100, Bytes: 1 << 40,
+		Enabled: true,
+		Tags:    []string{"red", "round"}, Ranks: []int{8, 16},
+		Parts: []wirePart{{Step: 5, Tags: map[string]string{"kind": "best"}}, {Step: 10}},
 		Notes: map[string]string{"owner": "bob", "team-a": "x"}, Targets: map[string]float64{"default": 0.8},
 		Window: "90s", Timeout: time.Minute, Origin: &struct{}{}, Secret: "canary", Label: 7,
 	}
@@ -77,7 +80,7 @@ func TestFilterMatches(t *testing.T) {
 	empty := &wireToy{}
 	for _, c := range []struct {
 		filter      string
-		want, blank bool // of aToy, and of the zero one
+		want, blank bool // whether the filter matches aToy, and the zero wireToy
 	}{
 		{"", true, true},
 		{"  ", true, true},
@@ -195,7 +198,7 @@ func TestFilterMatches(t *testing.T) {
 	}
 }
 
-func TestFilterFaults(t *testing.T) {
+func TestFilterErrors(t *testing.T) {
 	for _, c := range []struct{ filter, says string }{
 		{`colour = red`, `there is no field "colour"; the fields are name, createTime, expireTime`},
 		{`status.colour = red`, `there is no field "status.colour"; the fields are code, message`},
@@ -205,34 +208,35 @@ func TestFilterFaults(t *testing.T) {
 		{`status = OK`, `status is an object: compare one of its fields, code, message`},
 		{`tags = red`, `tags is a list: use tags:VALUE`},
 		{`parts:best`, `parts is a list of objects: compare one of their fields, step, tags, as in parts.step:VALUE`},
-		{`parts.step = 5`, `parts.step lies in a list: use parts.step:VALUE`},
+		{`parts.step = 5`, `parts.step is in a list: use parts.step:VALUE`},
 		{`notes = x`, `notes is a map: use notes:KEY`},
-		{`raw = x`, `raw can only be asked for with raw:*`},
+		{`raw = x`, `raw can only be tested with raw:*`},
 		{`enableAddons = maybe`, `enableAddons is true or false: it cannot be compared with "maybe"`},
 		{`enableAddons > true`, `enableAddons is true or false: compare it with = or !=`},
 		{`exampleCount = many`, `exampleCount is a whole number: it cannot be compared with "many"`},
 		{`learningRate < NaN`, `learningRate is a number: it cannot be compared with "NaN"`},
-		{`createTime > yesterday`, `createTime is a time: compare it with one like "2026-03-01T00:00:00Z", not with "yesterday"`},
+		{`createTime > yesterday`,
+			`createTime is a time: compare it with one like "2026-03-01T00:00:00Z", not with "yesterday"`},
 		{`timeout > soon`, `timeout is a duration: compare it with one like 30s, not with "soon"`},
-		{`state`, `state stands alone: compare it, as in state = VALUE`},
-		{`state =`, `cannot be read`},
-		{`= x`, `cannot be read`},
-		{`state = "x`, `cannot be read at character 9: unterminated string`},
-		{`(state = x`, `cannot be read`},
-		{`state = x)`, `cannot be read`},
-		{`state = x AND`, `cannot be read`},
-		{`state == x`, `cannot be read`},
+		{`state`, `state is a field: compare it, as in state = VALUE`},
+		{`state =`, `has a syntax error`},
+		{`= x`, `has a syntax error`},
+		{`state = "x`, `has a syntax error at character 9: unterminated string`},
+		{`(state = x`, `has a syntax error`},
+		{`state = x)`, `has a syntax error`},
+		{`state = x AND`, `has a syntax error`},
+		{`state == x`, `has a syntax error`},
 		{`"state" = x`, `the left side of = must be a field`},
 		{`5 = 5`, `the left side of = must be a field`},
 		{`now() > 5`, `the left side of > must be a field`},
 		{`state = now()`, `state can be compared with a value, not with "now"`},
-		{`exists(state)`, `there is no function "exists"`},
-		{`AND(state)`, `AND is an operator and no function`},
-		{`state = OR(a)`, `OR is an operator and no function`},
+		{`exists(state)`, `unknown function "exists"`},
+		{`AND(state)`, `AND is an operator, not a function`},
+		{`state = OR(a)`, `OR is an operator, not a function`},
 		{`createTime > timestamp()`, `timestamp takes one value`},
-		{"state = \"\xff\"", `cannot be read at character 9: invalid UTF-8`},
+		{"state = \"\xff\"", `has a syntax error at character 9: invalid UTF-8`},
 		{strings.Repeat("(", 65) + `state:x` + strings.Repeat(")", 65), `is nested deeper than 64 parentheses`},
-		{`state = "` + strings.Repeat("x", MaxFilter) + `"`, `bytes long: at most 4096 are allowed`},
+		{`state = "` + strings.Repeat("x", MaxFilter) + `"`, `bytes: at most 4096 are allowed`},
 		{`state.` + strings.Repeat("a.", 1000) + `b = x`, `state is text and has no field "a"`},
 	} {
 		t.Run(clip(c.filter), func(t *testing.T) {
@@ -248,8 +252,8 @@ func TestFilterFaults(t *testing.T) {
 	}
 }
 
-// What is one of a list of values is never compared with another, which could
-// only match nothing.
+// TestFiltersKnowValues checks that Filter rejects =, != and : with a value that is not in the
+// field's list of allowed values, and accepts any text in other comparisons.
 func TestFiltersKnowValues(t *testing.T) {
 	known := FieldsOf[wireToy]().WithValues(func(in reflect.Type, field string) []string {
 		return map[string][]string{"wireToy.state": {"JOB_STATE_IDLE", "JOB_STATE_RUNNING"}, "wireToy.tags": {"red", "blue"},
@@ -257,7 +261,7 @@ func TestFiltersKnowValues(t *testing.T) {
 	})
 	for _, c := range []struct {
 		filter string
-		says   string // "" is nothing: it matches aToy
+		says   string // part of the error; "" means that the filter is valid and matches aToy
 	}{
 		{`state = JOB_STATE_RUNNING`, ""},
 		{`state = *_RUNNING AND state:running AND state:*`, ""},
@@ -310,7 +314,8 @@ func TestQuoteArguments(t *testing.T) {
 }
 
 func FuzzFilter(f *testing.F) {
-	for _, seed := range []string{`state = READY AND -tags:red`, `a.b.c:*`, `((x`, `notes."k" != 5`, `createTime > 2026-03-01T00:00:00Z OR timeout < 5s`, `AND(AN)`, `state = OR(a)`, `NOT()`} {
+	for _, seed := range []string{`state = READY AND -tags:red`, `a.b.c:*`, `((x`, `notes."k" != 5`,
+		`createTime > 2026-03-01T00:00:00Z OR timeout < 5s`, `AND(AN)`, `state = OR(a)`, `NOT()`} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, filter string) {
@@ -320,7 +325,7 @@ func FuzzFilter(f *testing.F) {
 			require.NotEmpty(t, err.Error())
 			return
 		}
-		// What was accepted can be negated, and then says the opposite.
+		// The negation of a valid filter is valid and has the opposite result.
 		not, err := wireToys.Filter(fmt.Sprintf("NOT (%s)", filter))
 		if strings.TrimSpace(filter) == "" || err != nil {
 			return
@@ -333,10 +338,12 @@ func FuzzFilter(f *testing.F) {
 	})
 }
 
-// A parser that builds a sentence for each level of a wrong filter is slow in
-// the square of its depth.
+// TestFiltersAreCheapToRefuse checks that invalid filters with many parts or levels cost few
+// allocations. A parser that builds an error message for each level of nesting would take quadratic
+// time.
 func TestFiltersAreCheapToRefuse(t *testing.T) {
-	for _, part := range []string{"(", "-(", "a=(b ", "(a OR ", "a=f(", "a(", "f((", "NOT ", "-", "a.", "a OR ", "a AND ", "a ", "x<", "0x"} {
+	for _, part := range []string{"(", "-(", "a=(b ", "(a OR ", "a=f(", "a(", "f((", "NOT ", "-", "a.", "a OR ", "a AND ",
+		"a ", "x<", "0x"} {
 		filter := strings.Repeat(part, MaxFilterDepth-1)
 		allocations := testing.AllocsPerRun(1, func() { _, _ = wireToys.Filter(filter) })
 		require.Less(t, allocations, 20_000.0, part)

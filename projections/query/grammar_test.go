@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"anneal/projections/toytest"
+
 	"github.com/stretchr/testify/require"
 )
 
-// nested has fields within lists, maps and both.
+// nested is a wire type with fields inside lists, maps, and maps in lists.
 type nested struct {
 	Name    string                       `json:"name"`
 	Big     uint64                       `json:"big"`
@@ -42,16 +44,19 @@ type nestedGroup struct {
 var nestedFields = FieldsOf[nested]()
 
 func aNest() *nested {
-	at := epoch
+	at := toytest.Epoch
 	return &nested{Name: `C:\a and "b"`, Big: math.MaxUint64, Plain: 7,
 		Maps: []map[string]int{{"q": 1}, {"r": 2}}, Lists: [][]int{{1}, {2, 3}},
-		ByKey: map[string]nestedPart{"x": {Key: "kk", N: 3}, "AND": {Key: "word"}, "5": {Key: "five"}, "a.b": {Key: "dotted"}},
-		Many:  map[string][]string{"k": {"a", "b"}}, Deep: map[string]map[string]string{"a": {"b": "c"}},
-		Parts: []nestedGroup{{In: []nestedPart{{Key: "i", N: 9, At: &at}}, Tags: map[string]string{"t": "v"}}, {One: &nestedPart{Key: "at", N: 4}}},
-		Times: []time.Time{epoch, epoch.Add(time.Hour)}, Waits: map[string]time.Duration{"first": 90 * time.Second}}
+		ByKey: map[string]nestedPart{"x": {Key: "kk", N: 3}, "AND": {Key: "word"}, "5": {Key: "five"},
+			"a.b": {Key: "dotted"}},
+		Many: map[string][]string{"k": {"a", "b"}}, Deep: map[string]map[string]string{"a": {"b": "c"}},
+		Parts: []nestedGroup{{In: []nestedPart{{Key: "i", N: 9, At: &at}}, Tags: map[string]string{"t": "v"}},
+			{One: &nestedPart{Key: "at", N: 4}}},
+		Times: []time.Time{toytest.Epoch, toytest.Epoch.Add(time.Hour)},
+		Waits: map[string]time.Duration{"first": 90 * time.Second}}
 }
 
-// TestGrammar goes through what AIP-160 says of fields in fields.
+// TestGrammar checks that filters follow the rules of AIP-160 for nested fields.
 func TestGrammar(t *testing.T) {
 	for _, c := range []struct {
 		filter string
@@ -124,17 +129,18 @@ func TestGrammar(t *testing.T) {
 	}
 }
 
-func TestGrammarFaults(t *testing.T) {
+func TestGrammarErrors(t *testing.T) {
 	for _, c := range []struct{ filter, says string }{
-		{`on = true and plain = 7`, `and in small letters is no operator: write AND, or "and" in quotes to look for the word`},
-		{`on = true or plain = 7`, `or in small letters is no operator`},
-		{`not on = true`, `not in small letters is no operator`},
-		{`name = "\x"`, `cannot be read at character 8: the \ begins no escape that is known: write \\ for a \ itself`},
-		{`on = true AND `, `cannot be read at character 11: something is expected after AND`},
-		{`on = true OR`, `cannot be read at character 11: something is expected after OR`},
-		{`NOT (on = true`, `cannot be read at character 15: a ) is expected`},
+		{`on = true and plain = 7`,
+			`and in lower case is not an operator: write AND, or "and" in quotes to search for the word`},
+		{`on = true or plain = 7`, `or in lower case is not an operator`},
+		{`not on = true`, `not in lower case is not an operator`},
+		{`name = "\x"`, `has a syntax error at character 8: unknown escape: write \\ for a backslash`},
+		{`on = true AND `, `has a syntax error at character 11: a term is expected after AND`},
+		{`on = true OR`, `has a syntax error at character 11: a term is expected after OR`},
+		{`NOT (on = true`, `has a syntax error at character 15: a ) is expected`},
 		{`many.k = a`, `many.k is a list: use many.k:VALUE`},
-		{`maps.q = 1`, `maps.q lies in a list: use maps.q:VALUE`},
+		{`maps.q = 1`, `maps.q is in a list: use maps.q:VALUE`},
 		{`maps.q:many`, `maps.q is a whole number: it cannot be compared with "many"`},
 		{`lists:many`, `lists is a whole number: it cannot be compared with "many"`},
 		{`byKey = x`, `byKey is a map: use byKey:KEY`},
@@ -156,7 +162,8 @@ func TestOrderByNested(t *testing.T) {
 		{Name: "c", Big: 1, ByKey: map[string]nestedPart{"x": {N: -2}}, Nothing: &nestedPart{}},
 	}
 	for orderBy, want := range map[string]string{
-		"big": "cab", "big desc": "bac", "by_key.x.n": "cba", " byKey.none.n , name  desc": "cba", "nothing.n": "abc", "nothing.n desc": "cab", "on": "abc"} {
+		"big": "cab", "big desc": "bac", "by_key.x.n": "cba", " byKey.none.n , name  desc": "cba", "nothing.n": "abc",
+		"nothing.n desc": "cab", "on": "abc"} {
 		order, err := nestedFields.Order(orderBy, "")
 		require.NoError(t, err)
 		shown := slices.Clone(all)

@@ -14,13 +14,15 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/projections/toytest"
 )
 
 var storedToys = func() *Fields[wireStored] {
-	return StoredFieldsOf[toy, wireStored]("name", "createTime", "updateTime", "label", "tags", "notes")
+	return StoredFieldsOf[toytest.Toy, wireStored]("name", "createTime", "updateTime", "label", "tags", "notes")
 }()
 
-// wireStored shows a toy's fields under their own names, but for the size.
+// wireStored is a wire type whose fields renderStored copies unchanged from a toy, except Shown,
+// which it computes from the size.
 type wireStored struct {
 	Name       string            `json:"name"`
 	CreateTime *time.Time        `json:"createTime"`
@@ -31,37 +33,41 @@ type wireStored struct {
 	Shown      int64             `json:"shown"`
 }
 
-func renderStored(row *projections.Row[toy], w *wireStored) {
+func renderStored(row *projections.Row[toytest.Toy], w *wireStored) {
 	w.Name, w.CreateTime, w.UpdateTime = string(row.Name), &row.CreateTime, row.UpdateTime
 	w.Label, w.Tags, w.Notes, w.Shown = row.State.Label, row.State.Tags, row.State.Notes, row.State.Size%10
 }
 
-// crowdOfToys is a world of n toys of account a, and a few of its neighbours;
-// many are made at one moment.
-func crowdOfToys(t testing.TB, n int) *projections.World {
+// manyToysWorld returns a world with n toys of account a and a few of other accounts. Many toys
+// have the same create time.
+func manyToysWorld(t testing.TB, n int) *projections.World {
 	w := toyWorld()
 	for i := range n {
-		tell(t, w, toyName("a", i*7919%n), toyMade{fmt.Sprintf("toy %d", i%23), int64(i)}, i/300)
+		foldAt(t, w, toytest.Name("a", i*7919%n), toytest.Make(fmt.Sprintf("toy %d", i%23), int64(i)), i/300)
 	}
 	for i := range 50 {
-		tell(t, w, toyName("A", i), toyMade{"toy 1", 1}, i)
-		tell(t, w, toyName("a-b", i), toyMade{"toy 1", 1}, i)
+		foldAt(t, w, toytest.Name("A", i), toytest.Make("toy 1", 1), i)
+		foldAt(t, w, toytest.Name("a-b", i), toytest.Make("toy 1", 1), i)
 	}
 	return w
 }
 
-// tell folds the next event, of so many seconds after the epoch.
-func tell(t testing.TB, w *projections.World, name domain.Name, fact domain.Event[toy], second int) {
-	record, err := toys.Encode(fact)
+// foldAt folds an event into the world at the next position, with a time of second seconds after
+// toytest.Epoch.
+func foldAt(t testing.TB, w *projections.World, name domain.Name, fact domain.Event[toytest.Toy], second int) {
+	record, err := toytest.Kind.Encode(fact)
 	require.NoError(t, err)
 	position := w.Position() + 1
-	require.NoError(t, w.Apply(eventlog.Event{Record: record, ID: fmt.Sprint("event-", position), Name: name, Position: position,
-		Time: epoch.Add(time.Duration(second) * time.Second)}))
+	require.NoError(t, w.Apply(eventlog.Event{Record: record, ID: fmt.Sprint("event-", position), Name: name,
+		Position: position,
+		Time:     toytest.Epoch.Add(time.Duration(second) * time.Second)}))
 }
 
-// listedSlowly is the plain way to a page: render every row, look at what was
-// rendered, sort it all. It answers the items and the total.
-func listedSlowly(rows func(func(*projections.Row[toy]) bool), keep func(*projections.Row[toy]) bool, fields *Fields[wireStored], filter, orderBy, after string, size int) ([]wireStored, int, error) {
+// listNaively renders, filters and sorts all rows; List must return the same items. listNaively
+// returns the items of the page that follows the toy with the name after, and the number of all
+// matching rows.
+func listNaively(rows func(func(*projections.Row[toytest.Toy]) bool), keep func(*projections.Row[toytest.Toy]) bool,
+	fields *Fields[wireStored], filter, orderBy, after string, size int) ([]wireStored, int, error) {
 	matches, err := fields.Filter(filter)
 	if err != nil {
 		return nil, 0, err
@@ -90,20 +96,21 @@ func listedSlowly(rows func(func(*projections.Row[toy]) bool), keep func(*projec
 	return all[from:min(from+size, len(all))], len(all), nil
 }
 
-// Whatever way a list takes, off the index, off the rows, shared among
-// processors or not, its pages are those of the plain way, while a writer continues.
-func TestEveryWayToAPageAnswersTheSame(t *testing.T) {
+// TestAllListPathsAgree checks that ListIn returns the pages of listNaively for queries that read
+// an index, stored fields of rows, or rendered rows in a concurrent scan, while a writer changes
+// the world.
+func TestAllListPathsAgree(t *testing.T) {
 	for _, n := range []int{60, 3 * scanShare} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			w := crowdOfToys(t, n)
+			w := manyToysWorld(t, n)
 			turn, stopped := make(chan struct{}), make(chan struct{})
 			go func() {
 				defer close(stopped)
 				i := 0
-				for range turn { // a few writes while a page is looked for
+				for range turn { // writes during the list
 					for range 20 {
-						tell(t, w, toyName("a", n+i), toyMade{fmt.Sprintf("toy %d", i%23), int64(i)}, i%50)
-						tell(t, w, toyName("a", i%n), toyTagged{fmt.Sprint("tag", i%3)}, n+i)
+						foldAt(t, w, toytest.Name("a", n+i), toytest.Make(fmt.Sprintf("toy %d", i%23), int64(i)), i%50)
+						foldAt(t, w, toytest.Name("a", i%n), toytest.Tag(fmt.Sprint("tag", i%3)), n+i)
 						i++
 					}
 				}
@@ -112,28 +119,33 @@ func TestEveryWayToAPageAnswersTheSame(t *testing.T) {
 			checks := 0
 			rapid.Check(t, func(r *rapid.T) {
 				if checks++; n > scanShare && checks > 25 {
-					return // each sorts all rows
+					return // listNaively sorts all rows, so fewer queries suffice for a large world
 				}
 				turn <- struct{}{}
-				checkPages(t, r, projections.TableOf(w.View(), toys))
+				checkPages(t, r, projections.TableOf(w.View(), toytest.Kind))
 			})
 		})
 	}
 }
 
-func checkPages(t *testing.T, r *rapid.T, table *projections.Table[toy]) {
-	order := rapid.SampledFrom([]string{"", "name", "name desc", "createTime", "createTime desc", "createTime desc, name", "createTime, name desc",
+func checkPages(t *testing.T, r *rapid.T, table *projections.Table[toytest.Toy]) {
+	order := rapid.SampledFrom([]string{"", "name", "name desc", "createTime", "createTime desc", "createTime desc, name",
+		"createTime, name desc",
 		"updateTime desc", "label", "label desc, createTime", "shown", "label, shown desc"}).Draw(r, "order")
-	filter := rapid.SampledFrom([]string{"", "", "label = 'toy 3'", "label:'2' AND NOT tags:tag1", "tags:*", "shown > 3", "label = '*1' AND shown < 8",
-		"createTime > '2026-03-01T12:00:05Z'", "nothing = 1", "tag2", "update_time > create_time", "notes:x"}).Draw(r, "filter")
-	keep := rapid.SampledFrom([]func(*projections.Row[toy]) bool{nil, nil, func(row *projections.Row[toy]) bool { return row.State.Size%3 > 0 }}).Draw(r, "keep")
-	q := Query{Filter: filter, OrderBy: order, PageSize: rapid.SampledFrom([]int{1, 7, 50, 200}).Draw(r, "size"), Key: []byte("k")}
+	filter := rapid.SampledFrom([]string{"", "", "label = 'toy 3'", "label:'2' AND NOT tags:tag1", "tags:*", "shown > 3",
+		"label = '*1' AND shown < 8",
+		"createTime > '2026-03-01T12:00:05Z'", "nothing = 1", "tag2", "update_time > create_time", "notes:x"}).Draw(r,
+		"filter")
+	keep := rapid.SampledFrom([]func(*projections.Row[toytest.Toy]) bool{nil, nil,
+		func(row *projections.Row[toytest.Toy]) bool { return row.State.Size%3 > 0 }}).Draw(r, "keep")
+	q := Query{Filter: filter, OrderBy: order, PageSize: rapid.SampledFrom([]int{1, 7, 50, 200}).Draw(r, "size"),
+		Key: []byte("k")}
 	account := rapid.SampledFrom([]string{"a", "a", "a", "A", "a-b", "b"}).Draw(r, "account")
 	plain := FieldsOf[wireStored]()
 	after := ""
 	for range 3 {
 		page, err := ListIn(table, account, keep, renderStored, storedToys, q)
-		want, total, refused := listedSlowly(table.In(account), keep, plain, filter, order, after, q.PageSize)
+		want, total, refused := listNaively(table.In(account), keep, plain, filter, order, after, q.PageSize)
 		require.Equal(t, refused, err)
 		if err != nil {
 			return
@@ -150,27 +162,32 @@ func checkPages(t *testing.T, r *rapid.T, table *projections.Table[toy]) {
 	}
 }
 
-func TestAListRendersNoMoreThanItShows(t *testing.T) {
-	table := projections.TableOf(crowdOfToys(t, 500).View(), toys)
-	for _, q := range []Query{{}, {OrderBy: "name desc"}, {OrderBy: "createTime desc"}, {OrderBy: "createTime"}, {OrderBy: "label"}, {Filter: "label:toy AND tags:* OR name:*"}} {
+func TestAListRendersOnlyWhatItReturns(t *testing.T) {
+	table := projections.TableOf(manyToysWorld(t, 500).View(), toytest.Kind)
+	for _, q := range []Query{{}, {OrderBy: "name desc"}, {OrderBy: "createTime desc"}, {OrderBy: "createTime"},
+		{OrderBy: "label"}, {Filter: "label:toy AND tags:* OR name:*"}} {
 		rendered := 0
-		page, err := ListIn(table, "a", nil, func(row *projections.Row[toy], w *wireStored) { rendered++; renderStored(row, w) }, storedToys, q)
+		page, err := ListIn(table, "a", nil,
+			func(row *projections.Row[toytest.Toy], w *wireStored) { rendered++; renderStored(row, w) }, storedToys, q)
 		require.NoError(t, err)
 		require.Equal(t, 500, page.TotalSize)
 		require.Equal(t, len(page.Items), rendered, "%+v", q)
 	}
 }
 
-func TestStoredFieldsMustBeThere(t *testing.T) {
-	require.PanicsWithValue(t, `query: query.wireStored has no field "size"`, func() { StoredFieldsOf[toy, wireStored]("size") })
-	require.PanicsWithValue(t, `query: domain.Row[anneal/projections/query.toy] does not store "shown"`, func() { StoredFieldsOf[toy, wireStored]("shown") })
+func TestStoredFieldsMustExist(t *testing.T) {
+	require.PanicsWithValue(t, `query: query.wireStored has no field "size"`,
+		func() { StoredFieldsOf[toytest.Toy, wireStored]("size") })
+	require.PanicsWithValue(t, `query: domain.Row[anneal/projections/toytest.Toy] does not store "shown"`,
+		func() { StoredFieldsOf[toytest.Toy, wireStored]("shown") })
 }
 
-// A mistake in render reaches the caller, who can answer it, and not the
-// runtime, which would end the process.
-func TestAPanicOfASharedScanIsTheCallers(t *testing.T) {
-	table := projections.TableOf(crowdOfToys(t, 3*scanShare).View(), toys)
+// TestAPanicOfAConcurrentScanReachesTheCaller checks that a panic of render in a concurrent scan
+// panics in the goroutine of the caller, which can recover it, instead of ending the process.
+func TestAPanicOfAConcurrentScanReachesTheCaller(t *testing.T) {
+	table := projections.TableOf(manyToysWorld(t, 3*scanShare).View(), toytest.Kind)
 	require.PanicsWithValue(t, "cursed", func() {
-		_, _ = ListIn(table, "a", nil, func(*projections.Row[toy], *wireStored) { panic("cursed") }, storedToys, Query{Filter: "shown > 1"})
+		_, _ = ListIn(table, "a", nil, func(*projections.Row[toytest.Toy], *wireStored) { panic("cursed") }, storedToys,
+			Query{Filter: "shown > 1"})
 	})
 }

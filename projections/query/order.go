@@ -12,14 +12,15 @@ import (
 	"anneal/domain"
 )
 
-// MaxOrder bounds an orderBy, in bytes, and MaxOrderFields the fields it names.
+// MaxOrder is the maximum length of orderBy in bytes. MaxOrderFields is the maximum number of
+// fields in orderBy.
 const (
 	MaxOrder       = 1024
 	MaxOrderFields = 8
 )
 
-// An Order is a total order of rows as they appear on the wire: by the fields
-// of an orderBy, what is absent first, and at last by name.
+// An Order is a total order of values of a wire type: by the fields of orderBy, absent values
+// first, and then by name.
 type Order[R any] struct{ keys []orderKey }
 
 type orderKey struct {
@@ -28,7 +29,8 @@ type orderKey struct {
 	source     rowSource
 }
 
-// A rowSource says that a key need not be rendered: the row has it.
+// A rowSource is where the value of an order key is read: in the rendered value, or in a field of
+// the row, which is faster.
 type rowSource int
 
 const (
@@ -37,9 +39,9 @@ const (
 	rowCreateTime
 )
 
-// Order compiles an orderBy, "createTime desc, displayName"; an empty one is
-// the default def. A field may be any scalar, nested ones dotted. An error is
-// a fault, InvalidArgument on "orderBy".
+// Order compiles orderBy, such as "createTime desc, displayName". When orderBy is empty, it
+// compiles def. A field can be any scalar; nested fields are written with dots. The error is a
+// domain.Error with code InvalidArgument and a violation of the field "orderBy".
 func (f *Fields[R]) Order(orderBy, def string) (*Order[R], error) {
 	if strings.TrimSpace(orderBy) == "" {
 		orderBy = def
@@ -58,7 +60,7 @@ func compileOrder(root *field, orderBy string) ([]orderKey, error) {
 		return nil, nil
 	}
 	if len(orderBy) > MaxOrder {
-		return nil, fmt.Errorf("is %d bytes long: at most %d are allowed", len(orderBy), MaxOrder)
+		return nil, fmt.Errorf("has %d bytes: at most %d are allowed", len(orderBy), MaxOrder)
 	}
 	terms := strings.Split(orderBy, ",")
 	if len(terms) > MaxOrderFields {
@@ -81,7 +83,7 @@ func compileTerm(root *field, words []string) (orderKey, error) {
 	case len(words) == 0:
 		return key, errors.New("has an empty part: write fields with commas between them, as in createTime desc, name")
 	case len(words) > 2 || len(words) == 2 && words[1] != "desc" && words[1] != "asc":
-		return key, fmt.Errorf("%q cannot be read: write a field, or a field and desc", clip(strings.Join(words, " ")))
+		return key, fmt.Errorf("%q is not a term: write a field, or a field and desc", clip(strings.Join(words, " ")))
 	}
 	p, err := root.resolve(strings.Split(words[0], "."))
 	switch {
@@ -100,17 +102,17 @@ func compileTerm(root *field, words []string) (orderKey, error) {
 	return key, nil
 }
 
-// A keyValue is what a row has for an order key; only the part of the key's
-// shape is set.
+// A keyValue is the value of an order key in a row. Only missing, or the field for the key's shape,
+// is set.
 type keyValue struct {
 	missing bool
 	text    string
-	whole   int64 // booleans and durations too
+	whole   int64 // integers, booleans and durations
 	real    float64
 	at      time.Time
 }
 
-// read takes the key's value out of a struct.
+// read returns the key's value in the struct v.
 func (k *orderKey) read(v reflect.Value) keyValue {
 	if v = k.at(v); !v.IsValid() {
 		return keyValue{missing: true}
@@ -140,7 +142,8 @@ func valueOf(f *field, v reflect.Value) (value keyValue) {
 	return value
 }
 
-// compare orders two values of the key.
+// compare returns -1 if the value a comes before b in the order of the key, 0 if they are equal,
+// and 1 if a comes after b.
 func (k *orderKey) compare(a, b keyValue) int {
 	c := 0
 	switch {
@@ -168,7 +171,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// spell writes a value for a page token; nil is a missing one.
+// spell returns a value of the key as text for a page token; nil for an absent value.
 func (k *orderKey) spell(v keyValue) *string {
 	var s string
 	switch {
@@ -186,7 +189,7 @@ func (k *orderKey) spell(v keyValue) *string {
 	return &s
 }
 
-// parse reads what spell wrote.
+// parse returns the value that spell encoded.
 func (k *orderKey) parse(s *string) (v keyValue, err error) {
 	switch {
 	case s == nil:

@@ -10,19 +10,22 @@ import (
 
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/toytest"
 )
 
-// labels sorts toys by an order and answers their states, which name them.
-func labels(t *testing.T, orderBy string, toys ...wireToy) string {
+// labels sorts items by orderBy and returns the concatenation of their states, which identify the
+// items.
+func labels(t *testing.T, orderBy string, items ...wireToy) string {
 	t.Helper()
-	rows := func(yield func(*projections.Row[toy]) bool) {
-		for i := range toys {
-			if !yield(&projections.Row[toy]{Name: domain.Name(toys[i].State), State: toy{Size: int64(i)}}) {
+	rows := func(yield func(*projections.Row[toytest.Toy]) bool) {
+		for i := range items {
+			if !yield(&projections.Row[toytest.Toy]{Name: domain.Name(items[i].State), State: toytest.Toy{Size: int64(i)}}) {
 				return
 			}
 		}
 	}
-	page, err := List(rows, func(r *projections.Row[toy], w *wireToy) { *w = toys[r.State.Size] }, wireToys, Query{OrderBy: orderBy})
+	page, err := List(rows, func(r *projections.Row[toytest.Toy], w *wireToy) { *w = items[r.State.Size] }, wireToys,
+		Query{OrderBy: orderBy})
 	require.NoError(t, err)
 	var all []string
 	for _, one := range page.Items {
@@ -33,11 +36,14 @@ func labels(t *testing.T, orderBy string, toys ...wireToy) string {
 
 func TestOrder(t *testing.T) {
 	one, two := 1, 2
-	late := epoch.Add(time.Hour)
-	toys := []wireToy{
-		{State: "a", wireSpec: wireSpec{DisplayName: "x", LearningRate: 2}, Status: &wireStatus{Code: "OK"}, Enabled: true, Window: "90s"},
-		{State: "b", wireSpec: wireSpec{DisplayName: "y", LearningRate: 1, MaxReplicas: &two}, ExpireTime: &late, ExampleCount: 9, Window: "soon", Timeout: 2},
-		{State: "c", wireSpec: wireSpec{DisplayName: "x", MaxReplicas: &one}, ExpireTime: &epoch, ExampleCount: 10, Notes: map[string]string{"k": "v"}, Window: "2m"},
+	late := toytest.Epoch.Add(time.Hour)
+	items := []wireToy{
+		{State: "a", wireSpec: wireSpec{DisplayName: "x", LearningRate: 2}, Status: &wireStatus{Code: "OK"}, Enabled: true,
+			Window: "90s"},
+		{State: "b", wireSpec: wireSpec{DisplayName: "y", LearningRate: 1, MaxReplicas: &two}, ExpireTime: &late,
+			ExampleCount: 9, Window: "soon", Timeout: 2},
+		{State: "c", wireSpec: wireSpec{DisplayName: "x", MaxReplicas: &one}, ExpireTime: &toytest.Epoch, ExampleCount: 10,
+			Notes: map[string]string{"k": "v"}, Window: "2m"},
 	}
 	for _, c := range []struct{ orderBy, want string }{
 		{"", "abc"},
@@ -57,18 +63,18 @@ func TestOrder(t *testing.T) {
 		{"scaleUpWindow", "bac"},
 		{"timeout desc", "bac"},
 	} {
-		require.Equal(t, c.want, labels(t, c.orderBy, toys...), c.orderBy)
+		require.Equal(t, c.want, labels(t, c.orderBy, items...), c.orderBy)
 	}
 }
 
-func TestOrderFaults(t *testing.T) {
+func TestOrderErrors(t *testing.T) {
 	for _, c := range []struct{ orderBy, says string }{
 		{"colour", `there is no field "colour"`},
 		{"status", "status is not a single value"},
 		{"tags", "tags is not a single value"},
 		{"parts.step", "parts.step is not a single value"},
 		{"raw", "raw is not a single value"},
-		{"state descending", `"state descending" cannot be read`},
+		{"state descending", `"state descending" is not a term`},
 		{"state,,name", "has an empty part"},
 		{"state,", "has an empty part"},
 		{"state.code", `state is text and has no field "code"`},
@@ -94,7 +100,7 @@ func FuzzOrder(f *testing.F) {
 		for _, key := range order.keys {
 			require.True(t, key.leaf.shape.scalar())
 		}
-		// A total order is the same whatever order the rows come in.
+		// With a total order, the result does not depend on the order of the input.
 		there := labels(t, orderBy, wireToy{State: "a"}, wireToy{State: "b", Enabled: true}, *aToy())
 		require.True(t, slices.Contains(strings.Split(there, ""), "b"))
 	})

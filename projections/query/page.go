@@ -12,39 +12,40 @@ import (
 	"anneal/projections"
 )
 
-// Sizes of a page.
+// Limits of a page.
 const (
 	DefaultPageSize = 50
 	MaxPageSize     = 200
 	maxPageToken    = 32 << 10 // bytes
 )
 
-// A Query is the list that a caller requests.
+// A Query describes the page of a list that a caller requests.
 type Query struct {
 	Filter       string
 	OrderBy      string
-	DefaultOrder string // "" is name
-	PageSize     int    // 0 is DefaultPageSize; above MaxPageSize is MaxPageSize
-	PageToken    string // of the page before, or "" for the first
-	Binding      string // every other parameter of the request, and whose list it is
-	Key          []byte // makes page tokens unforgeable; the same for all processes
+	DefaultOrder string // the order when OrderBy is ""; "" is by name
+	PageSize     int    // maximum number of items; 0 is DefaultPageSize; reduced to MaxPageSize
+	PageToken    string // NextPageToken of the previous page; "" for the first page
+	Binding      string // identifies the list and the request's other parameters; a page token is valid for one Binding
+	Key          []byte // signs page tokens; all processes must use the same key
 }
 
 // A Page is one part of a list.
 type Page[R any] struct {
 	Items         []R
 	NextPageToken string // "" on the last page
-	TotalSize     int    // what matches in all, on this page or not
+	TotalSize     int    // number of matching rows on all pages together
 }
 
-// List answers one page of the rows that match, which come in any order; render
-// fills a zero R, whose name and createTime are the row's.
+// List returns one page of the rows that match q. rows can yield the rows in any order. render sets
+// the fields of a zero R from a row; name and createTime must be the row's.
 //
-// Pages are cut by value and not by number: an item that exists throughout and
-// whose order keys do not change appears exactly once, whatever is created or
-// deleted between two pages. An error is a fault, InvalidArgument on each field
-// that is wrong.
-func List[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func(*projections.Row[S], *R), fields *Fields[R], q Query) (Page[R], error) {
+// A page begins after the last item of the previous page, not at an offset. So an item that exists
+// during the whole list and whose order keys do not change appears exactly once, even if other
+// items are created or deleted between two pages. The error is a domain.Error with code
+// InvalidArgument and a violation for each invalid field of q.
+func List[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func(*projections.Row[S], *R),
+	fields *Fields[R], q Query) (Page[R], error) {
 	l, err := prepare[S](fields, q)
 	if err != nil {
 		return Page[R]{}, err
@@ -57,11 +58,12 @@ func List[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func
 	return l.page(q), nil
 }
 
-// ListIn answers what List answers for the rows of an account, those that keep
-// refuses left out; a nil keep refuses none. It takes a page by name or by
-// create time of all of them from the index, and shares any other among the
-// processors; render and keep must be safe for concurrent use.
-func ListIn[S domain.State, R any](t *projections.Table[S], account string, keep func(*projections.Row[S]) bool, render func(*projections.Row[S], *R), fields *Fields[R], q Query) (Page[R], error) {
+// ListIn returns one page like List, of the account's rows in the table t for which keep returns
+// true. A nil keep accepts all rows. A page of all rows by ascending name, or by create time, is
+// read from an index; for other pages, ListIn scans the rows concurrently, so render and keep must
+// be safe for concurrent use.
+func ListIn[S domain.State, R any](t *projections.Table[S], account string, keep func(*projections.Row[S]) bool,
+	render func(*projections.Row[S], *R), fields *Fields[R], q Query) (Page[R], error) {
 	l, err := prepare[S](fields, q)
 	if err != nil {
 		return Page[R]{}, err
@@ -82,21 +84,22 @@ func ListIn[S domain.State, R any](t *projections.Table[S], account string, keep
 	return l.page(q), nil
 }
 
-// A listing is a List under way: it keeps the first rows after the cursor.
+// A listing is a call of List or ListIn in progress. It keeps the first rows after the last item of
+// the previous page.
 type listing[S domain.State, R any] struct {
 	render  func(*projections.Row[S], *R)
-	keep    func(*projections.Row[S]) bool // nil keeps everything
+	keep    func(*projections.Row[S]) bool // nil accepts all
 	keys    []orderKey
-	matches predicate // nil matches everything
-	renders bool      // matches and the keys look at the wire, not at the row
-	after   *entry[S] // the last of the page before
+	matches predicate // nil accepts all
+	renders bool      // matches and keys read the rendered row, not the stored one
+	after   *entry[S] // last item of the previous page; nil for the first page
 	size    int
-	kept    entries[S] // the best size+1 so far
+	kept    entries[S] // the first size+1 entries so far; the last shows whether there is another page
 	total   int
 	scratch R
 }
 
-// An entry is a row with its place in the order.
+// An entry is a row with the values of its order keys.
 type entry[S domain.State] struct {
 	name   domain.Name
 	values []keyValue
@@ -135,8 +138,8 @@ func prepare[S domain.State, R any](fields *Fields[R], q Query) (*listing[S, R],
 	return l, v.Err()
 }
 
-// withoutTieBreak leaves out the name at the end, by which equals are ordered
-// anyway.
+// withoutTieBreak returns keys without an ascending name at the end, because entries with equal
+// values are ordered by name anyway.
 func withoutTieBreak(keys []orderKey) []orderKey {
 	for len(keys) > 0 && keys[len(keys)-1].source == rowName && !keys[len(keys)-1].descending {
 		keys = keys[:len(keys)-1]
@@ -144,8 +147,9 @@ func withoutTieBreak(keys []orderKey) []orderKey {
 	return keys
 }
 
-// readRows lets the listing look at rows and not at the wire, if the stored
-// fields are all that its filter and its order name.
+// readRows makes the listing filter and sort the rows themselves, if stored has every field that
+// the filter and the order use. Otherwise the listing renders each row, as the resource of a
+// response, and reads the fields of the rendered row.
 func (l *listing[S, R]) readRows(stored *field, q Query) {
 	var matches predicate
 	if l.matches != nil {
@@ -166,69 +170,69 @@ func (l *listing[S, R]) readRows(stored *field, q Query) {
 }
 
 func violations(err error) domain.Violations {
-	var f *domain.Error
-	if errors.As(err, &f) {
-		return f.Violations
+	var e *domain.Error
+	if errors.As(err, &e) {
+		return e.Violations
 	}
 	return nil
 }
 
-// offer counts the row if it matches, and keeps it if it is among the first.
+// offer counts a row if it matches, and keeps it if it is among the first size+1 after the previous
+// page.
 func (l *listing[S, R]) offer(row *projections.Row[S]) {
 	if l.keep != nil && !l.keep(row) {
 		return
 	}
-	var looked reflect.Value
+	var subject reflect.Value
 	if l.renders {
 		var zero R
 		l.scratch = zero
 		l.render(row, &l.scratch)
-		looked = reflect.ValueOf(&l.scratch).Elem()
+		subject = reflect.ValueOf(&l.scratch).Elem()
 	} else if l.matches != nil || len(l.keys) > 0 {
-		looked = reflect.ValueOf(row).Elem()
+		subject = reflect.ValueOf(row).Elem()
 	}
-	if l.matches != nil && !l.matches(looked) {
+	if l.matches != nil && !l.matches(subject) {
 		return
 	}
 	l.total++
-	one := entry[S]{name: row.Name, row: row}
+	candidate := entry[S]{name: row.Name, row: row}
 	if len(l.keys) > 0 {
-		one.values = l.kept.spare()
+		candidate.values = l.kept.spare()
 		for i := range l.keys {
-			one.values[i] = place(&l.keys[i], row, looked)
+			candidate.values[i] = keyOf(&l.keys[i], row, subject)
 		}
 	}
 	switch {
-	case l.after != nil && l.kept.compare(one, *l.after) <= 0:
+	case l.after != nil && l.kept.compare(candidate, *l.after) <= 0:
 	case l.kept.Len() <= l.size:
 		l.kept.used()
-		heap.Push(&l.kept, one)
-	case l.kept.compare(one, l.kept.all[0]) < 0:
-		l.kept.replaceLast(one)
+		heap.Push(&l.kept, candidate)
+	case l.kept.compare(candidate, l.kept.all[0]) < 0:
+		l.kept.replaceLast(candidate)
 	}
 }
 
-// entryOf is the place of a row that is in the order by its name and create
-// time alone.
+// entryOf returns the entry of a row when all order keys are the name or the create time.
 func (l *listing[S, R]) entryOf(row *projections.Row[S]) entry[S] {
-	one := entry[S]{name: row.Name, values: make([]keyValue, len(l.keys)), row: row}
+	e := entry[S]{name: row.Name, values: make([]keyValue, len(l.keys)), row: row}
 	for i := range l.keys {
-		one.values[i] = place(&l.keys[i], row, reflect.Value{})
+		e.values[i] = keyOf(&l.keys[i], row, reflect.Value{})
 	}
-	return one
+	return e
 }
 
-func place[S domain.State](k *orderKey, row *projections.Row[S], looked reflect.Value) keyValue {
+func keyOf[S domain.State](k *orderKey, row *projections.Row[S], subject reflect.Value) keyValue {
 	switch k.source {
 	case rowName:
 		return keyValue{text: string(row.Name)}
 	case rowCreateTime:
 		return keyValue{at: row.CreateTime}
 	}
-	return k.read(looked)
+	return k.read(subject)
 }
 
-// page renders what was kept, which is in order.
+// page renders the kept rows, which must be sorted, and returns them as a page.
 func (l *listing[S, R]) page(q Query) Page[R] {
 	p := Page[R]{Items: make([]R, min(len(l.kept.all), l.size)), TotalSize: l.total}
 	for i := range p.Items {
@@ -241,11 +245,11 @@ func (l *listing[S, R]) page(q Query) Page[R] {
 	return p
 }
 
-// entries is a heap with the last in order on top.
+// entries is a heap whose top is the entry that comes last in the order.
 type entries[S domain.State] struct {
 	keys  []orderKey
 	all   []entry[S]
-	extra []keyValue // space for the values of the next entry
+	extra []keyValue // memory of a replaced entry's values, for the values of the next entry
 }
 
 func (h *entries[S]) compare(a, b entry[S]) int {
@@ -266,11 +270,11 @@ func (h *entries[S]) spare() []keyValue {
 
 func (h *entries[S]) used() { h.extra = nil }
 
-// replaceLast puts one in the place of the last in order, whose values become
-// the spare ones.
-func (h *entries[S]) replaceLast(one entry[S]) {
+// replaceLast replaces the entry that comes last in the order by e. The memory of the replaced
+// entry's values is reused.
+func (h *entries[S]) replaceLast(e entry[S]) {
 	h.extra = h.all[0].values
-	h.all[0] = one
+	h.all[0] = e
 	heap.Fix(h, 0)
 }
 

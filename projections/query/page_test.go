@@ -10,22 +10,27 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/projections/toytest"
 )
 
-func renderToy(row *projections.Row[toy], w *wireToy) {
+func renderToy(row *projections.Row[toytest.Toy], w *wireToy) {
 	w.Name, w.CreateTime = string(row.Name), row.CreateTime
-	w.DisplayName, w.ExampleCount, w.Tags, w.Notes = row.State.Label, domain.Count(row.State.Size), row.State.Tags, row.State.Notes
+	w.DisplayName, w.ExampleCount, w.Tags, w.Notes = row.State.Label, domain.Count(row.State.Size), row.State.Tags,
+		row.State.Notes
 }
 
-func manyToys(t testing.TB, n int) *projections.Table[toy] {
+func manyToys(t testing.TB, n int) *projections.Table[toytest.Toy] {
 	log, w := eventlog.NewMemory(), toyWorld()
 	for i := range n {
-		record, err := toys.Encode(toyMade{fmt.Sprintf("toy %d", i%7), int64(i)})
+		record, err := toytest.Kind.Encode(toytest.Make(fmt.Sprintf("toy %d", i%7), int64(i)))
 		require.NoError(t, err)
-		_, err = log.Append(t.Context(), eventlog.Write{Event: eventlog.Event{Record: record, ID: fmt.Sprint("event-", i), Name: toyName("acme", (i*7919)%n), Time: epoch.Add(1e9 * 60)}})
+		_, err = log.Append(t.Context(),
+			eventlog.Write{Event: eventlog.Event{Record: record, ID: fmt.Sprint("event-", i),
+				Name: toytest.Name("acme", (i*7919)%n),
+				Time: toytest.Epoch.Add(1e9 * 60)}})
 		require.NoError(t, err)
 	}
-	return projections.TableOf(replay(t, w, log).View(), toys)
+	return projections.TableOf(replay(t, w, log).View(), toytest.Kind)
 }
 
 func TestPageSizes(t *testing.T) {
@@ -51,7 +56,7 @@ func TestPageSizes(t *testing.T) {
 	require.Zero(t, page.TotalSize)
 }
 
-func TestAPageOfExactlyWhatIsLeftIsTheLast(t *testing.T) {
+func TestAFullLastPageHasNoToken(t *testing.T) {
 	table := manyToys(t, 100)
 	first, err := List(table.All(), renderToy, wireToys, Query{})
 	require.NoError(t, err)
@@ -61,7 +66,7 @@ func TestAPageOfExactlyWhatIsLeftIsTheLast(t *testing.T) {
 	require.Empty(t, second.NextPageToken)
 }
 
-func TestEveryFaultOfAQueryIsNamed(t *testing.T) {
+func TestAllViolationsOfAQueryAreListed(t *testing.T) {
 	_, err := List(manyToys(t, 1).All(), renderToy, wireToys, Query{Filter: "x = 1", PageSize: -1, PageToken: "?"})
 	var f *domain.Error
 	require.ErrorAs(t, err, &f)
@@ -76,7 +81,8 @@ func TestEveryFaultOfAQueryIsNamed(t *testing.T) {
 
 func TestAPageTokenBelongsToOneRequest(t *testing.T) {
 	table := manyToys(t, 60)
-	asked := Query{Filter: "exampleCount >= 0", OrderBy: "displayName", Binding: "accounts/acme/toys showDeleted=true", Key: []byte("key")}
+	asked := Query{Filter: "exampleCount >= 0", OrderBy: "displayName", Binding: "accounts/acme/toys showDeleted=true",
+		Key: []byte("key")}
 	first, err := List(table.All(), renderToy, wireToys, asked)
 	require.NoError(t, err)
 	token := first.NextPageToken
@@ -90,7 +96,7 @@ func TestAPageTokenBelongsToOneRequest(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, next.Items, 10)
 	next, err = List(table.All(), renderToy, wireToys, with(func(q *Query) { q.PageSize = 3 }))
-	require.NoError(t, err, "the size is the caller's to bind")
+	require.NoError(t, err, "the page size may change")
 	require.Len(t, next.Items, 3)
 
 	flipped := []byte(token)
@@ -115,8 +121,8 @@ func TestAPageTokenBelongsToOneRequest(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes between two pages, what is there throughout is shown
-// exactly once, and in order.
+// TestPagingIsStable checks that each item that exists during the whole list appears exactly once
+// when other items are created or deleted between two pages.
 func TestPagingIsStable(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		log, w := eventlog.NewMemory(), toyWorld()
@@ -124,19 +130,20 @@ func TestPagingIsStable(t *testing.T) {
 			addRandom(t, r, log, w)
 		}
 		throughout := map[string]bool{}
-		for row := range projections.TableOf(w.View(), toys).All() {
+		for row := range projections.TableOf(w.View(), toytest.Kind).All() {
 			throughout[string(row.Name)] = true
 		}
 		q := Query{
-			OrderBy:  rapid.SampledFrom([]string{"", "name desc", "createTime", "createTime desc", "displayName, exampleCount desc", "exampleCount"}).Draw(r, "order"),
+			OrderBy: rapid.SampledFrom([]string{"", "name desc", "createTime", "createTime desc",
+				"displayName, exampleCount desc", "exampleCount"}).Draw(r, "order"),
 			Filter:   rapid.SampledFrom([]string{"", "name:*"}).Draw(r, "filter"),
 			PageSize: rapid.IntRange(1, 5).Draw(r, "size"), Key: []byte("k"),
 		}
 		shown := map[string]int{}
 		for {
-			page, err := List(projections.TableOf(w.View(), toys).All(), renderToy, wireToys, q)
+			page, err := List(projections.TableOf(w.View(), toytest.Kind).All(), renderToy, wireToys, q)
 			require.NoError(t, err)
-			require.Equal(t, projections.TableOf(w.View(), toys).Len(), page.TotalSize)
+			require.Equal(t, projections.TableOf(w.View(), toytest.Kind).Len(), page.TotalSize)
 			for _, item := range page.Items {
 				shown[item.Name]++
 			}
@@ -144,7 +151,7 @@ func TestPagingIsStable(t *testing.T) {
 				break
 			}
 			for range rapid.IntRange(0, 3).Draw(r, "between") {
-				if name, fact := addRandom(t, r, log, w); fact == (toyBroken{}) {
+				if name, fact := addRandom(t, r, log, w); fact == (toytest.Broken{}) {
 					delete(throughout, string(name))
 				}
 			}

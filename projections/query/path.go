@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// A path leads from a struct to one field in it.
+// A path describes how to reach a field from a struct.
 type path struct {
-	name  string // as on the wire, dotted
+	name  string // dotted name of the field in JSON
 	leaf  *field
 	steps []step
-	below []string // the names below a free leaf
+	below []string // the rest of the name, when leaf has the shape free
 }
 
-// A step goes one level down: into the field of a struct, to the value of a
-// key, or to each element of a list.
+// A step of a path descends one level: to the field of a struct with the index field, to the value
+// of a map with the key, or, if each is set, to each element of a list.
 type step struct {
 	index []int
 	key   *reflect.Value
 	each  bool
 }
 
-// resolve finds the field that a dotted name means. What is wrong with the
-// name comes back as a sentence.
+// resolve returns the path to the field whose dotted name has the given parts. The error is shown
+// to the caller of the API.
 func (f *field) resolve(parts []string) (path, error) {
 	p := path{leaf: f}
 	for i, part := range parts {
@@ -67,8 +67,8 @@ func unknownField(in *field, parts []string) error {
 	return fmt.Errorf("there is no field %q; the fields are %s", clip(strings.Join(parts, ".")), in.names())
 }
 
-// at is the value at the end of a path without lists, below v; not valid where
-// there is none.
+// at returns the value of the path's field in v. The value is invalid if the field is absent. The
+// path must not lead through a list.
 func (p *path) at(v reflect.Value) reflect.Value {
 	for _, s := range p.steps {
 		if v = pointee(v); !v.IsValid() {
@@ -86,8 +86,8 @@ func (p *path) at(v reflect.Value) reflect.Value {
 	return pointee(v)
 }
 
-// any reports whether a value at the end of the path, below v, passes the test.
-// Where something on the way is absent there is no value.
+// any reports whether test returns true for any value of the path's field in v. It returns false if
+// the field is absent.
 func (p *path) any(v reflect.Value, test func(reflect.Value) bool) bool {
 	return anyBelow(v, p.steps, test)
 }
@@ -120,8 +120,8 @@ func anyBelow(v reflect.Value, steps []step, test func(reflect.Value) bool) bool
 	return v.IsValid() && test(v)
 }
 
-// fieldAt is the field of a struct; not valid when an embedded pointer on the
-// way to it is nil.
+// fieldAt returns the field of the struct v that index selects. The value is invalid when an
+// embedded pointer on the way to the field is nil.
 func fieldAt(v reflect.Value, index []int) reflect.Value {
 	for _, i := range index {
 		if v = pointee(v); !v.IsValid() {
@@ -134,7 +134,7 @@ func fieldAt(v reflect.Value, index []int) reflect.Value {
 
 func pointee(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer {
-		v = v.Elem() // not valid when nil
+		v = v.Elem() // the zero Value if the pointer is nil
 		if !v.IsValid() {
 			return v
 		}
@@ -152,7 +152,7 @@ func (p *path) lists() bool {
 	return false
 }
 
-// instantOf and spanOf read what reflect has no accessor for.
+// instantOf returns the time in v, for which reflect has no accessor.
 func instantOf(v reflect.Value) time.Time {
 	if v.CanAddr() {
 		return *v.Addr().Interface().(*time.Time)
@@ -168,8 +168,8 @@ func spanOf(f *field, v reflect.Value) (time.Duration, bool) {
 	return d, err == nil
 }
 
-// integerOf reads a whole number. An unsigned one of more than 63 bits is the
-// greatest that there is.
+// integerOf returns the integer in v. An unsigned integer above math.MaxInt64 is returned as
+// math.MaxInt64.
 func integerOf(v reflect.Value) int64 {
 	if v.CanUint() {
 		return int64(min(v.Uint(), math.MaxInt64))
@@ -177,7 +177,7 @@ func integerOf(v reflect.Value) int64 {
 	return v.Int()
 }
 
-const clipped = 60 // characters of the caller's text that a message repeats
+const clipped = 60 // maximum number of characters of the caller's text in a message
 
 func clip(s string) string {
 	if r := []rune(s); len(r) > clipped {

@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// quoteArguments puts quotes around the bare values on the right of
-// comparisons, so that the grammar's parser takes what people write there:
-// my-model, 2026-03-01T00:00:00Z, 1e-4, 30s, 007. It refuses parentheses
-// nested too deep before any parser recurses into them. origin tells where in
-// the filter a byte of the answer comes from.
+// quoteArguments returns the filter with quotes around the bare values on the right of comparisons,
+// so that the parser accepts values such as my-model, 2026-03-01T00:00:00Z, 1e-4, 30s and 007. It
+// returns an error for parentheses that are nested deeper than MaxFilterDepth, before the parser
+// recurses into them. origin maps an offset in quoted to the offset in filter.
 func quoteArguments(filter string) (quoted string, origin func(at int) int, err error) {
 	q := quoter{whole: filter, rest: filter}
 	for q.rest != "" {
@@ -26,12 +25,11 @@ type quoter struct {
 	out   strings.Builder
 	added []addition
 	depth int
-	right bool // a comparison sign came last
-	group int  // depth of the parentheses on the right of a comparison; 0 outside
+	right bool // the last token was a comparison operator
+	group int  // depth of the outermost parenthesis on the right of a comparison; 0 outside of such parentheses
 }
 
-// An addition says that from one byte of the output on so many more bytes
-// stand before it than in the filter.
+// An addition is an offset in the output, and the number of bytes inserted before that offset.
 type addition struct{ at, bytes int }
 
 func (q *quoter) origin(at int) int {
@@ -81,7 +79,8 @@ func (q *quoter) next() error {
 	return nil
 }
 
-// argument quotes a bare value, unless it is a keyword or a function's name.
+// argument copies the next word to the output, in quotes unless the word is a keyword or the name
+// of a function.
 func (q *quoter) argument() {
 	q.right = false
 	n := wordLength(q.rest, stops)
@@ -106,7 +105,7 @@ func (q *quoter) copy(n int) {
 	q.rest = q.rest[n:]
 }
 
-const stops = " \t\r\n()\"'=<>!," // what ends a bare value
+const stops = " \t\r\n()\"'=<>!," // characters that end a bare value
 
 func wordLength(s, stops string) int {
 	if n := strings.IndexAny(s, stops); n >= 0 {
@@ -115,7 +114,8 @@ func wordLength(s, stops string) int {
 	return len(s)
 }
 
-// quotedLength is the length of the quoted text that s begins with.
+// quotedLength returns the length in bytes, with the quotes, of the quoted text at the beginning of
+// s.
 func quotedLength(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch s[i] {

@@ -14,26 +14,26 @@ import (
 	"anneal/domain"
 )
 
-// CompileRowFilter compiles an AIP-160 filter over rows of a dataset, each a
-// JSON object of any fields. The language and its limits are those of
-// Fields.Filter, with what objects without a schema ask for:
+// CompileRowFilter compiles an AIP-160 filter over rows of a dataset, which are JSON objects
+// without a schema, into a function that reports whether a row matches. Syntax and limits are those
+// of Fields.Filter, with these differences:
 //
-//	messages.role:"tool"          any element of the list messages has it
+//	messages.role:"tool"          any element of the list messages has the role tool
 //	input.topic = math*           * stands for any characters
 //	score >= 0.5 AND NOT draft = true
-//	ground_truth = null           it is there and null
-//	"team-a".lead:*               quotes around names with signs in them
+//	ground_truth = null           the field exists and is null
+//	"team-a".lead:*               quotes around names with special characters
 //
-// A value compares with what the row holds: with text as text, with a number
-// as a number, with true, false and null by name; "5" and 5 are the same value.
-// Where the two do not compare, as where the field is absent, = < <= > >= and :
-// are false and != is true. Lists compare with : only, which asks whether any
-// element is the value; of an object it asks whether it has the key. :* asks
-// whether a field is there and neither null nor an empty text, list or object.
-// A word alone is looked for in all texts of the row.
+// The type of the field determines the comparison: the value in the filter is compared with a text
+// as text, with a number as a number, and with true, false and null by name. In a filter, "5" and 5
+// are the same value. If the field is absent or cannot be compared with the value, = < <= > >= and
+// : are false and != is true. On a list, only : is possible: it tests whether any element equals
+// the value. On an object, : tests for a key. :* tests whether a field exists and is neither null
+// nor an empty text, list or object. A word without a field matches when any text of the row
+// contains it.
 //
-// The filter's error is a fault, InvalidArgument on "filter"; that of the
-// predicate says why a row is not a JSON object.
+// The error of CompileRowFilter is a domain.Error with code InvalidArgument and a violation of the
+// field "filter". The error of the function says why a row is not a JSON object.
 func CompileRowFilter(text string) (func(row []byte) (bool, error), error) {
 	matches, err := compileFilter(freeRoot, text)
 	if err != nil {
@@ -72,15 +72,17 @@ func decodeRow(row []byte) (map[string]any, error) {
 	return object, nil
 }
 
-// freeTest compares what is below a free value, by the names of the path.
+// freeTest returns a predicate on JSON values. The predicate compares the member that the names in
+// members lead to with the given value.
 func freeTest(members []string, op, value string) predicate {
 	test := freeValueTest(op, value)
 	each := op == ":"
 	return func(v reflect.Value) bool { return freeAny(v.Interface(), members, each, test) }
 }
 
-// freeAny reports whether a value at the end of the names passes the test; each
-// leads through lists.
+// freeAny reports whether test returns true for a member of the JSON value v: the member that the
+// names in members lead to. If each is set, a name is looked up in every element of a list, and one
+// member for which test returns true suffices.
 func freeAny(v any, members []string, each bool, test func(any) bool) bool {
 	for i, name := range members {
 		switch in := v.(type) {
@@ -172,7 +174,7 @@ func freePresent(v any) bool {
 	return true
 }
 
-// searchFree looks at all texts below a free value.
+// searchFree reports whether found returns true for any text in a JSON value.
 func searchFree(v any, found func(string) bool) bool {
 	switch v := v.(type) {
 	case string:
@@ -193,8 +195,9 @@ func searchFree(v any, found func(string) bool) bool {
 	return false
 }
 
-// named is the field on the left of a comparison; among free fields one that
-// stands in quotes is a field too.
+// named returns the parts of the name on the left of a comparison, and whether there is a name.
+// left and ok are the results of dotted. A filter over rows may also write the name in
+// quotes: quoted is that text.
 func named(root *field, left []string, quoted string, ok bool) ([]string, bool) {
 	if !ok && root.shape == free && strings.TrimSpace(quoted) != "" {
 		return []string{quoted}, true

@@ -14,8 +14,10 @@ import (
 const aRow = `{"messages":[{"role":"user","content":"What is 2 + 2?"},
  {"role":"assistant","content":null,"tool_calls":[{"id":"c1","function":{"name":"add"}}]},
  {"role":"tool","tool_call_id":"c1","content":"Four"}],
- "ground_truth":"4","score":0.75,"step":12,"big":9007199254740993,"draft":false,"note":null,"empty":"","none":[],"nothing":{},
- "tags":["red","round",3,true],"input":{"topic":"mathematics","deep":{"er":1}},"team-a":{"lead":"bob"},"created":"2026-03-01",
+ "ground_truth":"4","score":0.75,"step":12,"big":9007199254740993,"draft":false,"note":null,
+ "empty":"","none":[],"nothing":{},
+ "tags":["red","round",3,true],"input":{"topic":"mathematics","deep":{"er":1}},"team-a":{"lead":"bob"},
+ "created":"2026-03-01",
  "AND":"x","grid":[[{"k":1}],[{"k":2}]]}`
 
 func TestRowFilterMatches(t *testing.T) {
@@ -128,15 +130,16 @@ func TestRowFilterMatches(t *testing.T) {
 	}
 }
 
-func TestRowFilterFaults(t *testing.T) {
+func TestRowFilterErrors(t *testing.T) {
 	for _, c := range []struct{ filter, says string }{
-		{`score >`, `cannot be read at character 8: it ends where a field, a word or a value is expected`},
-		{`  score > AND`, `cannot be read at character 11: AND stands where a field, a word or a value is expected`},
-		{`score = my-value AND (step = 2`, `cannot be read at character 31: a ) is expected`},
-		{`score = a-b x = c-d)`, `cannot be read at character 20: ) is not expected here, but AND, OR or the end`},
-		{"näme = \"x", `cannot be read at character 8: unterminated string`},
+		{`score >`, `has a syntax error at character 8: it ends where a field, a word or a value is expected`},
+		{`  score > AND`, `has a syntax error at character 11: AND is not expected here: write a field, a word or a value`},
+		{`score = my-value AND (step = 2`, `has a syntax error at character 31: a ) is expected`},
+		{`score = a-b x = c-d)`,
+			`has a syntax error at character 20: ) is not expected here: write AND or OR, or end the filter`},
+		{"näme = \"x", `has a syntax error at character 8: unterminated string`},
 		{`now() > 5`, `the left side of > must be a field`},
-		{`exists(score)`, `there is no function "exists"`},
+		{`exists(score)`, `unknown function "exists"`},
 		{`"" = x`, `the left side of = must be a field`},
 		{strings.Repeat("(", 65) + `x` + strings.Repeat(")", 65), `is nested deeper than 64 parentheses`},
 		{strings.Repeat("x", MaxFilter+1), `at most 4096 are allowed`},
@@ -168,7 +171,8 @@ func TestRowFilterReadsObjectsOnly(t *testing.T) {
 }
 
 func FuzzRowFilter(f *testing.F) {
-	for _, seed := range []string{`messages.role:tool`, `a.b = (1 OR "x*") -c:*`, `"k-1".x < 5e3`, `((x`, `tags:3 AND note != null`} {
+	for _, seed := range []string{`messages.role:tool`, `a.b = (1 OR "x*") -c:*`, `"k-1".x < 5e3`, `((x`,
+		`tags:3 AND note != null`} {
 		f.Add(seed, aRow)
 	}
 	f.Add(`a:x`, `{"a":[[["x"]]]}`)
@@ -184,7 +188,7 @@ func FuzzRowFilter(f *testing.F) {
 			require.False(t, json.Valid([]byte(row)) && strings.HasPrefix(strings.TrimSpace(row), "{"), row)
 			return
 		}
-		// What was accepted can be negated, and then says the opposite.
+		// The negation of a valid filter is valid and has the opposite result.
 		if not, err := CompileRowFilter(fmt.Sprintf("NOT (%s)", filter)); err == nil && strings.TrimSpace(filter) != "" {
 			other, err := not([]byte(row))
 			require.NoError(t, err)

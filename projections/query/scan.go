@@ -11,15 +11,15 @@ import (
 	"anneal/projections"
 )
 
-// scanChunk is how many rows a processor takes at a time, and scanShare how many
-// each must have to do before another helps it.
+// scanChunk is the number of rows that a goroutine takes at a time. scanShare is the minimum number
+// of rows per goroutine.
 const (
 	scanChunk = 512
 	scanShare = 4096
 )
 
-// scan offers all rows of the account, each to one of as many listings as
-// there are processors, and keeps the first of what they kept.
+// scan offers the rows of an account to concurrent listings, at most one per processor, and merges
+// the rows that they keep into l.
 func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 	c := chunks[S]{table: t, first: t.Rank(account), rows: t.Count(account)}
 	c.number = (c.rows + scanChunk - 1) / scanChunk
@@ -28,7 +28,8 @@ func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 	panics := make([]any, len(parts))
 	var all sync.WaitGroup
 	for i := range parts {
-		parts[i] = &listing[S, R]{render: l.render, keep: l.keep, keys: l.keys, matches: l.matches, renders: l.renders, after: l.after, size: l.size}
+		parts[i] = &listing[S, R]{render: l.render, keep: l.keep, keys: l.keys, matches: l.matches, renders: l.renders,
+			after: l.after, size: l.size}
 		parts[i].kept.keys = l.keys
 		if i > 0 {
 			all.Go(func() {
@@ -38,12 +39,12 @@ func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 		}
 	}
 	func() {
-		defer all.Wait() // even if render panics
+		defer all.Wait() // wait even if render panics
 		c.offer(parts[0].offer)
 	}()
 	for i, part := range parts {
 		if panics[i] != nil {
-			panic(panics[i]) // the request's own goroutine knows what to do with it
+			panic(panics[i]) // in the goroutine of the caller, which can recover
 		}
 		l.total += part.total
 		l.kept.all = append(l.kept.all, part.kept.all...)
@@ -52,17 +53,17 @@ func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 	l.kept.all = l.kept.all[:min(len(l.kept.all), l.size+1)]
 }
 
-// chunks are an account's rows in parts that any number of goroutines take
-// turns at. Neighbours come far apart: where the order wanted is that of the
-// names backward, each row would otherwise push out the one before it.
+// A chunks divides the rows of an account into chunks for concurrent goroutines. Chunks that are
+// taken one after another are far apart, because in a list by descending name each row of adjacent
+// chunks would displace the previous one.
 type chunks[S domain.State] struct {
 	table          *projections.Table[S]
-	first, rows    int // rank of the first row, and how many follow it
-	number, stride int // of chunks, and from one to the next
+	first, rows    int // rank of the first row, and number of rows
+	number, stride int // number of chunks, and distance between chunks that are taken one after another
 	taken          atomic.Int64
 }
 
-// offer hands out the rows of chunks until none is left.
+// offer takes chunks until none is left, and calls the function to with each of their rows.
 func (c *chunks[S]) offer(to func(*projections.Row[S])) {
 	for {
 		i := int(c.taken.Add(1)) - 1
@@ -76,8 +77,8 @@ func (c *chunks[S]) offer(to func(*projections.Row[S])) {
 	}
 }
 
-// scatter is a stride that visits each of n once, about 0.62 n, at which no two
-// neighbours are near in time.
+// scatter returns a stride of about 0.62 n that visits each of n chunks once. 0.62 is the inverse
+// of the golden ratio, with which neighbors are visited at distant times.
 func scatter(n int) int {
 	for stride := n * 618 / 1000; ; stride++ {
 		a, b := max(stride, 1), n
@@ -90,8 +91,8 @@ func scatter(n int) int {
 	}
 }
 
-// indexed yields the account's rows after the cursor in the listing's order, if
-// nothing is left out and an index has that order; otherwise it is nil.
+// indexed returns an iterator over the account's rows after the previous page in the order of the
+// listing, if the listing has no filter and an index has that order. Otherwise it returns nil.
 func (l *listing[S, R]) indexed(t *projections.Table[S], account string) iter.Seq[*projections.Row[S]] {
 	switch {
 	case l.keep != nil || l.matches != nil || len(l.keys) > 1:

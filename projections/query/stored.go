@@ -9,17 +9,17 @@ import (
 	"anneal/projections"
 )
 
-// StoredFieldsOf reads the fields of R, the wire type of a state S, and says
-// which of its outermost ones render takes from the row unchanged, by their
-// names on the wire: name, createTime and updateTime are the row's, any other
-// is the field of S that Go calls the same. A list that filters and orders by
-// these alone need not render what it does not show.
+// StoredFieldsOf returns the fields of R, the wire type of a state S. names are the JSON names of
+// the top-level fields that render copies unchanged from the row: name, createTime and updateTime
+// from the row, other fields from the field of S with the same Go name. A list that filters and
+// orders only by these fields does not render rows that it does not return.
 //
-// It panics when S has no such field of the same type. That render does not
-// change it is the caller's promise.
+// StoredFieldsOf panics when S has no field with the same Go name and type. The caller must ensure
+// that render copies these fields unchanged.
 func StoredFieldsOf[S domain.State, R any](names ...string) *Fields[R] {
 	f := FieldsOf[R]()
-	f.stored = &field{shape: message, typ: reflect.TypeFor[projections.Row[S]](), byName: map[string]*field{}, partial: true}
+	f.stored = &field{shape: message, typ: reflect.TypeFor[projections.Row[S]](), byName: map[string]*field{},
+		partial: true}
 	for _, name := range names {
 		shown := f.root.byName[name]
 		if shown == nil {
@@ -37,8 +37,9 @@ func StoredFieldsOf[S domain.State, R any](names ...string) *Fields[R] {
 	return f
 }
 
-// storedAt is the way from a row to the field that the wire shows as shown;
-// false when there is none of its type.
+// storedAt returns the index of the field of Row[S] that has the value of shown, a field of the
+// wire type; name is the JSON name of shown. The result is false when Row[S] has no such field of
+// the same type.
 func storedAt[S domain.State](shown reflect.StructField, name string) ([]int, bool) {
 	row := reflect.TypeFor[projections.Row[S]]()
 	switch name {

@@ -11,13 +11,15 @@ import (
 	"anneal/domain"
 )
 
-// A cursor is what a page token holds: the place of a page's last item.
+// A cursor is the content of a page token: the order keys of a page's last item.
 type cursor struct {
 	Name   domain.Name `json:"n"`
 	Values []*string   `json:"k,omitempty"`
 }
 
-var errToken = errors.New("is not a token of this list: a token goes with the very request that its page answered, all other parameters the same; leave pageToken out to begin again")
+var errToken = errors.New(
+	"is not a token of this list: send it with the same parameters as the request that returned it, or leave " +
+		"pageToken out to begin again")
 
 func sealToken(q Query, keys []orderKey, name domain.Name, values []keyValue) string {
 	c := cursor{Name: name}
@@ -26,7 +28,7 @@ func sealToken(q Query, keys []orderKey, name domain.Name, values []keyValue) st
 	}
 	data, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // strings only
+		panic(err) // impossible: a cursor has only strings
 	}
 	return base64.RawURLEncoding.EncodeToString(append(seal(q, data), data...))
 }
@@ -52,9 +54,10 @@ func openToken(q Query, keys []orderKey) (domain.Name, []keyValue, error) {
 	return c.Name, values, nil
 }
 
-const sealSize = 16 // bytes of the HMAC that a token carries
+const sealSize = 16 // length in bytes of the HMAC in a token
 
-// seal is an HMAC over the request that a token belongs to, and its content.
+// seal returns the HMAC of data, the content of a token, and of the query to which the token
+// belongs.
 func seal(q Query, data []byte) []byte {
 	mac := hmac.New(sha256.New, q.Key)
 	for _, part := range []string{q.Binding, q.Filter, q.OrderBy, q.DefaultOrder, string(data)} {

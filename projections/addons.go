@@ -1,0 +1,70 @@
+package projections
+
+import (
+	"iter"
+	"strings"
+
+	"anneal/domain"
+)
+
+// Addons yields the deployed models of a deployment from the oldest to the newest, including those
+// of an earlier deployment with the same name until they are removed.
+func (v *View) Addons(deployment domain.Name) iter.Seq[*Row[domain.DeployedModel]] {
+	return func(yield func(*Row[domain.DeployedModel]) bool) {
+		for row := range v.DeployedModels.Oldest(deployment.Account()) {
+			if row.State.Deployment == string(deployment) && !yield(row) {
+				return
+			}
+		}
+	}
+}
+
+// IsDefault reports whether a deployed model is the default addon of its deployment. At most one
+// deployed model of a deployment is. The row can be newer than the view, such as the result of a
+// command.
+func (v *View) IsDefault(row *Row[domain.DeployedModel]) bool {
+	return row.State.Default && !v.LostDefault(row)
+}
+
+// LostDefault reports whether a deployed model stores that it is the default, but another one has
+// taken the default from it.
+func (v *View) LostDefault(row *Row[domain.DeployedModel]) bool {
+	if !row.State.Default {
+		return false
+	}
+	older := true // the addons before the row are older
+	for other := range v.Addons(domain.Name(row.State.Deployment)) {
+		if other.Name == row.Name {
+			older = false
+			continue
+		}
+		if other.State.TakesDefault(row.State, older) {
+			return true
+		}
+	}
+	return false
+}
+
+// NextDefaultRank returns the rank that makes an addon the default of a deployment.
+func (v *View) NextDefaultRank(deployment domain.Name) int {
+	rank := 0
+	for row := range v.Addons(deployment) {
+		rank = max(rank, row.State.DefaultRank)
+	}
+	return rank + 1
+}
+
+// AddonSlots returns how many addons a replica of a deployment has loaded in its engine at most,
+// which the deployment's shape version sets; 0 is no limit.
+func AddonSlots(v *View, d *domain.Deployment) int {
+	shape, id, _ := strings.Cut(d.DeploymentShape, "/versions/")
+	row, ok := v.Shapes.Get(domain.Name(shape))
+	if !ok {
+		return 0
+	}
+	version, ok := row.State.Version(id)
+	if !ok {
+		return 0
+	}
+	return version.NumLoraDeviceCached
+}

@@ -1,0 +1,73 @@
+package projections
+
+import (
+	"slices"
+
+	"anneal/domain"
+)
+
+// fleetOf returns the fleet of all nodes.
+func fleetOf(nodes *Table[domain.Node]) domain.Fleet {
+	return domain.FleetOf(func(yield func(domain.Name, domain.Node) bool) {
+		for row := range nodes.All() {
+			if !yield(row.Name, row.State) {
+				return
+			}
+		}
+	})
+}
+
+// Fleet returns all nodes. The view computes it once.
+func (v *View) Fleet() domain.Fleet { return v.fleet() }
+
+// Located reports whether a node has a region: see domain.AnyRegion.
+func (v *View) Located() bool { return v.Fleet().Located }
+
+// Feasibility returns whether the nodes of the view can meet a need.
+func (v *View) Feasibility(need domain.Need) domain.Feasibility {
+	return domain.FeasibilityOf(need, v.Fleet())
+}
+
+// Alive returns the replicas of a deployment in order, without the replicas on nodes that are lost
+// or revoked, which the scheduler will remove.
+func (v *View) Alive(d *domain.Deployment) []domain.Replica {
+	return slices.DeleteFunc(d.Ordered(), func(r domain.Replica) bool {
+		node, known := v.Nodes.Get(r.Node)
+		return known && node.State.Absent()
+	})
+}
+
+// NeedOf returns the resources that one replica of a deployment needs, as far as the deployment's
+// model is known.
+func (v *View) NeedOf(d *domain.Deployment) domain.Need {
+	row, ok := v.Models.Get(domain.Name(d.BaseModel))
+	switch {
+	case !ok:
+		return d.Need(domain.Hosted{})
+	case row.State.Kind == domain.PEFTAddon:
+		base, ok := v.Models.Get(domain.Name(row.State.BaseModel))
+		if !ok {
+			return d.Need(domain.Hosted{})
+		}
+		return d.Need(base.State.Hosted("").Merged())
+	}
+	return d.Need(row.State.Hosted(d.ServedPrecision()))
+}
+
+// NeedOfJob returns the resources that one attempt of a job needs on each of its nodes, as far as the
+// model that the job trains is known.
+func (v *View) NeedOfJob(spec domain.JobSpec) domain.Need {
+	return v.NeedOfJobOn(spec, domain.FleetAccelerator(v.Fleet(), spec.Need()))
+}
+
+// NeedOfJobOn is NeedOfJob for a known result of domain.FleetAccelerator.
+func (v *View) NeedOfJobOn(spec domain.JobSpec, accelerator string) domain.Need {
+	row, ok := v.Models.Get(spec.Model())
+	if ok && row.State.Kind == domain.PEFTAddon {
+		row, ok = v.Models.Get(domain.Name(row.State.BaseModel))
+	}
+	if !ok {
+		return spec.NeedOn(domain.ModelSize{}, accelerator)
+	}
+	return spec.NeedOn(row.State.Size(), accelerator)
+}

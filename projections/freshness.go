@@ -1,0 +1,71 @@
+package projections
+
+import (
+	"context"
+	"time"
+
+	"anneal/eventlog"
+)
+
+// ConfirmEvery is the interval at which KeepConfirming compares the world with the log.
+const ConfirmEvery = time.Second
+
+// Confirm returns when the world contains all events that the log had at the time of the call, which
+// is now. It records the time for Age.
+func (w *World) Confirm(ctx context.Context, log eventlog.Log, now time.Time) error {
+	last, err := log.Last(ctx)
+	if err == nil {
+		err = w.WaitFor(ctx, last.Position)
+	}
+	if err == nil {
+		w.confirmed.Store(&now)
+	}
+	return err
+}
+
+// KeepConfirming confirms every ConfirmEvery until ctx is done. A world that is behind is confirmed
+// when it reaches the position that was the end of the log at an earlier time, for that time.
+func (w *World) KeepConfirming(ctx context.Context, log eventlog.Log) error {
+	begin := time.Now()
+	w.confirmed.CompareAndSwap(nil, &begin)
+	ticker := time.NewTicker(ConfirmEvery)
+	defer ticker.Stop()
+	var asked time.Time // when the log ended at end; zero when the world has reached end
+	var end uint64
+	for {
+		if asked.IsZero() {
+			asked, end = endOf(ctx, log)
+		}
+		if !asked.IsZero() && w.Position() >= end {
+			w.confirmed.Store(new(asked))
+			asked = time.Time{}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// endOf returns the position of the last event of the log, and the time of the question. The time is
+// zero when the log does not respond.
+func endOf(ctx context.Context, log eventlog.Log) (asked time.Time, end uint64) {
+	ctx, cancel := context.WithTimeout(ctx, 2*ConfirmEvery)
+	defer cancel()
+	now := time.Now()
+	last, err := log.Last(ctx)
+	if err != nil {
+		return time.Time{}, 0
+	}
+	return now, last.Position
+}
+
+// Age returns the time for which the world may have lacked events of the log: the time since the
+// last confirmation, or since the start of KeepConfirming. It is 0 before both.
+func (w *World) Age(now time.Time) time.Duration {
+	if at := w.confirmed.Load(); at != nil {
+		return now.Sub(*at)
+	}
+	return 0
+}
