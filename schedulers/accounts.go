@@ -7,9 +7,8 @@ import (
 	"anneal/projections"
 )
 
-// Accounts creates the first key of each account that was created with one and
-// does not have it: its server stopped in between. A key that was deleted stays
-// deleted.
+// Accounts creates the first API key of an account whose server stopped between the creation of the
+// account and the creation of the key. It does not create a deleted key again.
 type Accounts struct{}
 
 // Name implements Scheduler.

@@ -9,8 +9,8 @@ import (
 	"anneal/schedulers"
 )
 
-// An account whose server stopped before its first key was created gets it; a
-// key that was deleted stays deleted.
+// TestFirstKeysAreCreated checks that Accounts creates the first key of an account whose server
+// stopped before the key was created, and does not create a deleted key again.
 func TestFirstKeysAreCreated(t *testing.T) {
 	s := newHarness(t)
 	key := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{DisplayName: "first key", Role: domain.RoleAdmin},

@@ -10,15 +10,18 @@ import (
 
 // Addons reconciles deployed models with their deployments:
 //
-//  1. an addon whose deployment was deleted or is ending is undeployed
-//  2. an addon that its deployment does not accept fails: addons are turned off, the model was
-//     deleted or is loaded already, or exists are too many; of several addons the newest fail
-//  3. where only the latest addon is to be loaded, the others are undeployed once it is DEPLOYED,
-//     so that one is loaded at all times
-//  4. where no replica is wanted, DEPLOYING becomes DEPLOYED, and UNDEPLOYING addons are removed:
-//     a later replica loads what is wanted then
+//  1. an addon is undeployed when its deployment was deleted or is not live any more. While the
+//     deployment can be undeleted, a loaded addon stays UNDEPLOYED, and is loaded again when the
+//     deployment is undeleted
+//  2. an addon fails when its deployment does not accept it: enableAddons is off, the addon was
+//     deleted or is already loaded, or the deployment has MaxAddons older addons
+//  3. in a deployment with enableHotReloadLatestAddon, an addon is undeployed once a newer one is
+//     DEPLOYED, so that one addon is loaded at all times
+//  4. in a deployment that wants no replicas, DEPLOYING addons become DEPLOYED and UNDEPLOYING ones
+//     are removed, because a later replica loads the addons that are wanted at its start
+//  5. an addon that another addon has replaced as the default records that it is not the default
 //
-// All else depends on what replicas have loaded; the coordinator records it.
+// The coordinator records the changes that depend on what replicas have loaded.
 type Addons struct{}
 
 // Name implements Scheduler.
@@ -44,10 +47,10 @@ func (Addons) Plan(v *projections.View, _ time.Time) Plan {
 type addonPlan struct {
 	view   *projections.View
 	plan   Plan
-	rows   []*projections.Row[domain.DeployedModel] // of an account, the oldest first
-	models map[string]bool                          // deployment and model → wanted
-	counts map[string]int                           // deployment → how many are wanted
-	latest map[string]domain.Name                   // deployment → the newest that is DEPLOYED
+	rows   []*projections.Row[domain.DeployedModel] // rows of all accounts; within an account, the oldest first
+	models map[string]bool                          // deployment, a space and the model of each wanted addon
+	counts map[string]int                           // deployment → number of wanted addons
+	latest map[string]domain.Name                   // deployment → newest deployed model that is DEPLOYED
 }
 
 func (p *addonPlan) reconcile(row *projections.Row[domain.DeployedModel]) {
@@ -58,24 +61,31 @@ func (p *addonPlan) reconcile(row *projections.Row[domain.DeployedModel]) {
 	if exists {
 		replicas = len(deployment.State.Replicas)
 	}
+	if exists && p.view.LostDefault(row) {
+		p.intend(row, domain.CedeDefault{Rank: m.DefaultRank})
+	}
 	switch {
 	case m.State == domain.ModelUndeployingState && replicas == 0:
 		p.intend(row, domain.FinishUndeployment{})
 	case m.State == domain.ModelUndeployingState:
 	case !exists:
-		p.intend(row, domain.UndeployModel{Reason: "its deployment was deleted"})
+		p.intend(row, domain.UndeployModel{Reason: "the deployment " + m.Deployment + " was deleted"})
+	case m.State == domain.ModelUndeployedState && deployment.State.Live():
+		p.intend(row, domain.RestoreDeployedModel{})
+	case m.State == domain.ModelUndeployedState:
 	case !deployment.State.Live():
-		p.intend(row, domain.UndeployModel{Reason: "its deployment is " + deployment.State.State})
+		p.intend(row, domain.UndeployModel{Reason: "the deployment " + m.Deployment + " is " + deployment.State.State,
+			Restorable: m.Wanted() && !deployment.State.Hard})
 	case m.Wanted():
 		p.reconcileWanted(row, &deployment.State)
 	}
 }
 
-// reconcileWanted is steps 2 to 4 for a wanted addon of a live deployment.
+// reconcileWanted performs steps 2 to 4 for a wanted addon of a live deployment.
 func (p *addonPlan) reconcileWanted(row *projections.Row[domain.DeployedModel], d *domain.Deployment) {
 	m := &row.State
-	if refusal := p.refusal(row, d); refusal != nil {
-		p.intend(row, domain.FailDeployedModel{Status: domain.StatusOf(refusal)})
+	if err := p.notAccepted(row, d); err != nil {
+		p.intend(row, domain.FailDeployedModel{Status: domain.StatusOf(err)})
 		return
 	}
 	p.models[m.Deployment+" "+m.Model] = true
@@ -83,33 +93,34 @@ func (p *addonPlan) reconcileWanted(row *projections.Row[domain.DeployedModel], 
 	latest := p.latest[m.Deployment]
 	switch {
 	case d.EnableHotReloadLatestAddon && p.older(row, latest):
-		p.intend(row, domain.UndeployModel{Reason: fmt.Sprintf("%s, which is newer, took its place", latest)})
+		p.intend(row, domain.UndeployModel{Reason: fmt.Sprintf("replaced by the newer addon %s", latest)})
 	case m.State == domain.ModelDeployingState && d.DesiredReplicas == 0 && len(d.Replicas) == 0:
-		p.intend(row, domain.SettleDeployedModel{})
+		p.intend(row, domain.MarkModelDeployed{})
 	}
 }
 
-// older reports whether row was created before another.
+// older reports whether the deployed model in row was created before the deployed model other.
 func (p *addonPlan) older(row *projections.Row[domain.DeployedModel], other domain.Name) bool {
 	newer, ok := p.view.DeployedModels.Get(other)
 	return ok && other != row.Name && (newer.CreateTime.After(row.CreateTime) ||
 		newer.CreateTime.Equal(row.CreateTime) && other > row.Name)
 }
 
-// refusal returns why the deployment does not accept the addon, or nil.
-func (p *addonPlan) refusal(row *projections.Row[domain.DeployedModel], d *domain.Deployment) *domain.Error {
+// notAccepted returns why the deployment does not accept the addon; nil when it does.
+func (p *addonPlan) notAccepted(row *projections.Row[domain.DeployedModel], d *domain.Deployment) *domain.Error {
 	m := &row.State
 	model, ok := p.view.Models.Get(domain.Name(m.Model))
 	switch {
 	case !d.EnableAddons:
 		return domain.Errorf(domain.FailedPrecondition,
-			"%s has enableAddons turned off: turn it on and load the addon again", m.Deployment)
+			"%s has enableAddons turned off: set it to true and load the addon again", m.Deployment)
 	case !ok || model.CreateTime.After(row.CreateTime):
-		return domain.Errorf(domain.NotFound, "the model %s is gone", m.Model)
+		return domain.Errorf(domain.NotFound, "the model %s was deleted: load another addon", m.Model)
 	case p.models[m.Deployment+" "+m.Model]:
-		return domain.Errorf(domain.AlreadyExists, "%s has %s loaded already", m.Deployment, m.Model)
+		return domain.Errorf(domain.AlreadyExists, "%s has already loaded %s as another deployed model", m.Deployment,
+			m.Model)
 	case p.counts[m.Deployment] >= domain.MaxAddons:
-		return domain.Errorf(domain.ResourceExhausted, "%s has %d addons, and takes no more: unload one first",
+		return domain.Errorf(domain.ResourceExhausted, "%s has %d addons, which is the maximum: unload an addon first",
 			m.Deployment, domain.MaxAddons)
 	}
 	return nil

@@ -18,7 +18,7 @@ func onAddon(id string, cmd domain.Command[domain.DeployedModel]) domain.Intent 
 
 func addonModel(id string) domain.Intent {
 	return onModel(id, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
-		BaseModel: string(modelName("base"))}, Files: domain.Files{Folder: "models/" + id + "/"}})
+		BaseModel: string(modelName("base"))}, Files: domain.Files{Prefix: "models/" + id + "/"}})
 }
 
 func loaded(model, deployment string) domain.CreateDeployedModel {
@@ -61,6 +61,37 @@ func TestAddonsFollowTheirDeployment(t *testing.T) {
 	s.compare("addons_deployment")
 }
 
+// TestAddonsOfUndeletedDeployments checks that the addons of a deleted deployment wait for its
+// undelete, and are removed when it is purged.
+func TestAddonsOfUndeletedDeployments(t *testing.T) {
+	s := newHarness(t)
+	s.given(account(), baseModel("base"), addonModel("polite"), addonModel("terse"), node("n1", "", 4, nil),
+		onDeployment("d", addonDeployment(func(d *domain.DeploymentSpec) { d.MinReplicaCount = 1 })))
+	s.execute(schedulers.Replicas{})
+	s.advance(time.Second)
+	s.given(onAddon("a", loaded("polite", "d")), onAddon("a", domain.MarkModelDeployed{}),
+		onAddon("b", loaded("terse", "d")))
+	s.given(onDeployment("d", domain.DeleteDeployment{IgnoreChecks: true}))
+	s.execute(schedulers.Addons{})
+	s.comment("a replica may still hold them")
+	s.execute(schedulers.Addons{})
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Allocations{})
+	s.execute(schedulers.Addons{})
+	s.execute(schedulers.Replicas{})
+	s.comment("they wait until the deployment is undeleted or purged")
+	s.plan(schedulers.Addons{})
+	s.given(onDeployment("d", domain.UndeleteDeployment{}))
+	s.execute(schedulers.Addons{})
+	s.plan(schedulers.Addons{})
+	s.given(onDeployment("d", domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
+	s.execute(schedulers.Addons{})
+	s.execute(schedulers.Addons{})
+	s.plan(schedulers.Addons{})
+	require.Zero(t, s.world.View().DeployedModels.Len())
+	s.compare("addons_undeleted")
+}
+
 func TestAddonsOfADeploymentThatSleeps(t *testing.T) {
 	s := newHarness(t)
 	s.given(account(), baseModel("base"), addonModel("polite"), onDeployment("d", addonDeployment(nil)))
@@ -87,12 +118,12 @@ func TestTheLatestAddonTakesThePlaceOfOthers(t *testing.T) {
 		})))
 	s.execute(schedulers.Replicas{})
 	s.advance(time.Second)
-	s.given(onAddon("one", loaded("one", "d")), onAddon("one", domain.SettleDeployedModel{}))
+	s.given(onAddon("one", loaded("one", "d")), onAddon("one", domain.MarkModelDeployed{}))
 	s.advance(time.Second)
 	s.given(onAddon("two", loaded("two", "d")))
 	s.comment("until the newer one is there, the older one answers")
 	s.plan(schedulers.Addons{})
-	s.given(onAddon("two", domain.SettleDeployedModel{}))
+	s.given(onAddon("two", domain.MarkModelDeployed{}))
 	s.execute(schedulers.Addons{})
 	s.comment("a newer one that fails takes nobody's place")
 	s.advance(time.Second)

@@ -10,16 +10,17 @@ import (
 	"anneal/projections"
 )
 
-// ReserveWithin is the time that an allocation waits for the start of its attempt or replica before
-// the start is abandoned. A start follows its allocations immediately, unless its scheduler stopped.
+// ReserveWithin is how long a reservation waits for the start of its attempt or replica before the
+// start is abandoned. Run commits the start immediately after the reservations, unless the control
+// plane stops in between.
 const ReserveWithin = 5 * time.Second
 
-// Allocations releases the allocations of attempts that are over and of replicas that are no longer
-// in their deployments. If the start of an attempt or replica does not follow its allocations, it
-// abandons the start, so that a late one is refused, and releases them after that. So a released
-// allocation cannot be used any more.
+// Allocations releases the allocations of attempts that are over and of replicas that were removed.
+// If the reservations of an attempt or replica are not committed within ReserveWithin, Allocations
+// first abandons the start, so that a late commit is refused, and then releases the reservations.
+// So no attempt or replica can use a released allocation.
 type Allocations struct {
-	ReserveWithin time.Duration // 0 is the constant
+	ReserveWithin time.Duration // 0 is the constant ReserveWithin
 }
 
 // Name implements Scheduler.
@@ -37,7 +38,7 @@ func (s Allocations) Plan(v *projections.View, now time.Time) Plan {
 				plan.planAgainAt(due)
 			case reserved && !abandoned[allocation.ID]:
 				abandoned[allocation.ID] = true
-				plan.add(abandonment(allocation, "it did not start within the reservation timeout"))
+				plan.add(abandonment(allocation, "the reservation was not committed in time"))
 			case reason != "":
 				plan.add(domain.Intend(domain.Nodes, row.Name,
 					domain.ReleaseAllocation{ID: allocation.ID, Reason: reason}))
@@ -47,7 +48,8 @@ func (s Allocations) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// abandonment abandons the start of the attempt or replica that an allocation is for.
+// abandonment returns the intent to abandon the start of the attempt or replica that an allocation
+// is for.
 func abandonment(a domain.Allocation, reason string) domain.Intent {
 	if a.Replica != "" {
 		return domain.Intend(domain.Deployments, a.For, domain.Command[domain.Deployment](domain.AbandonReplica{
@@ -56,8 +58,8 @@ func abandonment(a domain.Allocation, reason string) domain.Intent {
 	return domain.IntendJob(a.For, domain.AbandonAttempt{Attempt: a.Attempt, Reason: reason})
 }
 
-// orphaned returns why the allocation cannot be used any more, or "". reserved reports whether its
-// attempt or replica may still start.
+// orphaned returns why the allocation cannot be used any more; "" when it can. reserved reports
+// whether the attempt or replica of the allocation may still start.
 func orphaned(v *projections.View, node domain.Name, a domain.Allocation) (reason string, reserved bool) {
 	if a.Replica != "" {
 		return orphanedReplica(v, node, a)

@@ -12,11 +12,11 @@ import (
 )
 
 // Autoscale scales each deployment to its load, between its minReplicaCount and maxReplicaCount and
-// within its account's quota of accelerators: see Scale.
+// within its account's quota of accelerators. Scale describes the rules.
 //
-// Its samples are the heartbeats that this process has received since it started, so every control
-// plane decides for itself; all receive the same heartbeats, and the log accepts one decision. A
-// process without samples for a whole window never scales down.
+// Each control plane decides on the load in the heartbeats that it has received since it started.
+// All control planes receive the same heartbeats, and the log accepts one of their decisions. A
+// control plane that does not have samples of a whole window never scales down.
 type Autoscale struct{}
 
 // Name implements Scheduler.
@@ -46,14 +46,15 @@ func (Autoscale) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// quotaLeft is the number of accelerators that the quotas of accounts leave, less those that the
-// plan allocates.
+// quotaLeft holds how many more accelerators the quota of each account allows, after the replicas
+// that the plan adds.
 type quotaLeft struct {
 	view *projections.View
-	of   map[string]int // by account; MaxInt32 without a quota
+	of   map[string]int // devices by account; MaxInt32 without a quota
 }
 
-// limit limits a target to the account's quota, and deducts it.
+// limit reduces want.Replicas to what the quota of the deployment's account allows, and deducts the
+// accelerators of the added replicas from the quota.
 func (a quotaLeft) limit(row *projections.Row[domain.Deployment], want *Target) {
 	account, each := row.Name.Account(), row.State.AcceleratorCount
 	more := want.Replicas - row.State.DesiredReplicas
@@ -75,27 +76,27 @@ func (a quotaLeft) limit(row *projections.Row[domain.Deployment], want *Target) 
 	a.of[account] = left - more*each
 }
 
-// A Target is the number of replicas that the load needs, the reason, and when to decide again if time
-// alone can change it.
+// A Target is the result of Scale.
 type Target struct {
 	Replicas int
-	Reason   string // of a change
-	Again    time.Time
+	Reason   string    // why Replicas differs from the current count
+	Again    time.Time // when to decide again; zero if only an event can change the target
 }
 
 // maxSampleGap is the maximum gap between samples of a complete window.
 const maxSampleGap = time.Minute
 
-// Scale returns the number of replicas for a deployment whose desired count is current. A sample needs
-// the minimum number of replicas with which no load target is exceeded.
+// Scale returns the number of replicas for a deployment whose desired count is current. The need of
+// a load sample is the minimum number of replicas with which no load target is exceeded.
 //
 //  1. scale to zero, if Min is 0 and there was no request in the Zero window
-//  2. scale up, to the minimum of what the samples of the Up window need
-//  3. scale down, to the maximum of what the samples of the Down window need, but not to zero
+//  2. scale up, to the minimum need of the samples in the Up window
+//  3. scale down, to the maximum need of the samples in the Down window, but not to zero
 //
-// Replicas that are still starting count: the need is compared with the desired count, not with the
-// ready replicas. Windows start at heldFrom or later, when the count was last set otherwise, and an
-// incomplete window decides nothing. Only a request wakes a deployment with no replicas.
+// The need is compared with the desired count, so replicas that are still starting count. heldFrom
+// is when the count was last set by other means than load: no window begins before heldFrom, and a
+// window that is not complete changes nothing. Scale never adds replicas to a deployment without
+// replicas, because a request wakes such a deployment.
 func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.LoadHistory, now time.Time) Target {
 	switch bounded := max(policy.Min, min(current, policy.Max)); {
 	case bounded != current:
@@ -123,7 +124,8 @@ func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.Loa
 	return stay
 }
 
-// sampledSince returns the start of the samples without a gap; now if the newest is too old.
+// sampledSince returns the start of the newest series of samples without a gap of more than
+// maxSampleGap. It returns now if the newest sample is older than maxSampleGap.
 func sampledSince(load live.LoadHistory, now time.Time) time.Time {
 	since := now
 	for s := range load.Newest() {
@@ -138,8 +140,9 @@ func sampledSince(load live.LoadHistory, now time.Time) time.Time {
 // A needRange holds the minimum and the maximum need of the samples of a window.
 type needRange struct{ min, max need }
 
-// needs returns the range of the samples that end after a time, and of the newest in any case.
-func needs(policy domain.Scaling, load live.LoadHistory, after time.Time) needRange {
+// needs returns the minimum and the maximum need of the samples that end after begin. The newest
+// sample always counts.
+func needs(policy domain.Scaling, load live.LoadHistory, begin time.Time) needRange {
 	var found needRange
 	first := true
 	for s := range load.Newest() {
@@ -147,7 +150,7 @@ func needs(policy domain.Scaling, load live.LoadHistory, after time.Time) needRa
 		switch {
 		case first:
 			found = needRange{one, one}
-		case !s.End.After(after):
+		case !s.End.After(begin):
 			return found
 		case one.replicas < found.min.replicas:
 			found.min = one
@@ -159,11 +162,12 @@ func needs(policy domain.Scaling, load live.LoadHistory, after time.Time) needRa
 	return found
 }
 
-// A need is the number of replicas that one sample needs, and the load target that decides it.
+// A need is the number of replicas that one sample of the load needs, and the load target that
+// requires the most replicas.
 type need struct {
 	replicas   int
 	target     string
-	load, each float64 // total, and target of one replica
+	load, each float64 // load of the deployment, and target of one replica
 }
 
 func needOf(targets map[string]float64, s live.LoadSample) (highest need) {
@@ -186,7 +190,7 @@ func needOf(targets map[string]float64, s live.LoadSample) (highest need) {
 		if each <= 0 { // no replica has reported its slots
 			continue
 		}
-		const slack, bound = 1e-9, 1 << 30 // for rounding errors, and the upper limit of any count
+		const slack, bound = 1e-9, 1 << 30 // slack hides rounding errors; bound limits the result
 		if n := int(min(math.Ceil(load/each-slack), bound)); highest.target == "" || n > highest.replicas {
 			highest = need{n, target, load, each}
 		}

@@ -22,13 +22,14 @@ import (
 
 const (
 	slots     = 4
-	startTime = 20 * time.Second // of a replica
-	askTime   = 10 * time.Second // of a request, once it has a slot
-	drainTime = 20 * time.Second // of a replica that is taken away
+	startTime = 20 * time.Second // time that a replica takes to start
+	askTime   = 10 * time.Second // duration of a request that has a slot
+	drainTime = 20 * time.Second // time in which a removed replica finishes its requests
 )
 
-// TestAutoscaleLife simulates hours of one deployment with two control planes: woken, overloaded, idle,
-// scaled to zero, and woken again. No request is lost.
+// TestAutoscaleLife simulates hours of one deployment with two control planes. The deployment is
+// woken, overloaded, idle, scaled to zero, and woken again. The test checks the replica counts, and
+// that no request is lost.
 func TestAutoscaleLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -70,7 +71,7 @@ func TestAutoscaleLife(t *testing.T) {
 		ended := time.Now()
 		require.Equal(t, 4, count())
 		reach(1, domain.DefaultScaleDownWindow+3*live.LoadStep)
-		// the last of the flood is load for one
+		// After the overload, the last requests still need one replica for up to 4*askTime.
 		require.GreaterOrEqual(t, time.Since(ended), domain.DefaultScaleDownWindow-4*askTime)
 		reach(0, domain.DefaultScaleToZeroWindow)
 		require.GreaterOrEqual(t, time.Since(ended), domain.DefaultScaleToZeroWindow)
@@ -102,8 +103,8 @@ func TestAutoscaleLife(t *testing.T) {
 	})
 }
 
-// TestAutoscaleAfterARestart restarts a control plane after the load has ended: it does not scale down
-// before it has samples of a whole window.
+// TestAutoscaleAfterARestart checks that a control plane that restarts after the load has ended
+// does not scale down before it has samples of a whole window.
 func TestAutoscaleAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -140,13 +141,13 @@ type service struct {
 	answered, lost int
 }
 
-// serving is one replica on the node.
+// serving is one replica on the simulated node.
 type serving struct {
 	began          time.Time
 	places         chan struct{}
 	active, queued int
-	asked          int       // since the last heartbeat
-	gone           time.Time // when it was taken away
+	asked          int       // number of requests since the last heartbeat
+	gone           time.Time // when the replica was removed
 }
 
 func newService(t *testing.T, ctx context.Context) *service {
@@ -179,7 +180,7 @@ func newService(t *testing.T, ctx context.Context) *service {
 	return s
 }
 
-// do records an intent, which may be refused.
+// do records an intent; it ignores a refusal.
 func (s *service) do(world *projections.World, intent domain.Intent) {
 	result, err := eventlog.Do(s.ctx, s.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: "test"}, intent)
 	if err == nil {
@@ -187,8 +188,8 @@ func (s *service) do(world *projections.World, intent domain.Intent) {
 	}
 }
 
-// heartbeat simulates one heartbeat of the node: it starts and stops replicas as assigned, and reports
-// their load to every control plane.
+// heartbeat simulates one heartbeat of the node: it starts and stops replicas as assigned, and
+// reports their load to every control plane.
 func (s *service) heartbeat() {
 	row, ok := s.worlds[0].View().Deployments.Get(deploymentName("d1"))
 	if !ok {
@@ -227,7 +228,8 @@ func (s *service) heartbeat() {
 	}
 }
 
-// request sends one request through the gateway of the first control plane and waits for the response.
+// request sends one request through the gateway of the first control plane and waits for the
+// response.
 func (s *service) request() {
 	world := s.worlds[0]
 	world.Live().RecordRequest(deploymentName("d1"), time.Now())
@@ -257,7 +259,8 @@ func (s *service) request() {
 	s.answered++
 }
 
-// choose queues the request at the replica with the lowest load; nil when none is ready.
+// choose returns the replica with the lowest load, and counts a request in its queue; nil when no
+// replica is ready.
 func (s *service) choose(world *projections.World) *serving {
 	row, _ := world.View().Deployments.Get(deploymentName("d1"))
 	s.mu.Lock()

@@ -27,8 +27,8 @@ func historyOf(samples ...live.LoadSample) live.LoadHistory {
 	return live.LoadHistory{Steps: samples}
 }
 
-// lasting returns samples with the given requests in flight, each for a duration; replicas have 10
-// slots.
+// lasting returns a history from pairs of a number of requests in flight and the duration for which
+// it lasts. Replicas have 10 slots.
 func lasting(spans ...any) live.LoadHistory {
 	var samples []live.LoadSample
 	asked := time.Time{}
@@ -52,8 +52,8 @@ func lasting(spans ...any) live.LoadHistory {
 }
 
 func TestScale(t *testing.T) {
-	spec := func(least, most int, policy *domain.AutoscalingPolicy) domain.Scaling {
-		return domain.DeploymentSpec{MinReplicaCount: least, MaxReplicaCount: &most,
+	spec := func(minimum, maximum int, policy *domain.AutoscalingPolicy) domain.Scaling {
+		return domain.DeploymentSpec{MinReplicaCount: minimum, MaxReplicaCount: &maximum,
 			AutoscalingPolicy: policy}.Scaling()
 	}
 	plain := spec(1, 5, nil)
@@ -77,7 +77,7 @@ func TestScale(t *testing.T) {
 		name    string
 		policy  domain.Scaling
 		current int
-		held    time.Duration // ago; 0 is long
+		held    time.Duration // time since heldFrom; 0 is a long time
 		load    live.LoadHistory
 		want    int
 		reason  string
@@ -229,7 +229,8 @@ func TestScaleKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// Under a constant load the count changes at most once.
+// TestScaleDoesNotOscillate checks that Scale changes the replica count at most once under a
+// constant load.
 func TestScaleDoesNotOscillate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policy := drawScaling(t)
@@ -284,13 +285,14 @@ func TestAutoscalePlans(t *testing.T) {
 	row, ok := s.world.View().Deployments.Get(deploymentName("busy"))
 	require.True(t, ok)
 	_, err := plan.Steps[0].Commit.Decide(row.State, s.now)
-	require.ErrorContains(t, err, "somebody else has scaled the deployment")
+	require.ErrorContains(t, err, "but the deployment was scaled to 4 in between")
 	s.plan(schedulers.Autoscale{})
 	require.True(t, strings.Contains(s.transcript.String(), "requests in flight 12 (target 6.4 per replica)"))
 	s.compare("autoscale")
 }
 
-// Autoscaling keeps to the account's quota of accelerators.
+// TestAutoscaleKeepsTheQuota checks that Autoscale does not exceed the account's quota of
+// accelerators.
 func TestAutoscaleKeepsTheQuota(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -301,7 +303,7 @@ func TestAutoscaleKeepsTheQuota(t *testing.T) {
 			d.AcceleratorType,
 				d.AcceleratorCount = "VENDOR_A_L4_24GB", 1
 		}))
-		s.do(onDeployment(id, domain.SettleDeployment{Generation: 1}))
+		s.do(onDeployment(id, domain.MarkDeploymentReady{Generation: 1}))
 		s.do(onDeployment(id, domain.WakeDeployment{}))
 		for at := time.Duration(0); at <= 40*time.Second; at += 2 * time.Second {
 			s.world.Live().Load(deploymentName(id), "r1", live.ReplicaLoad{Ready: true, Active: 8, Queued: 20,

@@ -9,42 +9,42 @@ import (
 	"anneal/projections"
 )
 
-// A job with evalAutoCarveout gets two datasets before its first attempt: an evaluation split, and the
-// remaining rows for training. An event of the job names them; they are created after it, so that an
-// earlier failure leaves nothing behind. Their rows are derived like those of any dataset with a
-// source, and they outlive the job.
+// A job with evalAutoCarveout gets two datasets before its first attempt: an evaluation split, and
+// the remaining rows for training. An event of the job names the datasets, which are created after
+// the event, so that a failure before it leaves no dataset. The datasets outlive the job.
 
-// splits returns the datasets that were created for the job; nil when exists are none, or when one is
-// unusable and can be created again.
+// splits returns the names of the two datasets that were created for the job; nil when the job has
+// none, or when one of them is unusable and two others can be created.
 func (j job) splits(v *projections.View) *domain.JobInputs {
 	in := j.Life.Inputs
-	if in != nil && j.Life.Attempt == 0 && (usable(v, in.Train) != nil || usable(v, in.Evaluation) != nil) {
+	if in != nil && j.Life.Attempt == 0 && (unusable(v, in.Train) != nil || unusable(v, in.Evaluation) != nil) {
 		return nil
 	}
 	return in
 }
 
-// usable returns why a derived dataset will have no rows; nil while they are being derived.
-func usable(v *projections.View, name domain.Name) *domain.Error {
+// unusable returns why a derived dataset will never have rows; nil when it has rows or will have
+// them.
+func unusable(v *projections.View, name domain.Name) *domain.Error {
 	row, ok := v.Datasets.Get(name)
 	switch {
 	case !ok:
-		return domain.Errorf(domain.FailedPrecondition, "%s was deleted: resume the job, and it is created again", name)
-	case row.State.Unfilled():
+		return domain.Errorf(domain.FailedPrecondition, "%s was deleted: resume the job to create the dataset again", name)
+	case row.State.FillFailed():
 		return domain.Errorf(domain.FailedPrecondition,
-			"the rows of %s could not be created (%s): correct that, then resume the job", name,
+			"the rows of %s could not be derived (%s): correct the cause, then resume the job", name,
 			row.State.Status.Message)
 	}
 	return nil
 }
 
-// carves reports whether the evaluation split is still to be created. For a job that an earlier
-// version started, its trainer splits the rows.
+// carves reports whether the job's evaluation split must still be created. If an earlier version
+// started an attempt without an evaluation split, the trainer splits the rows.
 func (j job) carves(v *projections.View) bool {
 	return j.Life.Attempt == 0 && j.carved() != "" && j.splits(v) == nil
 }
 
-// carved returns the dataset of which rows are held back for evaluation; "" for none.
+// carved returns the dataset of which rows are held out for evaluation; "" for none.
 func (j job) carved() string {
 	if spec := j.spec(); spec.AutoCarveout {
 		return spec.Dataset
@@ -52,7 +52,8 @@ func (j job) carved() string {
 	return ""
 }
 
-// data returns the datasets for training and evaluation: the splits of the job, if exists are any.
+// data returns the names of the datasets for training and for evaluation: the splits of the job if
+// there are any, otherwise dataset and evaluation.
 func (j job) data(v *projections.View, dataset, evaluation string) (string, string) {
 	if in := j.splits(v); in != nil {
 		return string(in.Train), string(in.Evaluation)
@@ -60,7 +61,8 @@ func (j job) data(v *projections.View, dataset, evaluation string) (string, stri
 	return dataset, evaluation
 }
 
-// queue returns the command that follows validation.
+// queue returns the intent that follows the validation of a job: to create its evaluation split, to
+// wait for its first step, or to queue it.
 func queue(v *projections.View, j job) domain.Intent {
 	if j.carves(v) {
 		return carveOut(v, j)
@@ -71,18 +73,19 @@ func queue(v *projections.View, j job) domain.Intent {
 	return domain.IntendJob(j.Name, domain.QueueJob{})
 }
 
-// await makes a trainer without data wait for its next step.
+// await returns the intent that makes a trainer job wait for its next train step.
 func await(j job) domain.Intent {
 	return domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.AwaitStep{}))
 }
 
-// carveOut names the two datasets that the job waits for.
+// carveOut returns the intent to record the names of the two datasets of a job.
 func carveOut(v *projections.View, j job) domain.Intent {
 	return domain.IntendJob(j.Name, domain.PrepareInput{Inputs: freeNames(v, j)})
 }
 
-// createSide creates one of the two datasets that a job names. The seed of the split depends on the
-// job's name only.
+// createSide returns the intent to create one of the two datasets that a job names: the remaining
+// rows if rest is true, otherwise the evaluation split. The seed of the split depends only on the
+// job's name.
 func createSide(j job, name domain.Name, rest bool, source *projections.Row[domain.Dataset]) domain.Intent {
 	hash := fnv.New32a()
 	hash.Write([]byte(j.Name))
@@ -90,18 +93,19 @@ func createSide(j job, name domain.Name, rest bool, source *projections.Row[doma
 		Seed: int(hash.Sum32() & domain.MaxSeed), Rest: rest}
 	return domain.Intend(domain.Datasets, name, domain.CreateDataset{CreatedBy: j.Life.CreatedBy,
 		DatasetSpec: domain.DatasetSpec{SourceJobName: string(j.Name), Splitted: side.Origin(source.Name)},
-		From:        &domain.Derivation{Source: source.Name, Folder: source.State.Files.Folder, Split: &side}})
+		From:        &domain.Derivation{Source: source.Name, Prefix: source.State.Files.Prefix, Split: &side}})
 }
 
-// isSide reports whether a dataset is one side of a split of a job's dataset.
+// isSide reports whether d is one of the two parts of the given dataset that were created for the
+// job: the remaining rows if rest is true, otherwise the evaluation split.
 func isSide(d *domain.Dataset, j job, dataset string, rest bool) bool {
 	from := d.From
 	return d.SourceJobName == string(j.Name) && from != nil && string(from.Source) == dataset && from.Split != nil &&
 		from.Split.Rest == rest
 }
 
-// freeNames returns the job's ID with -train and -eval, and the first number with which both names are
-// free.
+// freeNames returns two unused dataset names: the job's ID with the suffixes -train and -eval,
+// followed by the same number if one of the names is used.
 func freeNames(v *projections.View, j job) domain.JobInputs {
 	for n := 1; ; n++ {
 		number := ""
@@ -119,19 +123,19 @@ func freeNames(v *projections.View, j job) domain.JobInputs {
 
 const maxID = 63
 
-// datasetOf returns the name of a dataset in the job's account: the job's ID, truncated to fit, and a
-// suffix.
+// datasetOf returns the name of a dataset in the job's account. The ID is the job's ID and the
+// suffix; the job's ID is truncated if the result would be too long.
 func datasetOf(j job, suffix string) domain.Name {
 	id := j.Name.ID()
 	id = strings.TrimRight(id[:min(len(id), maxID-len(suffix))], "-")
 	return domain.NewName(j.Name.Account(), domain.Datasets.Collection, id+suffix)
 }
 
-// prepare creates the datasets that a job names, queues the job when they are READY, and fails it when
-// they cannot be created.
+// prepare creates the datasets that a job names, queues the job when the datasets are READY, and
+// fails the job when they cannot be created.
 func prepare(plan *Plan, v *projections.View, j job) {
 	if j.Life.Inputs == nil {
-		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // recorded before jobs had splits
+		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // earlier versions recorded no names
 		return
 	}
 	fail := func(failure *domain.Error) {
@@ -148,17 +152,17 @@ func prepare(plan *Plan, v *projections.View, j job) {
 		}
 		row, exists := v.Datasets.Get(name)
 		switch {
-		case exists && !isSide(&row.State, j, dataset, rest): // the name was taken meanwhile
+		case exists && !isSide(&row.State, j, dataset, rest): // another dataset has the name
 			plan.add(carveOut(v, j))
 			return
-		case exists && row.State.Unfilled():
-			fail(usable(v, name))
+		case exists && row.State.FillFailed():
+			fail(unusable(v, name))
 			return
 		case exists:
 			ready = ready && row.State.State == domain.DatasetReady
 		case !found:
-			fail(domain.Errorf(domain.NotFound, "dataset: %s was deleted while its evaluation split was being created",
-				dataset))
+			fail(domain.Errorf(domain.NotFound, "dataset: %s was deleted while its evaluation split was being created: create "+
+				"another job", dataset))
 			return
 		default:
 			missing = append(missing, createSide(j, name, rest, source))

@@ -19,7 +19,7 @@ import (
 )
 
 // A checker is a log that checks the invariants of a cluster after every event and keeps the first
-// violation. It also loses an acknowledgement from time to time.
+// violation. At random, it refuses a write or loses an acknowledgement.
 type checker struct {
 	*eventlog.Memory
 	mu         sync.Mutex
@@ -29,11 +29,12 @@ type checker struct {
 	serving    map[domain.Name]domain.Deployment
 	datasets   map[domain.Name]domain.Dataset
 	models     map[domain.Name]domain.Model
-	attempts   map[string]bool // job, its incarnation, attempt
-	born       map[domain.Name]uint64
-	registered map[domain.Name]time.Time // when a node last was
+	attempts   map[string]bool           // job name, position in born and attempt number of each attempt that has started
+	born       map[domain.Name]uint64    // position of the event that created each job
+	registered map[domain.Name]time.Time // when each node was last registered
+	heartbeats map[domain.Name]heartbeat // the last heartbeat of each node
 	counts     map[string]int            // events by type
-	placed     map[string]bool           // node and allocation that was ever placed there
+	placed     map[string]bool           // node and ID of every allocation that was placed
 	violation  error
 }
 
@@ -42,14 +43,15 @@ func newChecker(seed uint64) *checker {
 		nodes: map[domain.Name]domain.Node{}, jobs: map[domain.Name]domain.SupervisedJob{},
 		serving: map[domain.Name]domain.Deployment{}, datasets: map[domain.Name]domain.Dataset{},
 		models: map[domain.Name]domain.Model{}, attempts: map[string]bool{}, born: map[domain.Name]uint64{},
-		counts: map[string]int{}, placed: map[string]bool{}, registered: map[domain.Name]time.Time{}}
+		counts: map[string]int{}, placed: map[string]bool{}, registered: map[domain.Name]time.Time{},
+		heartbeats: map[domain.Name]heartbeat{}}
 }
 
 // Append implements eventlog.Log.
 func (c *checker) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.random.IntN(100) == 0 { // the write is lost
+	if c.random.IntN(100) == 0 { // the write does not reach the log
 		return 0, domain.Errorf(domain.Unavailable, "the log is unavailable")
 	}
 	position, err := c.Memory.Append(ctx, w)
@@ -76,7 +78,30 @@ func (c *checker) err() error {
 	return c.violation
 }
 
-// fold folds the event, after checking what depends on the state before it.
+type heartbeat struct {
+	sent   time.Time
+	silent time.Duration // time without heartbeats before it
+}
+
+// heartbeat records that a node sends a heartbeat now.
+func (c *checker) heartbeat(node domain.Name) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last, now := c.heartbeats[node], time.Now()
+	if now.After(last.sent) { // not the same heartbeat to another control plane
+		c.heartbeats[node] = heartbeat{now, now.Sub(last.sent)}
+	}
+}
+
+// wasSilent reports whether the node was silent for LostAfter until shortly before now: it may have
+// sent a heartbeat after the decision that it is lost.
+func (c *checker) wasSilent(node domain.Name, now time.Time) bool {
+	last := c.heartbeats[node]
+	since := now.Sub(last.sent)
+	return since >= schedulers.LostAfter || since < tick && last.silent >= schedulers.LostAfter
+}
+
+// fold folds the event, after checking the invariants that depend on the previous state.
 func (c *checker) fold(e eventlog.Event) error {
 	c.counts[e.Type]++
 	switch e.Name.Collection() {
@@ -86,7 +111,10 @@ func (c *checker) fold(e eventlog.Event) error {
 			c.registered[e.Name] = e.Time
 		case "node.lost.v1":
 			if age := e.Time.Sub(c.registered[e.Name]); age < schedulers.LostAfter {
-				return fmt.Errorf("lost %s after it registered", age)
+				return fmt.Errorf("%s was marked as lost %s after its registration, before LostAfter", e.Name, age)
+			}
+			if !c.wasSilent(e.Name, e.Time) {
+				return fmt.Errorf("%s was marked as lost, but sent a heartbeat at %s", e.Name, c.heartbeats[e.Name].sent)
 			}
 		case "allocation.released.v1":
 			return errors.Join(c.unused(e), foldInto(domain.Nodes, c.nodes, e))
@@ -119,7 +147,7 @@ func (c *checker) fenced(e eventlog.Event, before, after domain.SupervisedJob) e
 	case "started":
 		key := fmt.Sprintf("%s %d %d", e.Name, c.born[e.Name], after.Attempt)
 		if c.attempts[key] || after.Attempt != before.NextAttempt() {
-			return fmt.Errorf("attempt %d runs twice", after.Attempt)
+			return fmt.Errorf("attempt %d of %s was started twice or out of order", after.Attempt, e.Name)
 		}
 		c.attempts[key] = true
 	case "failed":
@@ -128,16 +156,16 @@ func (c *checker) fenced(e eventlog.Event, before, after domain.SupervisedJob) e
 			return err
 		}
 		if before.Active() != (failed.Attempt > 0) || failed.Attempt > 0 && failed.Attempt != before.Attempt {
-			return fmt.Errorf("attempt %d fails a job that is %s at attempt %d", failed.Attempt, before.State,
-				before.Attempt)
+			return fmt.Errorf("attempt %d failed the job %s, which was %s at attempt %d", failed.Attempt, e.Name,
+				before.State, before.Attempt)
 		}
 	case "completed":
 		if before.Outcome == nil || c.models[before.Outcome.Output].SourceJob != e.Name {
-			return fmt.Errorf("it completes without its model")
+			return fmt.Errorf("%s was completed before its output model was registered", e.Name)
 		}
 	case "checkpointed", "writing", "resultsStored", "requeued":
 		if !before.Active() {
-			return fmt.Errorf("no attempt was running")
+			return fmt.Errorf("%s has the event %s, but no attempt was running", e.Name, e.Type)
 		}
 	}
 	return nil
@@ -150,7 +178,7 @@ func foldInto[S domain.State](kind *domain.Kind[S], states map[domain.Name]S, e 
 	return err
 }
 
-// check checks the states after a write.
+// check checks the invariants of the states after a write.
 func (c *checker) check(w eventlog.Write) error {
 	switch w.Name.Collection() {
 	case domain.Nodes.Collection:
@@ -167,10 +195,10 @@ func (c *checker) check(w eventlog.Write) error {
 func (c *checker) checkNode(w eventlog.Write) error {
 	node := c.nodes[w.Name]
 	if !node.Used().Fits(node.Capacity) {
-		return fmt.Errorf("%s is overcommitted: %v of %v", w.Name, node.Used(), node.Capacity)
+		return fmt.Errorf("%s is overcommitted: %v of %v are allocated", w.Name, node.Used(), node.Capacity)
 	}
 	if node.State != domain.NodeReady && len(node.Allocations) > 0 {
-		return fmt.Errorf("%s is %s and holds %d allocations", w.Name, node.State, len(node.Allocations))
+		return fmt.Errorf("%s is %s, but has %d allocations", w.Name, node.State, len(node.Allocations))
 	}
 	for _, a := range node.Allocated() {
 		c.placed[string(w.Name)+a.ID] = true
@@ -178,7 +206,7 @@ func (c *checker) checkNode(w eventlog.Write) error {
 	return nil
 }
 
-// unused requires that nothing uses a released allocation.
+// unused requires that no attempt or replica uses the allocation that the event releases.
 func (c *checker) unused(e eventlog.Event) error {
 	var released domain.AllocationReleased
 	if err := json.Unmarshal(e.Data, &released); err != nil {
@@ -188,32 +216,32 @@ func (c *checker) unused(e eventlog.Event) error {
 	life := c.jobs[a.For].JobLife
 	switch {
 	case a.Replica != "" && c.serving[a.For].Replicas[a.Replica].Node == e.Name:
-		return fmt.Errorf("%s is released from under its replica", a.ID)
+		return fmt.Errorf("the allocation %s was released while its replica was placed", a.ID)
 	case a.Replica == "" && life.Attempt == a.Attempt && slices.Contains(life.Nodes, e.Name):
-		return fmt.Errorf("%s is released from under its attempt", a.ID)
+		return fmt.Errorf("the allocation %s was released while its attempt was running", a.ID)
 	}
 	return nil
 }
 
-// checkGang requires that an attempt starts on all of its nodes: each holds its allocation, unless the
-// node was lost after the reservation.
+// checkGang requires that an attempt starts on all of its nodes: each node has the attempt's
+// allocation, unless the node was lost after the reservation.
 func (c *checker) checkGang(name domain.Name) error {
 	job := c.jobs[name]
 	id, want := domain.AllocationID(name, job.Attempt), max(1, job.SupervisedSpec.Nodes)
 	if nodes := slices.Compact(slices.Sorted(slices.Values(job.JobLife.Nodes))); len(nodes) != want {
-		return fmt.Errorf("%s begins on %d nodes instead of %d", id, len(nodes), want)
+		return fmt.Errorf("%s was started on %d nodes instead of %d", id, len(nodes), want)
 	}
 	for _, node := range job.JobLife.Nodes {
 		held, lost := c.nodes[node].Allocations[id].ID == id, len(c.nodes[node].Allocations) == 0
 		if !c.placed[string(node)+id] || !held && !lost {
-			return fmt.Errorf("%s begins without its part of %s", id, node)
+			return fmt.Errorf("%s was started without its allocation on %s", id, node)
 		}
 	}
 	return nil
 }
 
-// checkCarved requires that a job with evalAutoCarveout has its evaluation split before its first
-// attempt: both sides of one split.
+// checkCarved requires that a job with evalAutoCarveout has both sides of its evaluation split
+// before its first attempt.
 func (c *checker) checkCarved(name domain.Name) error {
 	job := c.jobs[name]
 	if job.Attempt > 1 || !job.EvalAutoCarveout {
@@ -221,21 +249,22 @@ func (c *checker) checkCarved(name domain.Name) error {
 	}
 	in := job.JobLife.Inputs
 	if in == nil {
-		return fmt.Errorf("%s starts with all rows", name)
+		return fmt.Errorf("%s was started without an evaluation split", name)
 	}
 	train, evaluation := c.datasets[in.Train], c.datasets[in.Evaluation]
-	if !train.Exists() || !evaluation.Exists() { // one may be deleted at the same time
+	if !train.Exists() || !evaluation.Exists() { // a user may have deleted one of them concurrently
 		return nil
 	}
 	if train.State != domain.DatasetReady || evaluation.State != domain.DatasetReady ||
 		train.SourceJobName != string(name) || evaluation.SourceJobName != string(name) {
-		return fmt.Errorf("%s begins with %+v, which were not made for it yet", name, *in)
+		return fmt.Errorf("%s was started before its datasets %+v were derived", name, *in)
 	}
 	a, b := *train.From.Split, *evaluation.From.Split
 	a.Rest = false
 	if !train.From.Split.Rest || a != b || train.From.Source != domain.Name(job.Dataset) ||
-		train.From.Folder != evaluation.From.Folder {
-		return fmt.Errorf("%s learns from %+v and is measured on %+v", name, *train.From, *evaluation.From)
+		train.From.Prefix != evaluation.From.Prefix {
+		return fmt.Errorf("%s trains on %+v and is evaluated on %+v, which are not two sides of one split", name,
+			*train.From, *evaluation.From)
 	}
 	return nil
 }
@@ -252,7 +281,7 @@ func (c *checker) tail(position uint64) string {
 	return strings.Join(lines, "\n")
 }
 
-// report logs the number of events, and requires that each important type occurred.
+// report logs the number of events by type, and requires that each important type occurred.
 func (c *checker) report(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,7 +294,7 @@ func (c *checker) report(t *testing.T) {
 		"supervisedFineTuningJob.completed.v1", "supervisedFineTuningJob.cancelled.v1",
 		"supervisedFineTuningJob.preparing.v1", "dataset.filled.v1", "dataset.unfilled.v1"} {
 		if c.counts[name] == 0 {
-			t.Errorf("%s never happened", name)
+			t.Errorf("the simulation recorded no event %s", name)
 		}
 	}
 	t.Logf("%d events: %v", total, c.counts)

@@ -14,21 +14,23 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/projections/live"
 	"anneal/schedulers"
 )
 
-// A cluster is a set of users and machines.
+// A cluster simulates users and worker nodes.
 type cluster struct {
-	t      *testing.T
-	ctx    context.Context
-	log    eventlog.Log
-	worlds []*projections.World
-	agents []*agent
-	random *rand.Rand
-	made   int
+	t         *testing.T
+	ctx       context.Context
+	log       eventlog.Log
+	worlds    []*projections.World
+	receivers []*receiver // of each world
+	agents    []*agent
+	random    *rand.Rand
+	made      int
 }
 
-// try records an intent of an actor, which may be refused.
+// try records an intent of an actor. It returns the error of a refused intent.
 func (c *cluster) try(actor string, world *projections.World, intent domain.Intent) error {
 	result, err := eventlog.Do(c.ctx, c.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: actor}, intent)
 	if err == nil && result.Position() > 0 {
@@ -51,7 +53,7 @@ func (c *cluster) mustDo(actor string, intent domain.Intent) {
 	}
 }
 
-// open creates what jobs and deployments need.
+// open creates the account, models and datasets that jobs and deployments need.
 func (c *cluster) open() {
 	for _, intent := range append([]domain.Intent{account(), baseModel("base")},
 		dataset("rows", domain.ShapeChat, 9)...) {
@@ -64,7 +66,7 @@ func (c *cluster) step() {
 	user := func(intent domain.Intent) { _ = c.try("user", c.worlds[c.random.IntN(2)], intent) }
 	c.made++
 	id, chance := fmt.Sprintf("x%d", c.made), func(perThousand int) bool { return c.random.IntN(1000) < perThousand }
-	if chance(300) { // perhaps a name that was used before
+	if chance(300) { // the name may have been used before
 		id = fmt.Sprintf("y%d", c.random.IntN(8))
 	}
 	if chance(40) {
@@ -107,11 +109,70 @@ func (c *cluster) step() {
 	if chance(12) {
 		c.agents[c.random.IntN(len(c.agents))].breakDown(c.random)
 	}
+	if chance(8) {
+		c.receivers[c.random.IntN(len(c.receivers))].close(time.Duration(1+c.random.IntN(60)) * time.Second)
+	}
 	c.purge()
 	c.fill(200, 5)
 }
 
-// fill simulates the task that derives datasets, with failures and deletions.
+// A receiver simulates how a control plane receives heartbeats: not while it is disconnected or
+// paused.
+type receiver struct {
+	live    *live.Status
+	checker *checker // learns of all heartbeats; nil in tests without one
+
+	mu     sync.Mutex
+	closed time.Time // no heartbeats are received before this time
+}
+
+// close stops the reception of heartbeats for a time.
+func (r *receiver) close(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = time.Now().Add(d)
+}
+
+func (r *receiver) receive(node domain.Name) {
+	if r.checker != nil {
+		r.checker.heartbeat(node)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !time.Now().Before(r.closed) {
+		r.live.Heartbeat(node, time.Now())
+	}
+}
+
+// run records every second until when heartbeats were received, like the listener of a coordinator.
+func (r *receiver) run(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	paused := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			r.mu.Lock()
+			switch was := paused; {
+			case now.Before(r.closed):
+				paused = true
+			case was:
+				paused = false
+				r.live.ListenFrom(now)
+				fallthrough
+			default:
+				r.live.ReceivedAll(now)
+			}
+			r.mu.Unlock()
+		}
+	}
+}
+
+// fill simulates the task that derives datasets. The probability to derive a pending dataset is
+// perThousand in 1,000. A higher value of fails makes more derivations fail and deletes more
+// datasets.
 func (c *cluster) fill(perThousand, fails int) {
 	for row := range c.worlds[1].View().Datasets.All() {
 		name := row.Name
@@ -124,14 +185,14 @@ func (c *cluster) fill(perThousand, fails int) {
 			at(domain.RequestDeletion(domain.Datasets))
 			at(domain.DeleteDataset{})
 		case row.State.Filling() && chance < fails*10:
-			at(domain.LeaveUnfilled{Status: domain.Status{Code: "RESOURCE_EXHAUSTED", Message: "the store is full"}})
+			at(domain.FailFill{Status: domain.Status{Code: "RESOURCE_EXHAUSTED", Message: "the store is full"}})
 		case row.State.Filling() && chance < perThousand:
 			held := row.State.From.Split.Held
 			if row.State.From.Split.Rest {
 				held = row.State.From.Split.Of - held
 			}
-			at(domain.FillDataset{Files: domain.Files{Folder: string(name), Sizes: map[string]int64{"rows.jsonl": 9}},
-				DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeChat, ExampleCount: held}})
+			at(domain.FillDataset{Files: domain.Files{Prefix: string(name), Sizes: map[string]int64{"rows.jsonl": 9}},
+				DatasetStats: domain.DatasetStats{Shape: domain.ShapeChat, ExampleCount: held}})
 		}
 	}
 }
@@ -152,7 +213,7 @@ func (c *cluster) changeDeployment(user func(domain.Intent)) {
 	user(domain.Intend(domain.Deployments, row.Name, cmds[c.random.IntN(len(cmds))]))
 }
 
-// someJob returns a job, usually a live one.
+// someJob returns the name of a random job, usually of a live job.
 func (c *cluster) someJob() domain.Name {
 	var lively, others []domain.Name
 	for row := range projections.TableOf(c.worlds[0].View(), domain.SupervisedJobs).All() {
@@ -174,13 +235,14 @@ func (c *cluster) someJob() domain.Name {
 // purge purges deleted jobs, as the coordinator does.
 func (c *cluster) purge() {
 	for row := range projections.TableOf(c.worlds[1].View(), domain.SupervisedJobs).All() {
-		if row.State.State == domain.JobCleaningState {
+		if row.State.State == domain.JobCleaningUpState {
 			_ = c.try("coordinator", c.worlds[1], domain.IntendJob(row.Name, domain.PurgeJob{}))
 		}
 	}
 }
 
-// settle ends the failures: nodes stay alive, the account is restored, and users resume paused jobs.
+// settle ends the failures: nodes stay alive, the account is restored, and users resume paused
+// jobs.
 func (c *cluster) settle() {
 	c.mustDo("user", onAccount(domain.RestoreAccount{}))
 	for _, agent := range c.agents {
@@ -194,13 +256,13 @@ func (c *cluster) settle() {
 	}
 }
 
-// An agent is one machine: it sends heartbeats, runs what it is assigned, and reports.
+// An agent simulates one worker node: it sends heartbeats, runs its assignments, and reports.
 type agent struct {
 	cluster *cluster
 	name    domain.Name
 	pool    string
 	random  *rand.Rand
-	work    map[string]work // by allocation
+	work    map[string]work // by allocation ID
 
 	mu     sync.Mutex // never held while the agent waits for anything
 	outage outage
@@ -208,9 +270,9 @@ type agent struct {
 
 // An outage is a failure of a machine.
 type outage struct {
-	silent int  // ticks without heartbeats
-	dead   bool // while silent it does not run anything
-	calm   bool // no more failures
+	silent int  // remaining ticks without heartbeats
+	dead   bool // the machine runs nothing while it sends no heartbeats
+	calm   bool // the machine does not fail any more
 }
 
 // work is one attempt or replica on the machine.
@@ -219,7 +281,7 @@ type work struct {
 	done int
 }
 
-// breakDown stops the machine, or only its connection.
+// breakDown stops the machine, or only its connection, for a random time.
 func (a *agent) breakDown(random *rand.Rand) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -233,7 +295,7 @@ func (a *agent) repair() {
 	a.outage = outage{calm: true}
 }
 
-// nextOutage returns the failure of this tick.
+// nextOutage returns the current failure, and advances it by one tick.
 func (a *agent) nextOutage() outage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -261,7 +323,7 @@ func (a *agent) tick() {
 	case now.silent > 0 && now.dead:
 		a.work = nil
 		return
-	case now.silent > 0: // disconnected, it continues to run
+	case now.silent > 0: // disconnected: its work continues
 		for id, w := range a.work {
 			w.done++
 			a.work[id] = w
@@ -269,20 +331,20 @@ func (a *agent) tick() {
 		return
 	}
 	world := a.cluster.worlds[a.random.IntN(len(a.cluster.worlds))]
-	for _, id := range slices.Sorted(maps.Keys(a.work)) { // reports from the time without a connection come first
+	for _, id := range slices.Sorted(maps.Keys(a.work)) { // the reports from the time without a connection are sent first
 		a.report(world, a.work[id], now.calm)
 	}
 	_ = a.cluster.try(string(a.name), world, domain.Intend(domain.Nodes, a.name,
 		domain.RegisterNode{NodeSpec: domain.NodeSpec{
 			Pool: a.pool, Engines: []string{"train", "complete"}, Capacity: domain.Resources{CPUMilli: 2000,
 				MemoryMiB: 2048}}}))
-	for _, w := range a.cluster.worlds {
-		w.Live().Heartbeat(a.name, time.Now())
+	for _, receiver := range a.cluster.receivers {
+		receiver.receive(a.name)
 	}
 	a.apply(world)
 }
 
-// apply starts what is assigned to the node and stops the rest.
+// apply starts the work that is assigned to the node and stops all other work.
 func (a *agent) apply(world *projections.World) {
 	row, ok := world.View().Nodes.Get(a.name)
 	wanted := map[string]work{}
@@ -312,7 +374,7 @@ func (a *agent) report(world *projections.World, w work, calm bool) {
 	}
 	row, ok := projections.TableOf(world.View(), domain.SupervisedJobs).Get(w.For)
 	if !ok || len(row.State.JobLife.Nodes) > 0 && row.State.JobLife.Nodes[0] != a.name {
-		return // another node of the gang reports
+		return // the first node of the gang reports
 	}
 	at := func(cmd domain.Command[domain.JobLife]) { report(domain.IntendJob(w.For, cmd)) }
 	switch {
@@ -327,7 +389,7 @@ func (a *agent) report(world *projections.World, w work, calm bool) {
 			Message: "line 2: too long"}})
 	case w.done > 20:
 		model := domain.NewName("acme", domain.Models.Collection, row.State.OutputModel)
-		files := domain.Files{Folder: w.ID}
+		files := domain.Files{Prefix: w.ID}
 		at(domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: w.Attempt, Output: model, Results: files,
 			Model: domain.ModelRegistered{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, SourceJob: w.For,
 				Files: files}}})

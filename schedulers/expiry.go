@@ -7,8 +7,8 @@ import (
 	"anneal/projections"
 )
 
-// Expiry acts at the times that resources name: a deployment's expireTime and purgeTime, a job's
-// deadline.
+// Expiry deletes each deployment at its expireTime, purges it at its purgeTime, and ends each job
+// at its deadline.
 type Expiry struct{}
 
 // Name implements Scheduler.
@@ -34,7 +34,7 @@ func (Expiry) Plan(v *projections.View, now time.Time) Plan {
 			at(d.PurgeTime, domain.Intend(domain.Deployments, row.Name, domain.PurgeDeployment{}))
 		default:
 			at(d.ExpireTime, domain.Intend(domain.Deployments, row.Name,
-				domain.DeleteDeployment{IgnoreChecks: true, Reason: "its expireTime has passed"}))
+				domain.DeleteDeployment{IgnoreChecks: true, Reason: "the deployment's expireTime has passed"}))
 		}
 	}
 	for j := range jobs(v) {

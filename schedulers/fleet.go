@@ -2,21 +2,35 @@ package schedulers
 
 import (
 	"maps"
+	"strings"
 	"time"
 
 	"anneal/domain"
 	"anneal/projections"
 )
 
-// A fleet is the READY nodes of a view with their free resources, less what the plan allocates.
+// A fleet holds the READY nodes of a view and the resources that are free after the plan.
 type fleet struct {
 	nodes      []Candidate // sorted by name
 	index      map[domain.Name]int
 	holds      map[domain.Name]int // allocations of each owner on READY nodes
 	placed     map[allocationKey]domain.Allocation
 	registered map[domain.Name]time.Time // time of the last registration of each READY node
-	shutDown   map[domain.Name]bool      // LOST nodes: whether the agent was shut down
-	engines    map[string]bool           // engines of all registered nodes, READY or not
+	shutDown   map[domain.Name]bool      // whether the agent of each LOST node was shut down
+	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
+	types      map[string]string         // by engine and regions, the result of domain.FleetAccelerator for jobs
+}
+
+// needOf returns the resources that one attempt of a job needs.
+func (f *fleet) needOf(v *projections.View, spec domain.JobSpec) domain.Need {
+	need := spec.Need()
+	key := need.Engine + " " + strings.Join(need.Regions, " ")
+	accelerator, known := f.types[key]
+	if !known {
+		accelerator = domain.FleetAccelerator(v.Fleet(), need)
+		f.types[key] = accelerator
+	}
+	return v.NeedOfJobOn(spec, accelerator)
 }
 
 type allocationKey struct {
@@ -27,7 +41,8 @@ type allocationKey struct {
 func fleetOf(v *projections.View) *fleet {
 	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{},
 		placed: map[allocationKey]domain.Allocation{}, registered: map[domain.Name]time.Time{},
-		shutDown: map[domain.Name]bool{}, engines: map[string]bool{}}
+		shutDown: map[domain.Name]bool{}, engines: map[string]bool{}, types: map[string]string{}}
+	located := v.Located()
 	for row := range v.Nodes.All() {
 		node := row.State
 		if !node.Registered() {
@@ -41,7 +56,8 @@ func fleetOf(v *projections.View) *fleet {
 			continue
 		}
 		f.index[row.Name], f.registered[row.Name] = len(f.nodes), node.Since
-		f.nodes = append(f.nodes, Candidate{row.Name, node.Pool, node.Engines, minus(node.Capacity, node.Used())})
+		f.nodes = append(f.nodes,
+			Candidate{row.Name, node.Pool, node.RegionIn(located), node.Engines, minus(node.Capacity, node.Used())})
 		for id, allocation := range node.Allocations {
 			f.holds[allocation.For]++
 			f.placed[allocationKey{row.Name, id}] = allocation
@@ -50,13 +66,13 @@ func fleetOf(v *projections.View) *fleet {
 	return f
 }
 
-// has reports whether the node is READY and holds the allocation.
+// has reports whether the node is READY and has the allocation with the given ID.
 func (f *fleet) has(node domain.Name, id string) bool {
 	_, ok := f.placed[allocationKey{node, id}]
 	return ok
 }
 
-// take allocates resources on each node.
+// take deducts resources from the free resources of each of the nodes.
 func (f *fleet) take(names []domain.Name, takes domain.Resources) {
 	for _, name := range names {
 		node := &f.nodes[f.index[name]]
@@ -69,7 +85,7 @@ func (f *fleet) without(node domain.Name, id string) []Candidate {
 	nodes := append([]Candidate(nil), f.nodes...)
 	if allocation, ok := f.placed[allocationKey{node, id}]; ok {
 		one := &nodes[f.index[node]]
-		one.Free = one.Free.Plus(allocation.Takes)
+		one.Free = one.Free.Plus(allocation.Resources)
 	}
 	return nodes
 }

@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts of testdata")
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// A harness records a transcript of what users did in a world and what schedulers then planned.
+// A harness records a transcript of the commands of users and of the plans of schedulers.
 type harness struct {
 	t          *testing.T
 	log        *eventlog.Memory
@@ -34,11 +34,11 @@ type harness struct {
 
 func newHarness(t *testing.T) *harness {
 	s := &harness{t: t, log: eventlog.NewMemory(), world: projections.NewWorld(), now: noon}
-	s.world.Live().Boot(noon)
+	s.world.Live().ListenFrom(noon)
 	return s
 }
 
-// comment adds a comment to the transcript.
+// comment adds a formatted comment to the transcript.
 func (s *harness) comment(format string, args ...any) {
 	fmt.Fprintf(&s.transcript, "# "+format+"\n", args...)
 }
@@ -74,6 +74,7 @@ func (s *harness) advance(d time.Duration) {
 // plan adds the current plan of the scheduler to the transcript.
 func (s *harness) plan(scheduler schedulers.Scheduler) schedulers.Plan {
 	s.t.Helper()
+	s.world.Live().ReceivedAll(s.now)
 	view := s.world.View()
 	plan := scheduler.Plan(view, s.now)
 	require.Equal(s.t, plan.String(), scheduler.Plan(view, s.now).String(), "the same view and time gave two plans")
@@ -98,7 +99,7 @@ func (s *harness) compare(name string) {
 		require.NoError(s.t, os.WriteFile(path, []byte(s.transcript.String()), 0o644))
 	}
 	want, err := os.ReadFile(path)
-	require.NoError(s.t, err, "run the test with -update to make the file")
+	require.NoError(s.t, err, "run the test with -update to create the file")
 	was, is := strings.Split(string(want), "\n"), strings.Split(s.transcript.String(), "\n")
 	for i := range max(len(was), len(is)) {
 		if i >= len(was) || i >= len(is) || was[i] != is[i] {
@@ -146,7 +147,7 @@ func must(data []byte, err error) []byte {
 	return data
 }
 
-// Names and intents of transcripts.
+// The following functions return names and intents for the transcripts.
 
 func jobName(id string) domain.Name {
 	return domain.NewName("acme", domain.SupervisedJobs.Collection, id)
@@ -201,16 +202,16 @@ func node(id, pool string, cores int64, accelerators map[string]int) domain.Inte
 
 func baseModel(id string) domain.Intent {
 	return onModel(id, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
-		Files: domain.Files{Folder: "models/" + id + "/"}})
+		Files: domain.Files{Prefix: "models/" + id + "/"}})
 }
 
-// dataset is a READY dataset of chat rows.
+// dataset returns the intents that create a READY dataset with rows of a shape.
 func dataset(id string, shape string, rows domain.Count) []domain.Intent {
 	return []domain.Intent{
 		onDataset(id, domain.CreateDataset{}),
-		onDataset(id, domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: id + "/1/",
+		onDataset(id, domain.UploadDataset{Upload: 1, Files: domain.Files{Prefix: id + "/1/",
 			Sizes: map[string]int64{"rows.jsonl": 9}}}),
-		onDataset(id, domain.AcceptDataset{Upload: 1, DatasetFacts: domain.DatasetFacts{Shape: shape,
+		onDataset(id, domain.AcceptDataset{Upload: 1, DatasetStats: domain.DatasetStats{Shape: shape,
 			ExampleCount: rows}}),
 	}
 }
@@ -233,7 +234,7 @@ func deployment(id string, minReplicas, maxReplicas int, change func(*domain.Dep
 	return onDeployment(id, domain.CreateDeployment{DeploymentSpec: spec})
 }
 
-// pending creates pending jobs, in the order of ids.
+// pending creates pending jobs on the given number of nodes, in the order of ids.
 func (s *harness) pending(nodes int, ids ...string) {
 	s.t.Helper()
 	for _, id := range ids {

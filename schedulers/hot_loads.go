@@ -9,12 +9,15 @@ import (
 
 // HotLoads offers the weights of trainer jobs to the deployments that the jobs name:
 //
-//  1. weights whose job or model was deleted are withdrawn, since no later replica could load them
-//  2. where no replica is wanted, offered weights are served at once: a later replica loads them
-//  3. a deployment that loads no other weights is offered the newest that jobs have for it; weights
-//     that cannot fit are refused
+//  1. weights whose job or model was deleted are withdrawn, because new replicas could not load
+//     them
+//  2. in a deployment that wants no replicas, offered weights are swapped immediately, because a
+//     later replica loads them
+//  3. a deployment that is not loading other weights is offered the newest weights that jobs have
+//     for it; weights that cannot fit are refused
 //
-// The coordinator records the swap, when replicas report what they have loaded.
+// In a deployment with replicas, the coordinator records the swap when the replicas have loaded
+// the weights.
 type HotLoads struct{}
 
 // Name implements Scheduler.
@@ -39,7 +42,7 @@ func (HotLoads) Plan(v *projections.View, _ time.Time) (plan Plan) {
 		case d.Hot.Offered != nil && withdrawn(v, d.Hot.Offered) == "" && d.DesiredReplicas == 0 &&
 			len(d.Replicas) == 0:
 			intend(domain.SwapWeights{ID: d.Hot.Offered.ID()})
-		case d.Hot.Offered != nil || !there || !d.Hot.Takes(fresh.HotWeights):
+		case d.Hot.Offered != nil || !there || !d.Hot.Accepts(fresh.HotWeights):
 		default:
 			if failure := fresh.unfit(v, d); failure != nil {
 				intend(domain.RefuseWeights{HotWeights: fresh.HotWeights, Status: domain.StatusOf(failure)})
@@ -51,18 +54,19 @@ func (HotLoads) Plan(v *projections.View, _ time.Time) (plan Plan) {
 	return plan
 }
 
-// trained holds the weights of a job, and the model that they were trained on.
+// trained holds the weights of a job and their base model.
 type trained struct {
 	domain.HotWeights
-	base domain.Name // never an addon
+	base domain.Name // base model that the weights were trained on; never an addon
 }
 
-// newestWeights returns the newest weights that jobs have for each deployment.
+// newestWeights returns, for each deployment, the newest weights of the jobs that name the
+// deployment.
 func newestWeights(v *projections.View) map[domain.Name]trained {
 	newest := map[domain.Name]trained{}
 	for row := range projections.TableOf(v, domain.TrainerJobs).All() {
 		targets := row.State.HotLoadTargets(row.Name.Account())
-		if len(targets) == 0 || row.State.Leaving() {
+		if len(targets) == 0 || row.State.Deleting() {
 			continue
 		}
 		weights, ok := weightsOf(v, row)
@@ -75,8 +79,8 @@ func newestWeights(v *projections.View) map[domain.Name]trained {
 	return newest
 }
 
-// weightsOf returns the newest weights of a job: its last checkpoint during a step, and its output
-// model afterwards.
+// weightsOf returns the newest weights of a job: the last checkpoint during a train step, and the
+// output model after the step. It returns false when the job has no weights that can be served.
 func weightsOf(v *projections.View, row *projections.Row[domain.TrainerJob]) (trained, bool) {
 	j := &row.State
 	weights := trained{HotWeights: domain.HotWeights{Job: row.Name, TrainStep: max(j.Step.Number, 1),
@@ -107,7 +111,7 @@ func weightsOf(v *projections.View, row *projections.Row[domain.TrainerJob]) (tr
 	return weights, true
 }
 
-// baseOf returns the base of an addon, or the model itself.
+// baseOf returns the base model of an addon, or the name of the model itself if it is no addon.
 func baseOf(v *projections.View, name domain.Name) domain.Name {
 	if row, ok := v.Models.Get(name); ok && row.State.Kind == domain.PEFTAddon {
 		return domain.Name(row.State.BaseModel)
@@ -115,51 +119,51 @@ func baseOf(v *projections.View, name domain.Name) domain.Name {
 	return name
 }
 
-// unfit returns reason a deployment cannot serve the weights, as far as is known without loading them, or
-// nil.
+// unfit returns why a deployment cannot serve the weights; nil when no reason is known before the
+// weights are loaded.
 func (w trained) unfit(v *projections.View, d *domain.Deployment) *domain.Error {
 	model, ok := v.Models.Get(domain.Name(d.BaseModel))
 	base, known := v.Models.Get(w.base)
 	switch {
 	case !ok || !known:
-		return nil // the engine decides
+		return nil // the engine checks the weights when it loads them
 	case w.Adapter && model.State.Kind == domain.PEFTAddon:
 		return domain.Errorf(domain.FailedPrecondition,
-			"%s trains an adapter, and the deployment serves %s, which is an adapter itself: name a deployment of %s",
+			"%s trains an adapter, and the deployment serves %s, which is an adapter itself: use a deployment of %s",
 			w.Job,
 			model.Name, model.State.BaseModel)
 	case w.Adapter && w.base != model.Name:
 		return domain.Errorf(domain.FailedPrecondition,
-			"%s trains an adapter of %s, and the deployment serves %s: name a deployment of the same base", w.Job,
+			"%s trains an adapter of %s, and the deployment serves %s: use a deployment of the same base", w.Job,
 			w.base, model.Name)
 	case !w.Adapter && d.EnableAddons:
-		return domain.Errorf(domain.FailedPrecondition, "%s trains all parameters, from under the addons of the "+
-			"deployment: turn enableAddons off, or train an adapter (loraRank above 0)", w.Job)
+		return domain.Errorf(domain.FailedPrecondition, "%s trains all parameters, but the deployment has addons, which "+
+			"need their base model: turn enableAddons off, or train an adapter (loraRank above 0)", w.Job)
 	case !w.Adapter && (model.State.ModelType != base.State.ModelType ||
 		model.State.ParameterCount != base.State.ParameterCount):
 		return domain.Errorf(domain.FailedPrecondition, "%s trains %s (%s, %d parameters), and the deployment "+
-			"serves %s (%s, %d parameters): name a deployment of the same model",
+			"serves %s (%s, %d parameters): use a deployment of the same model",
 			w.Job, w.base, base.State.ModelType, base.State.ParameterCount, model.Name, model.State.ModelType,
 			model.State.ParameterCount)
 	}
 	return nil
 }
 
-// withdrawn returns reason weights are no longer available, or "".
+// withdrawn returns why the weights must be withdrawn; "" when they need not be.
 func withdrawn(v *projections.View, w *domain.HotWeights) string {
 	if w == nil {
 		return ""
 	}
 	if w.Model != "" {
-		if row, ok := v.Models.Get(w.Model); !ok || row.State.Files.Folder != w.Files.Folder {
+		if row, ok := v.Models.Get(w.Model); !ok || row.State.Files.Prefix != w.Files.Prefix {
 			return "the model " + string(w.Model) +
-				", whose weights they were, was deleted: the deployment serves its own model"
+				", the source of the hot-loaded weights, was deleted: the deployment serves its baseModel"
 		}
 		return ""
 	}
-	if row, ok := projections.TableOf(v, domain.TrainerJobs).Get(w.Job); !ok || row.State.Leaving() {
+	if row, ok := projections.TableOf(v, domain.TrainerJobs).Get(w.Job); !ok || row.State.Deleting() {
 		return "the job " + string(w.Job) +
-			", whose checkpoint it was, was deleted: the deployment serves its own model"
+			", the source of the hot-loaded weights, was deleted: the deployment serves its baseModel"
 	}
 	return ""
 }

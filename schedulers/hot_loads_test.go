@@ -17,7 +17,7 @@ func onTrainer(id string, cmd domain.Command[domain.TrainerJob]) domain.Intent {
 	return domain.Intend(domain.TrainerJobs, trainerName(id), cmd)
 }
 
-// teaches creates a running trainer job that hot-loads its weights into a deployment.
+// teaches creates a running trainer job whose weights a deployment hot-loads.
 func (s *harness) teaches(id, base, deployment string) {
 	s.given(onTrainer(id, domain.CreateTrainerJob{ID: id, TrainerSpec: domain.TrainerSpec{KeepAlive: true,
 		Dataset:               string(datasetName("rows")),
@@ -36,13 +36,13 @@ func (s *harness) starts(id string, attempt int) {
 func (s *harness) saves(id string, attempt, step int, config string) {
 	s.given(domain.IntendJob(trainerName(id), domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{
 		Attempt: attempt, Step: step,
-		Files: domain.Files{Folder: fmt.Sprintf("%s/%d-%d/", id, attempt, step),
+		Files: domain.Files{Prefix: fmt.Sprintf("%s/%d-%d/", id, attempt, step),
 			Sizes: map[string]int64{"model/" + config: 2, "state.json": 2}}}}))
 }
 
-// ends finishes a train step with a model.
+// ends finishes a train step with output as the ID of the new model.
 func (s *harness) ends(id string, attempt int, output string) {
-	files := domain.Files{Folder: "models/" + output + "/", Sizes: map[string]int64{"adapter_config.json": 2}}
+	files := domain.Files{Prefix: "models/" + output + "/", Sizes: map[string]int64{"adapter_config.json": 2}}
 	s.do(onModel(output, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
 		BaseModel: string(modelName("base"))}, SourceJob: trainerName(id), Files: files}),
 		onTrainer(id, domain.FinishTrainStep{Attempt: attempt, Output: modelName(output), Results: files}))

@@ -17,9 +17,10 @@ import (
 	"anneal/schedulers"
 )
 
-// TestEveryCutOfTheLogSettles truncates the log of a short run (a gang of two nodes, an evaluation split,
-// two replicas, an account with its first key) after each of its events, as a power failure does, and
-// restarts the control plane and its nodes. No truncation leaves a change incomplete.
+// TestEveryCutOfTheLogSettles truncates the log of a short run after each of its events, as a power
+// failure does, and restarts the control plane and its nodes. It checks that no truncation leaves a
+// change incomplete. The run has a gang of two nodes, an evaluation split, two replicas, and an
+// account with its first key.
 func TestEveryCutOfTheLogSettles(t *testing.T) {
 	var whole []eventlog.Event
 	synctest.Test(t, func(t *testing.T) {
@@ -43,8 +44,9 @@ func TestEveryCutOfTheLogSettles(t *testing.T) {
 	}
 }
 
-// shortLife continues from some events until all work is done, and returns all events. Users act in the
-// first run only; they repeat commands without a reply.
+// shortLife runs a cluster until all work is done, and returns all events of its log. The log
+// begins with the events in before. Users act only if first is true; they repeat commands that
+// received no reply.
 func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []eventlog.Event) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -56,8 +58,9 @@ func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []even
 		last[e.Name] = position
 	}
 	cluster := &cluster{t: t, ctx: ctx, log: log, random: rand.New(rand.NewPCG(7, 1)),
-		worlds: []*projections.World{world}}
+		worlds: []*projections.World{world}, receivers: []*receiver{{live: world.Live()}}}
 	go func() { _ = world.Run(ctx, log) }()
+	go cluster.receivers[0].run(ctx)
 	require.NoError(t, world.WaitFor(ctx, uint64(len(before))))
 	if first {
 		cluster.open()
@@ -124,7 +127,7 @@ func (o *cluster) fillAll() {
 			held = row.State.From.Split.Of - held
 		}
 		o.mustDo("task", domain.Intend(domain.Datasets, row.Name, domain.Command[domain.Dataset](domain.FillDataset{
-			Files:        domain.Files{Folder: string(row.Name), Sizes: map[string]int64{"rows.jsonl": 9}},
-			DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeChat, ExampleCount: held}})))
+			Files:        domain.Files{Prefix: string(row.Name), Sizes: map[string]int64{"rows.jsonl": 9}},
+			DatasetStats: domain.DatasetStats{Shape: domain.ShapeChat, ExampleCount: held}})))
 	}
 }

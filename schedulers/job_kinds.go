@@ -8,17 +8,21 @@ import (
 	"anneal/projections"
 )
 
-// A job is a job of any kind as the schedulers see it.
+// A job is the name and the state of a job of any kind, read from a row of the view.
 type job struct {
 	Name    domain.Name
 	Life    *domain.JobLife // shared with the view: do not change
 	Created time.Time
 	Updated time.Time
-	state   domain.Job // shared with the view: do not change
+	created uint64                      // position of the event that created the job
+	state   domain.Job                  // shared with the view: do not change
+	outputs map[domain.Name]domain.Name // names of models that jobs reserve; see projections.View.Reservations
 }
 
 func jobOf(row projections.Row[domain.Job]) job {
-	return job{row.Name, row.State.Life(), row.CreateTime, row.UpdateTime, row.State}
+	return job{Name: row.Name, Life: row.State.Life(), Created: row.CreateTime, Updated: row.UpdateTime,
+		created: row.CreateVersion,
+		state:   row.State}
 }
 
 // jobs yields every job of every kind, in the order of kinds and then names.
@@ -32,7 +36,7 @@ func jobs(v *projections.View) iter.Seq[job] {
 	}
 }
 
-// jobNamed returns the job of a name; false when there is none.
+// jobNamed returns the job with the given name; false when the job does not exist.
 func jobNamed(v *projections.View, name domain.Name) (job, bool) {
 	row, ok := v.Job(name)
 	if !ok {
@@ -43,7 +47,7 @@ func jobNamed(v *projections.View, name domain.Name) (job, bool) {
 
 func (j job) spec() domain.JobSpec { return j.state.Spec() }
 
-// check validates what the job names.
+// check validates the resources that the job names.
 func (j job) check(v *projections.View) validation {
 	c, spec := j.inputs(v), j.spec()
 	train, evaluation := j.data(v, spec.Dataset, spec.EvaluationDataset)
@@ -51,10 +55,10 @@ func (j job) check(v *projections.View) validation {
 		train = spec.StepDataset
 	}
 	shapes := spec.Shapes
-	if train != "" || !spec.Waits { // a job that waits gets its datasets with its steps
+	if train != "" || !spec.Waits { // a job that waits for train steps gets a dataset with each step
 		dataset := c.dataset("dataset", train, spec.MinRows, shapes...)
 		switch {
-		case len(shapes) == 1: // the evaluation dataset does not depend on the other
+		case len(shapes) == 1: // the kind has one shape, so the shape of the training dataset does not matter
 		case dataset == nil:
 			evaluation = ""
 		default:
@@ -68,7 +72,7 @@ func (j job) check(v *projections.View) validation {
 		c.dataset("evaluationDataset", evaluation, 1, shapes...)
 	}
 	if spec.From != "" {
-		c.model("the model of the step before", string(spec.From))
+		c.model("the output model of the previous step", string(spec.From))
 		spec.Config.BaseModel, spec.Config.WarmStartFrom = "", ""
 	}
 	if !spec.Awaits() {

@@ -2,6 +2,7 @@ package schedulers_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -10,7 +11,8 @@ import (
 	"anneal/schedulers"
 )
 
-// A job whose method no node supports waits with that status, until such a node registers.
+// TestJobsWaitForANodeThatKnowsTheirMethod checks that a job whose method no node supports waits
+// until a node with the method registers, and that the job's status says so.
 func TestJobsWaitForANodeThatKnowsTheirMethod(t *testing.T) {
 	s := newHarness(t)
 	s.given(account(), baseModel("base"))
@@ -52,7 +54,8 @@ func TestJobsWaitForANodeThatKnowsTheirMethod(t *testing.T) {
 	s.compare("jobs_method")
 }
 
-// A job waits for the first build of its evaluator, with that status, and fails when the build fails.
+// TestJobsWaitForTheirEvaluator checks that a job waits for the first build of its evaluator, says
+// so in its status, and fails when the build fails.
 func TestJobsWaitForTheirEvaluator(t *testing.T) {
 	s := newHarness(t)
 	s.given(account(), baseModel("base"))
@@ -81,8 +84,9 @@ func TestJobsWaitForTheirEvaluator(t *testing.T) {
 	s.compare("jobs_evaluator")
 }
 
-// A job with evalAutoCarveout gets two datasets before it is queued. It fails when their rows cannot be
-// derived, and creates others when resumed.
+// TestRowsAreHeldBack checks that a job with evalAutoCarveout gets two datasets before it is
+// queued. The job fails when the rows of the datasets cannot be derived, and gets two other
+// datasets when it is resumed.
 func TestRowsAreHeldBack(t *testing.T) {
 	s := newHarness(t)
 	s.given(account(), baseModel("base"), node("n1", domain.PoolTraining, 4, nil))
@@ -109,13 +113,13 @@ func TestRowsAreHeldBack(t *testing.T) {
 	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "it waits for the rows")
 
 	made := func(id string, rows domain.Count) domain.Intent {
-		return onDataset(id, domain.FillDataset{Files: domain.Files{Folder: id + "/",
+		return onDataset(id, domain.FillDataset{Files: domain.Files{Prefix: id + "/",
 			Sizes: map[string]int64{"rows.jsonl": 9}},
-			DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeChat, ExampleCount: rows}})
+			DatasetStats: domain.DatasetStats{Shape: domain.ShapeChat, ExampleCount: rows}})
 	}
 	s.given(made("tuned-train-2", 54))
 	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "both are waited for")
-	s.given(onDataset("tuned-eval-2", domain.LeaveUnfilled{Status: domain.Status{Code: "RESOURCE_EXHAUSTED",
+	s.given(onDataset("tuned-eval-2", domain.FailFill{Status: domain.Status{Code: "RESOURCE_EXHAUSTED",
 		Message: "the store is full"}}))
 	s.execute(schedulers.Jobs{})
 	s.comment("the store has room again")
@@ -133,7 +137,8 @@ func TestRowsAreHeldBack(t *testing.T) {
 	s.compare("jobs_carved")
 }
 
-// A trainer that is kept alive has no node between its steps, and is placed for each step.
+// TestTrainersArePlacedForEachStep checks that a trainer job with keepAlive has no node between its
+// train steps, and is placed again for each step.
 func TestTrainersArePlacedForEachStep(t *testing.T) {
 	s := newHarness(t)
 	s.given(account(), baseModel("base"))
@@ -170,4 +175,35 @@ func TestTrainersArePlacedForEachStep(t *testing.T) {
 	s.execute(schedulers.Jobs{})
 	s.compare("jobs_steps")
 	require.Equal(t, domain.JobIdleState, state().State)
+}
+
+// TestPilotsStartLast checks that a reinforcement job with PURPOSE_PILOT gets capacity after a job
+// that was created later.
+func TestPilotsStartLast(t *testing.T) {
+	s := newHarness(t)
+	s.given(account(), baseModel("base"))
+	s.given(dataset("prompts", domain.ShapePrompt, 9)...)
+	evaluator := domain.NewName("acme", domain.Evaluators.Collection, "e")
+	s.given(domain.Intend(domain.Evaluators, evaluator, domain.Command[domain.Evaluator](domain.CreateEvaluator{})),
+		domain.Intend(domain.Evaluators, evaluator, domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 1})))
+	name := func(id string) domain.Name { return domain.NewName("acme", domain.ReinforcementJobs.Collection, id) }
+	for _, one := range [][2]string{{"pilot", domain.PurposePilot}, {"work", ""}} {
+		id, purpose := one[0], one[1]
+		s.advance(time.Minute)
+		s.given(domain.Intend(domain.ReinforcementJobs, name(id), domain.Command[domain.ReinforcementJob](
+			domain.CreateReinforcementJob{ID: id, ReinforcementSpec: domain.ReinforcementSpec{Purpose: purpose,
+				Dataset: string(datasetName("prompts")), Evaluator: string(evaluator),
+				TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}})))
+	}
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
+	s.given(onNode("n1", domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining,
+		Engines:  []string{"train", "train:reinforcement"},
+		Capacity: domain.Resources{CPUMilli: 1000, MemoryMiB: 4096}}}))
+	s.execute(schedulers.Jobs{})
+	for id, state := range map[string]string{"pilot": domain.JobPendingState, "work": domain.JobRunningState} {
+		row, ok := projections.TableOf(s.world.View(), domain.ReinforcementJobs).Get(name(id))
+		require.True(t, ok)
+		require.Equal(t, state, row.State.State, id)
+	}
 }

@@ -11,29 +11,33 @@ import (
 	"anneal/projections"
 )
 
-// SuspendedPrefix starts the status message of a job that is paused because its account is suspended.
-// Such a job resumes when the account is restored; a job that was paused otherwise does not.
+// SuspendedPrefix begins the status message of a job that is paused because its account is
+// suspended. The scheduler resumes only jobs with this message when the account is restored.
 const SuspendedPrefix = "account suspended"
 
-// CancelWithin is the time in which a canceled attempt must save its work and stop.
+// CancelWithin is the grace period in which the attempt of a canceled or paused job must save its
+// work and stop.
 const CancelWithin = 5 * time.Minute
 
 // Jobs moves every job from its creation to a node, and ends canceled and deleted jobs:
 //
 //	CREATING, VALIDATING    -> PENDING, or FAILED with all errors of the resources that it names
 //	VALIDATING, PENDING     -> CREATING_INPUT_DATASET, to create its evaluation split
-//	CREATING_INPUT_DATASET  -> PENDING when the datasets are READY, FAILED when they cannot be created
+//	CREATING_INPUT_DATASET  -> PENDING when the datasets are READY, FAILED when creating them fails
 //	RE_QUEUEING             -> PENDING
-//	PENDING                 -> RUNNING where it fits: the oldest first, skipping jobs that do not fit.
-//	                           A job that no node can train stays, with that status
+//	PENDING                 -> RUNNING on nodes with capacity: the oldest first, pilots last,
+//	                           skipping jobs that do not fit. A job that no node can train stays
+//	                           PENDING, and its status says so
 //	VALIDATING, PENDING     -> IDLE, for a trainer that waits for its first step
 //	WRITING_RESULTS, stored -> COMPLETED, EARLY_STOPPED or IDLE, once the model is registered
-//	CANCELLING              -> CANCELLED when it has stopped, its node is lost, or it takes too long
-//	live, account suspended -> PAUSED, and back when the account is restored
-//	DELETING                -> DELETING_CLEANING_UP when no node holds an allocation of it
+//	CANCELLING              -> CANCELLED when its attempt has stopped, its node is lost, or
+//	                           CancelWithin has passed
+//	live, account suspended -> PAUSED when its attempt has stopped, as for CANCELLING, and back when
+//	                           the account is restored
+//	DELETING                -> DELETING_CLEANING_UP when no node holds an allocation for it
 type Jobs struct {
 	Placement    Placement     // nil is BestFit
-	CancelWithin time.Duration // 0 is the constant
+	CancelWithin time.Duration // 0 is the constant CancelWithin
 }
 
 // Name implements Scheduler.
@@ -43,11 +47,14 @@ func (Jobs) Name() string { return "jobs" }
 func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 	var plan Plan
 	var waiting []job
-	fleet := fleetOf(v)
+	fleet, outputs := fleetOf(v), v.Reservations()
 	for j := range jobs(v) {
+		j.outputs = outputs
 		switch suspended := s.suspended(v, j); {
 		case j.Life.Outcome != nil:
 			finish(&plan, v, j)
+		case j.Life.Pausing != nil && j.Life.Live():
+			s.stop(&plan, fleet, j, j.Life.Pausing.Time, now)
 		case suspended != "" && j.Life.Live():
 			plan.add(domain.IntendJob(j.Name, domain.PauseJob{Reason: suspended}))
 		case j.lost(v) != "":
@@ -63,9 +70,9 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 			if s.admit(&plan, v, j) {
 				plan.add(queue(v, j))
 			}
-		case j.Life.State == domain.JobPreparingState:
+		case j.Life.State == domain.JobCreatingInputState:
 			prepare(&plan, v, j)
-		case j.Life.State == domain.JobRequeueState:
+		case j.Life.State == domain.JobReQueueingState:
 			plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
 		case j.Life.State == domain.JobPendingState:
 			waiting = append(waiting, j)
@@ -79,24 +86,27 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// finish registers the output model of a job's last attempt, and then ends the job: the rest of what
-// follows JobResultsStored.
+// finish plans the steps that follow JobResultsStored: registering the output model, and then loading
+// it, if the job asks for that, and completing the job or its train step.
 func finish(plan *Plan, v *projections.View, j job) {
 	o := j.Life.Outcome
 	row, exists := v.Models.Get(o.Output)
 	switch {
 	case !exists:
 		plan.add(domain.Intend(domain.Models, o.Output, domain.RegisterModel(o.Model)))
-	case row.State.SourceJob != j.Name || row.State.Files.Folder != o.Results.Folder:
+	case row.State.SourceJob != j.Name || row.State.Files.Prefix != o.Results.Prefix:
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(
 			domain.Errorf(domain.AlreadyExists,
-				"outputModel: model %s already exists: choose another name, or delete the model", o.Output))}))
+				"outputModel: model %s already exists: delete the model and resume the job, or create another job", o.Output))}))
 	default:
+		if load, ok := projections.LoadResult(v, j.Name, j.Life, o.Output, row.State.ModelSpec); ok {
+			plan.add(load)
+		}
 		plan.add(domain.IntendFinish(j.Name, j.spec().Waits, o.Attempt))
 	}
 }
 
-// suspended returns why the job's account may not run jobs, or "".
+// suspended returns why the job's account may not run jobs; "" when it may.
 func (Jobs) suspended(v *projections.View, j job) string {
 	row, ok := v.Accounts.Get(domain.NewName("", "accounts", j.Name.Account()))
 	if !ok || !row.State.Suspended() {
@@ -105,8 +115,8 @@ func (Jobs) suspended(v *projections.View, j job) string {
 	return fmt.Sprintf("%s: %s", SuspendedPrefix, row.State.SuspendState)
 }
 
-// admit reports whether all resources that the job names are valid. It fails an invalid job, and
-// leaves one that must wait.
+// admit reports whether all resources that the job names are valid. It fails a job with invalid
+// resources, and records what a job waits for.
 func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	result := j.check(v)
 	result.errors = append(result.errors, j.unchecked(v, result.errors)...)
@@ -119,55 +129,73 @@ func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	return len(result.errors) == 0 && !result.waits
 }
 
-// setWaiting records what the job waits for; "" is capacity.
+// waitsFor reports whether the job's status says that it waits for what. A job that lacks several
+// things keeps the one in its status while it lacks that: see start.
+func (j job) waitsFor(what string) bool { return j.Life.Status.Message == domain.HeldPrefix+what }
+
+// setWaiting records in the job's status what the job waits for; "" clears the status.
 func setWaiting(plan *Plan, j job, what string) {
-	if what != "" && j.Life.Status.Message != domain.HeldPrefix+what || what == "" && j.Life.Held() {
+	if what != "" && !j.waitsFor(what) || what == "" && j.Life.Held() {
 		plan.add(domain.IntendJob(j.Name, domain.HoldJob{For: what}))
 	}
 }
 
-// cancel confirms the cancellation once no attempt can be running.
+// cancel confirms the cancellation of a job once its attempt cannot be running any more.
 func (s Jobs) cancel(plan *Plan, fleet *fleet, j job, now time.Time) {
 	requested := j.Updated
 	if j.Life.CancelTime != nil {
 		requested = *j.Life.CancelTime
 	}
+	s.stop(plan, fleet, j, requested, now)
+}
+
+// stop confirms the cancellation or the pause of a job, requested at the given time, once its attempt
+// cannot be running any more.
+func (s Jobs) stop(plan *Plan, fleet *fleet, j job, requested, now time.Time) {
 	due := requested.Add(cmp.Or(s.CancelWithin, CancelWithin))
 	if j.Life.Active() && fleet.stopReason(j) == "" && now.Before(due) {
 		plan.planAgainAt(due)
 		return
 	}
-	plan.add(domain.IntendJob(j.Name, domain.ConfirmCancel{Attempt: j.Life.Attempt}))
+	plan.add(domain.IntendJob(j.Name, j.Life.ConfirmStop(j.Life.Attempt)))
 }
 
-// start places pending jobs, the oldest first. It validates the resources that a job names again: a
-// resumed job was not validated, and a dataset may have been deleted since.
+// start plans the next attempts of pending jobs, the oldest first and pilots last. It validates the
+// resources that a job names again, because a resumed job was not validated and a dataset may have
+// been deleted after the validation.
 func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) {
 	slices.SortStableFunc(queue, func(a, b job) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 	})
-	full := map[string]bool{} // needs that did not fit: capacity only shrinks while planning
+	queue = pilotsLast(queue)
+	full := map[string]bool{} // needs that did not fit; planning only takes capacity, so they do not fit later
+	quotas := acceleratorQuotas{v, map[string]int64{}}
 	for _, j := range queue {
 		if len(plan.Steps) >= maxSteps {
-			return // no more steps are executed before the next plan
+			return // Run executes no more steps of one plan
 		}
 		if !s.admit(plan, v, j) {
 			continue
 		}
 		spec := j.spec()
-		need := spec.Need()
+		need := fleet.needOf(v, spec)
 		if j.carves(v) {
 			plan.add(carveOut(v, j))
 			continue
 		}
 		if spec.Awaits() {
-			plan.add(await(j)) // resumed between two steps
+			plan.add(await(j)) // the job was resumed between two train steps
 			continue
 		}
 		if !fleet.engines[need.Engine] {
 			setWaiting(plan, j, fmt.Sprintf(
-				"a node that can %s: no node of this installation says that it can; start an "+
-					"agent whose engine does", need.Engine))
+				"a node that can %s: no registered node has this capability; start an "+
+					"agent whose engine has it", need.Engine))
+			continue
+		}
+		exceeded, capacity := quotas.exceeded(j.Name.Account(), need), domain.HeldForCapacity+": "+need.String()
+		if exceeded != "" && !j.waitsFor(capacity) {
+			setWaiting(plan, j, exceeded)
 			continue
 		}
 		var chosen []domain.Name
@@ -176,30 +204,50 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 		}
 		if len(chosen) == 0 {
 			full[need.String()] = true
-			setWaiting(plan, j, domain.HeldForRoom+": "+need.String())
+			setWaiting(plan, j, capacity)
 			continue
 		}
-		fleet.take(chosen, need.Takes)
+		if exceeded != "" {
+			setWaiting(plan, j, exceeded)
+			continue
+		}
+		quotas.take(j.Name.Account(), need)
+		fleet.take(chosen, need.Resources)
 		fleet.gang(plan, j, need, chosen, revision(v, j))
 	}
 }
 
-// gang plans the next attempt of a job: it reserves its allocation on every node, and the start
-// commits them all.
+// pilotsLast returns the jobs in their order, the pilots after all others.
+func pilotsLast(queue []job) []job {
+	var others, pilots []job
+	for _, j := range queue {
+		if j.spec().Pilot {
+			pilots = append(pilots, j)
+		} else {
+			others = append(others, j)
+		}
+	}
+	return append(others, pilots...)
+}
+
+// gang adds the step that starts the next attempt of a job. The step reserves an allocation on
+// every node, and its commit starts the attempt. evaluator is the revision of the job's evaluator;
+// 0 without an evaluator.
 func (f *fleet) gang(plan *Plan, j job, need domain.Need, nodes []domain.Name, evaluator int) {
 	attempt := j.Life.NextAttempt()
 	allocation := domain.Allocation{ID: domain.AllocationID(j.Name, attempt), For: j.Name, Attempt: attempt,
-		Takes: need.Takes}
+		Resources: need.Resources}
 	parts := make([]domain.Intent, len(nodes))
 	for i, node := range nodes {
 		parts[i] = f.allocate(node, allocation)
 	}
-	plan.reserve(parts, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Takes: need.Takes,
+	plan.reserve(parts, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Resources: need.Resources,
 		Evaluator: evaluator}),
 		abandonment(allocation, "the attempt could not start on all of its nodes"))
 }
 
-// allocate reserves resources of a node, unless the node registers again after the view.
+// allocate returns the intent to reserve an allocation on a node. The intent is refused if the
+// agent has registered the node again after the view.
 func (f *fleet) allocate(node domain.Name, a domain.Allocation) domain.Intent {
 	return domain.Intend(domain.Nodes, node, domain.PlaceAllocation{Allocation: a, Registered: f.registered[node]})
 }

@@ -1,6 +1,7 @@
 package schedulers_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -129,6 +130,11 @@ func TestJobsOfASuspendedAccountPause(t *testing.T) {
 	s.execute(schedulers.Jobs{})
 	s.given(onAccount(domain.SuspendAccount{SuspendState: "CREDIT_DEPLETED", Reason: "no credit is left"}))
 	s.execute(schedulers.Jobs{})
+	s.comment("the attempt that runs saves a checkpoint first")
+	s.execute(schedulers.Jobs{})
+	s.advance(schedulers.CancelWithin)
+	s.comment("it takes too long")
+	s.execute(schedulers.Jobs{})
 	s.execute(schedulers.Allocations{})
 	s.execute(schedulers.Jobs{})
 	s.given(onAccount(domain.RestoreAccount{}))
@@ -180,7 +186,8 @@ func TestNodesAreLost(t *testing.T) {
 	s.compare("nodes_lost")
 }
 
-// A lost node is removed after ForgetAfter, unless it returns.
+// TestNodesAreForgotten checks that a lost node is removed after ForgetAfter, unless its agent
+// registers the node again.
 func TestNodesAreForgotten(t *testing.T) {
 	s := newHarness(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil), node("n2", domain.PoolTraining, 1, nil))
@@ -201,19 +208,110 @@ func TestNodesAreForgotten(t *testing.T) {
 	s.compare("nodes_forgotten")
 }
 
-// No kind of job takes accelerators, so quotas need not be checked where jobs are placed.
-func TestJobsTakeNoAccelerators(t *testing.T) {
+// TestJobsTakeTheFleetsAccelerators checks that jobs follow the rule for accelerators that are not
+// named: each attempt gets the type of which the training nodes have the most devices, or CPUs.
+func TestJobsTakeTheFleetsAccelerators(t *testing.T) {
+	const h100, l4 = "VENDOR_A_H100_80GB", "VENDOR_A_L4_24GB"
+	for name, c := range map[string]struct {
+		nodes []domain.Intent
+		want  map[string]int
+	}{
+		"CPUs": {nodes: []domain.Intent{node("n1", domain.PoolTraining, 9, nil)}},
+		"the most": {[]domain.Intent{node("n1", domain.PoolTraining, 9, map[string]int{l4: 1}),
+			node("n2", domain.PoolTraining, 9, map[string]int{h100: 8})}, map[string]int{h100: 1}},
+		"of training nodes": {[]domain.Intent{node("n1", domain.PoolTraining, 9, map[string]int{l4: 1}),
+			node("n2", domain.PoolInference, 9, map[string]int{h100: 8})}, map[string]int{l4: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newHarness(t)
+			s.prerequisites()
+			s.given(c.nodes...)
+			s.pending(1, "a")
+			s.execute(schedulers.Jobs{})
+			job, ok := s.world.View().Job("accounts/acme/supervisedFineTuningJobs/a")
+			require.True(t, ok)
+			require.Equal(t, domain.JobRunningState, job.State.Life().State)
+			require.Equal(t, c.want, job.State.Life().Resources.Accelerators)
+		})
+	}
+}
+
+// TestJobsWaitForTheQuotaOfAccelerators checks that jobs get no more accelerators than the quota of
+// their account allows, and that their status says what they wait for.
+func TestJobsWaitForTheQuotaOfAccelerators(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
 	s.given(node("n1", domain.PoolTraining, 9, map[string]int{"VENDOR_A_H100_80GB": 8}))
 	s.given(domain.Intend(domain.Quotas, domain.NewName("acme", domain.Quotas.Collection, domain.QuotaAccelerators),
-		domain.SetQuota{MaxValue: 0}))
+		domain.SetQuota{MaxValue: 2}))
 	s.pending(1, "a", "b", "c")
 	s.execute(schedulers.Jobs{})
-	row, _ := s.world.View().Nodes.Get(nodeName("n1"))
-	require.Len(t, row.State.Allocations, 3)
-	require.Empty(t, row.State.Used().Accelerators)
-	require.Zero(t, s.world.View().Usage("acme").Accelerators)
+	require.EqualValues(t, 2, s.world.View().Usage("acme").Accelerators)
+	waits, _ := s.world.View().Job("accounts/acme/supervisedFineTuningJobs/c")
+	require.Equal(t, domain.JobPendingState, waits.State.Life().State)
+	require.Contains(t, waits.State.Life().Status.Message,
+		"waiting for the quota of accelerators: the job needs 1, but fewer of the 2 that "+
+			"accounts/acme/quotas/accelerators allows are unused")
+	s.given(onJob("a", domain.FailJob{Attempt: 1, Status: domain.Status{Code: "INTERNAL"}}))
+	s.execute(schedulers.Jobs{})
+	waits, _ = s.world.View().Job("accounts/acme/supervisedFineTuningJobs/c")
+	require.Equal(t, domain.JobRunningState, waits.State.Life().State)
+}
+
+// TestWaitingJobsAreHeldOncePerReason checks that 1,000 changes of an account's usage hold each waiting
+// job once: while the usage stays above the quota, while it crosses the quota again and again, and
+// while the job alone needs more than the quota.
+func TestWaitingJobsAreHeldOncePerReason(t *testing.T) {
+	const waiting, changes = 10, 1000
+	for _, c := range []struct {
+		name      string
+		quota     domain.Count
+		low, high int // replicas of a deployment, which change the usage
+		want      string
+	}{
+		{name: "above the quota", quota: 8, low: 9, high: 12, want: "the job needs 1"},
+		{name: "across the quota without capacity", quota: 8, low: 1, high: 12, want: domain.HeldForCapacity},
+		{name: "a quota of 0", quota: 0, low: 1, high: 5, want: "the job alone needs 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newHarness(t)
+			s.prerequisites()
+			s.do(node("n1", domain.PoolTraining, 1, map[string]int{"VENDOR_A_H100_80GB": 1}))
+			s.pending(1, "first")
+			s.execute(schedulers.Jobs{})
+			require.NotZero(t, s.world.View().Usage("acme").Accelerators)
+			s.do(domain.Intend(domain.Quotas, domain.NewName("acme", domain.Quotas.Collection, domain.QuotaAccelerators),
+				domain.SetQuota{MaxValue: c.quota}))
+			s.do(deployment("d", 0, 20, func(d *domain.DeploymentSpec) {
+				d.AcceleratorType, d.AcceleratorCount = "VENDOR_A_L4_24GB", 1
+			}))
+			s.do(onDeployment("d", domain.MarkDeploymentReady{Generation: 1}))
+			for i := range waiting {
+				s.pending(1, fmt.Sprint("j", i))
+			}
+			used := map[int64]bool{}
+			for i := range changes {
+				s.do(onDeployment("d", domain.ScaleDeployment{Replicas: []int{c.low, c.high, c.low + 1, c.high + 1}[i%4]}))
+				used[s.world.View().Usage("acme").Accelerators] = true
+				for _, step := range (schedulers.Jobs{}).Plan(s.world.View(), s.now).Steps {
+					s.do(step.Intents()...)
+				}
+			}
+			require.Len(t, used, 4, "the usage changes")
+			held := 0
+			for e, err := range s.log.Read(t.Context(), "events.>", 0) {
+				require.NoError(t, err)
+				if e.Type == "supervisedFineTuningJob.held.v1" {
+					held++
+				}
+			}
+			require.Equal(t, waiting, held)
+			for i := range waiting {
+				job, _ := s.world.View().Job(jobName(fmt.Sprint("j", i)))
+				require.Contains(t, job.State.Life().Status.Message, c.want)
+			}
+		})
+	}
 }
 
 func TestANodeThatComesBackQuicklyDoesNotWorkOn(t *testing.T) {
@@ -227,8 +325,9 @@ func TestANodeThatComesBackQuicklyDoesNotWorkOn(t *testing.T) {
 	s.compare("nodes_back")
 }
 
-// Allocations reserve, the start commits. A start that does not follow is abandoned before its
-// allocations are released.
+// TestAllocationsWaitForTheirStart checks that the start of an attempt commits the attempt's
+// reservations, and that a start that does not follow them within ReserveWithin is abandoned before
+// the allocations are released.
 func TestAllocationsWaitForTheirStart(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -238,9 +337,9 @@ func TestAllocationsWaitForTheirStart(t *testing.T) {
 	takes := domain.Resources{CPUMilli: 1000}
 	reserve := func(attempt int, replica string) {
 		s.given(onNode("n1", domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.AllocationID(jobName("j1"),
-			attempt), For: jobName("j1"), Attempt: attempt, Takes: takes}}))
+			attempt), For: jobName("j1"), Attempt: attempt, Resources: takes}}))
 		s.given(onNode("n1", domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.ReplicaAllocationID(
-			deploymentName("d1"), replica), For: deploymentName("d1"), Replica: replica, Takes: takes}}))
+			deploymentName("d1"), replica), For: deploymentName("d1"), Replica: replica, Resources: takes}}))
 	}
 	s.comment("their scheduler stops between the allocations and the starts")
 	reserve(1, "r1")
@@ -251,18 +350,18 @@ func TestAllocationsWaitForTheirStart(t *testing.T) {
 	view := s.world.View()
 	j1, _ := projections.TableOf(view, domain.SupervisedJobs).Get(jobName("j1"))
 	_, late := domain.IntendJob(jobName("j1"), domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")},
-		Takes: takes}).Decide(j1.State, s.now)
+		Resources: takes}).Decide(j1.State, s.now)
 	require.ErrorContains(t, late, "the next attempt is 2, not 1")
 	d1, _ := view.Deployments.Get(deploymentName("d1"))
 	_, late = onDeployment("d1", domain.PlaceReplica{ID: "r1", Node: nodeName("n1"), Generation: 1}).Decide(d1.State,
 		s.now)
-	require.ErrorContains(t, late, "has changed since this was planned")
+	require.ErrorContains(t, late, "the next replica is r2")
 	s.execute(schedulers.Allocations{})
 	n1, _ := s.world.View().Nodes.Get(nodeName("n1"))
 	require.Empty(t, n1.State.Allocations)
 	s.comment("others begin")
 	reserve(2, "r2")
-	s.given(onJob("j1", domain.StartJob{Attempt: 2, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}),
+	s.given(onJob("j1", domain.StartJob{Attempt: 2, Nodes: []domain.Name{nodeName("n1")}, Resources: takes}),
 		onDeployment("d1", domain.PlaceReplica{ID: "r2", Node: nodeName("n1"), Generation: 1}))
 	s.advance(schedulers.ReserveWithin)
 	s.execute(schedulers.Allocations{})

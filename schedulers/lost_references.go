@@ -1,6 +1,7 @@
 package schedulers
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -8,10 +9,12 @@ import (
 	"anneal/projections"
 )
 
-// A use that lost the race against a delete fails: the delete was decided before the use was
-// recorded, so the resources of such work are, or will be, deleted. See domain.Deletion.
+// A job or a deployment fails when a resource that it uses was deleted before the use was recorded,
+// so that nothing runs on rows, weights or code that are gone.
+// See domain.Deletion.
 
-// lost returns why a running job must not continue, or "".
+// lost returns why a running job must not continue, because a resource that it needs does not
+// exist; "" when the job may continue.
 func (j job) lost(v *projections.View) string {
 	if !j.Life.Active() || !j.Life.Live() {
 		return ""
@@ -19,14 +22,15 @@ func (j job) lost(v *projections.View) string {
 	return lostTo(j.missing(v), "then resume the job")
 }
 
-// missing returns the resources that the job needs and that do not exist. It does not need the
-// deployments that it offers weights to, nor the dataset that its splits were created from.
+// missing returns the names of the resources that the job needs and that do not exist. The job does
+// not need the deployments that it offers weights to, nor the dataset that its splits were created
+// from.
 func (j job) missing(v *projections.View) []domain.Name {
 	spec := j.spec()
 	return slices.DeleteFunc(v.Lost(j.Name, j.state), func(name domain.Name) bool {
 		in := j.Life.Inputs
 		if spec.From != "" && string(name) == spec.Config.BaseModel {
-			return true // the next step starts from the model of the step before
+			return true // the next train step starts from the output model of the previous one
 		}
 		replaced := in != nil && name.Collection() == domain.Datasets.Collection && name != in.Train &&
 			name != in.Evaluation
@@ -34,7 +38,7 @@ func (j job) missing(v *projections.View) []domain.Name {
 	})
 }
 
-// unchecked returns errors for the missing resources that found does not name.
+// unchecked returns an error for each missing resource that no error in found names.
 func (j job) unchecked(v *projections.View, found []*domain.Error) (more []*domain.Error) {
 	for _, name := range j.missing(v) {
 		named := slices.ContainsFunc(found, func(f *domain.Error) bool {
@@ -49,8 +53,9 @@ func (j job) unchecked(v *projections.View, found []*domain.Error) (more []*doma
 	return more
 }
 
-// lost returns why a deployment must not continue, or "". Its shape is needed only until it is READY,
-// since the deployment has a copy of the settings.
+// lost returns why a deployment must not continue, because a resource that it needs does not exist;
+// "" when the deployment may continue. The deployment needs its shape only until it is READY,
+// because it has a copy of the shape's settings.
 func (d *deployment) lost(v *projections.View) string {
 	excluded := []string(nil)
 	if d.State != domain.DeploymentCreatingState {
@@ -58,14 +63,16 @@ func (d *deployment) lost(v *projections.View) string {
 	}
 	plain := *d.Deployment
 	plain.Hot.Served = nil // HotLoads withdraws deleted weights
-	return lostTo(v.Lost(d.name, plain), "or create another deployment", excluded...)
+	return lostTo(v.Lost(d.name, plain), "then create another deployment", excluded...)
 }
 
-// lostTo returns a message about the first of the names whose collection is not excluded.
+// lostTo returns a message about the first of names whose collection is not excluded; "" if there
+// is none. names holds the names of deleted resources, and wayOut is what the user can do.
 func lostTo(names []domain.Name, wayOut string, excluded ...string) string {
 	for _, name := range names {
 		if !slices.Contains(excluded, name.Collection()) {
-			return string(name) + " was deleted at the same time as its use began: create it again, " + wayOut
+			return fmt.Sprintf("%s was deleted while this resource was being created or started: create %s again, %s", name,
+				name, wayOut)
 		}
 	}
 	return ""

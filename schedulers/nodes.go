@@ -10,18 +10,25 @@ import (
 	"anneal/projections"
 )
 
-// LostAfter is the time without a heartbeat after which a node is lost, ForgetAfter the time after
-// which a lost node is removed.
+// LostAfter is the time without a heartbeat after which a node is lost. ForgetAfter is the time
+// after which a lost node is removed.
 const (
 	LostAfter   = 15 * time.Second
 	ForgetAfter = 7 * 24 * time.Hour
 )
 
-// Nodes marks nodes without heartbeats as lost, and re-queues the jobs that ran there. It removes a
-// node that stays lost; if the node returns, it is a new one.
+// checkReception is the time after which Nodes plans again when a node may have been silent for
+// LostAfter, but the process may have missed heartbeats.
+const checkReception = 500 * time.Millisecond
+
+// Nodes marks nodes without heartbeats as lost, and requeues the jobs that ran on them. It removes
+// a node that stays lost. An agent that returns after that registers a new node.
+//
+// A node is lost only if this process has received heartbeats without a gap for the whole time: the
+// process may itself have been paused or disconnected, and then knows nothing about nodes.
 type Nodes struct {
-	LostAfter   time.Duration // 0 is the constant
-	ForgetAfter time.Duration // 0 is the constant
+	LostAfter   time.Duration // 0 is the constant LostAfter
+	ForgetAfter time.Duration // 0 is the constant ForgetAfter
 }
 
 // Name implements Scheduler.
@@ -30,7 +37,7 @@ func (Nodes) Name() string { return "nodes" }
 // Plan implements Scheduler.
 func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 	var plan Plan
-	limit := cmp.Or(s.LostAfter, LostAfter)
+	limit, received := cmp.Or(s.LostAfter, LostAfter), v.Live.ReceivedUntil()
 	for row := range v.Nodes.All() {
 		if row.State.State != domain.NodeReady {
 			s.forget(&plan, row, now)
@@ -45,6 +52,9 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 		}
 		if due := lastSign.Add(limit); due.After(now) {
 			plan.planAgainAt(due)
+			continue
+		} else if due.After(received) {
+			plan.planAgainAt(now.Add(checkReception))
 			continue
 		}
 		plan.add(domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: fmt.Sprintf(
@@ -63,10 +73,10 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// forget removes a node that was lost long ago and has no allocations. An enrolled node keeps its name
-// until its operator deletes it.
+// forget removes a node that has been lost for ForgetAfter and has no allocations. An enrolled node
+// stays until the operator deletes it.
 func (s Nodes) forget(plan *Plan, row *projections.Row[domain.Node], now time.Time) {
-	if len(row.State.Allocations) > 0 || row.State.State != domain.NodeGone || row.State.Access.PublicKey != "" {
+	if len(row.State.Allocations) > 0 || row.State.State != domain.NodeLostState || row.State.Access.PublicKey != "" {
 		return
 	}
 	if due := row.UpdateTime.Add(cmp.Or(s.ForgetAfter, ForgetAfter)); due.After(now) {
@@ -76,8 +86,8 @@ func (s Nodes) forget(plan *Plan, row *projections.Row[domain.Node], now time.Ti
 	plan.add(domain.Intend(domain.Nodes, row.Name, domain.RemoveNode{Lost: true}))
 }
 
-// stopReason returns why the job's current attempt cannot be running, or "". A released allocation
-// never returns: those of an attempt are created once, before its start.
+// stopReason returns why the job's current attempt cannot be running; "" when it may be running. An
+// attempt without its allocations has ended, because they are created only before its start.
 func (f *fleet) stopReason(j job) string {
 	id := domain.AllocationID(j.Name, j.Life.Attempt)
 	for _, node := range j.Life.Nodes {
@@ -87,7 +97,7 @@ func (f *fleet) stopReason(j job) string {
 			return fmt.Sprintf("node %s was lost", node.ID())
 		}
 		if !f.has(node, id) {
-			return fmt.Sprintf("node %s no longer holds it", node.ID())
+			return fmt.Sprintf("the allocation on node %s was released", node.ID())
 		}
 	}
 	return ""

@@ -7,35 +7,38 @@ import (
 	"anneal/domain"
 )
 
-// A Candidate is a READY node for a Placement.
+// A Candidate is a READY node that a Placement can choose.
 type Candidate struct {
 	Name    domain.Name
 	Pool    string // "" accepts work of every pool
+	Region  string // see domain.Node.RegionIn
 	Engines []string
 	Free    domain.Resources // negative on a node whose capacity has shrunk
 }
 
-// A Placement chooses nodes. It must be pure, and chooses distinct nodes with enough free resources,
-// all of them or none.
+// A Placement chooses nodes for a need. Place returns need.Count distinct nodes with enough free
+// resources; ok is false when there are fewer. Place must be pure.
 type Placement interface {
 	Place(nodes []Candidate, need domain.Need) (chosen []domain.Name, ok bool)
 }
 
-// suits reports whether the node runs this kind of work.
+// suits reports whether the node accepts work of the need's pool, has the need's engine, and is in
+// one of the need's regions.
 func (c *Candidate) suits(need domain.Need) bool {
-	return (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine)
+	return (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
+		need.Allows(c.Region)
 }
 
-// BestFit chooses the nodes with the fewest free accelerators, then the least free CPU, then by name.
-// So large free blocks stay available for large work, and work without accelerators avoids nodes
-// that have some.
+// BestFit chooses the nodes with the fewest free accelerators, then those with the least free CPU,
+// then by name. So nodes with many free resources stay available for work that needs many, and work
+// without accelerators avoids nodes with accelerators.
 type BestFit struct{}
 
 // Place implements Placement.
 func (BestFit) Place(nodes []Candidate, need domain.Need) ([]domain.Name, bool) {
 	var fitting []*Candidate
 	for i := range nodes {
-		if node := &nodes[i]; node.suits(need) && need.Takes.Fits(node.Free) {
+		if node := &nodes[i]; node.suits(need) && need.Resources.Fits(node.Free) {
 			fitting = append(fitting, node)
 		}
 	}
@@ -53,7 +56,7 @@ func (BestFit) Place(nodes []Candidate, need domain.Need) ([]domain.Name, bool) 
 	return chosen, true
 }
 
-// tighter compares nodes by their free resources.
+// tighter compares nodes in the order of BestFit.
 func tighter(a, b *Candidate) int {
 	return cmp.Or(cmp.Compare(devices(a.Free), devices(b.Free)), cmp.Compare(a.Free.CPUMilli, b.Free.CPUMilli),
 		cmp.Compare(a.Name, b.Name))

@@ -20,8 +20,13 @@ func TestBestFit(t *testing.T) {
 		has("c", domain.PoolTraining, 1000, 0, 0),
 		has("d", domain.PoolInference, 1000, 0, 0), has("e", domain.PoolTraining, 1000, 0, 0), has("f",
 			domain.PoolTraining, -500, -1, 0)}
+	nodes[1].Region = "EU_PARIS_1"
+	in := func(need domain.Need, regions ...string) domain.Need {
+		need.Regions = regions
+		return need
+	}
 	need := func(count int, takes domain.Resources) domain.Need {
-		return domain.Need{Count: count, Pool: domain.PoolTraining, Engine: "train", Takes: takes}
+		return domain.Need{Count: count, Pool: domain.PoolTraining, Engine: "train", Resources: takes}
 	}
 	with := func(t string, n int) domain.Resources {
 		return domain.Resources{CPUMilli: 500, Accelerators: map[string]int{t: n}}
@@ -38,6 +43,8 @@ func TestBestFit(t *testing.T) {
 		{"more accelerators than any has", need(1, with("L4", 3)), nil},
 		{"a type that nobody has", need(1, with("MI300X", 1)), nil},
 		{"memory that nobody has", need(1, domain.Resources{MemoryMiB: 2000}), nil},
+		{"a region", in(need(1, domain.Resources{CPUMilli: 1000}), "EU_PARIS_1"), []domain.Name{"b"}},
+		{"a region that nobody has", in(need(1, domain.Resources{CPUMilli: 1000}), "EU_LONDON_1"), nil},
 		{"an engine that nobody has", domain.Need{Count: 1, Pool: domain.PoolTraining, Engine: "score"}, nil},
 	} {
 		t.Run(line.name, func(t *testing.T) {

@@ -21,10 +21,10 @@ const (
 
 // Replicas reconciles the replicas of each deployment with its desired count and settings:
 //
-//  1. a replica whose node is lost, or no longer holds it, is removed
+//  1. a replica is removed when its node is lost or its allocation was released
 //  2. surplus replicas are removed: those that are not ready first, then the newest
-//  3. changed settings are rolled out with one replica above the desired count; without capacity for
-//     it, one old replica is removed first
+//  3. changed settings are rolled out with one replica above the desired count; without capacity
+//     for it, one old replica is removed first
 //  4. missing replicas are placed, the oldest deployment first, if possible each on a node that has
 //     no other replica of the deployment
 //  5. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
@@ -33,8 +33,8 @@ const (
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
 	Placement   Placement     // nil is BestFit
-	PlaceWithin time.Duration // timeout of a new deployment without capacity; 0 is the constant
-	KeepDeleted time.Duration // time in which a deleted deployment can be undeleted; 0 is the constant
+	PlaceWithin time.Duration // time after which a new deployment without capacity fails; 0 is the constant PlaceWithin
+	KeepDeleted time.Duration // how long a deleted deployment can be undeleted; 0 is the constant KeepDeleted
 }
 
 // Name implements Scheduler.
@@ -60,13 +60,13 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// reconcile is steps 2 to 5 for one deployment.
+// reconcile performs steps 2 to 5 for one deployment.
 func (s Replicas) reconcile(v *projections.View, d deployment) {
 	due := d.Since.Add(cmp.Or(s.PlaceWithin, PlaceWithin))
 	if d.State == domain.DeploymentCreatingState {
 		if d.Failures >= domain.MaxReplicaFailures {
-			d.fail(domain.Status{Code: d.Status.Code, Message: fmt.Sprintf("%d replicas in a row failed to start, "+
-				"the last: %s", d.Failures, d.Status.Message)})
+			d.fail(domain.Status{Code: d.Status.Code, Message: fmt.Sprintf("%d consecutive replicas failed to start; "+
+				"the last error: %s", d.Failures, d.Status.Message)})
 			return
 		}
 		if failure := d.model(v); failure != nil {
@@ -83,7 +83,7 @@ func (s Replicas) reconcile(v *projections.View, d deployment) {
 		return
 	}
 	d.trim()
-	d.settle()
+	d.markReady()
 	if !d.place(placement(s.Placement), v.NeedOf(d.Deployment)) && d.State == domain.DeploymentCreatingState &&
 		len(d.current) < d.minReady() {
 		d.failAt(due, domain.StatusOf(domain.Errorf(domain.ResourceExhausted, "no node has capacity for a replica: %s",
@@ -91,7 +91,7 @@ func (s Replicas) reconcile(v *projections.View, d deployment) {
 	}
 }
 
-// A deployment is one deployment of a plan.
+// A deployment is the state of Replicas while it plans one deployment.
 type deployment struct {
 	*domain.Deployment // shared with the view: do not change
 	name               domain.Name
@@ -111,10 +111,11 @@ func (d *deployment) remove(r domain.Replica, reason string) {
 	d.plan.add(d.intend(domain.RemoveReplica{ID: r.ID, Reason: reason}))
 }
 
-// minReady returns how many ready replicas make the deployment READY.
+// minReady returns the number of ready replicas with which the deployment becomes READY.
 func (d *deployment) minReady() int { return min(d.MinReplicaCount, d.DesiredReplicas) }
 
-// drain removes every replica, and finishes the deletion once no node holds one.
+// drain removes every replica, and finishes the deletion of the deployment once the allocations of
+// all replicas are released.
 func (d *deployment) drain(keep time.Duration) {
 	for _, r := range d.Ordered() {
 		d.remove(r, "the deployment is being deleted")
@@ -124,7 +125,7 @@ func (d *deployment) drain(keep time.Duration) {
 	}
 }
 
-// classify separates current and old replicas, and removes lost ones.
+// classify sets current, old and occupied, and removes lost replicas.
 func (d *deployment) classify() {
 	d.occupied = map[domain.Name]bool{}
 	for _, r := range d.Ordered() {
@@ -133,7 +134,7 @@ func (d *deployment) classify() {
 		case !ready:
 			d.remove(r, fmt.Sprintf("node %s was lost", r.Node.ID()))
 		case !d.fleet.has(r.Node, domain.ReplicaAllocationID(d.name, r.ID)):
-			d.remove(r, fmt.Sprintf("node %s no longer holds it", r.Node.ID()))
+			d.remove(r, fmt.Sprintf("the allocation on node %s was released", r.Node.ID()))
 		case r.Generation == d.Generation:
 			d.current = append(d.current, r)
 			d.occupied[r.Node] = true
@@ -143,7 +144,7 @@ func (d *deployment) classify() {
 	}
 }
 
-// trim removes surplus replicas, and old ones whose replacements are ready.
+// trim removes surplus replicas, and old replicas whose replacements are ready.
 func (d *deployment) trim() {
 	d.current = d.keepOnly(d.current, d.DesiredReplicas, "scaled down")
 	d.old = d.keepOnly(d.old, max(0, d.DesiredReplicas-ready(d.current)), "replaced by replicas with newer settings")
@@ -158,8 +159,8 @@ func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string) [
 	return dispensable[extra:]
 }
 
-// dispensable returns the replicas in the order of removal: those that are not ready first, and then
-// the newest.
+// dispensable returns the replicas in the order of removal: those that are not ready first, and
+// then the newest.
 func dispensable(replicas []domain.Replica) []domain.Replica {
 	order := slices.Clone(replicas)
 	slices.SortStableFunc(order, func(a, b domain.Replica) int {
@@ -179,8 +180,8 @@ func ready(replicas []domain.Replica) int {
 	return n
 }
 
-// place places missing replicas; false without capacity for them. While there are old replicas, it
-// keeps to one above the desired count.
+// place plans missing replicas. It returns false when no node has capacity for them. While there
+// are old replicas, the deployment gets at most one replica more than desired.
 func (d *deployment) place(placement Placement, need domain.Need) bool {
 	missing, limit := d.DesiredReplicas-len(d.current), d.DesiredReplicas
 	if len(d.old) > 0 {
@@ -199,11 +200,11 @@ func (d *deployment) place(placement Placement, need domain.Need) bool {
 			d.replaceOld(placement, need)
 			return false
 		}
-		d.fleet.take(chosen, need.Takes)
+		d.fleet.take(chosen, need.Resources)
 		d.occupied[chosen[0]] = true
 		id := fmt.Sprintf("r%d", d.ReplicaSeq+1+i)
 		allocation := domain.Allocation{ID: domain.ReplicaAllocationID(d.name, id), For: d.name, Replica: id,
-			Takes: need.Takes}
+			Resources: need.Resources}
 		d.plan.reserve([]domain.Intent{d.fleet.allocate(chosen[0], allocation)},
 			d.intend(domain.PlaceReplica{ID: id, Node: chosen[0], Generation: d.Generation}), abandonment(allocation,
 				"the replica could not be placed"))
@@ -211,13 +212,13 @@ func (d *deployment) place(placement Placement, need domain.Need) bool {
 	return true
 }
 
-// spread chooses a node for one replica, if possible one without a replica of this deployment, so that
-// the loss of a node does not stop all of them. A replica without accelerators does not spread to
-// nodes with free ones.
+// spread chooses a node for one replica, if possible a node without a replica of this deployment,
+// so that the loss of one node does not stop all replicas. It returns false when no node has
+// capacity. A replica without accelerators does not spread to nodes with free accelerators.
 func (d *deployment) spread(placement Placement, need domain.Need) ([]domain.Name, bool) {
 	others := make([]Candidate, 0, len(d.fleet.nodes))
 	for _, node := range d.fleet.nodes {
-		if !d.occupied[node.Name] && (devices(need.Takes) > 0 || devices(node.Free) == 0) {
+		if !d.occupied[node.Name] && (devices(need.Resources) > 0 || devices(node.Free) == 0) {
 			others = append(others, node)
 		}
 	}
@@ -227,8 +228,8 @@ func (d *deployment) spread(placement Placement, need domain.Need) ([]domain.Nam
 	return placement.Place(d.fleet.nodes, need)
 }
 
-// replaceOld removes one old replica whose resources a new one fits, unless fewer replicas than
-// desired are running or a new one is still starting.
+// replaceOld removes one old replica if a new replica then fits on the node, unless fewer replicas
+// than desired are running or a new replica is still starting.
 func (d *deployment) replaceOld(placement Placement, need domain.Need) {
 	if len(d.current)+len(d.old) < d.DesiredReplicas || ready(d.current) < len(d.current) {
 		return
@@ -241,19 +242,21 @@ func (d *deployment) replaceOld(placement Placement, need domain.Need) {
 	}
 }
 
-// backoff returns the time between a deployment's last failure and the next placement.
+// backoff returns the time between the last failure of a deployment's replica and the next
+// placement; failures is the number of consecutive failures.
 func backoff(failures int) time.Duration {
 	return min(minBackoff<<min(failures-1, 20), maxBackoff)
 }
 
-// settle records that the deployment is READY.
-func (d *deployment) settle() {
+// markReady marks the deployment as READY when enough current replicas are ready and no old replica
+// is left.
+func (d *deployment) markReady() {
 	if d.State != domain.DeploymentReadyState && len(d.old) == 0 && ready(d.current) >= d.minReady() {
-		d.plan.add(d.intend(domain.SettleDeployment{Generation: d.Generation}))
+		d.plan.add(d.intend(domain.MarkDeploymentReady{Generation: d.Generation}))
 	}
 }
 
-// model returns why the deployment's model cannot be loaded, or nil.
+// model returns why the deployment's model cannot be loaded; nil when no reason is known.
 func (d *deployment) model(v *projections.View) *domain.Error {
 	c := inputs{view: v, account: d.name.Account()}
 	if m := c.model("baseModel", d.BaseModel); m != nil && m.Kind == domain.PEFTAddon {
@@ -269,7 +272,8 @@ func (d *deployment) fail(status domain.Status) {
 	d.plan.add(d.intend(domain.FailDeployment{Status: status}))
 }
 
-// failAt fails the deployment at a time.
+// failAt fails the deployment with the status when the time is due or later; before that, it
+// requests a plan at due.
 func (d *deployment) failAt(due time.Time, status domain.Status) {
 	if d.now.Before(due) {
 		d.plan.planAgainAt(due)

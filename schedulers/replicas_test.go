@@ -10,7 +10,7 @@ import (
 	"anneal/schedulers"
 )
 
-// report reports the state of a replica as its node.
+// report records the state of a replica, as its node reports it.
 func (s *harness) report(id, replica, node, state string) {
 	s.t.Helper()
 	s.given(onDeployment(id, domain.AdvanceReplica{ID: replica, Node: nodeName(node), State: state}))
@@ -43,19 +43,20 @@ func TestReplicasAreKept(t *testing.T) {
 	s.compare("replicas_kept")
 }
 
-// A node holds as many models as fit into its memory with their KV caches. A replica without capacity
-// waits with a status that names what is missing, and is placed when there is capacity.
+// TestReplicasTakeTheMemoryOfTheirModel checks that a node holds as many replicas as fit into its
+// memory with their KV caches. A replica without capacity waits with a status that lists what the
+// nodes lack, and is placed when a node has capacity.
 func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
-	half := domain.ModelFacts{ParameterCount: 494_032_768, ContextLength: 2048,
+	half := domain.ModelMetadata{ParameterCount: 494_032_768, ContextLength: 2048,
 		Attention: domain.Attention{Layers: 24, KVHeads: 2, HeadSize: 64}}
 	large := onModel("large", domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
-		ModelFacts: half,
-		Files:      domain.Files{Folder: "models/large/", Sizes: map[string]int64{"model.safetensors": 988_097_824}}})
+		ModelMetadata: half,
+		Files:         domain.Files{Prefix: "models/large/", Sizes: map[string]int64{"model.safetensors": 988_097_824}}})
 	tuned := onModel("tuned", domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
 		BaseModel: string(modelName("large"))},
-		Files: domain.Files{Folder: "models/tuned/", Sizes: map[string]int64{"adapter_model.safetensors": 1 << 20}}})
+		Files: domain.Files{Prefix: "models/tuned/", Sizes: map[string]int64{"adapter_model.safetensors": 1 << 20}}})
 	of := func(model string, precision string) func(*domain.DeploymentSpec) {
 		return func(spec *domain.DeploymentSpec) {
 			spec.BaseModel, spec.Precision = string(modelName(model)), precision
@@ -70,7 +71,7 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 	s.execute(schedulers.Replicas{})
 	s.given(onModel("large", domain.PrepareModel{Precision: "FP8"}),
 		onModel("large", domain.FinishCopy{Precision: "FP8", Attempt: 1,
-			Files: domain.Files{Folder: "models/large-8/", Sizes: map[string]int64{"model.safetensors": 300_000_000}}}))
+			Files: domain.Files{Prefix: "models/large-8/", Sizes: map[string]int64{"model.safetensors": 300_000_000}}}))
 	s.execute(schedulers.Replicas{})
 	s.comment("with an addon merged into it, it takes 32 bits a weight")
 	s.given(deployment("d3", 1, 1, of("tuned", "FP8")))
@@ -82,8 +83,9 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 	s.compare("replicas_by_memory")
 }
 
-// Replicas of a deployment are spread over nodes, those without accelerators over nodes without free
-// ones; then they are packed.
+// TestReplicasAreSpread checks that the replicas of a deployment are spread over nodes. Replicas
+// without accelerators are placed only on nodes without accelerators: first on different nodes, and
+// then on a node that already has a replica.
 func TestReplicasAreSpread(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -151,7 +153,7 @@ func (s *harness) update(id string) {
 	s.given(onDeployment(id, domain.UpdateDeployment{DeploymentSpec: spec}))
 }
 
-func TestReplicasRollOutOneByOneWithoutRoom(t *testing.T) {
+func TestReplicasRollOutOneByOneWithoutCapacity(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
 	two := map[string]int{"VENDOR_A_L4_24GB": 1}

@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	maxSteps       = 256 // of a plan that are executed before the next plan
-	maxFailedPlans = 2   // in a row, before events no longer wake the loop
+	maxSteps       = 256 // steps of a plan that are executed before the next plan
+	maxFailedPlans = 2   // consecutive failed plans after which events do not wake the loop
 	minPause       = 10 * time.Millisecond
 	maxPause       = 30 * time.Second
 	maxRest        = time.Second
 )
 
 // Run executes the plans of s until ctx is done or the world cannot fold an event. It plans again
-// whenever the world has changed or the plan's time has come. A refused step is not an error: the
-// world has changed, and the next plan takes that into account. While all steps are refused the loop
-// slows down, to one plan in 30 seconds.
+// when the world has changed or at the time Plan.Again. A refused step is not an error, because the
+// world may have changed after the plan; Run plans again. While all steps are refused, Run slows
+// down to one plan in 30 seconds.
 func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Scheduler, logger *slog.Logger) error {
 	l := loop{log, world, "scheduler/" + s.Name(), logger.With("scheduler", s.Name())}
-	failed := 0 // plans in a row with refused steps and no recorded one
+	failed := 0 // consecutive plans with refused steps and no recorded one
 	for ctx.Err() == nil {
 		began := time.Now()
 		view := world.View()
 		plan := s.Plan(view, began.UTC())
-		rest := min(time.Since(began), maxRest) // planning uses at most half of a core
+		rest := min(time.Since(began), maxRest) // so that planning uses at most half of a core
 		recorded, refused, err := l.execute(ctx, view, plan.Steps)
 		if err != nil {
 			return err
@@ -57,8 +57,8 @@ type loop struct {
 	logger *slog.Logger
 }
 
-// execute executes the steps in order and counts those that were recorded and those that were refused.
-// An error ends the loop.
+// execute executes the steps in order and counts those that were recorded and those that were
+// refused. It returns an error only when Run must return.
 func (l loop) execute(ctx context.Context, view *projections.View, steps []Step) (recorded, refused int, err error) {
 	for _, step := range steps {
 		if recorded == maxSteps || refused == maxSteps || ctx.Err() != nil {
@@ -82,8 +82,9 @@ func (l loop) execute(ctx context.Context, view *projections.View, steps []Step)
 	return recorded, refused, nil
 }
 
-// do executes one step: its reservations, concurrently, and then its commit. If one of them fails after
-// something was reserved, the step is abandoned; if that fails too, Allocations abandons it later.
+// do executes one step: its reservations, concurrently, and then its commit. If one of these fails
+// after a reservation was recorded, do abandons the step. If the abandonment fails too, the
+// scheduler Allocations abandons the step later.
 func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (eventlog.Change, error) {
 	reserved, err := l.reserve(ctx, request, step.Reserve)
 	var change eventlog.Change
@@ -98,7 +99,8 @@ func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (even
 	return change, err
 }
 
-// reserve records the reservations of a step; reserved reports whether any of them is new.
+// reserve records the reservations of a step; reserved reports whether it recorded an event for any
+// of them.
 func (l loop) reserve(ctx context.Context, request eventlog.Request, parts []domain.Intent) (reserved bool, err error) {
 	positions, errs := make([]uint64, len(parts)), make([]error, len(parts))
 	one := func(i int) {
@@ -116,19 +118,20 @@ func (l loop) reserve(ctx context.Context, request eventlog.Request, parts []dom
 	return slices.Max(append(positions, 0)) > 0, errors.Join(errs...)
 }
 
-// report logs why a step was refused; at debug level if the world has changed since the plan, which is
-// the usual reason.
+// report logs why a step was refused. It logs at debug level if the world has changed after the
+// plan, because a change is the usual reason.
 func (l loop) report(ctx context.Context, view *projections.View, step Step, err error) {
 	level := slog.LevelWarn
-	var fault *domain.Error
-	if errors.As(err, &fault) && fault.Code != domain.Internal && l.world.Position() > view.Position {
+	var e *domain.Error
+	if errors.As(err, &e) && e.Code != domain.Internal && l.world.Position() > view.Position {
 		level = slog.LevelDebug
 	}
 	l.logger.Log(ctx, level, "step refused", "step", step.String(), "error", err.Error())
 }
 
-// wait waits for a reason for another plan: the world is beyond a position, or the time again has come.
-// After failed plans it also returns after a pause, and from the third on only after the pause.
+// wait returns when the world is beyond the given position, or when the time again is reached.
+// After a failed plan, wait also returns after a pause. After more than maxFailedPlans consecutive
+// failed plans, it returns only after the pause. failed is the number of consecutive failed plans.
 func (l loop) wait(ctx context.Context, position uint64, again time.Time, failed int) {
 	changed := l.world.Changed(position)
 	limit := time.Duration(-1)
@@ -144,7 +147,8 @@ func (l loop) wait(ctx context.Context, position uint64, again time.Time, failed
 	pause(ctx, changed, limit)
 }
 
-// pause waits for a signal, a time (negative is unlimited), or ctx.
+// pause returns when signal is closed or receives a value, limit has passed, or ctx is done. With a
+// negative limit, it waits without a limit.
 func pause(ctx context.Context, signal <-chan struct{}, limit time.Duration) {
 	if limit == 0 {
 		return

@@ -19,11 +19,11 @@ import (
 	"anneal/schedulers"
 )
 
-// A script is a scheduler that counts its plans.
+// A script is a scheduler whose plan is a function of the test. It counts the calls of Plan.
 type script struct {
 	plan func(v *projections.View, now time.Time) schedulers.Plan
 	made atomic.Int64
-	last atomic.Value // time.Time
+	last atomic.Value // time.Time of the last plan
 }
 
 func (*script) Name() string { return "script" }
@@ -159,7 +159,7 @@ func TestRunDoesNotSpinOnStepsThatAreRefused(t *testing.T) {
 		require.Less(t, s.plans(), 150, "in an hour")
 		require.Greater(t, s.plans(), 100, "it never gives up")
 		require.Contains(t, out.String(), "level=WARN")
-		require.Contains(t, out.String(), "there is no such node")
+		require.Contains(t, out.String(), "the node does not exist")
 	})
 }
 
@@ -174,7 +174,7 @@ func TestRunDoesNotSpinOnStepsThatChangeNothing(t *testing.T) {
 		start(t, log, s, &out)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.LessOrEqual(t, s.plans(), 101, "its time lies in the past, and comes again after a pause")
+		require.LessOrEqual(t, s.plans(), 101, "its time is in the past, and comes again after a pause")
 	})
 }
 

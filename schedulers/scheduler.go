@@ -1,6 +1,6 @@
-// Package schedulers decides what to do next: schedulers make pure plans of a consistent view, and Run
-// executes them through the log. A scheduler keeps no state and may run several times concurrently:
-// the log refuses the loser.
+// Package schedulers decides what to do next: schedulers make pure plans of a consistent view, and
+// Run executes them through the log. A scheduler keeps no state. Several control planes may run it
+// concurrently, because the log refuses all but the first of their conflicting events.
 package schedulers
 
 import (
@@ -13,17 +13,18 @@ import (
 	"anneal/projections"
 )
 
-// A Scheduler proposes what to do next. Plan is pure: the same view and time give the same plan.
+// A Scheduler proposes what to do next. Plan is pure: for the same view and time, it returns the
+// same plan.
 type Scheduler interface {
-	Name() string // one word: the actor of its events is scheduler/NAME
+	Name() string // one word; the actor of the scheduler's events is scheduler/NAME
 	Plan(v *projections.View, now time.Time) Plan
 }
 
-// A Step is one decision. It first reserves what it needs of other resources, each with a separate
-// event, and then commits. If a reservation or the commit is refused, Abandon prevents a late commit
-// of the same step; later plans release what was reserved.
+// A Step is one decision. Run first records the intents in Reserve, each in a separate event, and
+// then Commit. If a reservation or the commit fails after a reservation was recorded, Run records
+// Abandon, which prevents a late commit of the same step; later plans release the reservations.
 type Step struct {
-	Reserve []domain.Intent // on different resources, in any order
+	Reserve []domain.Intent // intents on different resources, in any order
 	Commit  domain.Intent
 	Abandon *domain.Intent // nil without Reserve
 }
@@ -31,8 +32,8 @@ type Step struct {
 // Intents returns all intents of the step in order.
 func (s Step) Intents() []domain.Intent { return append(slices.Clone(s.Reserve), s.Commit) }
 
-// A Plan is what to do now, in order, and when to plan again without an event; a zero Again means that
-// only an event can change the plan.
+// A Plan lists the steps to execute now, in order. Again is when to plan again even if the world
+// has not changed; a zero Again means only after a change.
 type Plan struct {
 	Steps []Step
 	Again time.Time
@@ -52,8 +53,9 @@ func (p *Plan) planAgainAt(t time.Time) {
 	}
 }
 
-// String formats the plan for transcripts: a line for each command; a bar precedes all but the first
-// of a step, and the commit is the last.
+// String formats the plan for transcripts, with one line for each command. A dash precedes the
+// first command of a step, and a bar precedes each further command of the step. The last command of
+// a step is the commit.
 func (p Plan) String() string {
 	var text strings.Builder
 	for _, step := range p.Steps {

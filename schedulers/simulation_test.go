@@ -21,15 +21,15 @@ import (
 var seeds = flag.Int("seeds", 3, "number of simulations of a cluster")
 
 const (
-	busyTime   = 30 * time.Minute // users act, nodes fail
-	quietTime  = 4 * time.Hour    // all work must finish
-	tick       = 2 * time.Second  // of an agent
+	busyTime   = 30 * time.Minute // time in which users act and nodes fail
+	quietTime  = 4 * time.Hour    // time after busyTime in which all work must finish
+	tick       = 2 * time.Second  // time between heartbeats of an agent
 	repairTime = 15               // seconds in which the schedulers must restore an invariant
 )
 
-// TestClusterLife simulates hours of a cluster: users create, scale, update, cancel, resume and delete;
-// nodes fail, disconnect and return; the log loses acknowledgements; and two sets of schedulers, each
-// with its own world, run concurrently. A checker checks every event.
+// TestClusterLife simulates hours of a cluster: users create, scale, update, cancel, resume and
+// delete; nodes fail, disconnect and return; the log loses acknowledgements; and two sets of
+// schedulers, each with its own world, run concurrently. A checker checks every event.
 func TestClusterLife(t *testing.T) {
 	for seed := range uint64(*seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -45,7 +45,9 @@ func simulate(t *testing.T, seed uint64) {
 	cluster := &cluster{t: t, ctx: ctx, log: checker, random: rand.New(rand.NewPCG(seed, 1))}
 	for i := range uint64(2) {
 		world := projections.NewWorld()
-		cluster.worlds = append(cluster.worlds, world)
+		receiver := &receiver{live: world.Live(), checker: checker}
+		cluster.worlds, cluster.receivers = append(cluster.worlds, world), append(cluster.receivers, receiver)
+		go receiver.run(ctx)
 		go follow(ctx, checker, world, rand.New(rand.NewPCG(seed, 10+i)))
 		for _, s := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: time.Hour},
 			schedulers.Nodes{}, schedulers.Allocations{}, schedulers.Expiry{}} {
@@ -89,7 +91,7 @@ func simulate(t *testing.T, seed uint64) {
 	checker.report(t)
 }
 
-// follow keeps a world up to date, sometimes with a delay, also within batches.
+// follow applies the events of log to a world, with random delays between and within batches.
 func follow(ctx context.Context, log eventlog.Log, world *projections.World, random *rand.Rand) {
 	for e, err := range log.Follow(ctx, "events.>", 0) {
 		if err != nil {
@@ -108,7 +110,7 @@ func follow(ctx context.Context, log eventlog.Log, world *projections.World, ran
 	}
 }
 
-// twice plans twice and requires equal plans.
+// twice is a scheduler that calls Plan of another scheduler twice and requires equal plans.
 type twice struct {
 	t *testing.T
 	schedulers.Scheduler
@@ -122,7 +124,7 @@ func (s twice) Plan(v *projections.View, now time.Time) schedulers.Plan {
 	return plan
 }
 
-// watch counts the seconds for which each invariant has been violated.
+// watch counts, by violation, the seconds since it first occurred.
 type watch struct{ since map[string]int }
 
 func (w *watch) look(t *testing.T, v *projections.View) {
@@ -134,8 +136,8 @@ func (w *watch) look(t *testing.T, v *projections.View) {
 	w.since = now
 }
 
-// invariantViolations returns what the schedulers must correct immediately: work on lost nodes, and
-// allocations without an owner.
+// invariantViolations returns the violations that the schedulers must correct within repairTime:
+// work on lost nodes, and allocations without an owner.
 func invariantViolations(v *projections.View) (found []string) {
 	owned := map[string]bool{}
 	holds := func(node domain.Name, id string) bool {
@@ -172,7 +174,7 @@ func invariantViolations(v *projections.View) (found []string) {
 	return found
 }
 
-// unfinished returns unfinished work, or "".
+// unfinished describes unfinished work; "" if there is none.
 func unfinished(v *projections.View) string {
 	for row := range v.Datasets.All() {
 		if row.State.Filling() {

@@ -16,7 +16,8 @@ import (
 	"anneal/schedulers"
 )
 
-// TestTimesAreKept simulates six weeks of a cluster: every resource ends at the time that it names.
+// TestTimesAreKept simulates six weeks of a cluster and checks that deployments and jobs end at
+// their expireTime, purgeTime or deadline.
 func TestTimesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -42,7 +43,7 @@ func TestTimesAreKept(t *testing.T) {
 		}
 		began := time.Now().UTC()
 		at := func(d time.Duration) *time.Time { due := began.Add(d); return &due }
-		until := func(d time.Duration) { // shortly after
+		until := func(d time.Duration) { // waits until shortly after d
 			time.Sleep(time.Until(began.Add(d + time.Minute)))
 			synctest.Wait()
 		}

@@ -1,0 +1,91 @@
+package schedulers_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/schedulers"
+)
+
+// trained creates a job with the option LoadAddon whose results, a model of a kind, are stored, and
+// plans until the job is complete.
+func (s *harness) trained(id, kind string, load bool) {
+	s.t.Helper()
+	spec := domain.SupervisedSpec{Dataset: string(datasetName("rows")),
+		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}
+	files := domain.Files{Prefix: "results/" + id + "/"}
+	model := domain.ModelSpec{Kind: kind, BaseModel: string(modelName("base"))}
+	s.do(domain.Intend(domain.SupervisedJobs, jobName(id), domain.Command[domain.SupervisedJob](
+		domain.CreateSupervisedJob{SupervisedSpec: spec, ID: id, CreatedBy: "accounts/acme/apiKeys/k",
+			Options: &domain.JobOptions{LoadAddon: load}})))
+	for _, command := range []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.QueueJob{},
+		domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}}} {
+		s.do(onJob(id, command))
+	}
+	s.do(onJob(id, domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: 1, Output: modelName(id), Results: files,
+		Model: domain.ModelRegistered{ModelSpec: model, SourceJob: jobName(id), Files: files}}}))
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
+	row, _ := s.world.View().Job(jobName(id))
+	require.Equal(s.t, domain.JobCompletedState, row.State.Life().State)
+}
+
+// loadedInto returns the deployment into which the addon of a job was loaded, or "".
+func (s *harness) loadedInto(id string) string {
+	row, ok := s.world.View().DeployedModels.Get(domain.NewName("acme", "deployedModels", id))
+	if !ok {
+		return ""
+	}
+	require.Equal(s.t, string(modelName(id)), row.State.Model)
+	require.Equal(s.t, "accounts/acme/apiKeys/k", row.State.CreatedBy)
+	return domain.Name(row.State.Deployment).ID()
+}
+
+// TestResultIsLoaded checks into which deployment the addon of a completed job is loaded, and that
+// an addon that its user has unloaded is not loaded again.
+func TestResultIsLoaded(t *testing.T) {
+	s := newHarness(t)
+	s.prerequisites()
+	s.do(baseModel("another"), node("n1", "", 8, nil))
+	s.trained("no-deployment", domain.PEFTAddon, true)
+	require.Empty(t, s.loadedInto("no-deployment"))
+
+	for id, change := range map[string]func(*domain.DeploymentSpec){
+		"no-addons":  func(d *domain.DeploymentSpec) { d.EnableAddons = false },
+		"not-named":  func(d *domain.DeploymentSpec) { d.DisableAutoDeploy = true },
+		"merges":     func(d *domain.DeploymentSpec) { d.EnableHotReloadLatestAddon = true },
+		"other-base": func(d *domain.DeploymentSpec) { d.BaseModel = string(modelName("another")) },
+	} {
+		s.do(onDeployment(id, addonDeployment(change)))
+	}
+	s.trained("unfit", domain.PEFTAddon, true)
+	require.Empty(t, s.loadedInto("unfit"))
+
+	s.advance(1)
+	s.do(onDeployment("first", addonDeployment(nil)))
+	s.advance(1)
+	s.do(onDeployment("second", addonDeployment(nil)))
+	s.trained("fits", domain.PEFTAddon, true)
+	require.Equal(t, "first", s.loadedInto("fits"))
+	s.trained("not-asked", domain.PEFTAddon, false)
+	require.Empty(t, s.loadedInto("not-asked"))
+	s.trained("full", domain.BaseModel, true)
+	require.Empty(t, s.loadedInto("full"))
+
+	s.do(domain.Intend(domain.DeployedModels, domain.NewName("acme", "deployedModels", "fits"),
+		domain.Command[domain.DeployedModel](domain.UndeployModel{Reason: "unloaded by its user"})))
+	s.do(domain.Intend(domain.DeployedModels, domain.NewName("acme", "deployedModels", "fits"),
+		domain.Command[domain.DeployedModel](domain.FinishUndeployment{})))
+	s.execute(schedulers.Jobs{})
+	require.Empty(t, s.loadedInto("fits"))
+
+	for i := range domain.MaxAddons {
+		s.do(domain.Intend(domain.DeployedModels, domain.NewName("acme", "deployedModels", fmt.Sprint("a", i)),
+			domain.Command[domain.DeployedModel](loaded("fits", "first"))))
+	}
+	s.trained("no-room", domain.PEFTAddon, true)
+	require.Equal(t, "second", s.loadedInto("no-room"))
+}

@@ -1,0 +1,46 @@
+package schedulers
+
+import (
+	"fmt"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// acceleratorQuotas checks the accelerators that a plan allocates to jobs against the quotas of
+// their accounts. The API checks the accelerators of deployments.
+type acceleratorQuotas struct {
+	view *projections.View
+	used map[string]int64 // account → accelerators in use, with those that the plan has allocated
+}
+
+// exceeded returns which quota the attempt of a job would exceed; "" when it exceeds none. The text
+// does not depend on how much the account uses, because the status of each waiting job contains it:
+// a text with the usage would be recorded again for each job at every change of the usage.
+func (q acceleratorQuotas) exceeded(account string, need domain.Need) string {
+	limit, set := q.view.Quota(account, domain.QuotaAccelerators)
+	more := int64(devices(need.Resources) * need.Count)
+	if !set || more == 0 {
+		return ""
+	}
+	if _, known := q.used[account]; !known {
+		q.used[account] = q.view.Usage(account).Accelerators
+	}
+	if q.used[account]+more <= limit {
+		return ""
+	}
+	quota := domain.NewName(account, domain.Quotas.Collection, domain.QuotaAccelerators)
+	if more > limit {
+		return fmt.Sprintf("the quota of accelerators: the job alone needs %d, and %s allows accounts/%s %d: ask the "+
+			"operator to raise it", more, quota, account, limit)
+	}
+	return fmt.Sprintf("the quota of accelerators: the job needs %d, but fewer of the %d that %s allows are unused: "+
+		"scale down or cancel other work, or ask the operator to raise the quota", more, limit, quota)
+}
+
+// take counts the accelerators of an attempt that the plan starts.
+func (q acceleratorQuotas) take(account string, need domain.Need) {
+	if _, known := q.used[account]; known {
+		q.used[account] += int64(devices(need.Resources) * need.Count)
+	}
+}
