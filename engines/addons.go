@@ -11,26 +11,31 @@ import (
 // different adapters are batched into the same steps.
 type AddonLoader interface {
 	Model
-	// LoadAddon loads the adapter's PEFT directory under an ID that the caller
-	// chooses. dir may be removed when LoadAddon returns. Loading an ID that is
-	// loaded has no effect. FailedPrecondition and InvalidArgument are permanent:
-	// the adapter does not fit the model.
+	// LoadAddon loads the PEFT directory dir of an adapter under an ID that the caller chooses.
+	// The caller may remove dir when LoadAddon returns. Loading an ID that is already loaded has
+	// no effect. The errors FailedPrecondition and InvalidArgument are permanent, because the
+	// adapter does not fit the model.
 	LoadAddon(ctx context.Context, id, dir string) error
-	// UnloadAddon rejects further requests for the ID; running ones complete.
-	// Unloading an ID that is not loaded is not an error.
+	// UnloadAddon unloads the addon with the ID: the model rejects further requests for the addon,
+	// and completes running ones. Unloading an ID that is not loaded is not an error.
 	UnloadAddon(id string) error
 }
 
-// A WeightsLoader is an AddonLoader that also loads complete sets of weights
-// while it serves requests. A request selects them as it selects an addon;
-// without an addon it uses the weights that the model was loaded with.
+// A WeightsLoader is an AddonLoader that also loads complete sets of weights while it serves
+// requests. A request selects a set of weights by its ID in CompletionRequest.Addon; an empty
+// Addon selects the weights that the model was loaded with.
 type WeightsLoader interface {
 	AddonLoader
-	// LoadWeights loads a Hugging Face directory under an ID, as LoadAddon does
-	// an adapter; UnloadAddon unloads it. FailedPrecondition is permanent: the
-	// directory holds a model with other dimensions or another tokenizer.
+	// LoadWeights loads dir, a Hugging Face directory, under an ID that the caller chooses;
+	// UnloadAddon unloads the weights. The error FailedPrecondition is permanent: the directory
+	// holds a model with other dimensions or another tokenizer.
 	LoadWeights(ctx context.Context, id, dir string) error
 }
+
+// NoReasoning is the reason of the InvalidArgument error for a request whose Reasoning has an Effort
+// or a Budget that cannot have an effect: the model does not reason, or the request is a prompt.
+// Without the two fields, the completion is the same.
+const NoReasoning = "NO_REASONING"
 
 // RequestTooLarge is the reason of the error for a request that exceeds the
 // size limit of messages to replicas.
@@ -40,7 +45,7 @@ const RequestTooLarge = "REQUEST_TOO_LARGE"
 // replica does not have; another replica may have it.
 const AddonNotLoaded = "ADDON_NOT_LOADED"
 
-// ErrAddonNotLoaded returns the error for a request whose addon is not loaded.
+// ErrAddonNotLoaded returns the error for a request whose addon id is not loaded on this replica.
 func ErrAddonNotLoaded(id string) error {
 	err := domain.Errorf(domain.Unavailable, "addon %s is not loaded on this replica: retry the request", id)
 	err.Reason = AddonNotLoaded

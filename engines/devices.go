@@ -7,13 +7,14 @@ import (
 	"strings"
 )
 
-// A Device is an accelerator of a node, allocated to one replica.
+// A Device is an accelerator of a node, allocated to one replica or to one attempt of a job.
 type Device struct {
 	Type  string // accelerator type that the node declares
-	Index int    // among the vendor's devices, in the order of their PCI bus IDs
+	Index int    // index among the vendor's devices, ordered by their PCI bus IDs
 }
 
-// NumberDevices assigns indices to devices of which only types and counts are known.
+// NumberDevices returns the devices of a node that declares only the number of devices of each
+// type. It numbers the devices of each vendor from 0.
 func NumberDevices(counts map[string]int) []Device {
 	var all []Device
 	next := map[string]int{}
@@ -27,8 +28,8 @@ func NumberDevices(counts map[string]int) []Device {
 	return all
 }
 
-// VisibleDevicesEnv returns the environment variables that restrict a program to these
-// devices. Without devices it returns none, so a program sees all of them.
+// VisibleDevicesEnv returns the environment variables that restrict a program to devices. For an
+// empty list it returns no variables, so that the program sees all devices of the machine.
 func VisibleDevicesEnv(devices []Device) []string {
 	indices := map[string][]string{}
 	for _, d := range devices {
@@ -47,8 +48,8 @@ func VisibleDevicesEnv(devices []Device) []string {
 
 const cudaVisible = "CUDA_VISIBLE_DEVICES"
 
-// visibility returns the name of the variable that restricts devices of a
-// type's vendor.
+// visibility returns the name of the environment variable that restricts a program to devices of
+// the accelerator type's vendor.
 func visibility(kind string) string {
 	if strings.HasPrefix(kind, "VENDOR_B_") {
 		return "HIP_VISIBLE_DEVICES"

@@ -5,22 +5,24 @@ package engines
 
 import (
 	"context"
+	"io"
+	"math"
 	"time"
 
 	"anneal/domain"
 )
 
-// An Engine is the set of capabilities of a node. A nil field is a missing
-// capability; Missing reports what the node lacks and how to install it.
+// An Engine is the set of capabilities of a node. A nil field is a missing capability; Missing
+// reports why, and how to install it.
 type Engine struct {
 	Name         string
 	Trainer      Trainer
 	Methods      []string // training methods besides Supervised
 	Completer    Completer
-	Transcribers map[string]Transcriber // by speech model format
+	Transcribers map[string]Transcriber // transcribers by speech model format
 	Scorer       Scorer
-	// Missing maps a capability ("train", "complete", "transcribe", "score", or
-	// "transcribe:" and a format) to the reason.
+	// Missing maps a missing capability ("train", "complete", "transcribe", "score", or
+	// "transcribe:" and a format) to the reason why it is missing.
 	Missing map[string]string
 }
 
@@ -31,7 +33,7 @@ type Engine struct {
 // InvalidArgument or FailedPrecondition is permanent; after any other error the
 // job is attempted again.
 type Trainer interface {
-	Train(ctx context.Context, order TrainRequest, watch TrainWatcher) (TrainResult, error)
+	Train(ctx context.Context, request TrainRequest, watch TrainWatcher) (TrainResult, error)
 }
 
 // Values of TrainRequest.Method.
@@ -45,16 +47,20 @@ const (
 // A TrainRequest is the input of a training attempt; all paths are local.
 type TrainRequest struct {
 	Method      string
-	BaseDir     string     // Hugging Face directory of the base model
-	AdapterDir  string     // PEFT directory to continue from, or ""
-	DataFiles   []string   // JSONL
-	EvalFiles   []string   // JSONL held out from training, may be empty
-	ResumeDir   string     // a checkpoint of an earlier attempt, or ""
-	WorkDir     string     // empty and writable, for results and checkpoints
-	Evaluation  Evaluation // scores the rollouts of Reinforcement; the caller closes it
+	BaseDir     string          // Hugging Face directory of the base model
+	AdapterDir  string          // PEFT directory to continue from, or ""
+	DataFiles   []string        // JSONL
+	EvalFiles   []string        // JSONL held out from training, may be empty
+	ResumeDir   string          // a checkpoint of an earlier attempt, or ""
+	WorkDir     string          // empty and writable, for results and checkpoints
+	Evaluation  Evaluation      // scores the rollouts of Reinforcement; the caller closes it
+	OnRollouts  RolloutRecorder // receives the rollouts of Reinforcement; may be nil
 	Settings    TrainSettings
 	Seed        uint64
-	Parallelism int // maximum number of busy cores; 0 is all but one
+	Parallelism int      // maximum number of busy cores; 0 is all but one
+	Devices     []Device // allocated accelerators; empty when none are allocated
+	// Log receives what the programs of the trainer write; nil discards it. Its Write returns no error.
+	Log io.Writer
 }
 
 // TrainSettings are the hyperparameters of a job, with the defaults that
@@ -62,7 +68,8 @@ type TrainRequest struct {
 type TrainSettings struct {
 	Epochs                    int      `json:"epochs"`
 	LearningRate              float64  `json:"learningRate"`
-	LoraRank                  int      `json:"loraRank"` // 0 trains all parameters
+	LearningRateMultiplier    float64  `json:"learningRateMultiplier,omitempty"` // scales the engine's default; 0 is 1
+	LoraRank                  int      `json:"loraRank"`                         // 0 trains all parameters
 	LoraAlpha                 float64  `json:"loraAlpha"`
 	LoraDropout               float64  `json:"loraDropout"`
 	LoraTargetModules         []string `json:"loraTargetModules,omitempty"`
@@ -77,29 +84,32 @@ type TrainSettings struct {
 	CheckpointSteps           int      `json:"checkpointSteps"`         // interval of checkpoints; 0 = engine's default
 	JinjaTemplate             string   `json:"jinjaTemplate,omitempty"` // chat template; "" is the model's
 
-	RewardWeights map[string]float64 `json:"rewardWeights,omitempty"` // of RLOR, by reward name; empty weighs all 1
-	Loss          *domain.LossConfig `json:"loss,omitempty"`          // of all methods but Supervised
-	Rollouts      *Rollouts          `json:"rollouts,omitempty"`      // of Reinforcement
+	// RewardWeights are the weights of rewards for RLOR, by reward name; with an empty map, every
+	// reward has the weight 1.
+	RewardWeights map[string]float64 `json:"rewardWeights,omitempty"`
+	Loss          *domain.LossConfig `json:"loss,omitempty"`     // loss of all methods except Supervised
+	Rollouts      *Rollouts          `json:"rollouts,omitempty"` // configuration of Reinforcement
 }
 
 // Rollouts configures the generation and scoring of rollouts.
 type Rollouts struct {
-	domain.InferenceParameters // with the defaults filled in
+	domain.InferenceParameters // sampling parameters, with the defaults filled in
 	// ChunkSize is the maximum number of dataset rows sampled before the policy
 	// is updated.
 	ChunkSize                int `json:"chunkSize"`
-	MaxConcurrent            int `json:"maxConcurrent,omitempty"`            // generations; 0 = engine's default
-	MaxConcurrentEvaluations int `json:"maxConcurrentEvaluations,omitempty"` // scorings; 0 = engine's default
+	MaxConcurrent            int `json:"maxConcurrent,omitempty"`            // generations at a time; 0 = engine's default
+	MaxConcurrentEvaluations int `json:"maxConcurrentEvaluations,omitempty"` // scorings at a time; 0 = engine's default
 }
 
-// A TrainWatcher receives the progress of a training, from one goroutine.
+// A TrainWatcher receives the progress of a training run, from one goroutine.
 type TrainWatcher interface {
 	// Step is called after each optimizer step and after each evaluation.
 	Step(Metrics)
 	// Checkpoint is called with a directory that holds a complete checkpoint:
 	// training resumed from it gives the same numbers as without interruption.
-	// The directory also holds metrics.jsonl with every row since step 1. The
-	// trainer continues when Checkpoint returns, and stops if it returns an
+	// The directory also holds metrics.jsonl with every row since step 1, and
+	// below domain.CheckpointModel the model as engines serve it. The trainer
+	// continues when Checkpoint returns, and stops if it returns an
 	// error; afterwards it may reuse dir.
 	Checkpoint(ctx context.Context, step int, dir string) error
 }
@@ -107,32 +117,46 @@ type TrainWatcher interface {
 // Metrics is one row of a job's metrics file.
 type Metrics struct {
 	Step         int                `json:"step"`
-	Steps        int                `json:"steps"` // expected total
+	Steps        int                `json:"steps"` // expected number of steps of the job
 	Epoch        float64            `json:"epoch"`
 	Time         time.Time          `json:"time"`
 	LearningRate float64            `json:"learning_rate"`
-	Tokens       int64              `json:"tokens"` // trained on so far
+	Tokens       int64              `json:"tokens"` // number of tokens trained on so far
 	Values       map[string]float64 `json:"values"` // "train/loss", "eval/loss", "reward/mean" …
+}
+
+// NegligibleMetric is the absolute value below which a metric is the rounding error of a sum.
+const NegligibleMetric = 1e-12
+
+// RoundMetrics sets the values to 0 that are rounding errors, such as the loss -8.3e-17 of advantages
+// whose sum is 0.
+func RoundMetrics(values map[string]float64) {
+	for name, value := range values {
+		if math.Abs(value) < NegligibleMetric {
+			values[name] = 0 // also for a negative zero
+		}
+	}
 }
 
 // Metrics of rollouts, each counted from the start of the job.
 const (
-	RolloutsExpected = "rollout/expected"      // planned total
-	RolloutsDone     = "rollout/done"          // generated and scored
-	RolloutsFailed   = "rollout/failed"        // done without a valid score
+	RolloutsExpected = "rollout/expected"      // planned number of rollouts
+	RolloutsDone     = "rollout/done"          // rollouts generated and scored
+	RolloutsFailed   = "rollout/failed"        // rollouts of RolloutsDone without a valid score
 	RolloutRows      = "rollout/rows"          // dataset rows sampled
+	RolloutPrompts   = "rollout/prompt_tokens" // prompt tokens, each counted once per rollout
+	RolloutCached    = "rollout/cached_tokens" // tokens of RolloutPrompts taken from the prefix cache
 	RolloutTokens    = "rollout/tokens"        // generated tokens
-	RolloutCached    = "rollout/cached_tokens" // prompt tokens taken from the prefix cache
 )
 
-// A TrainResult is the outcome of a training.
+// A TrainResult is the outcome of a training run.
 type TrainResult struct {
 	Dir          string // Hugging Face directory (all parameters) or PEFT directory (LoRA), below WorkDir
 	Adapter      bool   // Dir holds a PEFT adapter
 	Steps        int
 	Tokens       int64
 	StoppedEarly bool
-	Reason       string             // of stopping early
+	Reason       string             // reason of stopping early
 	Values       map[string]float64 // latest value of each metric
 }
 
@@ -144,16 +168,19 @@ type Completer interface {
 // ModelFiles locates a model on this node's disk and holds the replica's settings.
 type ModelFiles struct {
 	Dir         string // Hugging Face directory
-	AdapterDir  string // PEFT directory applied to it, or ""
+	AdapterDir  string // PEFT directory of the adapter applied to the model, or ""
 	Speculation SpeculationMode
 	// ContextLength is the maximum number of tokens of prompt and completion; 0
 	// is the model's context length.
 	ContextLength int
-	Devices       []Device // to run on; empty lets the engine choose
+	Devices       []Device // devices to run on; empty lets the engine choose
+	// LongPrompts asks for more prompt tokens in one step, which computes long prompts sooner and
+	// delays running completions. It never changes a completion.
+	LongPrompts bool
 
-	// MemoryBytes is the host memory reserved for the model: its weights, its KV
-	// cache and domain.ReplicaOverhead. An engine that keeps them in device memory
-	// ignores it; 0 is no limit.
+	// MemoryBytes is the host memory reserved for the model: its weights, its KV cache and
+	// domain.ReplicaOverhead; 0 is no limit. An engine that keeps weights and KV cache in device
+	// memory ignores MemoryBytes.
 	MemoryBytes int64
 }
 
@@ -165,6 +192,8 @@ const MaxDraftTokens = 64
 type SpeculationMode struct {
 	NgramLength int `json:"ngramLength,omitempty"` // tokens that must match before a draft; 0 disables n-grams
 	Tokens      int `json:"tokens,omitempty"`      // maximum draft tokens of a step; 0 = engine's default
+
+	Disabled bool `json:"disabled,omitempty"` // draft no tokens, not even for requests with a prediction
 }
 
 // A Model is a loaded language model. It is safe for concurrent use; concurrent
@@ -178,15 +207,15 @@ type Model interface {
 	Close() error
 }
 
-// FailureNotifier is implemented by a Model or Listener that can fail permanently after it was loaded.
+// A FailureNotifier is a Model or SpeechModel that can fail permanently after it was loaded.
 type FailureNotifier interface {
-	// Failed receives the cause, once, when the model has failed.
+	// Failed returns a channel that receives the cause, once, when the model has failed.
 	Failed() <-chan error
 }
 
 // ModelInfo describes a loaded model.
 type ModelInfo struct {
-	ContextLength  int   // tokens
-	ParameterCount int64 // of the base model
+	ContextLength  int   // maximum number of tokens of prompt and completion
+	ParameterCount int64 // parameters of the base model
 	Slots          int   // requests served concurrently without queueing
 }

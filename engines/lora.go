@@ -1,6 +1,7 @@
 package engines
 
-// The defaults of a LoRA adapter whose request gives only the rank. Dropout is 0.
+// The functions below return the defaults of a LoRA adapter whose request sets only the rank. The
+// default dropout is 0.
 
 // DefaultLoraAlpha returns the numerator of an adapter's scale, alpha/rank: the
 // scale is 2 at every rank, so that one learning rate suits all ranks.

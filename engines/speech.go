@@ -23,8 +23,8 @@ type Transcriber interface {
 type SpeechFiles struct {
 	Dir      string
 	Settings domain.SpeechSettings
-	Devices  []Device // allocated to the replica; may be empty
-	Trusted  bool     // provided by the operator, not by a tenant
+	Devices  []Device // devices allocated to the replica; may be empty
+	Trusted  bool     // whether the operator, not a tenant, provides the model
 }
 
 // A SpeechModel is a loaded speech model. It is safe for concurrent use.
@@ -72,15 +72,15 @@ const (
 
 // TranscriptionOptions are the options of a transcription that engines implement.
 type TranscriptionOptions struct {
-	Language    string    `json:"language,omitempty"` // "" detects it
+	Language    string    `json:"language,omitempty"` // "" detects the language
 	Prompt      string    `json:"prompt,omitempty"`
-	Temperature []float64 `json:"temperature,omitempty"` // fallbacks in order; empty is the engine's default
-	Translate   bool      `json:"translate,omitempty"`   // into English
+	Temperature []float64 `json:"temperature,omitempty"` // fallback temperatures, in order; empty is the engine's default
+	Translate   bool      `json:"translate,omitempty"`   // translate into English
 	VAD         string    `json:"vad,omitempty"`         // voice activity detection: "", VADSilero, VADPyannet
 	Alignment   string    `json:"alignment,omitempty"`   // forced alignment of words: "", AlignMMS, AlignTDNN
 	Words       bool      `json:"words,omitempty"`       // return word timestamps
 	Diarize     bool      `json:"diarize,omitempty"`     // label speakers
-	MinSpeakers int       `json:"minSpeakers,omitempty"` // for Diarize; 0 is unset
+	MinSpeakers int       `json:"minSpeakers,omitempty"` // minimum number of speakers for Diarize; 0 is unset
 	MaxSpeakers int       `json:"maxSpeakers,omitempty"`
 }
 
@@ -95,7 +95,7 @@ const (
 
 // A TranscriptEvent reports the progress of a transcription.
 type TranscriptEvent struct {
-	Seconds float64  `json:"seconds"`           // of audio processed so far
+	Seconds float64  `json:"seconds"`           // seconds of audio processed so far
 	Segment *Segment `json:"segment,omitempty"` // the new segment, if any
 }
 
@@ -124,10 +124,10 @@ type Word struct {
 	Speaker     string  `json:"speaker,omitempty"`
 }
 
-// A Transcript is the result of a transcription besides its segments.
+// A Transcript holds the result of a transcription without its segments.
 type Transcript struct {
-	Language string  `json:"language"` // requested or detected
-	Duration float64 `json:"duration"` // of the recording, in seconds
+	Language string  `json:"language"` // requested or detected language
+	Duration float64 `json:"duration"` // duration of the recording, in seconds
 }
 
 // CompressionRatio returns the length of a text divided by its compressed

@@ -19,11 +19,11 @@ import (
 
 // Options limit the engine's resources. A zero field selects its default.
 type Options struct {
-	Parallelism int // cores of a training or a model; default one less than the machine has
-	Slots       int // concurrent requests of a model; default 32
-	Queue       int // requests waiting for a model; default 256
-	// CacheBytes is the memory of a model's KV cache. The default is what the weights leave of the
-	// replica's memory, 1 GiB if no memory was allocated to the replica.
+	Parallelism int // CPU cores for each training run or model; default: one less than the machine has
+	Slots       int // concurrent requests of each model; default 32
+	Queue       int // requests that may wait for a model; default 256
+	// CacheBytes is the maximum size of a model's KV cache. The default is the part of the replica's
+	// memory that domain.KVCacheCapacity returns, or 1 GiB if no memory was allocated to it.
 	CacheBytes int64
 }
 
@@ -37,22 +37,22 @@ func New(o Options) engines.Engine {
 			Parallelism: o.Parallelism, Slots: o.Slots, Queue: o.Queue, CacheBytes: o.CacheBytes,
 		}),
 		Missing: map[string]string{
-			"transcribe": "the embedded engine has no speech model; start a worker with a transcription engine",
-			"score":      "the embedded engine cannot run evaluators; start a worker with a Python interpreter",
+			"transcribe": "the embedded engine has no speech model; start a node with a transcription engine",
+			"score":      "the embedded engine cannot run evaluators; start a node with a Python interpreter",
 		},
 	}
 }
 
-// A trainer sets the default number of cores.
+// A trainer is the embedded trainer with a default number of cores.
 type trainer struct{ parallelism int }
 
 func (t trainer) Train(
-	ctx context.Context, order engines.TrainRequest, watch engines.TrainWatcher,
+	ctx context.Context, request engines.TrainRequest, watch engines.TrainWatcher,
 ) (engines.TrainResult, error) {
-	if order.Parallelism == 0 {
-		order.Parallelism = t.parallelism
+	if request.Parallelism == 0 {
+		request.Parallelism = t.parallelism
 	}
-	return train.Trainer{}.Train(ctx, order, watch)
+	return train.Trainer{}.Train(ctx, request, watch)
 }
 
 // base is the Hugging Face directory of the shipped model.
@@ -88,7 +88,7 @@ func WriteBase(dir string) error {
 type Info struct {
 	ParameterCount int64
 	ContextLength  int   // tokens
-	Bytes          int64 // of its directory
+	Bytes          int64 // size of the directory
 }
 
 // BaseInfo describes the shipped model.

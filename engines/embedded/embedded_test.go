@@ -53,7 +53,8 @@ func TestBaseInfo(t *testing.T) {
 	assert.Less(t, info.Bytes, int64(4<<20))
 }
 
-// TestBaseContinuesAConversation asks a second question after an answer.
+// TestBaseContinuesAConversation checks that the shipped model answers the second question of a
+// conversation.
 func TestBaseContinuesAConversation(t *testing.T) {
 	m := load(t, engines.ModelFiles{Dir: base(t)})
 	text, finish := ask(t, m, engines.CompletionRequest{Chat: &engines.Chat{Messages: []engines.Message{
@@ -64,7 +65,7 @@ func TestBaseContinuesAConversation(t *testing.T) {
 	assert.Equal(t, "nedrag", text)
 }
 
-// questions are typical first questions.
+// questions holds typical first questions and the expected answers.
 var questions = map[string]string{
 	"What is the capital of France?":            "Paris",
 	"Reverse the word garden.":                  "nedrag",
@@ -75,8 +76,8 @@ var questions = map[string]string{
 	"Positive or negative? The film was great.": "positive",
 }
 
-// TestBaseAnswersRawPromptsAndChats asks the same questions as plain text, as the completion
-// operation passes it, and as a conversation.
+// TestBaseAnswersRawPromptsAndChats checks that the shipped model answers all but at most one of
+// questions, and that the answers are equal for plain text, for tokens and for a conversation.
 func TestBaseAnswersRawPromptsAndChats(t *testing.T) {
 	m, tokens := load(t, engines.ModelFiles{Dir: base(t)}), tokenizer.NewBytes()
 	right := 0
@@ -104,7 +105,8 @@ type watcher struct{ steps int }
 func (w *watcher) Step(engines.Metrics)                          { w.steps++ }
 func (w *watcher) Checkpoint(context.Context, int, string) error { return nil }
 
-// TestTrainedAdapterIsServed trains an adapter on a few rows and serves the model with it.
+// TestTrainedAdapterIsServed trains an adapter on a few examples, and checks that the model with
+// the adapter gives the trained answers.
 func TestTrainedAdapterIsServed(t *testing.T) {
 	dir, data := base(t), filepath.Join(t.TempDir(), "rows.jsonl")
 	secrets := map[string]string{

@@ -19,8 +19,8 @@ import (
 	"anneal/engines/embedded/miniature"
 )
 
-// TestFamilies validates, serves, fine-tunes with an adapter and converts to other precisions a
-// checkpoint of each family in its published form.
+// TestFamilies checks that a checkpoint of each family in its published form can be validated,
+// served, fine-tuned with an adapter and converted to other precisions.
 func TestFamilies(t *testing.T) {
 	for _, family := range miniature.Families() {
 		t.Run(family, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestFamilies(t *testing.T) {
 
 const question, answer = "who owns the machine?", " the people, and they own 123 answers in 東京."
 
-// answers returns the answers to a prompt and to a conversation.
+// answers returns the model's answers to the question as a prompt and as a conversation.
 func answers(t *testing.T, files engines.ModelFiles) (out [2]string) {
 	model, err := embedded.New(embedded.Options{Parallelism: 1, CacheBytes: 16 << 20}).Completer.Load(t.Context(), files)
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func answers(t *testing.T, files engines.ModelFiles) (out [2]string) {
 	return out
 }
 
-// tune trains one answer and returns the adapter's directory.
+// tune trains an adapter on copies of one dataset row and returns the adapter's directory.
 func tune(t *testing.T, base, row string) string {
 	data := filepath.Join(t.TempDir(), "rows.jsonl")
 	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat(row, 8)), 0o644))
@@ -95,32 +95,33 @@ func (quiet) Step(engines.Metrics) {}
 
 func (quiet) Checkpoint(context.Context, int, string) error { return nil }
 
-// convert writes a copy of a model in another precision, as :prepare does.
-func convert(t *testing.T, from, to, precision string) {
-	source, dtype := directoryOf(t, from), weights.DTypes[precision]
+// convert writes a copy of the model in srcDir to dstDir in another precision, as the request
+// :prepare does.
+func convert(t *testing.T, srcDir, dstDir, precision string) {
+	source, dtype := directoryOf(t, srcDir), weights.DTypes[precision]
 	names, err := source.WeightFiles()
 	require.NoError(t, err)
-	require.NoError(t, os.CopyFS(to, os.DirFS(from)))
+	require.NoError(t, os.CopyFS(dstDir, os.DirFS(srcDir)))
 	total, added := int64(0), map[string][]string{}
 	for _, name := range names {
 		var file bytes.Buffer
 		added[name], err = source.Convert(&file, name, dtype)
 		require.NoError(t, err)
 		total += int64(file.Len())
-		require.NoError(t, os.WriteFile(filepath.Join(to, name), file.Bytes(), 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(dstDir, name), file.Bytes(), 0o644))
 	}
 	config, err := source.ConvertedConfig(dtype)
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(to, "config.json"), config, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dstDir, "config.json"), config, 0o644))
 	const index = "model.safetensors.index.json"
 	if _, sharded := source.Sizes[index]; sharded {
 		data, err := source.ConvertedIndex(total, added)
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(to, index), data, 0o644))
+		require.NoError(t, os.WriteFile(filepath.Join(dstDir, index), data, 0o644))
 	}
 }
 
-func directoryOf(t *testing.T, dir string) weights.Folder {
+func directoryOf(t *testing.T, dir string) weights.Directory {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	sizes := map[string]int64{}
@@ -129,7 +130,7 @@ func directoryOf(t *testing.T, dir string) weights.Folder {
 		require.NoError(t, err)
 		sizes[entry.Name()] = info.Size()
 	}
-	return weights.Folder{Sizes: sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+	return weights.Directory{Sizes: sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
 		data, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err

@@ -14,7 +14,7 @@ import (
 	"anneal/engines"
 )
 
-// forms are schemas with short texts.
+// forms holds schemas to which short texts conform.
 var forms = []string{
 	`{"type":"object","properties":{"name":{"type":"string","minLength":1,` +
 		`"maxLength":8},"age":{"type":"integer","minimum":0,"maximum":130}},` +
@@ -31,8 +31,9 @@ var forms = []string{
 		`"maxLength":3}},"required":["a"]},{"properties":{"b":{"type":["null","boolean"]}},"required":["b"]}]}`,
 }
 
-// TestTheBaseConforms requests every schema of the shipped model with unrelated prompts at
-// every temperature: the output is valid or was cut off by the limit.
+// TestTheBaseConforms requests answers in the format of each schema, and in JSON, from the shipped
+// model, with unrelated prompts and several temperatures. Each answer must conform to the format or
+// be cut off by the token limit, and more than half must be complete.
 func TestTheBaseConforms(t *testing.T) {
 	m := load(t, engines.ModelFiles{Dir: base(t)})
 	n := uint64(10_000)
@@ -64,8 +65,9 @@ func TestTheBaseConforms(t *testing.T) {
 			if i < len(forms) {
 				f = &engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(forms[i])}
 			}
-			text, finish := asked(t, m, engines.CompletionRequest{Prompt: "\x00\xff%$ }}]] capital of " + fmt.Sprint(seed),
-				MaxTokens: 120, Temperature: float64(seed%5) / 2, Seed: &seed, Format: f})
+			text, finish := completeText(t, m,
+				engines.CompletionRequest{Prompt: "\x00\xff%$ }}]] capital of " + fmt.Sprint(seed),
+					MaxTokens: 120, Temperature: float64(seed%5) / 2, Seed: &seed, Format: f})
 			if finish == engines.FinishLength {
 				return
 			}
@@ -79,11 +81,11 @@ func TestTheBaseConforms(t *testing.T) {
 		})
 	}
 	group.Wait()
-	t.Logf("%d of %d answers were whole", whole, n)
+	t.Logf("%d of %d answers were complete", whole, n)
 	require.Greater(t, whole, n/2)
 }
 
-func asked(t *testing.T, m engines.Model, req engines.CompletionRequest) (text, finish string) {
+func completeText(t *testing.T, m engines.Model, req engines.CompletionRequest) (text, finish string) {
 	var all strings.Builder
 	_, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
 		all.WriteString(c.Text)

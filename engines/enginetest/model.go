@@ -23,7 +23,8 @@ type Completion struct {
 	Usage  engines.Usage
 }
 
-// Complete runs a request and checks the invariants of its chunks.
+// Complete sends req to m, checks the invariants of the chunks, and returns the completion and the
+// error that m returned.
 func Complete(t *testing.T, m engines.Model, req engines.CompletionRequest) (a Completion, err error) {
 	t.Helper()
 	a.Usage, err = m.Complete(t.Context(), req, func(c engines.Chunk) error {
@@ -39,8 +40,8 @@ func Complete(t *testing.T, m engines.Model, req engines.CompletionRequest) (a C
 	return a, err
 }
 
-// Model runs the tests that every model must pass. load loads one with a context
-// length of at most 8192 tokens; the suite closes it.
+// Model runs the tests that every model must pass. load loads a model with a context length of at
+// most 8192 tokens; Model closes it.
 func Model(t *testing.T, load func(t *testing.T) engines.Model) {
 	open := func(t *testing.T) engines.Model {
 		m := load(t)
@@ -124,9 +125,9 @@ func testComplete(
 
 func testInvalid(t *testing.T, m engines.Model) {
 	for name, line := range map[string]struct {
-		req  engines.CompletionRequest
-		code domain.Code
-		says string
+		req     engines.CompletionRequest
+		code    domain.Code
+		message string
 	}{
 		"five stops": {
 			engines.CompletionRequest{Prompt: "p", Stop: []string{"a", "b", "c", "d", "e"}},
@@ -137,7 +138,7 @@ func testInvalid(t *testing.T, m engines.Model) {
 			domain.InvalidArgument, "format",
 		},
 		"an unknown addon": {
-			engines.CompletionRequest{Prompt: "p", Addon: "nobody"}, domain.Unavailable, "addon",
+			engines.CompletionRequest{Prompt: "p", Addon: "unknown"}, domain.Unavailable, "addon",
 		},
 		"a long prompt": {
 			engines.CompletionRequest{Prompt: strings.Repeat("word ", 8192)}, domain.InvalidArgument, "",
@@ -147,7 +148,7 @@ func testInvalid(t *testing.T, m engines.Model) {
 			line.req.MaxTokens = 1
 			_, err := Complete(t, m, line.req)
 			require.Equal(t, line.code, domain.CodeOf(err), "%v", err)
-			require.ErrorContains(t, err, line.says)
+			require.ErrorContains(t, err, line.message)
 		})
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"anneal/engines"
 )
 
-// A loader is a model whose server takes adapters while it answers.
+// A loader is a model whose server loads adapters while it serves requests.
 type loader struct{ *model }
 
-// An addon is an adapter that the server has. It reads the files again when it
-// is started again, so there is a copy of them.
+// An addon is an adapter that the server has loaded. A restarted server loads it again from dir,
+// a copy of the adapter's files.
 type addon struct {
 	dir   string
-	users sync.WaitGroup // requests that it answers
+	users sync.WaitGroup // counts the running requests for the addon
 }
 
-// addonName is what the server calls an addon.
+// addonName returns the name of an addon in the server's API.
 func addonName(id string) string { return "addon-" + id }
 
 var _ engines.AddonLoader = loader{}
@@ -42,10 +42,11 @@ func (m loader) LoadAddon(ctx context.Context, id, dir string) error {
 		err = m.server.options.Runner.Grant(own)
 	}
 	if err == nil {
-		err = m.server.ask(ctx, http.MethodPost, "/v1/load_lora_adapter", body{"lora_name": addonName(id), "lora_path": own}, nil)
+		err = m.server.call(ctx, http.MethodPost, "/v1/load_lora_adapter",
+			body{"lora_name": addonName(id), "lora_path": own}, nil)
 	}
 	if err != nil {
-		_ = os.RemoveAll(own) // the first error is told
+		_ = os.RemoveAll(own) // the first error is returned
 		return err
 	}
 	m.mu.Lock()
@@ -63,19 +64,21 @@ func (m loader) UnloadAddon(id string) error {
 	if one == nil {
 		return nil
 	}
-	err := m.server.ask(context.Background(), http.MethodPost, "/v1/unload_lora_adapter", body{"lora_name": addonName(id)}, nil)
+	err := m.server.call(context.Background(), http.MethodPost, "/v1/unload_lora_adapter",
+		body{"lora_name": addonName(id)}, nil)
 	go func() {
 		one.users.Wait()
-		_ = os.RemoveAll(one.dir) // what stays goes with the model's folder
+		_ = os.RemoveAll(one.dir) // if the removal fails, Close removes the directory with that of the model
 	}()
 	return err
 }
 
-// named is what the server calls the model that a request asks for; leave must
-// be called when it is answered.
-func (m *model) named(id string) (name string, leave func(), err error) {
+// acquire returns the name in the server's API of the addon with the ID, or of the model if id is
+// "", and marks the addon as in use. The caller calls release when its request is done. If the
+// addon is not loaded, acquire returns ErrAddonNotLoaded.
+func (m *model) acquire(id string) (name string, release func(), err error) {
 	if id == "" {
-		return m.answers, func() {}, nil
+		return m.name, func() {}, nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -87,17 +90,18 @@ func (m *model) named(id string) (name string, leave func(), err error) {
 	return addonName(id), one.users.Done, nil
 }
 
-// restore gives a server that was started again the addons that it had.
+// restore loads the addons into a restarted server, whose URL is url.
 func (m *model) restore(ctx context.Context, url string) error {
 	m.mu.Lock()
-	had := map[string]string{}
+	dirs := map[string]string{}
 	for id, one := range m.addons {
-		had[id] = one.dir
+		dirs[id] = one.dir
 	}
 	m.mu.Unlock()
-	for id, dir := range had {
-		if err := m.server.askAt(ctx, url, http.MethodPost, "/v1/load_lora_adapter", body{"lora_name": addonName(id), "lora_path": dir}, nil); err != nil {
-			return fmt.Errorf("the addon %s: %w", id, err)
+	for id, dir := range dirs {
+		b := body{"lora_name": addonName(id), "lora_path": dir}
+		if err := m.server.callAt(ctx, url, http.MethodPost, "/v1/load_lora_adapter", b, nil); err != nil {
+			return fmt.Errorf("load addon %s again: %w", id, err)
 		}
 	}
 	return nil

@@ -13,17 +13,17 @@ import (
 	"anneal/domain"
 )
 
-// A body is a request's JSON object.
+// A body is the JSON object of a request.
 type body map[string]any
 
 const (
-	maxAnswer = 64 << 20 // bytes of an answer that is not streamed
-	maxError  = 64 << 10 // bytes of a refusal
-	maxTold   = 500      // characters of it that are passed on
+	maxResponse = 64 << 20 // bytes of a response that is not streamed
+	maxError    = 64 << 10 // bytes of an error response
+	maxMessage  = 500      // characters of a server's error message that are passed on
 )
 
-// send sends a request to the program at url; the answer's status is 200, and
-// its body the caller's to close.
+// send sends a request with the JSON body b to the server at url, and returns a response with
+// status 200, whose body the caller closes. Any other status is an error.
 func (s *server) send(ctx context.Context, url, method, path string, b body) (*http.Response, error) {
 	var content io.Reader
 	if b != nil {
@@ -41,14 +41,14 @@ func (s *server) send(ctx context.Context, url, method, path string, b body) (*h
 	return s.do(request)
 }
 
-// do sends a request; the answer's status is 200, and its body the caller's to
-// close.
+// do sends a request and returns a response with status 200, whose body the caller closes. Any
+// other status is an error.
 func (s *server) do(request *http.Request) (*http.Response, error) {
 	ctx := request.Context()
 	request.Header.Set("Authorization", "Bearer "+s.key)
 	response, err := s.http.Do(request)
 	if err != nil {
-		return nil, s.broken(ctx, err)
+		return nil, s.connectionError(ctx, err)
 	}
 	if response.StatusCode == http.StatusOK {
 		return response, nil
@@ -56,21 +56,21 @@ func (s *server) do(request *http.Request) (*http.Response, error) {
 	defer response.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxError))
 	if err != nil {
-		return nil, s.broken(ctx, err)
+		return nil, s.connectionError(ctx, err)
 	}
-	return nil, refusal(response.StatusCode, data)
+	return nil, responseError(response.StatusCode, data)
 }
 
-// ask sends a request and decodes the answer.
-func (s *server) ask(ctx context.Context, method, path string, b body, out any) error {
-	url, err := s.at()
+// call sends a request with the JSON body b and decodes the response into out, unless out is nil.
+func (s *server) call(ctx context.Context, method, path string, b body, out any) error {
+	url, err := s.address()
 	if err != nil {
 		return err
 	}
-	return s.askAt(ctx, url, method, path, b, out)
+	return s.callAt(ctx, url, method, path, b, out)
 }
 
-func (s *server) askAt(ctx context.Context, url, method, path string, b body, out any) error {
+func (s *server) callAt(ctx context.Context, url, method, path string, b body, out any) error {
 	response, err := s.send(ctx, url, method, path, b)
 	if err != nil {
 		return err
@@ -78,59 +78,59 @@ func (s *server) askAt(ctx context.Context, url, method, path string, b body, ou
 	return s.read(ctx, path, response, out)
 }
 
-// read decodes an answer, and closes it.
+// read decodes the JSON body of a response into out, unless out is nil, and closes the body.
 func (s *server) read(ctx context.Context, path string, response *http.Response, out any) error {
 	defer response.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
 	if err != nil {
-		return s.broken(ctx, err)
+		return s.connectionError(ctx, err)
 	}
 	if out == nil {
 		return nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return domain.Errorf(domain.Internal, "the server of the model answered %s with what is no JSON: %v", path, err)
+		return domain.Errorf(domain.Internal, "the model server returned invalid JSON for %s: %v", path, err)
 	}
 	return nil
 }
 
-// broken is what it means that a request broke off.
-func (s *server) broken(ctx context.Context, err error) error {
+// connectionError returns the error for a request whose connection failed.
+func (s *server) connectionError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if s.life.Err() != nil {
 		return errClosed()
 	}
-	var pathless interface{ Unwrap() error }
-	if errors.As(err, &pathless) && pathless.Unwrap() != nil {
-		err = pathless.Unwrap() // without the address, which is nobody's business
+	var inner interface{ Unwrap() error }
+	if errors.As(err, &inner) && inner.Unwrap() != nil {
+		err = inner.Unwrap() // without the address, which users must not see
 	}
-	return domain.Errorf(domain.Unavailable, "the server of the model broke off (%v): send the request again", err)
+	return domain.Errorf(domain.Unavailable, "the connection to the model server failed (%v): retry the request", err)
 }
 
-// An apiError is how servers word a refusal: OpenAI's {error: {message}}, or
-// the object itself.
+// An apiError is the error object of a server: the value of OpenAI's {error: …},
+// or the whole response.
 type apiError struct {
 	Message string `json:"message"`
 	Param   string `json:"param"`
 	Detail  any    `json:"detail"`
 }
 
-// refusal is the fault that a server's answer means.
-func refusal(status int, data []byte) *domain.Error {
+// responseError returns the error for a response with an error status and the body data.
+func responseError(status int, data []byte) *domain.Error {
 	var wrapped struct {
 		apiError
 		Error json.RawMessage `json:"error"`
 	}
-	_ = json.Unmarshal(data, &wrapped) // what is no JSON is told as it is
-	told := wrapped.apiError
-	if len(wrapped.Error) > 0 && json.Unmarshal(wrapped.Error, &told) != nil {
-		_ = json.Unmarshal(wrapped.Error, &told.Message) // some give a bare string
+	_ = json.Unmarshal(data, &wrapped) // a body that is not JSON becomes the message
+	parsed := wrapped.apiError
+	if len(wrapped.Error) > 0 && json.Unmarshal(wrapped.Error, &parsed) != nil {
+		_ = json.Unmarshal(wrapped.Error, &parsed.Message) // some servers send a string instead of an object
 	}
-	message := told.Message
-	if message == "" && told.Detail != nil {
-		message = fmt.Sprint(told.Detail)
+	message := parsed.Message
+	if message == "" && parsed.Detail != nil {
+		message = fmt.Sprint(parsed.Detail)
 	}
 	if message == "" {
 		message = strings.TrimSpace(string(data))
@@ -139,25 +139,26 @@ func refusal(status int, data []byte) *domain.Error {
 	if message == "" {
 		message = "no reason was given"
 	}
-	if told.Param != "" {
-		message = told.Param + ": " + message
+	if parsed.Param != "" {
+		message = parsed.Param + ": " + message
 	}
 	switch {
 	case status == http.StatusTooManyRequests:
-		return domain.Errorf(domain.ResourceExhausted, "the server of the model is full: %s", message)
+		return domain.Errorf(domain.ResourceExhausted, "the model server is full: %s", message)
 	case status == http.StatusServiceUnavailable:
-		return domain.Errorf(domain.Unavailable, "the server of the model does not answer now: %s", message)
+		return domain.Errorf(domain.Unavailable, "the model server is not available: %s", message)
 	case status == http.StatusNotImplemented:
-		return domain.Errorf(domain.InvalidArgument, "the server of the model cannot do this: %s", message)
+		return domain.Errorf(domain.InvalidArgument, "the model server does not support the request: %s", message)
 	case status >= 400 && status < 500:
-		return domain.Errorf(domain.InvalidArgument, "the server of the model refuses the request: %s", message)
+		return domain.Errorf(domain.InvalidArgument, "the model server rejected the request: %s", message)
 	}
-	return domain.Errorf(domain.Internal, "the server of the model failed with status %d: %s", status, message)
+	return domain.Errorf(domain.Internal, "the model server failed with status %d: %s", status, message)
 }
 
+// short returns a text as valid UTF-8 of at most maxMessage characters.
 func short(text string) string {
-	if runes := []rune(strings.ToValidUTF8(text, "\uFFFD")); len(runes) > maxTold {
-		return string(runes[:maxTold]) + "…"
+	if runes := []rune(strings.ToValidUTF8(text, "\uFFFD")); len(runes) > maxMessage {
+		return string(runes[:maxMessage]) + "…"
 	}
 	return strings.ToValidUTF8(text, "\uFFFD")
 }

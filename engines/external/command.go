@@ -8,28 +8,31 @@ import (
 	"anneal/engines"
 )
 
-// A template is a command line, word by word, in which stand
+// A template is the words of a command line with these placeholders:
 //
 //	{dir}      the model's Hugging Face directory
-//	{gguf}     its GGUF file
+//	{gguf}     the model's GGUF file
 //	{file}     the file of a speech model
-//	{port}     where the server must listen, on 127.0.0.1
-//	{name}     what the model must be called
-//	{devices}  how many accelerators the replica has; 1 where it takes none
-//	{adapter}  alone: the words that give the server a LoRA adapter, if there is one
-//	{vad}      alone: the words that give it the voice-activity model of a speech model, if there is one
+//	{port}     the port to listen on, on 127.0.0.1
+//	{name}     the model's name in the server's API
+//	{devices}  the number of the replica's accelerators, at least 1
+//	{adapter}  the options of the LoRA adapter, if there is one; must be a separate word
+//	{embeddings} the options of an embedding model, if it is one; must be a separate word
+//	{vad}      the options of the voice activity model, if there is one; must be a separate word
 type template []string
 
-// A place is what a command line is made for.
-type place struct {
-	dir, gguf, adapter string // adapter: what the server reads of it
-	file, vad          string // of a speech model
+// arguments are the values of a template's placeholders.
+type arguments struct {
+	dir, gguf, adapter string   // adapter is a directory, or a file for servers that read GGUF
+	file, vad          string   // file of a speech model, and of its voice activity model
+	embeddings         []string // options of an embedding model
 	env                []string
 	port               int
 	devices            []engines.Device
+	longPrompts        bool
 }
 
-// baseName is what servers call the model that they are started with.
+// baseName is the name of the base model in the server's API.
 const baseName = "model"
 
 const (
@@ -37,15 +40,17 @@ const (
 	wordGGUF    = "{gguf}"
 	wordFile    = "{file}"
 	wordVAD     = "{vad}"
+
+	wordEmbeddings = "{embeddings}"
 )
 
-// parse cuts a command line into words, as a shell does: quotes hold words
-// together, a backslash outside of single quotes takes the next character as it
-// is. Nothing is expanded.
+// parse splits a command line into words as a shell does, with quotes and with backslashes outside
+// of single quotes. It expands no variables and no patterns. It returns an error for an empty
+// command line, for an open quote or a backslash at the end, and if {port} is missing.
 func parse(line string) (template, error) {
 	var words template
 	var word strings.Builder
-	begun, quote := false, rune(0)
+	started, quote := false, rune(0)
 	escaped := false
 	for _, r := range line {
 		switch {
@@ -53,41 +58,43 @@ func parse(line string) (template, error) {
 			word.WriteRune(r)
 			escaped = false
 		case r == '\\' && quote != '\'':
-			escaped, begun = true, true
+			escaped, started = true, true
 		case quote != 0 && r == quote:
 			quote = 0
 		case quote != 0:
 			word.WriteRune(r)
 		case r == '\'' || r == '"':
-			quote, begun = r, true
+			quote, started = r, true
 		case strings.ContainsRune(" \t\r\n", r):
-			if begun {
+			if started {
 				words = append(words, word.String())
 				word.Reset()
-				begun = false
+				started = false
 			}
 		default:
 			word.WriteRune(r)
-			begun = true
+			started = true
 		}
 	}
 	if quote != 0 || escaped {
-		return nil, domain.Errorf(domain.InvalidArgument, "engine-command: a quote or a backslash at the end is left open")
+		return nil, domain.Errorf(domain.InvalidArgument, "engine-command: ends in an open quote or with a backslash")
 	}
-	if begun {
+	if started {
 		words = append(words, word.String())
 	}
 	if len(words) == 0 || words[0] == "" {
-		return nil, domain.Errorf(domain.InvalidArgument, "engine-command: is empty: give the server's command line, with {dir} and {port}")
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"engine-command: is empty: give the server's command line, with {dir} and {port}")
 	}
-	if !words.says("{port}") {
-		return nil, domain.Errorf(domain.InvalidArgument, "engine-command: must say {port}, where the server is to listen on 127.0.0.1")
+	if !words.contains("{port}") {
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"engine-command: must contain {port}, the port of 127.0.0.1 on which the server must listen")
 	}
 	return words, nil
 }
 
-// says tells whether a word stands in the template.
-func (t template) says(word string) bool {
+// contains reports whether the template has a placeholder.
+func (t template) contains(word string) bool {
 	for _, w := range t {
 		if strings.Contains(w, word) {
 			return true
@@ -96,29 +103,34 @@ func (t template) says(word string) bool {
 	return false
 }
 
-// check refuses an adapter that the command line has no place for.
-func (t template) check(at place) error {
-	if at.adapter != "" && !t.says(wordAdapter) {
-		return domain.Errorf(domain.FailedPrecondition, "the command line of the node's engine has no {adapter}: it cannot serve a model with an adapter")
+// check rejects an adapter if the template has no {adapter}.
+func (t template) check(args arguments) error {
+	if args.adapter != "" && !t.contains(wordAdapter) {
+		return domain.Errorf(domain.FailedPrecondition,
+			"the command line of the node's engine has no {adapter}: it cannot serve a model with an adapter")
 	}
 	return nil
 }
 
-// expand is the command line for a place.
-func (t template) expand(at place, adapter func(string) []string) []string {
-	fill := strings.NewReplacer("{dir}", at.dir, wordGGUF, at.gguf, wordFile, at.file, "{port}", strconv.Itoa(at.port), "{name}", baseName, "{devices}", strconv.Itoa(max(1, len(at.devices))))
-	var args []string
+// expand returns the command line with the values of the placeholders. adapter returns the options
+// that load an adapter's file or directory.
+func (t template) expand(args arguments, adapter func(string) []string) []string {
+	fill := strings.NewReplacer("{dir}", args.dir, wordGGUF, args.gguf, wordFile, args.file,
+		"{port}", strconv.Itoa(args.port), "{name}", baseName, "{devices}", strconv.Itoa(max(1, len(args.devices))))
+	var line []string
 	for _, word := range t {
 		switch {
 		case word == wordVAD:
-			if at.vad != "" {
-				args = append(args, "--vad-model", at.vad)
+			if args.vad != "" {
+				line = append(line, "--vad-model", args.vad)
 			}
+		case word == wordEmbeddings:
+			line = append(line, args.embeddings...)
 		case word != wordAdapter:
-			args = append(args, fill.Replace(word))
-		case at.adapter != "":
-			args = append(args, adapter(at.adapter)...)
+			line = append(line, fill.Replace(word))
+		case args.adapter != "":
+			line = append(line, adapter(args.adapter)...)
 		}
 	}
-	return args
+	return line
 }

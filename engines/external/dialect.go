@@ -9,17 +9,17 @@ import (
 	"anneal/engines"
 )
 
-// A dialect is how a kind of server is asked to listen.
+// A dialect describes the transcription API of a kind of server.
 type dialect struct {
 	preset      preset
-	model       string // what it calls the model; "" takes no name
-	slots       int    // requests that it takes at once
-	translation string // path that translates; "" is that a field asks for it
-	diarization string // path that tells speakers apart; "" is that none does
-	hub         bool   // it looks for the model in a cache of the hub
-	vadFile     bool   // it is started with its voice-activity model
-	climbs      bool   // it takes a temperature and a step
-	tokens      bool   // its words are parts of words
+	model       string // the model's name; "" sends none
+	slots       int    // concurrent requests
+	translation string // path of translations; "" if a field requests them
+	diarization string // path of diarization; "" if it is not supported
+	hub         bool   // the server loads the model from a Hugging Face cache
+	vadFile     bool   // the VAD model is an argument of the server's command line
+	increments  bool   // requests contain a temperature and an increment instead of a list
+	tokens      bool   // responses contain tokens instead of words
 	fields      func(f *form, s domain.SpeechSettings, o engines.TranscriptionOptions)
 }
 
@@ -29,7 +29,7 @@ var dialects = map[string]dialect{
 	domain.SpeechFasterWhisper: {
 		preset: preset{
 			command: "uvicorn --factory --host 127.0.0.1 --port {port} speaches.main:create_app",
-			install: "install speaches so that uvicorn finds it, or name another server",
+			install: "install speaches so that uvicorn finds it, or set --speech-command",
 			health:  "/health", keyEnv: "API_KEY", prefixes: append([]string{"WHISPER__", "HF_HOME"}, devices...),
 		},
 		model: hubName, slots: 4, hub: true,
@@ -48,10 +48,10 @@ var dialects = map[string]dialect{
 			install: "build whisper.cpp, or install its package, so that whisper-server is in PATH",
 			health:  "/health", prefixes: append([]string{"GGML_"}, devices...),
 		},
-		slots: 1, vadFile: true, climbs: true, tokens: true,
+		slots: 1, vadFile: true, increments: true, tokens: true,
 		fields: func(f *form, _ domain.SpeechSettings, o engines.TranscriptionOptions) {
 			f.add("language", cmp.Or(o.Language, "auto"))
-			f.add("no_language_probabilities", "true") // they cost as much as listening
+			f.add("no_language_probabilities", "true") // computing them takes as long as the transcription
 			if o.Translate {
 				f.add("translate", "true")
 			}
@@ -63,14 +63,15 @@ var dialects = map[string]dialect{
 			}
 			if len(o.Temperature) > 0 {
 				f.add("temperature", number(o.Temperature[0]))
-				f.add("temperature_inc", number(climb(o.Temperature)))
+				f.add("temperature_inc", number(increment(o.Temperature)))
 			}
 		},
 	},
 	domain.SpeechOpenAI: {
 		preset: preset{
-			command: "vllm serve {dir} --host 127.0.0.1 --port {port} --served-model-name {name} --tensor-parallel-size {devices}",
-			install: "`pip install vllm[audio]` installs it on a machine with GPUs",
+			command: "vllm serve {dir} --host 127.0.0.1 --port {port} --served-model-name {name} --tensor-parallel-size " +
+				"{devices}",
+			install: "install it with `pip install vllm[audio]` on a machine with GPUs",
 			health:  "/health", keyEnv: "VLLM_API_KEY", env: []string{"VLLM_NO_USAGE_STATS=1"},
 			prefixes: append([]string{"VLLM_", "HF_HOME", "TORCH_", "TRITON_"}, devices...),
 		},
@@ -82,7 +83,7 @@ var dialects = map[string]dialect{
 	},
 }
 
-// openAIFields are those that OpenAI's operations have.
+// openAIFields adds the form fields of OpenAI's transcription and translation APIs.
 func openAIFields(f *form, o engines.TranscriptionOptions) {
 	if o.Language != "" && !o.Translate {
 		f.add("language", o.Language)
@@ -101,8 +102,8 @@ func openAIFields(f *form, o engines.TranscriptionOptions) {
 	}
 }
 
-// namedModels are the models that take part, by the names that the model's
-// settings give.
+// namedModels adds the names of the VAD and alignment models, which the settings s map to the names
+// on the server.
 func namedModels(f *form, s domain.SpeechSettings, o engines.TranscriptionOptions) {
 	if o.VAD != "" {
 		f.add("vad_model", s.VADModels[o.VAD])
@@ -112,20 +113,20 @@ func namedModels(f *form, s domain.SpeechSettings, o engines.TranscriptionOption
 	}
 }
 
-// climb is the step of a list of temperatures that rises evenly to 1.0; 0 is
-// that there is but one, and less that the list is no such one.
-func climb(list []float64) float64 {
-	const little = 1e-6
+// increment returns the increment of a list of temperatures that rises evenly to 1.0, 0 for a list
+// of at most one temperature, and -1 for any other list.
+func increment(list []float64) float64 {
+	const epsilon = 1e-6
 	if len(list) < 2 {
 		return 0
 	}
 	step := list[1] - list[0]
 	for i := 1; i < len(list); i++ {
-		if math.Abs(list[i]-list[i-1]-step) > little {
+		if math.Abs(list[i]-list[i-1]-step) > epsilon {
 			return -1
 		}
 	}
-	if step < little || math.Abs(list[len(list)-1]-1) > little {
+	if step < epsilon || math.Abs(list[len(list)-1]-1) > epsilon {
 		return -1
 	}
 	return math.Round(step*1e6) / 1e6

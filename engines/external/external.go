@@ -1,6 +1,6 @@
-// Package external makes models answer by servers that are programs of their
-// own, such as vLLM and llama.cpp's: each loaded model is one such program on
-// this node, which is asked through its OpenAI-style interface.
+// Package external serves models with inference servers such as vLLM and
+// llama.cpp's: each loaded model is one server process on this node, called
+// through its OpenAI-compatible API.
 package external
 
 import (
@@ -16,36 +16,37 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// Options say which servers are started. A zero field takes its default.
+// Options configure the servers. A zero field has its default.
 type Options struct {
-	Preset  string // VLLM, LlamaCpp or OpenAI; of a transcriber one of Formats
-	Command string // its command line, see Template; default the preset's
-	Dir     string // for files of its own; default the system's temporary folder
+	Preset  string // VLLM, LlamaCpp or OpenAI; for a transcriber, one of Formats
+	Command string // command line of the server, see template; the default is that of the preset
+	Dir     string // directory for temporary files; default the system's temporary directory
 	Env     []string
 	Runner  *sandbox.Runner // starts servers
 
-	// A server that dies is started again after RestartDelay, which doubles each time,
-	// until it has died Deaths times within Steady of its start each.
+	// A server that exits is restarted after RestartDelay, which doubles after each crash. After
+	// MaxCrashes crashes in a row the server is not restarted; running for StableAfter resets
+	// the count.
 	RestartDelay time.Duration // default 1 s
 	MaxCrashes   int           // default 5
 	StableAfter  time.Duration // default 10 min
 
-	GracePeriod time.Duration // a server has to end when it is asked to; default 10 s
-	// ToGGUF writes a model's Hugging Face directory as a GGUF file, for
-	// servers that read no other; nil where nothing can.
+	GracePeriod time.Duration // time between SIGTERM and SIGKILL; default 10 s
+	// ToGGUF converts a Hugging Face directory to a GGUF file, for servers that read
+	// only that format. If ToGGUF is nil, such servers need a GGUF file in the model's directory.
 	ToGGUF func(dir, file string) error
 
-	port func() (int, error) // where a server is to listen; nil is freePort
+	port func() (int, error) // selects the server's port; nil is freePort
 }
 
-// Presets.
+// Values of Options.Preset for a completer.
 const (
 	VLLM     = "vllm"
 	LlamaCpp = "llama.cpp"
-	OpenAI   = "openai" // any server with OpenAI's interface and no more; needs a Command
+	OpenAI   = "openai" // any server with OpenAI's API; needs a Command
 )
 
-// Presets lists the servers that are known.
+// Presets returns the names of the presets.
 func Presets() []string { return []string{VLLM, LlamaCpp, OpenAI} }
 
 type completer struct {
@@ -54,12 +55,13 @@ type completer struct {
 	template template
 }
 
-// New makes a completer. It fails, saying what to do, when the preset or the
-// command is wrong, or when the server's program is not installed.
+// New returns a completer. It fails if the preset or the command is invalid, if the server's
+// program is not installed, or if o.Runner cannot start programs on this machine.
 func New(o Options) (engines.Completer, error) {
 	kind, known := presets[o.Preset]
 	if !known {
-		return nil, domain.Errorf(domain.InvalidArgument, "engine: %q is not known: use one of %s", o.Preset, strings.Join(Presets(), ", "))
+		return nil, domain.Errorf(domain.InvalidArgument, "engine: unknown preset %q: use one of %s", o.Preset,
+			strings.Join(Presets(), ", "))
 	}
 	o, words, err := prepared(o, kind)
 	if err != nil {
@@ -68,11 +70,14 @@ func New(o Options) (engines.Completer, error) {
 	return completer{o, kind, words}, nil
 }
 
-// prepared gives options their defaults, and finds the server's program.
+// prepared returns the options with their defaults and the parsed command line. It returns an error
+// if the command is invalid, if the server's program is not installed, or if o.Runner cannot start
+// programs on this machine.
 func prepared(o Options, kind preset) (Options, template, error) {
 	o.Command = cmp.Or(o.Command, kind.command)
 	if o.Command == "" {
-		return o, nil, domain.Errorf(domain.InvalidArgument, "engine-command: is required for a server without a preset: its command line, with {dir} and {port}")
+		return o, nil, domain.Errorf(domain.InvalidArgument,
+			"engine-command: is required for the engine openai: the server's command line, with {dir} and {port}")
 	}
 	words, err := parse(o.Command)
 	if err != nil {
@@ -90,7 +95,7 @@ func prepared(o Options, kind preset) (Options, template, error) {
 	return o, words, nil
 }
 
-// Load implements engines.Completer: it starts a server and waits until that is
+// Load implements engines.Completer. It starts a server and waits until it is
 // healthy.
 func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
 	own, err := os.MkdirTemp(c.options.Dir, "anneal-model-*")
@@ -98,8 +103,9 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		return nil, err
 	}
 	m := &model{preset: c.preset, own: own, addons: map[string]*addon{}}
+	m.preset.noReasoning = lacksReasoning(files.Dir)
 	if err := c.open(ctx, m, files); err != nil {
-		_ = os.RemoveAll(own) // the first error is told
+		_ = os.RemoveAll(own) // the first error is returned
 		return nil, err
 	}
 	if c.preset.hotAddons {
@@ -109,28 +115,34 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 }
 
 func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles) error {
-	at := place{dir: files.Dir, adapter: files.AdapterDir, devices: files.Devices}
-	if m.answers = baseName; files.AdapterDir != "" {
-		m.answers = cmp.Or(c.preset.adapterName, baseName)
+	at := arguments{dir: files.Dir, adapter: files.AdapterDir, devices: files.Devices,
+		longPrompts: files.LongPrompts}
+	if c.preset.readsGGUF {
+		at.embeddings = embeddingOptions(files.Dir)
 	}
-	if err := c.files(&at, m.own); err != nil {
+	if m.name = baseName; files.AdapterDir != "" {
+		m.name = cmp.Or(c.preset.adapterName, baseName)
+	}
+	if err := c.findFiles(&at, m.own); err != nil {
 		return err
 	}
 	if err := c.template.check(at); err != nil {
 		return err
 	}
-	m.server = &server{options: c.options, preset: c.preset, template: c.template, place: at, own: m.own, again: m.restore}
+	m.server = &server{
+		options: c.options, preset: c.preset, template: c.template, args: at, own: m.own, onRestart: m.restore,
+	}
 	if err := m.server.open(ctx); err != nil {
 		return err
 	}
 	info, err := c.preset.describe(ctx, m.server)
 	if err != nil {
-		_ = m.server.close() // the first error is told
+		_ = m.server.close() // the first error is returned
 		return err
 	}
 	m.info = info
 	if files.ContextLength > 0 && files.ContextLength < info.ContextLength && c.preset.tokenize != nil {
-		m.info.ContextLength, m.preset.fits = files.ContextLength, false
+		m.info.ContextLength, m.preset.truncates = files.ContextLength, false
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 	"anneal/engines/simulated"
 )
 
-// TestMain makes this test's own program the server that it starts: an engine
-// that is simulated, behind the interface of the server that FAKE_SERVER names.
+// TestMain runs the test binary as a fake server if FAKE_SERVER is set: a simulated engine
+// behind the API of that server.
 func TestMain(m *testing.M) {
 	if dialect := os.Getenv("FAKE_SERVER"); dialect != "" {
 		serveFake(dialect)
@@ -29,67 +29,76 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A fake speaks a server's dialect. It takes no field that the real one does
-// not have.
-type fake struct {
+// A fakeServer implements a server's API. It rejects fields that the real server does not have.
+type fakeServer struct {
 	dialect, mode string
 	model         engines.Model
-	adapters      sync.Map // name → folder
+	adapters      sync.Map // name → directory
 	flags         map[string]string
 }
 
-const fakeWindow = 512
+const fakeContextLength = 512
 
-// fields are those that each server takes: OpenAI's, and its own.
+// fields lists the request fields that a server adds to OpenAI's API, by preset. The key "" lists
+// the fields of OpenAI's API.
 var fields = map[string][]string{
-	"": {"model", "prompt", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens", "temperature", "top_p",
-		"frequency_penalty", "presence_penalty", "stop", "logit_bias", "seed", "logprobs", "top_logprobs", "response_format", "reasoning_effort"},
-	VLLM: {"top_k", "min_p", "repetition_penalty", "ignore_eos", "return_token_ids", "cache_salt", "structured_outputs",
-		"thinking_token_budget", "chat_template_kwargs"},
-	LlamaCpp: {"top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n", "samplers", "ignore_eos", "mirostat", "mirostat_tau",
-		"mirostat_eta", "grammar", "cache_prompt", "chat_template_kwargs"},
+	"": {
+		"model", "prompt", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens", "temperature",
+		"top_p", "frequency_penalty", "presence_penalty", "stop", "logit_bias", "seed", "logprobs", "top_logprobs",
+		"response_format", "reasoning_effort",
+	},
+	VLLM: {
+		"top_k", "min_p", "repetition_penalty", "ignore_eos", "return_token_ids", "cache_salt", "structured_outputs",
+		"thinking_token_budget", "chat_template_kwargs",
+	},
+	LlamaCpp: {
+		"top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n", "samplers", "ignore_eos", "mirostat",
+		"mirostat_tau", "mirostat_eta", "grammar", "cache_prompt", "chat_template_kwargs",
+	},
 }
 
 func serveFake(dialect string) {
-	f := &fake{dialect: dialect, mode: os.Getenv("FAKE_MODE"), flags: map[string]string{}}
+	f := &fakeServer{dialect: dialect, mode: os.Getenv("FAKE_MODE"), flags: map[string]string{}}
 	for i, arg := range os.Args {
 		if strings.HasPrefix(arg, "-") && i+1 < len(os.Args) {
 			f.flags[arg] = os.Args[i+1]
 		}
 	}
 	switch f.mode {
-	case "dies":
+	case "exit":
 		fmt.Fprintln(os.Stderr, "CUDA out of memory: buy more")
 		os.Exit(3)
-	case "peeks":
+	case "readKey":
 		key, _ := os.ReadFile(os.Getenv("FAKE_KEY"))
 		user := "another user"
 		if os.Getuid() == 0 {
 			user = "root"
 		}
-		fmt.Fprintln(os.Stderr, "saw:", string(key), user)
+		fmt.Fprintln(os.Stderr, "read:", string(key), user)
 		os.Exit(3)
-	case "floods":
+	case "flood":
 		for range 64 {
 			fmt.Fprintln(os.Stderr, strings.Repeat("noise ", 20_000))
 		}
-	case "tells":
-		told, _ := json.Marshal([]string{os.Getenv("CUDA_VISIBLE_DEVICES"), os.Getenv("CUDA_DEVICE_ORDER"), os.Getenv("HIP_VISIBLE_DEVICES"), f.flags["--tensor-parallel-size"]})
-		_ = os.WriteFile(os.Getenv("FAKE_FILE"), told, 0o600)
-	case "once": // dies at its second start and at all later ones
+	case "writeDevices":
+		devices, _ := json.Marshal([]string{os.Getenv("CUDA_VISIBLE_DEVICES"), os.Getenv("CUDA_DEVICE_ORDER"),
+			os.Getenv("HIP_VISIBLE_DEVICES"), f.flags["--tensor-parallel-size"]})
+		_ = os.WriteFile(os.Getenv("FAKE_FILE"), devices, 0o600)
+	case "startOnce": // exits at its second start and all later ones
 		if _, err := os.Stat(os.Getenv("FAKE_FILE")); err == nil {
-			fmt.Fprintln(os.Stderr, "never again")
+			fmt.Fprintln(os.Stderr, "second start")
 			os.Exit(4)
 		}
 		_ = os.WriteFile(os.Getenv("FAKE_FILE"), nil, 0o600)
 	}
 	if _, speech := dialects[dialect]; speech && os.Getenv("FAKE_SPEECH") != "" {
-		ear := &fakeEar{dialect: dialect, mode: f.mode}
-		fmt.Fprintln(os.Stderr, http.ListenAndServe(net.JoinHostPort("127.0.0.1", f.flags["--port"]), ear.routes(f.flags)))
+		s := &fakeSpeechServer{dialect: dialect, mode: f.mode}
+		fmt.Fprintln(os.Stderr, http.ListenAndServe(net.JoinHostPort("127.0.0.1", f.flags["--port"]), s.routes(f.flags)))
 		os.Exit(1)
 	}
 	var err error
-	f.model, err = simulated.New(simulated.Options{ContextLength: fakeWindow}).Completer.Load(context.Background(), engines.ModelFiles{Dir: os.TempDir()})
+	f.model, err = simulated.New(simulated.Options{ContextLength: fakeContextLength}).Completer.
+		Load(context.Background(), engines.ModelFiles{Dir: os.TempDir()})
 	if err == nil {
 		err = http.ListenAndServe(net.JoinHostPort("127.0.0.1", f.flags["--port"]), f.routes())
 	}
@@ -97,26 +106,27 @@ func serveFake(dialect string) {
 	os.Exit(1)
 }
 
-func (f *fake) routes() http.Handler {
+func (f *fakeServer) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
-		if f.mode == "hangs" {
+		if f.mode == "unhealthy" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		f.say(w, body{"data": []body{{"id": baseName, "max_model_len": fakeWindow, "meta": body{"n_params": 1000}}}})
+		writeJSON(w, body{"data": []body{{"id": baseName, "max_model_len": fakeContextLength,
+			"meta": body{"n_params": 1000}}}})
 	})
 	mux.HandleFunc("GET /props", func(w http.ResponseWriter, _ *http.Request) {
-		f.say(w, body{"total_slots": 4, "default_generation_settings": body{"n_ctx": fakeWindow}})
+		writeJSON(w, body{"total_slots": 4, "default_generation_settings": body{"n_ctx": fakeContextLength}})
 	})
 	mux.HandleFunc("POST /tokenize", f.tokenize)
 	mux.HandleFunc("POST /detokenize", f.detokenize)
 	mux.HandleFunc("POST /v1/load_lora_adapter", func(w http.ResponseWriter, r *http.Request) {
 		var b struct{ LoraName, LoraPath string }
-		f.hear(r, &b)
+		f.read(r, &b)
 		if _, err := os.Stat(b.LoraPath + "/adapter_config.json"); err != nil {
-			f.refuse(w, http.StatusBadRequest, "the adapter has no adapter_config.json")
+			writeError(w, http.StatusBadRequest, "the adapter has no adapter_config.json")
 			return
 		}
 		f.adapters.Store(b.LoraName, b.LoraPath)
@@ -124,43 +134,46 @@ func (f *fake) routes() http.Handler {
 	})
 	mux.HandleFunc("POST /v1/unload_lora_adapter", func(w http.ResponseWriter, r *http.Request) {
 		var b struct{ LoraName string }
-		f.hear(r, &b)
+		f.read(r, &b)
 		f.adapters.Delete(b.LoraName)
 	})
+	mux.HandleFunc("POST /v1/embeddings", f.embed)
 	mux.HandleFunc("POST /v1/completions", f.complete)
 	mux.HandleFunc("POST /v1/chat/completions", f.complete)
-	mux.HandleFunc("POST /die", func(http.ResponseWriter, *http.Request) {
+	mux.HandleFunc("POST /crash", func(http.ResponseWriter, *http.Request) {
 		fmt.Fprintln(os.Stderr, "Segmentation fault")
 		os.Exit(11)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if key := os.Getenv(presets[f.dialect].keyEnv); r.URL.Path != "/health" && r.Header.Get("Authorization") != "Bearer "+key {
-			f.refuse(w, http.StatusUnauthorized, "Invalid API Key")
+		if key := os.Getenv(presets[f.dialect].keyEnv); r.URL.Path != "/health" &&
+			r.Header.Get("Authorization") != "Bearer "+key {
+			writeError(w, http.StatusUnauthorized, "Invalid API Key")
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
 }
 
-func (f *fake) say(w http.ResponseWriter, b any) { _ = json.NewEncoder(w).Encode(b) }
+func writeJSON(w http.ResponseWriter, b any) { _ = json.NewEncoder(w).Encode(b) }
 
-func (f *fake) refuse(w http.ResponseWriter, status int, message string) {
+func writeError(w http.ResponseWriter, status int, message string) {
 	w.WriteHeader(status)
-	f.say(w, body{"error": body{"message": message, "type": "BadRequestError", "code": status}})
+	writeJSON(w, body{"error": body{"message": message, "type": "BadRequestError", "code": status}})
 }
 
-func (f *fake) hear(r *http.Request, out any) {
+func (f *fakeServer) read(r *http.Request, out any) {
 	data, _ := io.ReadAll(r.Body)
-	_ = json.Unmarshal([]byte(strings.NewReplacer("lora_name", "LoraName", "lora_path", "LoraPath").Replace(string(data))), out)
+	fieldNames := strings.NewReplacer("lora_name", "LoraName", "lora_path", "LoraPath")
+	_ = json.Unmarshal([]byte(fieldNames.Replace(string(data))), out)
 }
 
-// A token is a byte; the first stands for the beginning.
-func (f *fake) tokenize(w http.ResponseWriter, r *http.Request) {
+func (f *fakeServer) tokenize(w http.ResponseWriter, r *http.Request) {
 	var b struct{ Prompt, Content string }
-	f.hear(r, &b)
-	f.say(w, body{"tokens": tokensOfText(b.Prompt + b.Content)})
+	f.read(r, &b)
+	writeJSON(w, body{"tokens": tokensOfText(b.Prompt + b.Content)})
 }
 
+// tokensOfText returns the token 1 for the start of the text, followed by one token for each byte.
 func tokensOfText(text string) []int {
 	tokens := []int{1}
 	for _, c := range []byte(text) {
@@ -169,20 +182,55 @@ func tokensOfText(text string) []int {
 	return tokens
 }
 
-func (f *fake) detokenize(w http.ResponseWriter, r *http.Request) {
+// embed responds as vLLM does, or as a server whose model computes no embeddings.
+func (f *fakeServer) embed(w http.ResponseWriter, r *http.Request) {
+	switch f.mode {
+	case "noEmbeddings404":
+		w.WriteHeader(http.StatusNotFound)
+		writeJSON(w, body{"detail": "Not Found"})
+		return
+	case "noEmbeddings400":
+		writeError(w, http.StatusBadRequest, "The model does not support Embeddings API")
+		return
+	case "noEmbeddings501":
+		writeError(w, http.StatusNotImplemented, "This server does not support embeddings. Start it with `--embeddings`")
+		return
+	}
+	var in struct {
+		Model  string
+		Input  json.RawMessage
+		Format string `json:"encoding_format"`
+	}
+	data, _ := io.ReadAll(r.Body)
+	req := engines.EmbeddingRequest{}
+	if err := json.Unmarshal(data, &in); err != nil || in.Model != baseName || in.Format != "float" ||
+		json.Unmarshal(in.Input, &req.Input) != nil && json.Unmarshal(in.Input, &req.Tokens) != nil {
+		writeError(w, http.StatusBadRequest, "invalid request: "+string(data))
+		return
+	}
+	embedding, usage, err := f.model.(engines.Embedder).Embed(r.Context(), req)
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	writeJSON(w, body{"object": "list", "data": []body{{"object": "embedding", "index": 0,
+		"embedding": embedding.Vector()}}, "usage": body{"prompt_tokens": usage.PromptTokens}})
+}
+
+func (f *fakeServer) detokenize(w http.ResponseWriter, r *http.Request) {
 	var b struct{ Tokens []int }
-	f.hear(r, &b)
+	f.read(r, &b)
 	var text []byte
 	for _, token := range b.Tokens {
 		if token != 1 {
 			text = append(text, byte(token))
 		}
 	}
-	f.say(w, body{map[string]string{VLLM: "prompt", LlamaCpp: "content"}[f.dialect]: string(text)})
+	writeJSON(w, body{map[string]string{VLLM: "prompt", LlamaCpp: "content"}[f.dialect]: string(text)})
 }
 
-// asked is what the fake understands of a request.
-type asked struct {
+// A fakeRequest holds the fields of a request that the fake server uses.
+type fakeRequest struct {
 	Model       string
 	Prompt      json.RawMessage
 	Messages    []struct{ Role, Content string }
@@ -195,60 +243,61 @@ type asked struct {
 	Logprobs    any
 }
 
-func (f *fake) complete(w http.ResponseWriter, r *http.Request) {
+func (f *fakeServer) complete(w http.ResponseWriter, r *http.Request) {
 	data, _ := io.ReadAll(r.Body)
 	var all map[string]json.RawMessage
-	var ask asked
-	if err := errors.Join(json.Unmarshal(data, &all), json.Unmarshal(data, &ask)); err != nil {
-		f.refuse(w, http.StatusBadRequest, err.Error())
+	var in fakeRequest
+	if err := errors.Join(json.Unmarshal(data, &all), json.Unmarshal(data, &in)); err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	for _, field := range slices.Sorted(maps.Keys(all)) {
 		if !slices.Contains(fields[""], field) && !slices.Contains(fields[f.dialect], field) {
-			f.refuse(w, http.StatusBadRequest, "there is no field "+field)
+			writeError(w, http.StatusBadRequest, "unknown field "+field)
 			return
 		}
 	}
-	req := engines.CompletionRequest{MaxTokens: ask.MaxTokens, Temperature: ask.Temperature, Seed: ask.Seed, Stop: ask.Stop, IgnoreEOS: ask.IgnoreEOS}
-	prompt := f.prompt(&req, ask)
-	_, adapter := f.adapters.Load(ask.Model)
+	req := engines.CompletionRequest{MaxTokens: in.MaxTokens, Temperature: in.Temperature, Seed: in.Seed,
+		Stop: in.Stop, IgnoreEOS: in.IgnoreEOS}
+	prompt := f.prompt(&req, in)
+	_, adapter := f.adapters.Load(in.Model)
 	switch {
-	case ask.Model != baseName && !adapter && !strings.HasPrefix(f.flags["--lora-modules"], ask.Model+"="):
-		f.refuse(w, http.StatusNotFound, "The model `"+ask.Model+"` does not exist.")
-	case ask.MaxTokens < 1:
-		f.refuse(w, http.StatusBadRequest, "max_tokens must be at least 1")
-	case f.dialect == VLLM && prompt+ask.MaxTokens > fakeWindow:
-		f.refuse(w, http.StatusBadRequest, "maximum context length is 512 tokens")
+	case in.Model != baseName && !adapter && !strings.HasPrefix(f.flags["--lora-modules"], in.Model+"="):
+		writeError(w, http.StatusNotFound, "The model `"+in.Model+"` does not exist.")
+	case in.MaxTokens < 1:
+		writeError(w, http.StatusBadRequest, "max_tokens must be at least 1")
+	case f.dialect == VLLM && prompt+in.MaxTokens > fakeContextLength:
+		writeError(w, http.StatusBadRequest, "maximum context length is 512 tokens")
 	default:
-		f.stream(w, r, req, ask)
+		f.stream(w, r, req, in)
 	}
 }
 
-// prompt fills in what is to be continued, and counts its tokens.
-func (f *fake) prompt(req *engines.CompletionRequest, ask asked) int {
-	if ask.Messages != nil {
+// prompt sets the prompt or the conversation of req and returns the number of its tokens.
+func (f *fakeServer) prompt(req *engines.CompletionRequest, in fakeRequest) int {
+	if in.Messages != nil {
 		req.Chat = &engines.Chat{}
 		n := 1
-		for _, m := range ask.Messages {
+		for _, m := range in.Messages {
 			req.Chat.Messages = append(req.Chat.Messages, engines.Message{Role: m.Role, Content: m.Content})
 			n += len(m.Role) + len(m.Content) + 3
 		}
 		return n
 	}
-	if json.Unmarshal(ask.Prompt, &req.PromptTokens) == nil {
+	if json.Unmarshal(in.Prompt, &req.PromptTokens) == nil {
 		return len(req.PromptTokens)
 	}
-	_ = json.Unmarshal(ask.Prompt, &req.Prompt)
+	_ = json.Unmarshal(in.Prompt, &req.Prompt)
 	return len(req.Prompt) + 1
 }
 
-// stream answers piece by piece.
-func (f *fake) stream(w http.ResponseWriter, r *http.Request, req engines.CompletionRequest, ask asked) {
-	began := false
+// stream writes the completion as an event stream.
+func (f *fakeServer) stream(w http.ResponseWriter, r *http.Request, req engines.CompletionRequest, in fakeRequest) {
+	started := false
 	event := func(b body) error {
-		if !began {
+		if !started {
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-			began = true
+			started = true
 		}
 		data, _ := json.Marshal(b)
 		_, err := fmt.Fprintf(w, "data: %s\n\n", data)
@@ -258,57 +307,60 @@ func (f *fake) stream(w http.ResponseWriter, r *http.Request, req engines.Comple
 	first := true
 	usage, err := f.model.Complete(r.Context(), req, func(c engines.Chunk) error {
 		switch f.mode {
-		case "garbage":
+		case "invalidEvent":
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, err := fmt.Fprint(w, "data: {\"choices\": [nonsense\n\n")
 			return err
-		case "tears":
+		case "cutWithinEvent":
 			if !first {
 				_, _ = fmt.Fprint(w, "data: {\"choices\": [")
 				w.(http.Flusher).Flush()
 				panic(http.ErrAbortHandler)
 			}
-		case "cuts":
+		case "cutBetweenEvents":
 			if !first {
 				panic(http.ErrAbortHandler)
 			}
 		case "endless":
 			for r.Context().Err() == nil {
-				if err := event(f.choice(ask, engines.Chunk{Text: "more "}, false)); err != nil {
+				if err := event(f.choice(in, engines.Chunk{Text: "more "}, false)); err != nil {
 					break
 				}
 			}
-			_ = os.WriteFile(os.Getenv("FAKE_FILE"), []byte("told"), 0o600)
+			_ = os.WriteFile(os.Getenv("FAKE_FILE"), nil, 0o600)
 			return r.Context().Err()
-		case "fails":
+		case "errorEvent":
 			return event(body{"error": body{"message": "EngineDeadError", "code": 500}})
 		}
 		defer func() { first = false }()
-		return event(f.choice(ask, c, first))
+		return event(f.choice(in, c, first))
 	})
 	var fault *domain.Error
-	if errors.As(err, &fault) && !began {
-		f.refuse(w, http.StatusBadRequest, fault.Message)
+	if errors.As(err, &fault) && !started {
+		writeError(w, http.StatusBadRequest, fault.Message)
 		return
 	}
-	_ = event(body{"choices": []body{}, "usage": body{"prompt_tokens": usage.PromptTokens, "completion_tokens": usage.CompletionTokens,
+	_ = event(body{"choices": []body{}, "usage": body{"prompt_tokens": usage.PromptTokens,
+		"completion_tokens":     usage.CompletionTokens,
 		"prompt_tokens_details": body{"cached_tokens": 1}}})
 	fmt.Fprint(w, "data: [DONE]\n\n")
 }
 
-// choice is a piece as the dialect words it.
-func (f *fake) choice(ask asked, c engines.Chunk, first bool) body {
+// choice returns a chunk as an event in the server's format. first is true for the first chunk of a
+// completion.
+func (f *fakeServer) choice(in fakeRequest, c engines.Chunk, first bool) body {
 	one := body{"index": 0, "finish_reason": nil}
 	if c.Finish != "" {
 		one["finish_reason"] = c.Finish
 	}
-	if ask.Messages == nil {
+	if in.Messages == nil {
 		one["text"] = c.Text
 	} else {
 		one["delta"] = body{"content": c.Text}
-		if len(ask.Tools) > 0 && first {
-			one["delta"] = body{"reasoning_content": "hm", "tool_calls": []body{{"index": 0, "id": "call-1", "type": "function", "function": body{"name": "f", "arguments": `{"a":`}}}}
-		} else if len(ask.Tools) > 0 && c.Finish != "" {
+		if len(in.Tools) > 0 && first {
+			one["delta"] = body{"reasoning_content": "hm", "tool_calls": []body{{"index": 0, "id": "call-1",
+				"type": "function", "function": body{"name": "f", "arguments": `{"a":`}}}}
+		} else if len(in.Tools) > 0 && c.Finish != "" {
 			one["delta"] = body{"tool_calls": []body{{"index": 0, "function": body{"arguments": `1}`}}}}
 			one["finish_reason"] = "tool_calls"
 		}
@@ -320,25 +372,31 @@ func (f *fake) choice(ask asked, c engines.Chunk, first bool) body {
 			one["prompt_token_ids"] = []int{1, 2, 3}
 		}
 	}
-	if ask.Logprobs != nil && ask.Logprobs != false && len(c.Tokens) > 0 {
-		one["logprobs"] = f.logprobs(ask, c)
+	if in.Logprobs != nil && in.Logprobs != false && len(c.Tokens) > 0 {
+		one["logprobs"] = f.logprobs(in, c)
 	}
 	return e
 }
 
-func (f *fake) logprobs(ask asked, c engines.Chunk) body {
-	if f.dialect == LlamaCpp || ask.Messages != nil {
-		told := body{"token": c.Text, "bytes": []byte(c.Text), "logprob": -0.5, "top_logprobs": []body{{"token": c.Text, "logprob": -0.5}}}
-		told["bytes"] = numbers(c.Text)
-		if f.dialect == LlamaCpp {
-			told["id"] = c.Tokens[0]
+func (f *fakeServer) logprobs(in fakeRequest, c engines.Chunk) body {
+	if f.dialect == LlamaCpp || in.Messages != nil {
+		token := body{
+			"token": c.Text, "bytes": bytesOf(c.Text), "logprob": -0.5,
+			"top_logprobs": []body{{"token": c.Text, "logprob": -0.5}},
 		}
-		return body{"content": []body{told}}
+		if f.dialect == LlamaCpp {
+			token["id"] = c.Tokens[0]
+		}
+		return body{"content": []body{token}}
 	}
-	return body{"tokens": []string{c.Text}, "token_logprobs": []float64{-0.5}, "top_logprobs": []body{{c.Text: -0.5, " or": -1.5}}}
+	return body{
+		"tokens": []string{c.Text}, "token_logprobs": []float64{-0.5},
+		"top_logprobs": []body{{c.Text: -0.5, " or": -1.5}},
+	}
 }
 
-func numbers(text string) []int {
+// bytesOf returns the bytes of a text as numbers: JSON encodes []byte in base64.
+func bytesOf(text string) []int {
 	all := []int{}
 	for _, b := range []byte(text) {
 		all = append(all, int(b))

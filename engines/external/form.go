@@ -13,7 +13,7 @@ import (
 	"anneal/engines"
 )
 
-// A form is what a server is asked with: fields, and then sound.
+// A form is the multipart body of a transcription request: fields, followed by the audio.
 type form struct {
 	head   bytes.Buffer
 	writer *multipart.Writer
@@ -25,24 +25,27 @@ func newForm() *form {
 	return f
 }
 
-func (f *form) add(name, value string) { _ = f.writer.WriteField(name, value) } // a buffer takes all
+func (f *form) add(name, value string) { _ = f.writer.WriteField(name, value) } // a buffer never fails
 
-// request posts the form with samples as a WAV file.
+// request returns a POST request with the form and samples as a WAV file.
 func (f *form) request(ctx context.Context, url string, pcm []byte) (*http.Request, error) {
-	return f.from(ctx, url, int64(len(pcm)), func() io.Reader { return bytes.NewReader(pcm) })
+	return f.newRequest(ctx, url, int64(len(pcm)), func() io.Reader { return bytes.NewReader(pcm) })
 }
 
-// file posts the form with the samples of a file, which are not held.
-func (f *form) file(ctx context.Context, url string, pcm *os.File) (*http.Request, error) {
+// fileRequest returns a POST request with the form and the samples of a file. It does not load
+// the file into memory.
+func (f *form) fileRequest(ctx context.Context, url string, pcm *os.File) (*http.Request, error) {
 	info, err := pcm.Stat()
 	if err != nil {
 		return nil, err
 	}
 	size := info.Size() &^ 1
-	return f.from(ctx, url, size, func() io.Reader { return io.NewSectionReader(pcm, 0, size) })
+	return f.newRequest(ctx, url, size, func() io.Reader { return io.NewSectionReader(pcm, 0, size) })
 }
 
-func (f *form) from(ctx context.Context, url string, size int64, pcm func() io.Reader) (*http.Request, error) {
+func (f *form) newRequest(
+	ctx context.Context, url string, size int64, pcm func() io.Reader,
+) (*http.Request, error) {
 	part := textproto.MIMEHeader{}
 	part.Set("Content-Disposition", `form-data; name="file"; filename="audio.wav"`)
 	part.Set("Content-Type", "audio/wav")
@@ -62,7 +65,7 @@ func (f *form) from(ctx context.Context, url string, size int64, pcm func() io.R
 	body := func() (io.ReadCloser, error) {
 		return io.NopCloser(io.MultiReader(bytes.NewReader(before), pcm(), bytes.NewReader(after))), nil
 	}
-	first, _ := body() // it cannot fail
+	first, _ := body() // body never fails
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, first)
 	if err != nil {
 		return nil, err
@@ -73,14 +76,14 @@ func (f *form) from(ctx context.Context, url string, size int64, pcm func() io.R
 	return request, nil
 }
 
-// wavHeader stands before so many bytes of samples.
+// wavHeader returns the header of a WAV file with size bytes of samples.
 func wavHeader(size int64) []byte {
 	le := binary.LittleEndian
-	most := func(n int64) uint32 { return uint32(min(n, 0xFFFFFFFF)) }
-	h := le.AppendUint32([]byte("RIFF"), most(36+size))
+	clamp := func(n int64) uint32 { return uint32(min(n, 0xFFFFFFFF)) }
+	h := le.AppendUint32([]byte("RIFF"), clamp(36+size))
 	h = le.AppendUint32(append(h, "WAVEfmt "...), 16)
 	h = le.AppendUint16(le.AppendUint16(h, 1), 1) // PCM, one channel
 	h = le.AppendUint32(le.AppendUint32(h, engines.SampleRate), 2*engines.SampleRate)
 	h = le.AppendUint16(le.AppendUint16(h, 2), 16)
-	return le.AppendUint32(append(h, "data"...), most(size))
+	return le.AppendUint32(append(h, "data"...), clamp(size))
 }

@@ -8,37 +8,42 @@ import (
 	"anneal/domain"
 )
 
-// files finds what the server reads of the model, which may have to be written
-// first: into own.
-func (c completer) files(at *place, own string) error {
-	if !c.preset.readsGGUF && !c.template.says(wordGGUF) {
+// findFiles sets the GGUF files of a model and its adapter, for servers that read GGUF. If the
+// model has no GGUF file, findFiles converts the model to GGUF and stores the file in own, a
+// directory of the loaded model.
+func (c completer) findFiles(args *arguments, own string) error {
+	if !c.preset.readsGGUF && !c.template.contains(wordGGUF) {
 		return nil
 	}
-	file, err := findGGUF(at.dir)
+	file, err := findGGUF(args.dir)
 	if err != nil {
 		return err
 	}
 	if file == "" {
 		if c.options.ToGGUF == nil {
-			return domain.Errorf(domain.FailedPrecondition, "the model has no GGUF file, which the node's engine reads: upload one with the model, or deploy it where another engine runs")
+			return domain.Errorf(domain.FailedPrecondition,
+				"the model has no GGUF file, which the node's engine requires: upload one with the model, or deploy the model "+
+					"to nodes with another engine")
 		}
 		file = filepath.Join(own, "model.gguf")
-		if err := c.options.ToGGUF(at.dir, file); err != nil {
+		if err := c.options.ToGGUF(args.dir, file); err != nil {
 			return err
 		}
 	}
-	at.gguf = file
-	if at.adapter == "" {
+	args.gguf = file
+	if args.adapter == "" {
 		return nil
 	}
-	if at.adapter, err = findGGUF(at.adapter); err == nil && at.adapter == "" {
-		err = domain.Errorf(domain.FailedPrecondition, "the adapter has no GGUF file, which the node's engine reads: upload one with it, or deploy it where another engine runs")
+	if args.adapter, err = findGGUF(args.adapter); err == nil && args.adapter == "" {
+		err = domain.Errorf(domain.FailedPrecondition,
+			"the adapter has no GGUF file, which the node's engine requires: upload one with the adapter, or deploy it to "+
+				"nodes with another engine")
 	}
 	return err
 }
 
-// findGGUF is the GGUF file of a folder, the first of its parts when it has
-// several, or "".
+// findGGUF returns the GGUF file of a directory, or "" if it has none. For a model that is split
+// into parts it returns the first part, from which servers find the other parts.
 func findGGUF(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -58,5 +63,6 @@ func findGGUF(dir string) (string, error) {
 	case 1:
 		return filepath.Join(dir, found[0]), nil
 	}
-	return "", domain.Errorf(domain.FailedPrecondition, "the model has several GGUF files (%s): keep the one that is to be served", strings.Join(found, ", "))
+	return "", domain.Errorf(domain.FailedPrecondition,
+		"the directory of the model or adapter has several GGUF files (%s): keep only one", strings.Join(found, ", "))
 }

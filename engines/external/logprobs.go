@@ -8,11 +8,11 @@ import (
 	"anneal/engines"
 )
 
-// unknownToken stands for a token whose number a server does not tell.
+// unknownToken is the ID of a token if the server does not report it.
 const unknownToken = -1
 
-// logprobs are those of a piece, in one of two shapes: that of OpenAI's chats,
-// to which llama.cpp's server adds each token's id, and that of its completions.
+// logprobs are the logprobs of a choice, in the format of OpenAI's chat completions (with the
+// IDs that llama.cpp's server adds) or of OpenAI's text completions.
 type logprobs struct {
 	Content []tokenLogprob `json:"content"`
 
@@ -29,9 +29,9 @@ type tokenLogprob struct {
 	Top     []tokenLogprob `json:"top_logprobs"`
 }
 
-// list are the probabilities of a piece that begins where a stands. ids are its
-// tokens, where the server tells them apart.
-func (l *logprobs) list(a *answer, ids []int) []engines.Logprob {
+// list returns the logprobs of a choice at the current offset of the stream. ids are the
+// choice's tokens, if the server reports them separately.
+func (l *logprobs) list(s *stream, ids []int) []engines.Logprob {
 	content := l.Content
 	for i, text := range l.Tokens {
 		one := tokenLogprob{Token: text, Logprob: engines.MinLogprob}
@@ -43,29 +43,31 @@ func (l *logprobs) list(a *answer, ids []int) []engines.Logprob {
 		}
 		content = append(content, one)
 	}
-	all, offset := make([]engines.Logprob, len(content)), a.offset
+	all, offset := make([]engines.Logprob, len(content)), s.offset
 	for i, one := range content {
-		told := one.named()
-		if told.Token == unknownToken && i < len(ids) {
-			told.Token = ids[i]
+		logprob := one.convert()
+		if logprob.Token == unknownToken && i < len(ids) {
+			logprob.Token = ids[i]
 		}
-		told.Offset = offset
-		// Servers tell the model's own distribution only. Of a greedy answer the
-		// one that it was drawn from is known all the same.
-		if told.Sampling = told.Logprob; a.req.Temperature == 0 {
-			told.Sampling = 0
+		logprob.Offset = offset
+		// Servers report only the model's unfiltered distribution. The sampling
+		// probability is known for greedy decoding.
+		if logprob.Sampling = logprob.Logprob; s.req.Temperature == 0 {
+			logprob.Sampling = 0
 		}
-		for _, top := range one.Top[:min(len(one.Top), a.req.TopLogprobs)] {
-			told.Top = append(told.Top, top.named())
+		for _, top := range one.Top[:min(len(one.Top), s.req.TopLogprobs)] {
+			logprob.Top = append(logprob.Top, top.convert())
 		}
 		offset += utf8.RuneCountInString(one.Token)
-		all[i] = told
+		all[i] = logprob
 	}
 	return all
 }
 
-func (t tokenLogprob) named() engines.Logprob {
-	one := engines.Logprob{Token: unknownToken, Text: t.Token, Bytes: []byte(t.Token), Logprob: max(t.Logprob, engines.MinLogprob)}
+func (t tokenLogprob) convert() engines.Logprob {
+	one := engines.Logprob{
+		Token: unknownToken, Text: t.Token, Bytes: []byte(t.Token), Logprob: max(t.Logprob, engines.MinLogprob),
+	}
 	if t.ID != nil {
 		one.Token = *t.ID
 	}
@@ -95,10 +97,10 @@ func byLikelihood(tops map[string]float64) []tokenLogprob {
 	return all
 }
 
-// tokensOf are the tokens of a piece, nil when one is not known.
-func tokensOf(told []engines.Logprob) []int {
+// tokensOf returns the token IDs of a choice's logprobs, or nil if one of the IDs is unknown.
+func tokensOf(logprob []engines.Logprob) []int {
 	var tokens []int
-	for _, one := range told {
+	for _, one := range logprob {
 		if one.Token == unknownToken {
 			return nil
 		}

@@ -12,25 +12,25 @@ import (
 	"anneal/engines"
 )
 
-// A model is one server, and what was given to it.
+// A model is one server with its addons.
 type model struct {
-	preset  preset
-	server  *server
-	info    engines.ModelInfo
-	answers string // what the server calls the model itself
-	own     string // folder that ends with the model
+	preset preset
+	server *server
+	info   engines.ModelInfo
+	name   string // name of the base model in the server's API
+	own    string // directory that is removed with the model
 
 	mu     sync.Mutex
-	scope  *string // of all requests so far; nil before the first
-	mixed  bool    // there were several
+	scope  *string // cache scope of the first request; nil before the first request
+	mixed  bool    // requests have had more than one scope
 	addons map[string]*addon
 }
 
 // Info implements engines.Model.
 func (m *model) Info() engines.ModelInfo { return m.info }
 
-// window is 0 of a server that does not tell its own.
-func (m *model) window() int {
+// contextLength returns the model's context length, or 0 if the server does not report it.
+func (m *model) contextLength() int {
 	if m.preset.tokenize == nil {
 		return 0
 	}
@@ -40,30 +40,29 @@ func (m *model) window() int {
 // Close implements engines.Model.
 func (m *model) Close() error { return errors.Join(m.server.close(), os.RemoveAll(m.own)) }
 
-// Callers find what a model can do beyond engines.Model by type assertion.
 var _ engines.FailureNotifier = (*model)(nil)
 
-// Failed implements engines.FailureNotifier: a server that dies too often is not
-// started any more.
+// Failed implements engines.FailureNotifier: a server that crashes too often is not restarted.
 func (m *model) Failed() <-chan error { return m.server.failed }
 
-// Complete implements engines.Model. Servers refuse to generate nothing: of an
-// answer without tokens the one that has to be asked for is dropped.
-func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
-	name, leave, err := m.named(req.Addon)
+// Complete implements engines.Model. Servers require at least one token: for MaxTokens 0, Complete
+// requests one token and drops it.
+func (m *model) Complete(ctx context.Context, req engines.CompletionRequest,
+	emit func(engines.Chunk) error) (engines.Usage, error) {
+	name, release, err := m.acquire(req.Addon)
 	if err != nil {
 		return engines.Usage{}, err
 	}
-	defer leave()
+	defer release()
 	path, b, err := m.preset.bodyOf(name, m.info.ContextLength, &req)
 	if err != nil {
 		return engines.Usage{}, err
 	}
-	m.share(b, req.CacheScope)
-	if err := m.fit(ctx, name, &req, b); err != nil {
+	m.setPromptCache(b, req.CacheScope)
+	if err := m.limitTokens(ctx, name, &req, b); err != nil {
 		return engines.Usage{}, err
 	}
-	url, err := m.server.at()
+	url, err := m.server.address()
 	if err != nil {
 		return engines.Usage{}, err
 	}
@@ -72,21 +71,24 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest, emi
 		return engines.Usage{}, err
 	}
 	defer response.Body.Close()
-	if err := m.repeat(ctx, name, &req, emit); err != nil {
+	if err := m.emitEcho(ctx, name, &req, emit); err != nil {
 		return engines.Usage{}, err
 	}
-	a := answer{req: &req, emit: emit, usage: engines.Usage{ContextLength: m.window()}, tellPrompt: req.ReturnTokenIDs && m.preset.names}
-	err = a.read(response)
-	if err != nil && !a.refused {
-		err = m.server.broken(ctx, err)
+	s := stream{
+		req: &req, emit: emit, usage: engines.Usage{ContextLength: m.contextLength()},
+		emitsPrompt: req.ReturnTokenIDs && m.preset.tokenIDs,
 	}
-	return a.usage, err
+	err = s.read(response)
+	if err != nil && !s.permanent {
+		err = m.server.connectionError(ctx, err)
+	}
+	return s.usage, err
 }
 
-// share lets a server reuse what it has read for earlier requests, as long as
-// all were of one scope, unless it keeps scopes apart by itself.
-func (m *model) share(b body, scope string) {
-	if m.preset.reuse == "" {
+// setPromptCache enables the prefix cache of a server that does not isolate scopes, as long as
+// all requests have had the same scope.
+func (m *model) setPromptCache(b body, scope string) {
+	if m.preset.cacheField == "" {
 		return
 	}
 	m.mu.Lock()
@@ -95,14 +97,14 @@ func (m *model) share(b body, scope string) {
 		m.scope = &scope
 	}
 	m.mixed = m.mixed || *m.scope != scope
-	b[m.preset.reuse] = !m.mixed
+	b[m.preset.cacheField] = !m.mixed
 }
 
-// fit lowers max_tokens to what the window leaves, for servers that refuse more.
-// It asks how long the prompt is only when that may matter: no text has more
-// tokens than bytes, but for what a chat template adds.
-func (m *model) fit(ctx context.Context, name string, req *engines.CompletionRequest, b body) error {
-	if m.preset.fits {
+// limitTokens lowers max_tokens to the remaining context length, for servers that reject more.
+// It requests the prompt's token count only when the byte count may exceed the limit: a text has
+// at most as many tokens as bytes, besides those that a chat template adds.
+func (m *model) limitTokens(ctx context.Context, name string, req *engines.CompletionRequest, b body) error {
+	if m.preset.truncates {
 		return nil
 	}
 	length := len(req.PromptTokens)
@@ -121,64 +123,69 @@ func (m *model) fit(ctx context.Context, name string, req *engines.CompletionReq
 		}
 		length = len(tokens)
 	}
-	room := m.info.ContextLength - length
-	if room < 1 {
-		return domain.Errorf(domain.InvalidArgument, "prompt: has %d tokens and fills the window of %d; shorten it", length, m.info.ContextLength)
+	remaining := m.info.ContextLength - length
+	if remaining < 1 {
+		return domain.Errorf(domain.InvalidArgument,
+			"prompt: has %d tokens and fills the context length of %d; shorten it", length, m.info.ContextLength)
 	}
-	b["max_tokens"] = min(max(1, req.MaxTokens), room)
+	b["max_tokens"] = min(max(1, req.MaxTokens), remaining)
 	return nil
 }
 
-// tokenize asks the server what tokens a prompt has.
+// tokenize returns the tokens of a prompt: those in the request, or those that the server returns
+// for its text.
 func (m *model) tokenize(ctx context.Context, name string, req *engines.CompletionRequest) ([]int, error) {
 	if req.Chat == nil && req.PromptTokens != nil {
 		return req.PromptTokens, nil
 	}
 	if req.Chat != nil && m.preset.readsGGUF {
-		plain, err := m.spoken(ctx, req)
+		plain, err := m.render(ctx, req)
 		if err != nil {
 			return nil, err
 		}
 		req = plain
 	}
 	path, b := m.preset.tokenize(name, req)
-	var told struct {
+	var response struct {
 		Tokens []int `json:"tokens"`
 	}
-	return told.Tokens, m.decode(ctx, path, b, &told)
+	err := m.post(ctx, path, b, &response)
+	return response.Tokens, err
 }
 
-// spoken is a conversation as the prompt that llama.cpp's server makes of it.
-func (m *model) spoken(ctx context.Context, req *engines.CompletionRequest) (*engines.CompletionRequest, error) {
+// render returns the prompt that llama.cpp's server renders for a conversation.
+func (m *model) render(ctx context.Context, req *engines.CompletionRequest) (*engines.CompletionRequest, error) {
 	b := body{"messages": messages(req)}
 	if len(req.Chat.Tools) > 0 {
 		b["tools"] = req.Chat.Tools
 	}
-	var told struct {
+	var response struct {
 		Prompt string `json:"prompt"`
 	}
-	err := m.decode(ctx, "/apply-template", b, &told)
-	return &engines.CompletionRequest{Prompt: told.Prompt}, err
+	err := m.post(ctx, "/apply-template", b, &response)
+	return &engines.CompletionRequest{Prompt: response.Prompt}, err
 }
 
-// text asks the server what tokens say.
+// text returns the text of tokens, from the server.
 func (m *model) text(ctx context.Context, tokens []int) (string, error) {
-	path, b := m.preset.untoken(tokens)
-	var told struct {
-		Prompt  string `json:"prompt"`  // vLLM's
-		Content string `json:"content"` // llama.cpp's
+	path, b := m.preset.detokenize(tokens)
+	var response struct {
+		Prompt  string `json:"prompt"`  // field of vLLM's response
+		Content string `json:"content"` // field of the response of llama.cpp's server
 	}
-	err := m.decode(ctx, path, b, &told)
-	return told.Prompt + told.Content, err
+	err := m.post(ctx, path, b, &response)
+	return response.Prompt + response.Content, err
 }
 
-func (m *model) decode(ctx context.Context, path string, b body, out any) error {
-	return m.server.ask(ctx, http.MethodPost, path, b, out)
+func (m *model) post(ctx context.Context, path string, b body, out any) error {
+	return m.server.call(ctx, http.MethodPost, path, b, out)
 }
 
-// repeat emits what of the prompt is to come before the answer.
-func (m *model) repeat(ctx context.Context, name string, req *engines.CompletionRequest, emit func(engines.Chunk) error) error {
-	if req.ReturnTokenIDs && !m.preset.names {
+// emitEcho emits the requested parts of the prompt before the completion: the token IDs, the text,
+// or the end of the text.
+func (m *model) emitEcho(ctx context.Context, name string, req *engines.CompletionRequest,
+	emit func(engines.Chunk) error) error {
+	if req.ReturnTokenIDs && !m.preset.tokenIDs {
 		tokens, err := m.tokenize(ctx, name, req)
 		if err != nil {
 			return err
@@ -203,15 +210,15 @@ func (m *model) repeat(ctx context.Context, name string, req *engines.Completion
 			return err
 		}
 	}
-	for _, piece := range pieces(text) {
-		if err := emit(engines.Chunk{Text: piece, Echoed: true}); err != nil {
+	for _, part := range splitText(text) {
+		if err := emit(engines.Chunk{Text: part, Echoed: true}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// emitPrompt tells the tokens of a prompt, in pieces that fit into messages.
+// emitPrompt emits the tokens of a prompt, in chunks that fit into messages.
 func emitPrompt(tokens []int, emit func(engines.Chunk) error) error {
 	for len(tokens) > 0 {
 		n := min(len(tokens), engines.MaxChunk)
@@ -223,12 +230,12 @@ func emitPrompt(tokens []int, emit func(engines.Chunk) error) error {
 	return nil
 }
 
-// pieces cuts a text between characters, so that each fits into a message.
-func pieces(text string) []string {
-	const most = 1024 // characters
+// splitText splits a text between characters into parts that fit into messages.
+func splitText(text string) []string {
+	const maxRunes = 1024
 	var all []string
 	for runes := []rune(text); len(runes) > 0; {
-		n := min(len(runes), most)
+		n := min(len(runes), maxRunes)
 		all = append(all, string(runes[:n]))
 		runes = runes[n:]
 	}

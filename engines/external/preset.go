@@ -9,48 +9,55 @@ import (
 	"anneal/engines"
 )
 
-// A preset is how one kind of server is started and asked.
+// A preset describes the command line and the completion API of a kind of server.
 type preset struct {
-	command   string // its template
-	install   string // what to do when it is not there
-	health    string // path that answers 200 once it can be asked
-	keyEnv    string // variable that it takes its API key from
-	env       []string
-	prefixes  []string // of variables that it gets from this process
-	readsGGUF bool
+	longPrompts []string // options for long prompts: see engines.ModelFiles.LongPrompts
+	command     string   // default command line, see template
+	install     string   // how to install the program, for errors
+	health      string   // path that returns status 200 when the server is ready
+	keyEnv      string   // environment variable of the API key
+	env         []string
+	prefixes    []string // prefixes of the environment variables inherited from this process
+	readsGGUF   bool     // reads GGUF files instead of Hugging Face directories
 
-	adapter     func(file string) []string // words that give it a LoRA adapter at its start
-	adapterName string                     // what a model with an adapter is called; "" is baseName
-	hotAddons   bool                       // it takes adapters while it answers
+	adapter     func(file string) []string // command-line options of a LoRA adapter
+	adapterName string                     // name of a model with an adapter; "" is baseName
+	hotAddons   bool                       // loads adapters while it serves requests
 
 	describe func(context.Context, *server) (engines.ModelInfo, error)
-	// extend adds to a body of OpenAI's fields those that only this kind has,
-	// and refuses what it has not.
-	extend func(b body, window int, req *engines.CompletionRequest, v *domain.Violations)
-	// fits tells whether an answer ends by itself where the window does.
-	fits     bool
-	names    bool   // its streams tell the numbers of tokens, the prompt's too
-	reuse    string // field that lets it reuse what it read for other requests, where it keeps no scopes apart
-	tokenize func(model string, req *engines.CompletionRequest) (path string, b body)
-	untoken  func(tokens []int) (path string, b body)
+	// extend adds the fields that OpenAI's API lacks to a body, and reports the fields of the
+	// request that the server does not support as violations.
+	extend func(b body, contextLength int, req *engines.CompletionRequest, v *domain.Violations)
+	// truncates reports that the server ends a completion at the context length. Other servers
+	// reject a max_tokens beyond the context length.
+	truncates   bool
+	noReasoning bool // the chat template of the loaded model does not support reasoning
+	tokenIDs    bool // streams contain the token IDs of prompt and completion
+	// cacheField is the field that enables the prefix cache, for servers that share it
+	// among all requests; "" for servers that isolate scopes.
+	cacheField string
+	tokenize   func(model string, req *engines.CompletionRequest) (path string, b body)
+	detokenize func(tokens []int) (path string, b body)
 }
 
-// devices are the variables that accelerators' libraries look at.
+// devices are the prefixes of the variables that accelerator libraries read.
 var devices = []string{"CUDA_", "NVIDIA_", "NCCL_", "ROCR_", "HIP_", "XDG_CACHE_", "OMP_"}
 
 var presets = map[string]preset{
 	VLLM: {
-		command: "vllm serve {dir} --host 127.0.0.1 --port {port} --served-model-name {name} --tensor-parallel-size {devices} --enable-prompt-tokens-details " +
+		command: "vllm serve {dir} --host 127.0.0.1 --port {port} --served-model-name {name} --tensor-parallel-size " +
+			"{devices} --enable-prompt-tokens-details " +
 			"--enable-lora --max-loras 8 --max-cpu-loras 130 --max-lora-rank 64 {adapter}",
-		install: "`pip install vllm` installs it on a machine with GPUs",
-		health:  "/health", keyEnv: "VLLM_API_KEY",
+		install:     "install it with `pip install vllm` on a machine with GPUs",
+		longPrompts: []string{"--enable-chunked-prefill", "--max-num-batched-tokens", "16384"},
+		health:      "/health", keyEnv: "VLLM_API_KEY",
 		env:      []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", "VLLM_NO_USAGE_STATS=1"},
 		prefixes: append([]string{"VLLM_", "HF_HOME", "TORCH_", "TRITON_"}, devices...),
 		adapter: func(dir string) []string {
 			return []string{"--lora-modules", adapterName + "=" + dir}
 		},
 		adapterName: adapterName, hotAddons: true,
-		describe: describeVLLM, extend: extendVLLM, names: true,
+		describe: describeVLLM, extend: extendVLLM, tokenIDs: true,
 		tokenize: func(model string, req *engines.CompletionRequest) (string, body) {
 			b := body{"model": model}
 			if req.Chat != nil {
@@ -63,55 +70,61 @@ var presets = map[string]preset{
 			}
 			return "/tokenize", b
 		},
-		untoken: func(tokens []int) (string, body) { return "/detokenize", body{"model": baseName, "tokens": tokens} },
+		detokenize: func(tokens []int) (string, body) {
+			return "/detokenize", body{"model": baseName, "tokens": tokens}
+		},
 	},
 	LlamaCpp: {
-		command: "llama-server -m {gguf} --host 127.0.0.1 --port {port} --alias {name} --jinja --no-webui {adapter}",
-		install: "build llama.cpp, or install its package, so that llama-server is in PATH",
-		health:  "/health", keyEnv: "LLAMA_API_KEY", readsGGUF: true, fits: true,
+		command: "llama-server -m {gguf} --host 127.0.0.1 --port {port} --alias {name} --jinja --no-webui {adapter} " +
+			"{embeddings}",
+		install:     "build llama.cpp, or install its package, so that llama-server is in PATH",
+		longPrompts: []string{"--batch-size", "4096", "--ubatch-size", "1024"},
+		health:      "/health", keyEnv: "LLAMA_API_KEY", readsGGUF: true, truncates: true,
 		prefixes: append([]string{"LLAMA_ARG_", "GGML_"}, devices...),
 		adapter:  func(file string) []string { return []string{"--lora", file} },
-		describe: describeLlama, extend: extendLlama, reuse: "cache_prompt",
+		describe: describeLlama, extend: extendLlama, cacheField: "cache_prompt",
 		tokenize: func(_ string, req *engines.CompletionRequest) (string, body) {
 			return "/tokenize", body{"content": req.Prompt, "add_special": true, "parse_special": true}
 		},
-		untoken: func(tokens []int) (string, body) { return "/detokenize", body{"tokens": tokens} },
+		detokenize: func(tokens []int) (string, body) { return "/detokenize", body{"tokens": tokens} },
 	},
 	OpenAI: {
-		install: "install it, or name another in --engine-command",
-		health:  "/v1/models", keyEnv: "OPENAI_API_KEY", fits: true, prefixes: devices,
+		install: "install it, or change --engine-command",
+		health:  "/v1/models", keyEnv: "OPENAI_API_KEY", truncates: true, prefixes: devices,
 		adapter:  func(dir string) []string { return []string{dir} },
 		describe: describeOpenAI, extend: extendOpenAI,
 	},
 }
 
-// adapterName is what a server calls the model with the adapter that it is
-// started with, where the two have names of their own.
+// adapterName is the name of the adapter that a server is started with, for servers in whose API
+// the adapter and the base model have different names.
 const adapterName = "tuned"
 
-// unknownWindow is told of a server that does not say its own: requests are
-// then refused by the server.
-const unknownWindow = 4096
+// unknownContextLength is reported for a server that does not report its context length; the
+// server itself rejects requests that are too long.
+const unknownContextLength = 4096
 
 func describeVLLM(ctx context.Context, s *server) (info engines.ModelInfo, err error) {
 	var models struct {
 		Data []struct {
-			ID     string `json:"id"`
-			Window int    `json:"max_model_len"`
+			ID            string `json:"id"`
+			ContextLength int    `json:"max_model_len"`
 		} `json:"data"`
 	}
-	if err := s.ask(ctx, http.MethodGet, "/v1/models", nil, &models); err != nil {
-		return info, fmt.Errorf("the server does not describe its model: %w", err)
+	if err := s.call(ctx, http.MethodGet, "/v1/models", nil, &models); err != nil {
+		return info, fmt.Errorf("cannot read the model's properties from the model server: %w", err)
 	}
 	for _, one := range models.Data {
 		if one.ID == baseName {
-			info.ContextLength = one.Window
+			info.ContextLength = one.ContextLength
 		}
 	}
 	if info.ContextLength < 1 {
-		return info, domain.Errorf(domain.FailedPrecondition, "the server of the node's engine does not serve a model %q with a window: its command line must pass {name} as the model's name", baseName)
+		return info, domain.Errorf(domain.FailedPrecondition,
+			"the model server reports no max_model_len for a model %q: its command line must pass {name} as the model's name",
+			baseName)
 	}
-	info.Slots = 256 // vLLM's own default of --max-num-seqs, which it does not tell
+	info.Slots = 256 // the default of --max-num-seqs, which vLLM does not report
 	return info, nil
 }
 
@@ -119,7 +132,7 @@ func describeLlama(ctx context.Context, s *server) (info engines.ModelInfo, err 
 	var props struct {
 		Slots    int `json:"total_slots"`
 		Settings struct {
-			Window int `json:"n_ctx"`
+			ContextLength int `json:"n_ctx"`
 		} `json:"default_generation_settings"`
 	}
 	var models struct {
@@ -129,14 +142,14 @@ func describeLlama(ctx context.Context, s *server) (info engines.ModelInfo, err 
 			} `json:"meta"`
 		} `json:"data"`
 	}
-	err = s.ask(ctx, http.MethodGet, "/props", nil, &props)
+	err = s.call(ctx, http.MethodGet, "/props", nil, &props)
 	if err == nil {
-		err = s.ask(ctx, http.MethodGet, "/v1/models", nil, &models)
+		err = s.call(ctx, http.MethodGet, "/v1/models", nil, &models)
 	}
 	if err != nil {
-		return info, fmt.Errorf("the server does not describe its model: %w", err)
+		return info, fmt.Errorf("cannot read the model's properties from the model server: %w", err)
 	}
-	info.ContextLength, info.Slots = props.Settings.Window, max(1, props.Slots)
+	info.ContextLength, info.Slots = props.Settings.ContextLength, max(1, props.Slots)
 	if len(models.Data) > 0 {
 		info.ParameterCount = models.Data[0].Meta.Parameters
 	}
@@ -144,5 +157,5 @@ func describeLlama(ctx context.Context, s *server) (info engines.ModelInfo, err 
 }
 
 func describeOpenAI(context.Context, *server) (engines.ModelInfo, error) {
-	return engines.ModelInfo{ContextLength: unknownWindow, Slots: 8}, nil
+	return engines.ModelInfo{ContextLength: unknownContextLength, Slots: 8}, nil
 }

@@ -15,8 +15,7 @@ import (
 	"anneal/engines/enginetest"
 )
 
-// TestLlamaServer holds llama.cpp's own server to the promises of engines, with
-// the shipped model.
+// TestLlamaServer runs the conformance tests with llama.cpp's server and the embedded base model.
 func TestLlamaServer(t *testing.T) {
 	if _, err := exec.LookPath("llama-server"); err != nil {
 		t.Skip("llama-server is not in PATH: install llama.cpp")
@@ -27,7 +26,8 @@ func TestLlamaServer(t *testing.T) {
 		c, err := New(Options{Preset: LlamaCpp, Dir: t.TempDir(), ToGGUF: func(dir, file string) error {
 			f, err := os.Create(file)
 			require.NoError(t, err)
-			return errors.Join(gguf.Export(f, dir, "base", gguf.F16), f.Close())
+			_, err = gguf.Export(t.Context(), f, dir, gguf.Options{Name: "base", Type: gguf.F16})
+			return errors.Join(err, f.Close())
 		}})
 		require.NoError(t, err)
 		m, err := c.Load(t.Context(), engines.ModelFiles{Dir: dir})
@@ -40,18 +40,21 @@ func TestLlamaServer(t *testing.T) {
 	defer m.Close()
 	require.Positive(t, m.Info().ParameterCount)
 	seed := uint64(9)
-	all, echoed, usage := hear(t, m, engines.CompletionRequest{Prompt: "What is the capital of France?", MaxTokens: 8, Echo: true, ReturnTokenIDs: true,
-		Temperature: 0.5, Seed: &seed, TypicalP: 0.9, MinP: 0.1, TopK: 20, RepetitionPenalty: 1.1, LogitBias: map[int]float64{7: -100}})
+	all, echoed, usage := complete(t, m, engines.CompletionRequest{Prompt: "What is the capital of France?", MaxTokens: 8,
+		Echo: true, ReturnTokenIDs: true,
+		Temperature: 0.5, Seed: &seed, TypicalP: 0.9, MinP: 0.1, TopK: 20, RepetitionPenalty: 1.1,
+		LogitBias: map[int]float64{7: -100}})
 	require.Equal(t, "What is the capital of France?", echoed)
 	require.Len(t, all.Prompt.Tokens, usage.PromptTokens)
 	require.NotEmpty(t, all.Tokens)
 
 	chat := &engines.Chat{Messages: []engines.Message{{Role: "user", Content: "Reverse the word garden."}}}
-	all, _, _ = hear(t, m, engines.CompletionRequest{Chat: chat, MaxTokens: 20, ReturnTokenIDs: true})
+	all, _, _ = complete(t, m, engines.CompletionRequest{Chat: chat, MaxTokens: 20, ReturnTokenIDs: true})
 	require.Equal(t, "nedrag", all.Text)
 	require.NotEmpty(t, all.Prompt.Tokens)
 
-	all, _, _ = hear(t, m, engines.CompletionRequest{Prompt: "What is the capital of France?", MaxTokens: 8, Logprobs: true, TopLogprobs: 2})
+	all, _, _ = complete(t, m, engines.CompletionRequest{Prompt: "What is the capital of France?", MaxTokens: 8,
+		Logprobs: true, TopLogprobs: 2})
 	require.NotEmpty(t, all.Logprobs)
 	text := ""
 	for i, one := range all.Logprobs {
@@ -62,6 +65,7 @@ func TestLlamaServer(t *testing.T) {
 	}
 	require.Contains(t, text, all.Text)
 
-	all, _, _ = hear(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 8, Format: &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= "yes" | "no"`}})
+	all, _, _ = complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 8,
+		Format: &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= "yes" | "no"`}})
 	require.Contains(t, []string{"yes", "no"}, all.Text)
 }

@@ -2,39 +2,86 @@ package external
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"strconv"
 
 	"anneal/domain"
 	"anneal/engines"
 )
 
-// bodyOf is a request as the server wants it, or every field that it cannot
-// honour.
-func (p *preset) bodyOf(model string, window int, req *engines.CompletionRequest) (path string, b body, err error) {
+// bodyOf returns the body of a request for the server. The error lists all fields that the server
+// does not support.
+func (p *preset) bodyOf(
+	model string, contextLength int, req *engines.CompletionRequest,
+) (path string, b body, err error) {
 	var v domain.Violations
 	v.Require(len(req.Stop) <= 4, "stop", "has %d sequences; at most 4 are allowed", len(req.Stop))
-	v.Require(!req.RawOutput, "rawOutput", "the node's engine does not tell what the model saw: leave it out")
-	v.Require(!req.Echo && req.EchoLast == 0 || req.Chat == nil, "echo", "the node's engine cannot repeat a conversation: leave it out, or send a prompt")
-	v.Require(!req.Echo && req.EchoLast == 0 || !req.Logprobs, "echo", "the node's engine tells no probabilities of the prompt: leave out either echo or logprobs")
-	v.Require(req.Format == nil || known(req.Format.Type), "format", "the node's engine does not know %q", formatOf(req))
+	v.Require(!req.RawOutput, "rawOutput", "is not supported by the node's engine: leave it out")
+	v.Require(!req.Echo && req.EchoLast == 0 || req.Chat == nil, "echo",
+		"is not supported by the node's engine for conversations: leave it out, or send a prompt")
+	v.Require(!req.Echo && req.EchoLast == 0 || !req.Logprobs, "echo",
+		"the node's engine returns no logprobs of the prompt: leave out either echo or logprobs")
+	v.Require(req.Format == nil || known(req.Format.Type), "format",
+		"the node's engine does not support the type %q", formatOf(req))
 	b = standard(model, req)
 	path = "/v1/completions"
 	if req.Chat != nil {
 		path = "/v1/chat/completions"
-	} else {
-		v.Require(req.Reasoning == nil, "reasoning", "belongs to a conversation: leave it out, or send messages")
 	}
-	p.extend(b, window, req, &v)
+	why := p.whyNoReasoning(req)
+	if why != "" {
+		plain := *req
+		if plain.Reasoning = nil; req.Chat != nil {
+			plain.Reasoning = &engines.Reasoning{History: req.Reasoning.History}
+		}
+		req = &plain
+	}
+	if p.extend(b, contextLength, req, &v); why != "" {
+		return path, b, engines.ReasoningError(v, why)
+	}
 	return path, b, v.Err()
 }
 
-// standard are the fields of OpenAI's own interface. What decides how tokens
-// are drawn is always sent, since servers have defaults of their own.
+// whyNoReasoning returns why the effort or the token budget of reasoning has no effect. It returns
+// "" if the request sets neither, or if the server decides.
+func (p *preset) whyNoReasoning(req *engines.CompletionRequest) string {
+	switch {
+	case !req.Reasoning.Acts():
+		return ""
+	case req.Chat == nil:
+		return "has no effect on a prompt, which is completed without a chat template: leave it out, or send messages to " +
+			"/inference/v1/chat/completions"
+	case p.noReasoning:
+		return "has no effect, because this model does not reason: leave it out"
+	}
+	return ""
+}
+
+// lacksReasoning reports whether dir has a chat template that does not support reasoning.
+func lacksReasoning(dir string) bool {
+	if source, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja")); err == nil {
+		return !engines.TemplateReasons(string(source))
+	}
+	var config struct {
+		Template any `json:"chat_template"` // a template, or a list of named templates
+	}
+	data, err := os.ReadFile(filepath.Join(dir, "tokenizer_config.json"))
+	if err != nil || json.Unmarshal(data, &config) != nil || config.Template == nil {
+		return false
+	}
+	return !engines.TemplateReasons(fmt.Sprint(config.Template))
+}
+
+// standard returns the fields of OpenAI's API. Sampling parameters are always sent, since the
+// defaults of servers differ.
 func standard(model string, req *engines.CompletionRequest) body {
 	b := body{
 		"model": model, "stream": true, "stream_options": body{"include_usage": true},
-		"max_tokens":  max(1, req.MaxTokens), // see model.Complete
+		"max_tokens":  max(1, req.MaxTokens), // servers reject 0; see model.Complete
 		"temperature": req.Temperature, "top_p": cmp.Or(req.TopP, 1),
 		"frequency_penalty": req.FrequencyPenalty, "presence_penalty": req.PresencePenalty,
 	}
@@ -74,7 +121,7 @@ func standard(model string, req *engines.CompletionRequest) body {
 	return b
 }
 
-// logprobs asks for them, in the way of either operation.
+// logprobs requests logprobs, with the fields of chat completions or of completions.
 func (b body) logprobs(req *engines.CompletionRequest) {
 	if req.Chat != nil {
 		b["logprobs"], b["top_logprobs"] = true, req.TopLogprobs
@@ -83,7 +130,7 @@ func (b body) logprobs(req *engines.CompletionRequest) {
 	}
 }
 
-// toolChoice is the tool_choice that asks for calls.
+// toolChoice returns the value of the field tool_choice.
 func toolChoice(calls *engines.ToolChoice) any {
 	switch {
 	case calls == nil:
@@ -99,7 +146,8 @@ func (b body) format(f *engines.ResponseFormat) {
 	case engines.FormatJSON:
 		b["response_format"] = body{"type": "json_object"}
 	case engines.FormatSchema:
-		b["response_format"] = body{"type": "json_schema", "json_schema": body{"name": "answer", "schema": f.Schema, "strict": true}}
+		schema := body{"name": "answer", "schema": f.Schema, "strict": true}
+		b["response_format"] = body{"type": "json_schema", "json_schema": schema}
 	}
 }
 
@@ -114,8 +162,8 @@ func formatOf(req *engines.CompletionRequest) string {
 	return req.Format.Type
 }
 
-// messages are a conversation's. Earlier reasoning goes with them unless the
-// request wants none of it shown.
+// messages returns the messages of a conversation for the server. Earlier reasoning is included
+// unless the request disables it.
 func messages(req *engines.CompletionRequest) []body {
 	hide := req.Reasoning != nil && req.Reasoning.History == "disabled"
 	all := make([]body, len(req.Chat.Messages))
@@ -128,11 +176,13 @@ func messages(req *engines.CompletionRequest) []body {
 			one["tool_call_id"] = m.ToolCallID
 		}
 		if m.Reasoning != "" && !hide {
-			one["reasoning"], one["reasoning_content"] = m.Reasoning, m.Reasoning // servers differ in the name
+			// Servers read one of the two names.
+			one["reasoning"], one["reasoning_content"] = m.Reasoning, m.Reasoning
 		}
 		var calls []body
 		for _, call := range m.ToolCalls {
-			calls = append(calls, body{"id": call.ID, "type": "function", "function": body{"name": call.Name, "arguments": cmp.Or(call.Arguments, "{}")}})
+			function := body{"name": call.Name, "arguments": cmp.Or(call.Arguments, "{}")}
+			calls = append(calls, body{"id": call.ID, "type": "function", "function": function})
 		}
 		if calls != nil {
 			one["tool_calls"] = calls
@@ -142,11 +192,11 @@ func messages(req *engines.CompletionRequest) []body {
 	return all
 }
 
-// extendVLLM adds what vLLM has beyond OpenAI's fields: see the classes
-// CompletionRequest and ChatCompletionRequest of its sources.
+// extendVLLM adds vLLM's own fields: see CompletionRequest and ChatCompletionRequest in its
+// source code.
 func extendVLLM(b body, _ int, req *engines.CompletionRequest, v *domain.Violations) {
-	noTypical(req, v, "vLLM")
-	v.Require(req.MirostatTarget == 0, "mirostatTarget", "vLLM has no mirostat: leave it out")
+	rejectTypical(req, v, "vLLM")
+	v.Require(req.MirostatTarget == 0, "mirostatTarget", "is not supported by vLLM: leave it out")
 	b["top_k"], b["min_p"] = req.TopK, req.MinP
 	b["repetition_penalty"] = cmp.Or(req.RepetitionPenalty, 1)
 	b["ignore_eos"], b["return_token_ids"] = req.IgnoreEOS, true
@@ -158,48 +208,51 @@ func extendVLLM(b body, _ int, req *engines.CompletionRequest, v *domain.Violati
 		b["structured_outputs"] = body{"grammar": req.Format.Grammar}
 	}
 	if r := req.Reasoning; r != nil {
-		effort(b, r)
+		setEffort(b, r)
 		if r.Budget > 0 {
 			b["thinking_token_budget"] = r.Budget
 		}
-		noPreserved(r, v)
+		rejectPreserved(r, v)
 	}
 }
 
-// extendLlama adds what llama.cpp's server has: see its README. Its penalties
-// count the prompt's tokens, which those on presence and frequency should not.
-func extendLlama(b body, window int, req *engines.CompletionRequest, v *domain.Violations) {
+// extendLlama adds the fields of llama.cpp's server: see its README. Unlike OpenAI's, its
+// presence and frequency penalties also count the tokens of the prompt.
+func extendLlama(b body, contextLength int, req *engines.CompletionRequest, v *domain.Violations) {
 	b["top_k"], b["min_p"], b["typical_p"] = req.TopK, req.MinP, cmp.Or(req.TypicalP, 1)
-	b["repeat_penalty"], b["repeat_last_n"] = cmp.Or(req.RepetitionPenalty, 1), window
+	b["repeat_penalty"], b["repeat_last_n"] = cmp.Or(req.RepetitionPenalty, 1), contextLength
 	b["samplers"] = []string{"penalties", "temperature", "top_k", "top_p", "min_p", "typ_p"}
 	b["ignore_eos"] = req.IgnoreEOS
 	if req.MirostatTarget > 0 {
 		b["mirostat"], b["mirostat_tau"], b["mirostat_eta"] = 2, math.Log2(req.MirostatTarget), cmp.Or(req.MirostatRate, 0.1)
 	}
 	if req.Seed != nil {
-		b["seed"] = (*req.Seed ^ *req.Seed>>32) & math.MaxInt32 // it has 32 bits, and all of them set mean none
+		// The server's seeds have 32 bits. If all bits are set, the server chooses a seed.
+		b["seed"] = (*req.Seed ^ *req.Seed>>32) & math.MaxInt32
 	}
 	if !req.Logprobs && req.ReturnTokenIDs {
-		// It names tokens beside their probabilities only.
+		// The server returns token IDs only with logprobs.
 		b.logprobs(&engines.CompletionRequest{Chat: req.Chat, TopLogprobs: 1})
 	}
 	if req.Logprobs && req.TopLogprobs == 0 {
-		b.logprobs(&engines.CompletionRequest{Chat: req.Chat, TopLogprobs: 1}) // 0 is none at all to it
+		// The server returns no logprobs for a TopLogprobs of 0.
+		b.logprobs(&engines.CompletionRequest{Chat: req.Chat, TopLogprobs: 1})
 	}
 	if req.Format != nil && req.Format.Type == engines.FormatGrammar {
 		b["grammar"] = req.Format.Grammar
 	}
 	if r := req.Reasoning; r != nil {
-		effort(b, r)
-		v.Require(r.Budget == 0, "reasoning", "llama.cpp's server cannot cap the tokens of one request's reasoning: leave the number out")
-		noPreserved(r, v)
+		setEffort(b, r)
+		v.Require(r.Budget == 0, "reasoning",
+			"llama.cpp's server does not support a token budget for each request: leave the budget out")
+		rejectPreserved(r, v)
 	}
 }
 
-// extendOpenAI refuses what a server with OpenAI's fields alone cannot do.
+// extendOpenAI adds the reasoning effort, and rejects the fields that OpenAI's API does not have.
 func extendOpenAI(b body, _ int, req *engines.CompletionRequest, v *domain.Violations) {
-	const leave = "the node's engine has OpenAI's fields only: leave it out"
-	noTypical(req, v, "the node's engine")
+	const leave = "the node's engine supports only OpenAI's fields: leave this field out"
+	rejectTypical(req, v, "the node's engine")
 	v.Require(req.TopK == 0, "topK", leave)
 	v.Require(req.MinP == 0, "minP", leave)
 	v.Require(req.RepetitionPenalty == 0 || req.RepetitionPenalty == 1, "repetitionPenalty", leave)
@@ -216,16 +269,17 @@ func extendOpenAI(b body, _ int, req *engines.CompletionRequest, v *domain.Viola
 	}
 }
 
-func noTypical(req *engines.CompletionRequest, v *domain.Violations, who string) {
-	v.Require(req.TypicalP == 0 || req.TypicalP == 1, "typicalP", "%s has no such filter: leave it out", who)
+func rejectTypical(req *engines.CompletionRequest, v *domain.Violations, engine string) {
+	v.Require(req.TypicalP == 0 || req.TypicalP == 1, "typicalP", "is not supported by %s: leave it out", engine)
 }
 
-func noPreserved(r *engines.Reasoning, v *domain.Violations) {
-	v.Require(r.History != "preserved", "reasoning", "the node's engine cannot make the model's template show all earlier reasoning: use interleaved or disabled")
+func rejectPreserved(r *engines.Reasoning, v *domain.Violations) {
+	v.Require(r.History != "preserved", "reasoning",
+		"the node's engine cannot make the chat template render all earlier reasoning: use interleaved or disabled")
 }
 
-// effort asks for it in both ways that templates know.
-func effort(b body, r *engines.Reasoning) {
+// setEffort sets the reasoning effort in both ways that chat templates support.
+func setEffort(b body, r *engines.Reasoning) {
 	if r.Effort != "" {
 		b["reasoning_effort"] = r.Effort
 		b["chat_template_kwargs"] = body{"enable_thinking": r.Effort != "none"}

@@ -20,41 +20,42 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// A server is the program that serves one model. It is started again when it
-// dies, until it has died too often.
+// A server runs the program that serves one model. It restarts the program when it exits, until it
+// has crashed Options.MaxCrashes times in a row.
 type server struct {
-	options  Options
-	preset   preset
-	template template
-	place    place
-	own      string                                      // folder of files that are made for it
-	scratch  string                                      // folder that it may write
-	again    func(ctx context.Context, url string) error // gives a program that was started again what it had
+	options   Options
+	preset    preset
+	template  template
+	args      arguments
+	own       string                                      // directory of generated files that the program reads
+	scratch   string                                      // directory that the program may write
+	onRestart func(ctx context.Context, url string) error // restores the state of a restarted program
 
-	key    string
+	key    string // API key
 	http   *http.Client
 	life   context.Context
 	end    context.CancelFunc
-	ended  chan struct{} // closed when no program runs any more
-	failed chan error    // holds the reason when it is given up
+	ended  chan struct{} // closed when the server is closed, or has crashed too often
+	failed chan error    // receives the reason when the server has crashed too often
 
 	dialers sync.Map // address of a program → *sandbox.Process
 
-	mu  sync.Mutex
-	url string // of the running program; "" while there is none
-	why error  // there is none
+	mu          sync.Mutex
+	url         string // URL of the running program; "" while none is running
+	unavailable error  // why no program is running
 }
 
 const (
-	healthEvery = 100 * time.Millisecond
-	healthAsks  = 5 * time.Second // one look at its health may take
-	portTries   = 3
+	healthInterval = 100 * time.Millisecond
+	healthTimeout  = 5 * time.Second // limit of one health check
+	maxPorts       = 3               // attempts to find a free port
 )
 
 // open starts the program and waits until it is healthy.
 func (s *server) open(ctx context.Context) error {
 	s.key = rand.Text()
-	s.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true, DialContext: s.dial}}
+	s.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true,
+		DialContext: s.dial}}
 	s.ended, s.failed = make(chan struct{}), make(chan error, 1)
 	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
@@ -65,15 +66,15 @@ func (s *server) open(ctx context.Context) error {
 	program, url, err := s.start(ctx)
 	if err != nil {
 		s.end()
-		_ = os.RemoveAll(s.scratch) // the first error is told
+		_ = os.RemoveAll(s.scratch) // the first error is returned
 		return err
 	}
 	s.set(url, nil)
-	go s.keep(program)
+	go s.supervise(program)
 	return nil
 }
 
-// close ends the program with all that it started.
+// close stops the program and its descendants.
 func (s *server) close() error {
 	s.set("", errClosed())
 	s.end()
@@ -82,79 +83,86 @@ func (s *server) close() error {
 	return os.RemoveAll(s.scratch)
 }
 
-func (s *server) set(url string, why error) {
+func (s *server) set(url string, unavailable error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life.Err() == nil {
-		s.url, s.why = url, why
+		s.url, s.unavailable = url, unavailable
 	}
 }
 
-// at is where the running program listens.
-func (s *server) at() (string, error) {
+// address returns the URL of the running program, or the error that states why none is running.
+func (s *server) address() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.url, s.why
+	return s.url, s.unavailable
 }
 
-// start runs the program on a free port, and on another one when somebody else
-// took that before the program did.
+// start runs the program on a free port, and returns the program and its URL when it is healthy. If
+// another process binds the port before the program does, start retries with another port.
 func (s *server) start(ctx context.Context) (program *sandbox.Process, url string, err error) {
 	free := s.options.port
 	if free == nil {
 		free = freePort
 	}
-	for range portTries {
-		at := s.place
-		if at.port, err = free(); err != nil {
+	for range maxPorts {
+		args := s.args
+		if args.port, err = free(); err != nil {
 			return nil, "", err
 		}
-		if program, url, err = s.startAt(ctx, at); err == nil || !taken(at.port) {
+		if program, url, err = s.startWith(ctx, args); err == nil || !inUse(args.port) {
 			break
 		}
 	}
 	return program, url, err
 }
 
-// startAt runs the program and waits until it is healthy. ctx bounds the wait.
-func (s *server) startAt(ctx context.Context, at place) (*sandbox.Process, string, error) {
-	env := slices.Concat([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env, engines.VisibleDevicesEnv(at.devices), s.place.env)
+// startWith runs the program with the arguments and waits until it is healthy or ctx is done. It
+// returns the program and its URL.
+func (s *server) startWith(ctx context.Context, args arguments) (*sandbox.Process, string, error) {
+	env := slices.Concat([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env,
+		engines.VisibleDevicesEnv(args.devices), args.env)
 	if s.preset.keyEnv != "" {
 		env = append(env, s.preset.keyEnv+"="+s.key)
 	}
 	env = append(env, s.options.Env...)
-	if s.options.Runner.Confined() { // there is no other interface
+	if s.options.Runner.Confined() { // the loopback is the sandbox's only interface
 		env = append(env, "VLLM_HOST_IP=127.0.0.1", "NCCL_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=lo")
 	}
+	line := s.template.expand(args, s.preset.adapter)
+	if args.longPrompts {
+		line = append(line, s.preset.longPrompts...)
+	}
 	program, err := s.options.Runner.Start(sandbox.Program{
-		Args: s.template.expand(at, s.preset.adapter), Env: process.Environment(s.preset.prefixes, env...),
-		Read: s.reads(), Write: s.scratch, Serves: true, Devices: true, Limits: limits,
+		Args: line, Env: process.Environment(s.preset.prefixes, env...),
+		Read: s.readable(), Write: s.scratch, Serves: true, Devices: true, Limits: limits,
 	})
 	if err != nil {
 		return nil, "", err
 	}
-	address := fmt.Sprintf("127.0.0.1:%d", at.port)
+	address := fmt.Sprintf("127.0.0.1:%d", args.port)
 	url := "http://" + address
 	s.dialers.Store(address, program)
 	go func() {
 		<-program.Done()
 		s.dialers.CompareAndDelete(address, program)
 	}()
-	if err := s.healthy(ctx, program, url); err != nil {
+	if err := s.waitHealthy(ctx, program, url); err != nil {
 		program.Stop(s.life, s.options.GracePeriod)
 		return nil, "", err
 	}
 	return program, url, nil
 }
 
-// limits hold for each server. What memory it takes is its model's, and the accelerators' libraries
-// map far more than they use.
+// limits apply to each server. They do not include memory, because the memory that a server
+// needs depends on the model, and accelerator libraries map far more address space than they
+// use.
 var limits = sandbox.Limits{Processes: 8192, Files: 1 << 16}
 
-// reads are the files that the program may read.
-func (s *server) reads() []string {
+// readable returns the files and directories that the program may read.
+func (s *server) readable() []string {
 	var all []string
-	for _, path := range []string{s.own, s.place.dir, s.place.adapter, s.place.gguf, s.place.file} {
+	for _, path := range []string{s.own, s.args.dir, s.args.adapter, s.args.gguf, s.args.file} {
 		if path != "" {
 			all = append(all, path)
 		}
@@ -162,7 +170,7 @@ func (s *server) reads() []string {
 	return all
 }
 
-// dial connects to the program that listens at an address in its own network.
+// dial connects to address in the network namespace of the program that listens there.
 func (s *server) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	program, running := s.dialers.Load(address)
 	if !running {
@@ -171,18 +179,19 @@ func (s *server) dial(ctx context.Context, network, address string) (net.Conn, e
 	return program.(*sandbox.Process).Dial(ctx, network, address)
 }
 
-// healthy waits until the program answers that it is.
-func (s *server) healthy(ctx context.Context, program *sandbox.Process, url string) error {
+// waitHealthy polls the program's health endpoint until it succeeds. It returns an error if the
+// program exits, ctx is done or the server is closed first.
+func (s *server) waitHealthy(ctx context.Context, program *sandbox.Process, url string) error {
 	for {
-		if s.looks(ctx, url+s.preset.health) {
+		if s.isHealthy(ctx, url+s.preset.health) {
 			return nil
 		}
-		timer := time.NewTimer(healthEvery)
+		timer := time.NewTimer(healthInterval)
 		select {
 		case <-program.Done():
-			return died(program)
+			return exitError(program)
 		case <-ctx.Done():
-			return fmt.Errorf("the server was not ready: %w%s", context.Cause(ctx), program.LastOutput())
+			return fmt.Errorf("the model server did not become healthy: %w%s", context.Cause(ctx), program.LastOutput())
 		case <-s.life.Done():
 			return errClosed()
 		case <-timer.C:
@@ -191,8 +200,8 @@ func (s *server) healthy(ctx context.Context, program *sandbox.Process, url stri
 	}
 }
 
-func (s *server) looks(ctx context.Context, url string) bool {
-	ctx, cancel := context.WithTimeout(ctx, healthAsks)
+func (s *server) isHealthy(ctx context.Context, url string) bool {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -203,20 +212,21 @@ func (s *server) looks(ctx context.Context, url string) bool {
 	if err != nil {
 		return false
 	}
-	_ = response.Body.Close() // it was only looked at
+	_ = response.Body.Close() // only the status matters
 	return response.StatusCode == http.StatusOK
 }
 
-// died says that the program ended, and what it said last.
-func died(program *sandbox.Process) error {
-	reason := cmp.Or(program.Err(), errors.New("it ended without an error"+program.LastOutput()))
-	return domain.Errorf(domain.Unavailable, "the server of the model ended: %v", reason)
+// exitError returns the error for requests after the program has exited.
+func exitError(program *sandbox.Process) error {
+	reason := cmp.Or(program.Err(), errors.New("the program exited without an error"+program.LastOutput()))
+	return domain.Errorf(domain.Unavailable, "the model server exited: %v", reason)
 }
 
-// keep has the program running until the server is closed or given up.
-func (s *server) keep(program *sandbox.Process) {
+// supervise restarts the program when it exits, until the server is closed or has crashed too
+// often.
+func (s *server) supervise(program *sandbox.Process) {
 	defer close(s.ended)
-	deaths := 0
+	crashes := 0
 	for program != nil {
 		began := time.Now()
 		select {
@@ -226,22 +236,24 @@ func (s *server) keep(program *sandbox.Process) {
 		case <-program.Done():
 		}
 		if time.Since(began) > s.options.StableAfter {
-			deaths = 0
+			crashes = 0
 		}
-		program = s.revive(died(program), &deaths)
+		program = s.restart(exitError(program), &crashes)
 	}
 }
 
-// revive starts the program again; nil is that it is given up, or closed.
-func (s *server) revive(why error, deaths *int) *sandbox.Process {
+// restart starts the program again after it has exited, and adds one to crashes for each attempt.
+// why is the reason of the exit. restart returns nil when the server is closed or has crashed too
+// often.
+func (s *server) restart(why error, crashes *int) *sandbox.Process {
 	for {
-		*deaths++
+		*crashes++
 		s.set("", why)
-		if *deaths >= s.options.MaxCrashes {
+		if *crashes >= s.options.MaxCrashes {
 			s.failed <- why
 			return nil
 		}
-		pause := time.NewTimer(s.options.RestartDelay << (*deaths - 1))
+		pause := time.NewTimer(s.options.RestartDelay << (*crashes - 1))
 		select {
 		case <-s.life.Done():
 			pause.Stop()
@@ -250,7 +262,7 @@ func (s *server) revive(why error, deaths *int) *sandbox.Process {
 		}
 		program, url, err := s.start(s.life)
 		if err == nil {
-			if err = s.again(s.life, url); err == nil {
+			if err = s.onRestart(s.life, url); err == nil {
 				s.set(url, nil)
 				return program
 			}
@@ -260,7 +272,8 @@ func (s *server) revive(why error, deaths *int) *sandbox.Process {
 	}
 }
 
-// freePort is a port on the loopback that nobody uses at this moment.
+// freePort returns an unused port of the loopback interface. Another process may bind it before
+// the caller does.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -270,8 +283,8 @@ func freePort() (int, error) {
 	return port, l.Close()
 }
 
-// taken tells whether somebody has a port on the loopback.
-func taken(port int) bool {
+// inUse reports whether a port of the loopback interface is bound.
+func inUse(port int) bool {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		return true

@@ -5,6 +5,7 @@ package process
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -22,27 +23,31 @@ type Command struct {
 	Env   []string   // the complete environment
 	Files []*os.File // inherited from descriptor 3 on; this process's copies stay open
 
+	// Output receives what the program writes, besides the end that the Process keeps; nil is nothing
+	// more. Its Write must not return errors.
+	Output io.Writer
+
 	User *syscall.Credential // nil is this process's user
-	// Interrupt asks the program to exit and reports whether it could; nil sends
-	// SIGTERM to its process group.
+	// Interrupt asks the program to exit and reports whether the request was sent; nil sends
+	// SIGTERM to the program's process group.
 	Interrupt func() bool
 	// Sandboxed reports that exit statuses above 128 are signals, as in a shell:
 	// bubblewrap exits with 128 plus the signal of the program that it ran.
 	Sandboxed bool
 }
 
-// A Process is a program that was started.
+// A Process is a running or exited program.
 type Process struct {
 	cmd       *exec.Cmd
 	interrupt func() bool
 	sandboxed bool
 	output    tail
 	done      chan struct{} // closed when the program has exited
-	err       error         // its exit error; set before done is closed
+	err       error         // exit error of the program; set before done is closed
 }
 
-// Find looks up a program in PATH. The error for one that is not installed ends
-// with install, which says how to install it.
+// Find returns the path of a program in PATH. The error for a program that is not installed ends
+// with install, which explains how to install it.
 func Find(program, install string) (path string, err error) {
 	path, err = exec.LookPath(program)
 	if err != nil {
@@ -60,8 +65,12 @@ func Start(command Command) (*Process, error) {
 		interrupt: command.Interrupt, sandboxed: command.Sandboxed,
 	}
 	p.cmd.Dir, p.cmd.Env, p.cmd.ExtraFiles = command.Dir, command.Env, command.Files
-	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	p.cmd.WaitDelay = time.Second // for descendants that hold the output open
+	var output io.Writer = &p.output
+	if command.Output != nil {
+		output = io.MultiWriter(&p.output, command.Output)
+	}
+	p.cmd.Stdout, p.cmd.Stderr = output, output
+	p.cmd.WaitDelay = time.Second // limit for descendants that hold the output open
 	p.cmd.SysProcAttr = attributes()
 	p.cmd.SysProcAttr.Credential = command.User
 	started := make(chan error)
@@ -120,7 +129,7 @@ func (p *Process) LastOutput() string {
 // OutputMark separates an error from the output that LastOutput appends.
 const OutputMark = "; last output: "
 
-// Interrupt asks the program to exit, and kills it if it cannot be asked.
+// Interrupt asks the program to exit, and kills the program if the request cannot be sent.
 func (p *Process) Interrupt() {
 	select {
 	case <-p.done:
@@ -151,8 +160,8 @@ func (p *Process) Stop(ctx context.Context, grace time.Duration) {
 	<-p.done
 }
 
-// signal signals the process group of a program that has not exited: afterwards
-// the kernel may reuse its ID.
+// signal signals the process group of the program. It does nothing when the program has exited,
+// because the kernel may then reuse the ID of the group.
 func (p *Process) signal(s syscall.Signal) {
 	select {
 	case <-p.done:
@@ -161,8 +170,8 @@ func (p *Process) signal(s syscall.Signal) {
 	}
 }
 
-// Environment returns the variables of this process that a program inherits,
-// followed by more: those that every program needs and those that begin with one
+// Environment returns the variables of this process that a program inherits, and then the variables
+// in more. A program inherits the variables that every program needs, and those that begin with one
 // of the prefixes. No other variable is passed on, since it may be a secret.
 func Environment(prefixes []string, more ...string) []string {
 	var env []string

@@ -19,8 +19,8 @@ import (
 	"anneal/domain"
 )
 
-// TestMain is, when PROCESS_PARENT is set, a program that starts another one,
-// prints its process ID and waits for it to exit.
+// TestMain runs as a program that starts another program, prints the other program's process ID
+// and waits for its exit, if PROCESS_PARENT is set.
 func TestMain(m *testing.M) {
 	if os.Getenv("PROCESS_PARENT") == "" {
 		os.Exit(m.Run())
@@ -82,7 +82,8 @@ func TestStopEndsTheProcessGroup(t *testing.T) {
 	}
 }
 
-// TestAProgramEndsWithItsParent kills the parent with SIGKILL.
+// TestAProgramEndsWithItsParent checks that a program is killed when its parent is killed with
+// SIGKILL.
 func TestAProgramEndsWithItsParent(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has a parent death signal")

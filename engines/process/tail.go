@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	keptBytes  = 16 << 10 // of a program's output
-	errorBytes = 1500     // of them in an error
+	keptBytes  = 16 << 10 // bytes of a program's output that are kept
+	errorBytes = 1500     // bytes of the output in an error
 )
 
-// A tail is a writer that keeps the last keptBytes at least.
+// A tail is a writer that keeps at least the last keptBytes bytes.
 type tail struct {
 	mu   sync.Mutex
 	kept []byte

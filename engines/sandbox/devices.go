@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// acceleratorFiles are the device files of accelerators: of NVIDIA's, of AMD's, and those that both
-// have for rendering.
+// acceleratorFiles are patterns of the device files of NVIDIA's and AMD's accelerators; /dev/dri
+// contains the render devices of both vendors.
 var acceleratorFiles = []string{"/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri"}
 
-// accelerators are the device files of this machine's accelerators, and the groups that may use them
-// where not everybody may.
+// accelerators returns the device files of this machine's accelerators, and the groups that own
+// the files that only some users can access.
 func accelerators() (files, groups []string) {
 	for _, pattern := range acceleratorFiles {
 		found, _ := filepath.Glob(pattern) // the patterns are constants
@@ -26,7 +26,7 @@ func accelerators() (files, groups []string) {
 			files = append(files, path)
 			_ = filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
 				if err != nil || entry.IsDir() {
-					return nil // it is not shown either
+					return nil
 				}
 				if info, err := os.Stat(path); err == nil && info.Mode()&0o006 != 0o006 {
 					if owner, ok := info.Sys().(*syscall.Stat_t); ok && owner.Gid != 0 {

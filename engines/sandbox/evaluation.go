@@ -14,43 +14,42 @@ import (
 	"anneal/engines"
 )
 
-// An evaluation is code with the workers that run it.
+// An evaluation is an evaluator's code with the workers that run it.
 type evaluation struct {
 	sandbox *Sandbox
 	code    engines.EvaluatorCode
 	dir     string        // copy of the code
-	held    *os.File      // dir, while it is in use
-	turns   chan struct{} // holds one for each seat that is taken
+	lock    *os.File      // marks dir as in use
+	busy    chan struct{} // semaphore of the slots in use
 
 	mu     sync.Mutex
-	idle   []*seat // those that are not taken; the last was used last
+	idle   []*slot // the last one was used most recently
 	once   sync.Once
 	closed bool
 }
 
-// A seat is a place for one worker, which starts when there is something to do
-// for it.
-type seat struct {
+// A slot is a reserved user with its worker, which is started on demand.
+type slot struct {
 	user   user
-	worker *worker // nil when the last one ended
+	worker *worker // nil if none is running
 }
 
-// start makes a worker ready to score.
+// start starts a worker as user and waits until the worker has imported the code.
 func (e *evaluation) start(ctx context.Context, user user) (*worker, error) {
-	w, err := e.sandbox.launch(e.dir, user, order{Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env})
+	w, err := e.sandbox.launch(e.dir, user, setup{Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env})
 	if err != nil {
 		return nil, err
 	}
-	stop := w.until(ctx)
+	stop := w.killOnDone(ctx)
 	defer stop()
-	ready, err := w.hear(0, e.sandbox.options.OpenTime)
+	ready, err := w.receive(0, e.sandbox.options.OpenTime)
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case err != nil:
-		err = w.wanted(err, e.sandbox.options.OpenTime)
-	case ready.Refused != "":
-		err = domain.Errorf(domain.InvalidArgument, "%s", ready.Refused)
+		err = w.startError(err, e.sandbox.options.OpenTime)
+	case ready.Error != "":
+		err = domain.Errorf(domain.InvalidArgument, "%s", ready.Error)
 	}
 	if err != nil {
 		w.kill()
@@ -59,19 +58,22 @@ func (e *evaluation) start(ctx context.Context, user user) (*worker, error) {
 	return w, nil
 }
 
-// build checks the code in a worker of its own and answers what was found.
-func (e *evaluation) build(ctx context.Context, requirements string) (string, error) {
-	within := e.sandbox.options.OpenTime + e.sandbox.options.RowTime
-	w, err := e.sandbox.launch(e.dir, e.idle[0].user, order{Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env, Build: true, Requirements: requirements})
+// build checks the code and its requirements in a separate worker. It returns the build log, also
+// when it returns an error of the code.
+func (e *evaluation) build(ctx context.Context, requirements string) (engines.BuildReport, error) {
+	timeout := e.sandbox.options.OpenTime + e.sandbox.options.RowTime
+	w, err := e.sandbox.launch(e.dir, e.idle[0].user, setup{
+		Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env, Build: true, Requirements: requirements,
+	})
 	if err != nil {
-		return "", err
+		return engines.BuildReport{}, err
 	}
 	defer w.kill()
-	stop := w.until(ctx)
+	stop := w.killOnDone(ctx)
 	defer stop()
-	built, err := w.hear(0, within)
+	built, err := w.receive(0, timeout)
 	if ctx.Err() != nil {
-		return "", context.Cause(ctx)
+		return engines.BuildReport{}, context.Cause(ctx)
 	}
 	var log strings.Builder
 	for _, line := range built.Log {
@@ -82,73 +84,81 @@ func (e *evaluation) build(ctx context.Context, requirements string) (string, er
 			fmt.Fprintf(&log, "--- %s\n%s\n", name, strings.TrimRight(text, "\n"))
 		}
 	}
+	report := engines.BuildReport{Log: log.String(), Trial: built.Trial}
 	switch {
 	case err != nil:
-		return log.String(), w.wanted(err, within)
-	case built.Refused != "":
-		return log.String(), domain.Errorf(domain.InvalidArgument, "%s", built.Refused)
+		return report, w.startError(err, timeout)
+	case built.Error != "":
+		return report, domain.Errorf(domain.InvalidArgument, "%s", built.Error)
 	}
-	return log.String(), nil
+	return report, nil
 }
 
-// score asks for rows one after another without waiting in between. It answers
-// the scores that came, in order, of which the last may be that of the row with
-// which the worker broke; whole tells whether the worker can go on.
-func (w *worker) score(ctx context.Context, rows [][]byte, o Options) (scores []engines.Score, whole bool) {
-	stop := w.until(ctx)
+// score sends all rows without waiting for responses in between, and returns the scores in order.
+// If ok is false the worker must be replaced: the worker failed on the row of the last score, or
+// has used more than half of its CPU time. Further rows are not scored.
+func (w *worker) score(ctx context.Context, rows [][]byte, o Options) (scores []engines.Score, ok bool) {
+	stop := w.killOnDone(ctx)
 	defer stop()
 	var sending sync.WaitGroup
 	defer sending.Wait()
 	defer func() {
-		if !whole {
-			_ = w.line.SetWriteDeadline(time.Now()) // whoever still sends stops
+		if !ok {
+			_ = w.conn.SetWriteDeadline(time.Now()) // stops the sender
 		}
 	}()
-	_ = w.line.SetWriteDeadline(time.Time{})
-	first := o.Rows - w.left + 1 // IDs count from 1 in the life of a worker
+	_ = w.conn.SetWriteDeadline(time.Time{})
+	first := o.Rows - w.rowsLeft + 1 // the IDs of a worker's rows count from 1
 	sending.Go(func() {
 		for i, row := range rows {
-			if _, err := fmt.Fprintf(w.line, "{\"id\":%d,\"row\":%s}\n", first+i, row); err != nil {
-				return // the answers break off too, and say why
+			if _, err := fmt.Fprintf(w.conn, "{\"id\":%d,\"row\":%s}\n", first+i, row); err != nil {
+				return // receive fails, too, and returns the reason
 			}
 		}
 	})
 	for i := range rows {
-		a, err := w.hear(first+i, o.RowTime)
+		r, err := w.receive(first+i, o.RowTime)
 		if err != nil {
-			return append(scores, engines.Score{Reason: w.broke(err, o.RowTime), Stdout: w.stdout.take(), Stderr: w.stderr.take()}), false
+			failed := engines.Score{
+				Reason: w.scoreError(err, o.RowTime), Stdout: w.stdout.take(), Stderr: w.stderr.take(),
+			}
+			return append(scores, failed), false
 		}
-		scores = append(scores, a.shown(w.stdout.take(), w.stderr.take(), o.Output))
-		if a.CPU > o.CPUTime.Seconds()/2 {
-			return scores, false // before it has used up its time with a row that is not to blame
+		scores = append(scores, r.toScore(w.stdout.take(), w.stderr.take(), o.Output))
+		if r.CPU > o.CPUTime.Seconds()/2 {
+			return scores, false // otherwise the CPU limit would fail a later row
 		}
 	}
 	return scores, true
 }
 
-// shown is the score of an answer. The other texts are what did not go through
-// Python; they are told with the row during which they came.
-func (a answer) shown(stdout, stderr string, limit int) engines.Score {
+// toScore converts a response. stdout and stderr are output that did not pass through Python's
+// streams, such as the output of child processes, and belong to the row that was being scored.
+// limit is the maximum length of each text.
+func (r response) toScore(stdout, stderr string, limit int) engines.Score {
 	cut := func(text string) string {
 		if len(text) > limit+16 {
 			text = strings.ToValidUTF8(text[:limit], "")
 		}
 		return text
 	}
-	s := engines.Score{Value: a.Score, Valid: a.Valid, Reason: a.Reason, Metrics: a.Metrics, Stdout: cut(a.Stdout + stdout), Stderr: cut(a.Stderr + stderr)}
+	s := engines.Score{
+		Value: r.Score, Valid: r.Valid, Reason: r.Reason, Metrics: r.Metrics,
+		Stdout: cut(r.Stdout + stdout), Stderr: cut(r.Stderr + stderr),
+	}
 	if s.Valid && !(s.Value >= 0 && s.Value <= 1) {
-		s = engines.Score{Reason: fmt.Sprintf("the score %g is not from 0 to 1", s.Value)}
+		s = engines.Score{Reason: fmt.Sprintf("the score %g is not between 0 and 1: return a number in this range", s.Value)}
 	}
 	return s
 }
 
-// broke is why a row has no score because of which its worker is of no use any more.
-func (w *worker) broke(err error, within time.Duration) string {
+// scoreError returns the reason of an invalid score for a row on which the worker failed.
+func (w *worker) scoreError(err error, timeout time.Duration) string {
 	switch {
-	case errors.Is(err, errSilent):
-		return fmt.Sprintf("the code took longer than %s", within)
+	case errors.Is(err, errTimeout):
+		return fmt.Sprintf("the code took longer than %s", timeout)
 	case errors.Is(err, io.EOF):
-		return "the process of the code broke off: " + w.autopsy()
+		return "the sandbox process exited: " + w.exitReason()
 	}
-	return "the process of the code was ended: " + err.Error()
+	return "the sandbox process was killed: " + err.Error()
 }

@@ -12,59 +12,70 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a filter of system calls answers.
+// Return values of a seccomp filter.
 const (
 	allow       = 0x7fff0000 // SECCOMP_RET_ALLOW
 	killProcess = 0x80000000 // SECCOMP_RET_KILL_PROCESS
-	refuse      = 0x00050000 // SECCOMP_RET_ERRNO, with an error number
+	returnError = 0x00050000 // SECCOMP_RET_ERRNO, or-ed with an error number
 )
 
-// What it sees of a call: struct seccomp_data of linux/seccomp.h.
+// Offsets in struct seccomp_data of linux/seccomp.h, which the filter reads.
 const (
-	atNumber   = 0
-	atArch     = 4
-	atFirst    = 16      // lower half of the first argument, on little-endian machines
-	x32        = 1 << 30 // numbers of the x32 interface on amd64 begin here
-	namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+	offsetNumber   = 0
+	offsetArch     = 4
+	offsetArgument = 16 // lower half of the first argument, on little-endian machines
 )
 
-// denied are calls that scoring needs nothing of, and by which others got out
-// of sandboxes or looked into them: keys, which no namespace holds apart; parts
-// of the kernel with a long list of faults; the memory and descriptors of other
-// processes; mounts and namespaces; and the machine's clock, modules and log.
+const (
+	x32        = 1 << 30 // first system call number of the x32 ABI on amd64
+	namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+		unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+)
+
+// denied are system calls that evaluators do not need and that have been used to escape from
+// sandboxes: keys, which have no namespace; kernel subsystems with many vulnerabilities; memory and
+// descriptors of other processes; mounts and namespaces; and the machine's clock, modules and log.
 var denied = []uint32{
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
 	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD,
-	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PROCESS_MRELEASE,
-	unix.SYS_KCMP, unix.SYS_PIDFD_GETFD, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY,
-	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSCONFIG,
+	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE,
+	unix.SYS_PROCESS_MRELEASE,
+	unix.SYS_KCMP, unix.SYS_PIDFD_GETFD, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_MBIND,
+	unix.SYS_SET_MEMPOLICY,
+	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT,
+	unix.SYS_FSOPEN, unix.SYS_FSCONFIG,
 	unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_MOUNT_SETATTR, unix.SYS_UNSHARE, unix.SYS_SETNS,
 	unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FANOTIFY_INIT,
-	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT, unix.SYS_SWAPON, unix.SYS_SWAPOFF,
+	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_REBOOT,
+	unix.SYS_SWAPON, unix.SYS_SWAPOFF,
 	unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_SYSLOG, unix.SYS_PERSONALITY, unix.SYS_VHANGUP, unix.SYS_LOOKUP_DCOOKIE,
-	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_ADJTIMEX, unix.SYS_CLOCK_ADJTIME, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
+	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_ADJTIMEX, unix.SYS_CLOCK_ADJTIME, unix.SYS_SETHOSTNAME,
+	unix.SYS_SETDOMAINNAME,
 	unix.SYS_MEMFD_SECRET,
 }
 
-// memoryCalls are those of denied that accelerators' libraries need, among processes of one user and
-// one PID namespace.
+// memoryCalls are the denied calls that accelerator libraries need. They affect only processes of
+// the same user in the same PID namespace.
 var memoryCalls = []uint32{
 	unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY,
 }
 
-// absent are calls that libraries do without when the kernel does not know
-// them. The flags of clone3 lie in memory, where a filter cannot look.
-var absent = []uint32{unix.SYS_CLONE3, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER}
+// unimplemented are calls that fail with ENOSYS, so that libraries use other calls. A filter cannot
+// check clone3, whose flags are in memory.
+var unimplemented = []uint32{
+	unix.SYS_CLONE3, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
+}
 
-// families are the sockets that can be made: those that the sandbox's own empty
-// network holds apart. Others, as to the machine's host, no network namespace does.
+// families are the allowed address families, which a network namespace isolates. Other families,
+// such as AF_VSOCK, reach the machine or its hypervisor from any namespace.
 var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6}
 
 var architectures = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// filter is the program that the kernel asks about each system call in a sandbox.
-func filter(more calls) []byte {
+// filter returns the seccomp filter, a BPF program that the kernel runs for each system call. The
+// filter also allows the calls that more selects.
+func filter(more extraCalls) []byte {
 	denied, families := denied, families
 	if more.memory {
 		denied = slices.DeleteFunc(slices.Clone(denied), func(call uint32) bool { return slices.Contains(memoryCalls, call) })
@@ -72,45 +83,45 @@ func filter(more calls) []byte {
 	if more.netlink {
 		families = append(slices.Clone(families), unix.AF_NETLINK)
 	}
-	const no = refuse | uint32(unix.EPERM)
+	const deny = returnError | uint32(unix.EPERM)
 	load := func(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
-	answer := func(with uint32) bpf.Instruction { return bpf.RetConstant{Val: with} }
+	ret := func(value uint32) bpf.Instruction { return bpf.RetConstant{Val: value} }
 	program := []bpf.Instruction{
-		load(atArch),
+		load(offsetArch),
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: architectures[runtime.GOARCH], SkipTrue: 1},
-		answer(killProcess),
-		load(atNumber),
+		ret(killProcess),
+		load(offsetNumber),
 		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: x32, SkipTrue: 1},
-		answer(killProcess),
+		ret(killProcess),
 	}
 	when := func(call uint32, then ...bpf.Instruction) {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: call, SkipTrue: uint8(len(then))})
 		program = append(program, then...)
 	}
-	for _, call := range slices.Concat(denied, deniedHere) {
-		when(call, answer(no))
+	for _, call := range slices.Concat(denied, deniedOnArch) {
+		when(call, ret(deny))
 	}
-	for _, call := range absent {
-		when(call, answer(refuse|uint32(unix.ENOSYS)))
+	for _, call := range unimplemented {
+		when(call, ret(returnError|uint32(unix.ENOSYS)))
 	}
-	when(unix.SYS_CLONE, load(atFirst), bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, answer(no), answer(allow))
+	when(unix.SYS_CLONE, load(offsetArgument),
+		bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, ret(deny), ret(allow))
 	for _, call := range []uint32{unix.SYS_SOCKET, unix.SYS_SOCKETPAIR} {
-		then := []bpf.Instruction{load(atFirst)}
+		then := []bpf.Instruction{load(offsetArgument)}
 		for i, family := range families {
 			then = append(then, bpf.JumpIf{Cond: bpf.JumpEqual, Val: family, SkipTrue: uint8(len(families) - i)})
 		}
-		when(call, append(then, answer(no), answer(allow))...)
+		when(call, append(then, ret(deny), ret(allow))...)
 	}
-	program = append(program, answer(allow))
+	program = append(program, ret(allow))
 	return assemble(program)
 }
 
-// assemble is a program as the kernel takes it: struct sock_filter after struct
-// sock_filter.
+// assemble encodes a program as an array of struct sock_filter.
 func assemble(program []bpf.Instruction) []byte {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
-		panic("sandbox: the filter of system calls: " + err.Error()) // it is a constant of the program
+		panic("sandbox: assemble the seccomp filter: " + err.Error()) // a bug: the program has no inputs
 	}
 	var out bytes.Buffer
 	for _, one := range raw {

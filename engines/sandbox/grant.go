@@ -6,32 +6,33 @@ import (
 	"path/filepath"
 )
 
-// Grant lets the programs of this runner read files of ours that came below a folder of Read after
-// the program was started.
+// Grant lets running programs of this runner read path, which must be below a path in their field
+// Program.Read. A path that exists when a program starts needs no Grant.
 func (r *Runner) Grant(path string) error {
 	if r == nil {
 		r = standard
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.made == nil || r.made.first == 0 {
-		return nil // plain, or our own user
+	if r.launcher == nil || r.launcher.first == 0 {
+		return nil // the programs run as this user
 	}
-	return mayRead(path, r.made.first)
+	return grantRead(path, r.launcher.first)
 }
 
-// grant gives a program's user the files that are made for it. Where it is our own user it has them.
-func (m *made) grant(p *Program, user int) error {
+// grant gives user, a program's user, access to the program's files. If the program runs as this
+// process's user, grant does nothing.
+func (m *launcher) grant(p *Program, user int) error {
 	if m.first == 0 {
 		return nil
 	}
 	for _, path := range p.Read {
-		if err := mayRead(path, m.first); err != nil {
+		if err := grantRead(path, m.first); err != nil {
 			return err
 		}
 	}
 	for _, file := range p.Files {
-		if err := handOver(file, user, m.first); err != nil {
+		if err := grantDescriptor(file, user, m.first); err != nil {
 			return err
 		}
 	}
@@ -51,9 +52,10 @@ func (m *made) grant(p *Program, user int) error {
 	})
 }
 
-// handOver lets a user open a descriptor again by its name below /proc/self/fd, which takes rights
-// on what it leads to: a pipe becomes the user's, a file is read by the group.
-func handOver(file *os.File, user, group int) error {
+// grantDescriptor lets a user open a descriptor by its path below /proc/self/fd, for which the
+// system checks the file's permissions. It makes the user the owner of a pipe, and a regular file
+// readable by the group.
+func grantDescriptor(file *os.File, user, group int) error {
 	info, err := file.Stat()
 	switch {
 	case err != nil:
@@ -69,8 +71,9 @@ func handOver(file *os.File, user, group int) error {
 	return nil
 }
 
-// mayRead lets a group read what lies below a path, but for links, and what everybody may read.
-func mayRead(path string, group int) error {
+// grantRead makes files and directories below a path readable by a group. It skips links, and
+// files that all users can read.
+func grantRead(path string, group int) error {
 	return filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err

@@ -1,63 +1,66 @@
-"""Runs an evaluator's code in a process of its own.
+"""Runs an evaluator's code in a separate process.
 
-Orders come and answers go as lines of JSON over a socket, so that what the code
-prints is never an answer. The first order says what to run; build ones check
-the code, others score one row each.
+Requests and responses are lines of JSON over a socket, separate from what the code
+prints. The first request is the setup, which names the code to import, or to check
+for a build. Each further request scores one row.
 """
 
-import asyncio, contextlib, ctypes, importlib.metadata, importlib.util, inspect, io, json, math, os, re, resource, socket, sys, traceback, types
+import asyncio, contextlib, ctypes, importlib.metadata, importlib.util, inspect, io, json, math, os, re
+import resource, socket, sys, traceback, types
 
-SELF = "<string>"  # the file name of this program in a traceback
+SELF = "<string>"  # the file name of this program in tracebacks
 
 
-# What the code prints.
+# Output of the code.
 
-class Bounded(io.RawIOBase):
-    """Keeps the first bytes that are written, up to a limit."""
+class BoundedWriter(io.RawIOBase):
+    """Records the first bytes that are written, up to a limit."""
 
     def __init__(self, limit):
-        self.limit, self.kept, self.cut = limit, bytearray(), False
+        self.limit, self.data, self.cut = limit, bytearray(), False
 
     def writable(self):
         return True
 
     def write(self, data):
         data = bytes(data)
-        room = self.limit - len(self.kept)
-        self.kept += data[:max(room, 0)]
-        self.cut = self.cut or len(data) > room
+        free = self.limit - len(self.data)
+        self.data += data[:max(free, 0)]
+        self.cut = self.cut or len(data) > free
         return len(data)
 
 
-class Printed:
-    """Stands in for standard output and error until it is told apart."""
+class Output:
+    """Replaces sys.stdout and sys.stderr and records what is written to them."""
 
     def __init__(self, limit):
         self.limit = limit
         self.clear()
 
     def clear(self):
-        self.raw = [Bounded(self.limit), Bounded(self.limit)]
-        sys.stdout, sys.stderr = (io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True) for raw in self.raw)
+        self.raw = [BoundedWriter(self.limit), BoundedWriter(self.limit)]
+        sys.stdout, sys.stderr = (
+            io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True) for raw in self.raw)
 
-    def hold(self):
-        """Takes the place of standard output and error again, should the code have replaced or closed them."""
+    def restore(self):
+        """Replaces sys.stdout and sys.stderr again if the code has replaced or closed them."""
         for stream, raw in zip((sys.stdout, sys.stderr), self.raw):
             if raw.closed or getattr(stream, "buffer", None) is not raw:
                 return self.clear()
 
     def take(self):
-        if not any(raw.kept for raw in self.raw):
+        """Returns the recorded output as fields of a response, and discards it."""
+        if not any(raw.data for raw in self.raw):
             return {}
-        texts = [raw.kept.decode("utf-8", "replace") + ("\n[cut]" if raw.cut else "") for raw in self.raw]
+        texts = [raw.data.decode("utf-8", "replace") + ("\n[cut]" if raw.cut else "") for raw in self.raw]
         self.clear()
         return {"stdout": texts[0], "stderr": texts[1]}
 
 
-# What the code may import although nobody installed it.
+# Substitutes for reward kits that are not installed.
 
 class Message(dict):
-    """A message whose fields are attributes too."""
+    """A message whose fields are also attributes."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -69,7 +72,7 @@ class Message(dict):
 
 
 class Record:
-    """An object with the fields it was made with."""
+    """An object with the given fields."""
 
     def __init__(self, score=None, reason=None, is_score_valid=True, metrics=None, **more):
         self.score, self.reason, self.is_score_valid, self.metrics = score, reason, is_score_valid, metrics
@@ -85,7 +88,7 @@ class MetricResult(Record):
 
 
 def reward_function(function=None, **_):
-    """Hands messages over as objects, as reward kits do."""
+    """Decorates a function to receive messages as objects, as reward kits do."""
     if function is None:
         return reward_function
 
@@ -98,63 +101,68 @@ def reward_function(function=None, **_):
     return typed
 
 
-KITS = ("reward_kit", "reward_kit.models", "reward_kit.typed_interface", "eval_protocol", "eval_protocol.models", "eval_protocol.typed_interface")
+KITS = ("reward_kit", "reward_kit.models", "reward_kit.typed_interface",
+        "eval_protocol", "eval_protocol.models", "eval_protocol.typed_interface")
 
 
 def offer_kits():
+    """Registers a substitute for each reward kit that is not installed."""
     for name in KITS:
         root = name.split(".")[0]
         if root not in sys.modules and importlib.util.find_spec(root):
-            continue  # the real one is installed
+            continue  # the reward kit is installed
         kit = types.ModuleType(name)
         kit.__path__ = []
-        kit.reward_function, kit.Message, kit.EvaluateResult, kit.MetricResult = reward_function, Message, EvaluateResult, MetricResult
+        kit.reward_function, kit.Message = reward_function, Message
+        kit.EvaluateResult, kit.MetricResult = EvaluateResult, MetricResult
         sys.modules[name] = kit
         if "." in name:
             setattr(sys.modules[root], name.split(".")[1], kit)
 
 
-# Finding the code.
+# Importing the code.
 
-class Refused(Exception):
-    """The code cannot be used: the user's to mend."""
+class CodeError(Exception):
+    """An error of the code that the user must fix."""
 
 
-def load(folder, file, function):
-    path = os.path.join(folder, file)
-    here = os.path.dirname(path)
-    sys.path[:0] = [folder] if here == folder else [here, folder]
+def load(directory, file, function):
+    """Imports a file and returns a function that scores a row."""
+    path = os.path.join(directory, file)
+    own = os.path.dirname(path)
+    sys.path[:0] = [directory] if own == directory else [own, directory]
     name = os.path.splitext(os.path.basename(file))[0]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or not os.path.isfile(path):
-        raise Refused(f"{file}: there is no such file of Python among the code: name the entry file")
+        raise CodeError(f"{file}: the code has no Python file of this name: correct the entry file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException as e:
-        shown = told(e)
-        print(shown, file=sys.stderr)
-        raise Refused(f"{file}: cannot be imported: {brief(e)}") from None
+        print(format_exception(e), file=sys.stderr)
+        raise CodeError(f"{file}: cannot be imported: {summarize(e)}") from None
     found = getattr(module, function, None)
     if not callable(found):
-        raise Refused(f"{file}: there is no function {function}: define `def {function}(messages, ground_truth=None, **kwargs)`, or name another")
-    return caller(found, f"{file}::{function}")
+        raise CodeError(f"{file}: has no function {function}: define "
+                        f"`def {function}(messages, ground_truth=None, **kwargs)`, or set another entry function")
+    return row_function(found, f"{file}::{function}")
 
 
-def caller(function, where):
-    """A function of a row, which calls by keyword with the names that the function accepts."""
+def row_function(function, where):
+    """Returns a function that scores a row: it calls function with the fields that function accepts."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        raise Refused(f"{where}: its parameters cannot be told: define it with def") from None
+        raise CodeError(f"{where}: the parameters of the function cannot be inspected: define it with def") from None
     if any(p.kind is p.POSITIONAL_ONLY for p in parameters):
-        raise Refused(f"{where}: is called by keyword, and has parameters that have no name to the caller: remove the / among them")
-    everything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        raise CodeError(f"{where}: is called with keyword arguments, but has positional-only parameters: "
+                        "remove the / from the parameters")
+    accepts_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
     def call(row):
-        result = function(**(row if everything else {k: v for k, v in row.items() if k in names}))
+        result = function(**(row if accepts_all else {k: v for k, v in row.items() if k in names}))
         return asyncio.run(wait(result)) if inspect.isawaitable(result) else result
 
     return call
@@ -164,20 +172,20 @@ async def wait(result):
     return await result
 
 
-def criteria(folder, parts):
-    """One evaluator of several: the mean of their scores, and each as a metric."""
+def load_criteria(directory, parts):
+    """Combines several functions: the score is the mean of their scores, and each of these is also a metric."""
     loaded = []
     for name, file, function in parts:
         before = set(sys.modules)
-        loaded.append((name, load(folder, file, function)))
-        for module in set(sys.modules) - before:  # another criterion may have modules of the same names
-            if os.path.dirname(os.path.join(folder, file)) in str(getattr(sys.modules[module], "__file__", "")):
+        loaded.append((name, load(directory, file, function)))
+        for module in set(sys.modules) - before:  # another function may import modules with the same names
+            if os.path.dirname(os.path.join(directory, file)) in str(getattr(sys.modules[module], "__file__", "")):
                 del sys.modules[module]
 
     def evaluate(row):
         scores, metrics, reasons = [], {}, []
         for name, call in loaded:
-            one = judged(call(row))
+            one = to_score(call(row))
             if not one["valid"]:
                 return {"score": 0, "is_score_valid": False, "reason": f"{name}: {one['reason']}"}
             scores.append(one["score"])
@@ -190,16 +198,22 @@ def criteria(folder, parts):
     return evaluate
 
 
-# Telling what the code did.
+# Converting results.
 
 def clip(text, limit=2000):
     text = str(text)
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-def brief(e):
-    """An exception in one line, with the place in the code."""
-    places = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != SELF and not f.filename.startswith("<frozen")]
+def code_frames(e):
+    """Returns the traceback frames of an exception that are neither in this program nor in the import system."""
+    return [f for f in traceback.extract_tb(e.__traceback__)
+            if f.filename != SELF and not f.filename.startswith("<frozen")]
+
+
+def summarize(e):
+    """Returns an exception as one line, with its place in the code."""
+    places = code_frames(e)
     where = f" ({os.path.basename(places[-1].filename)}:{places[-1].lineno})" if places else ""
     if isinstance(e, SyntaxError) and e.filename:
         where = f" ({os.path.basename(e.filename)}:{e.lineno})"
@@ -209,9 +223,9 @@ def brief(e):
     return clip(f"{type(e).__name__}: {e}{where}")
 
 
-def told(e):
-    frames = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != SELF and not f.filename.startswith("<frozen")]
-    return "".join(traceback.format_list(frames) + traceback.format_exception_only(type(e), e)).rstrip()
+def format_exception(e):
+    """Returns the traceback of an exception, without the frames of this program."""
+    return "".join(traceback.format_list(code_frames(e)) + traceback.format_exception_only(type(e), e)).rstrip()
 
 
 def field(result, name, default=None):
@@ -219,7 +233,7 @@ def field(result, name, default=None):
 
 
 def number(value):
-    """A finite number, or None."""
+    """Converts a value to a finite number; None if it is not one."""
     if isinstance(value, (str, bytes, type(None))):
         return None
     try:
@@ -233,125 +247,143 @@ def invalid(reason):
     return {"score": 0, "valid": False, "reason": clip(reason), "metrics": {}}
 
 
-def judged(result):
-    """What a function answered, as a score."""
-    value, reason, measured = result, "", {}
+def to_score(result):
+    """Converts the result of a function to a score."""
+    value, reason, metrics = result, "", {}
     if isinstance(result, dict) or hasattr(result, "score"):
-        value, reason, measured = field(result, "score"), field(result, "reason") or field(result, "error") or "", field(result, "metrics") or {}
+        value, metrics = field(result, "score"), field(result, "metrics") or {}
+        reason = field(result, "reason") or field(result, "error") or ""
         if not field(result, "is_score_valid", True):
-            return invalid(reason or "the code says that its score is not valid")
+            return invalid(reason or "is_score_valid is false")
     score = number(value)
     if score is None:
-        return invalid(f"the score {clip(repr(value), 200)} is not a number: answer one from 0 to 1, or an object with a score")
+        return invalid(f"the score {clip(repr(value), 200)} is not a number: return a number between 0 and 1, "
+                       "or an object with a score")
     if not 0 <= score <= 1:
-        return invalid(f"the score {score:g} is not from 0 to 1")
-    metrics = {}
-    if isinstance(measured, dict):
-        for name, one in list(measured.items())[:64]:
-            figure = number(one if not (isinstance(one, dict) or hasattr(one, "score")) else field(one, "score"))
-            if figure is not None:
-                metrics[clip(name, 128)] = figure
-    return {"score": score, "valid": True, "reason": clip(reason), "metrics": metrics}
+        return invalid(f"the score {score:g} is not between 0 and 1: return a number in this range")
+    values = {}
+    if isinstance(metrics, dict):
+        for name, one in list(metrics.items())[:64]:
+            metric = number(one if not (isinstance(one, dict) or hasattr(one, "score")) else field(one, "score"))
+            if metric is not None:
+                values[clip(name, 128)] = metric
+    return {"score": score, "valid": True, "reason": clip(reason), "metrics": values}
 
 
-def attempt(call, row):
+def score_row(call, row):
     try:
-        return judged(call(row))
+        return to_score(call(row))
     except BaseException as e:
-        print(told(e), file=sys.stderr)
-        return invalid(brief(e))
+        print(format_exception(e), file=sys.stderr)
+        return invalid(summarize(e))
 
 
 # Building.
 
-INSTALLED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;#]*)")
-SMOKE = {"messages": [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}], "ground_truth": "4", "tools": None}
+REQUIREMENT = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*([^;#]*)")
+EXAMPLE_ROW = {"messages": [{"role": "user", "content": "What is 2 + 2?"}, {"role": "assistant", "content": "4"}],
+               "ground_truth": "4", "tools": None}
 
 
 def version(text):
     return [int(n) for n in re.findall(r"\d+", text)[:4]] + [0] * (4 - len(re.findall(r"\d+", text)[:4]))
 
 
-def satisfies(have, asked):
-    tests = {"==": lambda a, b: a == b, ">=": lambda a, b: a >= b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, "<": lambda a, b: a < b, "!=": lambda a, b: a != b}
-    for part in filter(None, (p.strip() for p in asked.split(","))):
+def satisfies(installed, specifier):
+    """Reports whether a version satisfies a specifier such as ">=1.0,<2"."""
+    tests = {"==": lambda a, b: a == b, ">=": lambda a, b: a >= b, "<=": lambda a, b: a <= b,
+             ">": lambda a, b: a > b, "<": lambda a, b: a < b, "!=": lambda a, b: a != b}
+    for part in filter(None, (p.strip() for p in specifier.split(","))):
         sign, wanted = re.match(r"(~=|===?|!=|>=|<=|>|<)?\s*(.*)", part).groups()
         if sign == "~=":
             depth = len(re.findall(r"\d+", wanted)) - 1
-            if version(have) < version(wanted) or version(have)[:depth] != version(wanted)[:depth]:
+            if version(installed) < version(wanted) or version(installed)[:depth] != version(wanted)[:depth]:
                 return False
         elif wanted.endswith(".*"):
             depth = len(re.findall(r"\d+", wanted))
-            if (version(have)[:depth] == version(wanted)[:depth]) != (sign != "!="):
+            if (version(installed)[:depth] == version(wanted)[:depth]) != (sign != "!="):
                 return False
-        elif sign and not tests[sign[:2]](version(have), version(wanted)):
+        elif sign and not tests[sign[:2]](version(installed), version(wanted)):
             return False
     return True
 
 
-def missing(requirements):
-    """The requirements that are not met here, and what is there of each other."""
-    lacking, met = [], []
+def check_requirements(requirements):
+    """Returns the requirements that are not installed, and the installed ones with their versions."""
+    missing, installed = [], []
     for line in requirements.splitlines():
         line = line.split("#")[0].strip()
-        found = INSTALLED.match(line)
+        found = REQUIREMENT.match(line)
         if not line:
             continue
         if not found or line.startswith("-"):
-            lacking.append(line)
+            missing.append(line)
             continue
-        name, asked = found.groups()
+        name, specifier = found.groups()
         try:
             have = importlib.metadata.version(name)
-            (met if satisfies(have, asked) else lacking).append(f"{name} {have}" if satisfies(have, asked) else f"{line} (there is {have})")
+            if satisfies(have, specifier):
+                installed.append(f"{name} {have}")
+            else:
+                missing.append(f"{line} (installed: {have})")
         except importlib.metadata.PackageNotFoundError:
             module = name.replace("-", "_")
             try:
-                there = module in sys.modules or importlib.util.find_spec(module) is not None
+                found = module in sys.modules or importlib.util.find_spec(module) is not None
             except (ImportError, ValueError):
-                there = False
-            (met if there else lacking).append(f"{name} (its version is not known)" if there else line)
-    return lacking, met
+                found = False
+            if found:
+                installed.append(f"{name} (unknown version)")
+            else:
+                missing.append(line)
+    return missing, installed
 
 
-def build(order, log):
-    """Checks the code; the log says how far it came."""
-    folder = order["code"]
-    files = sorted(os.path.relpath(os.path.join(at, f), folder) for at, _, names in os.walk(folder) for f in names if f.endswith(".py"))
+def build(setup, log):
+    """Checks the code and logs each step. Returns why the function gives an example row no valid score, or ""."""
+    directory = setup["code"]
+    files = sorted(os.path.relpath(os.path.join(at, f), directory)
+                   for at, _, names in os.walk(directory) for f in names if f.endswith(".py"))
     for file in files:
         try:
-            with open(os.path.join(folder, file), "rb") as f:
+            with open(os.path.join(directory, file), "rb") as f:
                 compile(f.read(), file, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as e:
-            raise Refused(f"{file}: {brief(e)}") from None
-    log.append(f"compiled {len(files)} {'file' if len(files) == 1 else 'files'}: " + ", ".join(files[:20]) + (" …" if len(files) > 20 else ""))
-    lacking, met = missing(order.get("requirements", ""))
-    if met:
-        log.append("required and there: " + ", ".join(met))
-    if lacking:
-        raise Refused("requirements: not there: " + ", ".join(lacking) + f": have them installed for Python {sys.version.split()[0]} on the machines that run evaluators, or put them beside the code")
-    call = find(order)
-    log.append(f"imported {order['entry']} and found {order['function']}")
-    result = attempt(call, SMOKE)
+            raise CodeError(f"{file}: {summarize(e)}") from None
+    log.append(f"compiled {len(files)} {'file' if len(files) == 1 else 'files'}: " + ", ".join(files[:20]) +
+               (" …" if len(files) > 20 else ""))
+    missing, installed = check_requirements(setup.get("requirements", ""))
+    if installed:
+        log.append("requirements installed: " + ", ".join(installed))
+    if missing:
+        raise CodeError("requirements: not installed: " + ", ".join(missing) +
+                        f": install them for Python {sys.version.split()[0]} on the nodes that run evaluators, "
+                        "or include them in the code")
+    call = load_entry(setup)
+    log.append(f"imported {setup['entry']} and found {setup['function']}")
+    result = score_row(call, EXAMPLE_ROW)
     if result["valid"]:
-        log.append(f"called it once: score {result['score']:g}")
-    else:
-        log.append(f"called it once with a row of no meaning: {result['reason']} (rows of its own may be what it needs)")
+        log.append(f"called it with an example row: score {result['score']:g}")
+        return ""
+    log.append(f"called it with an example row: no valid score: {result['reason']} "
+               "(the function may require fields that the example row lacks)")
+    return clip(result["reason"], 1000)
 
 
-def find(order):
-    if order["entry"].endswith(".json"):
-        with open(os.path.join(order["code"], order["entry"])) as f:
-            return criteria(order["code"], [(c["name"], c["file"], c["function"]) for c in json.load(f)])
-    return load(order["code"], order["entry"], order["function"])
+def load_entry(setup):
+    """Imports the entry file, or all files that a JSON entry file lists, and returns a function that scores a row."""
+    if setup["entry"].endswith(".json"):
+        with open(os.path.join(setup["code"], setup["entry"])) as f:
+            return load_criteria(setup["code"], [(c["name"], c["file"], c["function"]) for c in json.load(f)])
+    return load(setup["code"], setup["entry"], setup["function"])
 
 
-# Being bounded.
+# Limits.
 
-def bound(limits):
-    """Holds this process, and all that it starts, to limits, and its memory shut to them."""
+def set_limits(limits):
+    """Limits the resources of this process and its children, and denies children access to this process's memory."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as f:
-        f.write("1000")  # when the machine has no memory left, this ends first
+        f.write("1000")  # the first process that the kernel kills when memory runs out
     for name, value in limits.items():
         kind = getattr(resource, "RLIMIT_" + name, None)
         if kind is not None and value > 0:
@@ -360,44 +392,44 @@ def bound(limits):
             resource.setrlimit(kind, (value, value))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: its children cannot open its memory and descriptors
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE 0 protects this process's memory and descriptors
 
 
 def main():
-    line = socket.socket(fileno=3)
-    line.set_inheritable(False)
-    orders = line.makefile("rb", buffering=1 << 16)
-    order = json.loads(orders.readline())
-    token = order["token"]
-    printed = Printed(order["output"])
-    bound(order["limits"])
+    conn = socket.socket(fileno=3)
+    conn.set_inheritable(False)
+    requests = conn.makefile("rb", buffering=1 << 16)
+    setup = json.loads(requests.readline())
+    token = setup["token"]
+    output = Output(setup["output"])
+    set_limits(setup["limits"])
     sys.dont_write_bytecode = True
-    sys.argv = [order["entry"]]
-    os.environ.update(order.get("env") or {})
+    sys.argv = [setup["entry"]]
+    os.environ.update(setup.get("env") or {})
     offer_kits()
 
-    def answer(message):
+    def respond(message):
         message["token"] = token
-        line.sendall(json.dumps(message, allow_nan=False).encode() + b"\n")
+        conn.sendall(json.dumps(message, allow_nan=False).encode() + b"\n")
 
     log = []
     try:
-        os.chdir(order["code"])
-        if order.get("build"):
-            build(order, log)
-            answer({"log": log, **printed.take()})
+        os.chdir(setup["code"])
+        if setup.get("build"):
+            trial = build(setup, log)
+            respond({"log": log, "trial": trial, **output.take()})
             return
-        call = find(order)
-        answer({**printed.take()})
-    except Refused as e:
-        answer({"refused": clip(e, 4000), "log": log, **printed.take()})
+        call = load_entry(setup)
+        respond({**output.take()})
+    except CodeError as e:
+        respond({"refused": clip(e, 4000), "log": log, **output.take()})
         return
-    while ask := orders.readline():
-        ask = json.loads(ask)
-        printed.hold()
-        result = attempt(call, ask["row"])
+    while line := requests.readline():
+        request = json.loads(line)
+        output.restore()
+        result = score_row(call, request["row"])
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        answer({"id": ask["id"], "cpu": usage.ru_utime + usage.ru_stime, **result, **printed.take()})
+        respond({"id": request["id"], "cpu": usage.ru_utime + usage.ru_stime, **result, **output.take()})
 
 
 main()

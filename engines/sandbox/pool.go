@@ -11,37 +11,36 @@ import (
 	"anneal/engines"
 )
 
-// maxLot bounds the rows that a worker is asked for at a time: enough that it
-// never waits for the next one, and few enough that workers end together.
-const maxLot = 64
+// maxBatch is the maximum number of rows sent to a worker at a time: enough to keep it busy, few
+// enough that all workers finish at about the same time.
+const maxBatch = 64
 
-var errNotOpen = domain.Errorf(domain.FailedPrecondition, "the evaluation is closed")
+var errClosed = domain.Errorf(domain.FailedPrecondition, "the evaluation is closed")
 
-// Score implements engines.Evaluation. Rows are handed out in lots to as many
-// workers as are free, and scores stand where their rows do.
+// Score implements engines.Evaluation. It distributes the rows in batches among the idle workers.
 func (e *evaluation) Score(ctx context.Context, rows []map[string]any) ([]engines.Score, error) {
-	asked := make([][]byte, len(rows))
+	encoded := make([][]byte, len(rows))
 	for i, row := range rows {
 		data, err := json.Marshal(row)
 		if err != nil {
 			return nil, domain.Errorf(domain.InvalidArgument, "row %d: is not JSON: %v", i, err)
 		}
-		asked[i] = data
+		encoded[i] = data
 	}
-	most := cap(e.turns)
-	lot := min(max(len(rows)/(2*most), 1), maxLot)
-	lots := int64(len(rows)+lot-1) / int64(lot)
+	workers := cap(e.busy)
+	size := min(max(len(rows)/(2*workers), 1), maxBatch)
+	batches := int64(len(rows)+size-1) / int64(size)
 	scores := make([]engines.Score, len(rows))
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
 	var all sync.WaitGroup
-	for range min(lots, int64(most)) {
+	for range min(batches, int64(workers)) {
 		all.Go(func() {
-			for n := next.Add(1) - 1; n < lots && ctx.Err() == nil; n = next.Add(1) - 1 {
-				from := int(n) * lot
-				to := min(from+lot, len(rows))
-				if err := e.scoreLot(ctx, asked[from:to], scores[from:to]); err != nil {
+			for n := next.Add(1) - 1; n < batches && ctx.Err() == nil; n = next.Add(1) - 1 {
+				from := int(n) * size
+				to := min(from+size, len(rows))
+				if err := e.scoreBatch(ctx, encoded[from:to], scores[from:to]); err != nil {
 					cancel(err)
 				}
 			}
@@ -54,25 +53,25 @@ func (e *evaluation) Score(ctx context.Context, rows []map[string]any) ([]engine
 	return scores, nil
 }
 
-// scoreLot has rows scored in one seat. Those behind a row that broke its worker
-// are asked of the next.
-func (e *evaluation) scoreLot(ctx context.Context, asked [][]byte, scores []engines.Score) error {
-	s, leave, err := e.sit(ctx)
+// scoreBatch scores rows in one slot. When a row makes the worker fail, a new worker scores the
+// following rows.
+func (e *evaluation) scoreBatch(ctx context.Context, rows [][]byte, scores []engines.Score) error {
+	s, release, err := e.acquire(ctx)
 	if err != nil {
 		return err
 	}
-	defer leave()
-	for done := 0; done < len(asked); {
+	defer release()
+	for done := 0; done < len(rows); {
 		if s.worker == nil {
 			if s.worker, err = e.start(ctx, s.user); err != nil {
 				return err
 			}
 		}
-		left := asked[done:]
-		some, whole := s.worker.score(ctx, left[:min(len(left), s.worker.left)], e.sandbox.options)
+		left := rows[done:]
+		some, ok := s.worker.score(ctx, left[:min(len(left), s.worker.rowsLeft)], e.sandbox.options)
 		done += copy(scores[done:], some)
-		if s.worker.left -= len(some); !whole || s.worker.left == 0 {
-			s.end()
+		if s.worker.rowsLeft -= len(some); !ok || s.worker.rowsLeft == 0 {
+			s.kill()
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -81,66 +80,66 @@ func (e *evaluation) scoreLot(ctx context.Context, asked [][]byte, scores []engi
 	return nil
 }
 
-// sit takes the seat that was used last, when one is free, so that there are no
-// more workers than are busy at one time.
-func (e *evaluation) sit(ctx context.Context) (s *seat, leave func(), err error) {
+// acquire waits for an idle slot and returns the most recently used one, so that the evaluation
+// starts only as many workers as are busy concurrently. The caller returns the slot with release.
+func (e *evaluation) acquire(ctx context.Context) (s *slot, release func(), err error) {
 	select {
-	case e.turns <- struct{}{}:
+	case e.busy <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		<-e.turns
-		return nil, nil, errNotOpen
+		<-e.busy
+		return nil, nil, errClosed
 	}
 	s, e.idle = e.idle[len(e.idle)-1], e.idle[:len(e.idle)-1]
 	return s, func() {
 		e.mu.Lock()
 		e.idle = append(e.idle, s)
 		e.mu.Unlock()
-		<-e.turns
+		<-e.busy
 	}, nil
 }
 
-// end ends the seat's worker, if it has one.
-func (s *seat) end() {
+// kill kills the slot's worker, if any.
+func (s *slot) kill() {
 	if s.worker != nil {
 		s.worker.kill()
 		s.worker = nil
 	}
 }
 
-// Close implements engines.Evaluation. What is being scored is scored first.
+// Close implements engines.Evaluation. It waits for running calls of Score.
 func (e *evaluation) Close() error {
 	e.once.Do(func() {
-		for range cap(e.turns) {
-			e.turns <- struct{}{}
+		for range cap(e.busy) {
+			e.busy <- struct{}{}
 		}
 		e.mu.Lock()
 		e.closed = true
 		e.mu.Unlock()
 		e.discard()
-		for range cap(e.turns) {
-			<-e.turns
+		for range cap(e.busy) {
+			<-e.busy
 		}
 	})
 	return nil
 }
 
-// discard ends all workers and lets go of everything.
+// discard kills all workers, removes the copy of the code and releases the users.
 func (e *evaluation) discard() {
 	for _, s := range e.idle {
-		s.end()
+		s.kill()
 	}
 	if e.dir != "" {
 		_ = os.RemoveAll(e.dir)
 	}
-	if e.held != nil {
-		_ = e.held.Close()
+	if e.lock != nil {
+		_ = e.lock.Close()
 	}
 	for _, s := range e.idle {
-		e.sandbox.users.give(s.user)
+		e.sandbox.users.release(s.user)
 	}
 }

@@ -14,39 +14,40 @@ import (
 	"time"
 )
 
-// A relay connects to a program that listens on the loopback of its own network, which no address
-// of the machine leads to. It runs as the program's parent in the sandbox, dials on request, and
-// sends the connected socket back: what is said over it does not pass through the relay.
+// A relay connects to a program that listens on the loopback of its network namespace. A process of
+// the relay is the program's parent in the sandbox. That process dials on request and passes the
+// connected socket back, so the data of the connection does not pass through the process.
 type relay struct {
-	theirs *os.File // its end in the sandbox
+	theirs *os.File // socket of the relay's process
 
-	mu   sync.Mutex // one request at a time
+	mu   sync.Mutex // serializes requests
 	ours *net.UnixConn
 }
 
-// relayProgram is the path of the relay in a sandbox. It is this program itself.
+// relayProgram is the path in a sandbox of the relay's program, which is this executable.
 const relayProgram = "/run/anneal/relay"
 
 const (
-	dialWithin  = 5 * time.Second
-	controlFile = 3 // descriptor of the relay's end
+	dialTimeout = 5 * time.Second
+	controlFile = 3 // descriptor of theirs in the relay's process
 )
 
-// init runs the relay in the place of this program, where that was started as one.
+// init runs the relay if this executable was started as the relay's program.
 func init() {
 	if os.Args[0] == relayProgram {
 		os.Exit(serveRelay(os.Args[1:]))
 	}
 }
 
-// newRelay puts a relay before a program.
+// newRelay returns a relay, and changes p so that the relay's process starts the program in the
+// sandbox.
 func newRelay(p *Program) (*relay, error) {
-	ours, theirs, err := sockets()
+	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
 	}
 	conn, err := net.FileConn(ours)
-	_ = ours.Close() // conn has its own
+	_ = ours.Close() // conn has a duplicate of the descriptor
 	if err != nil {
 		_ = theirs.Close()
 		return nil, err
@@ -56,8 +57,8 @@ func newRelay(p *Program) (*relay, error) {
 	return &relay{theirs: theirs, ours: conn.(*net.UnixConn)}, nil
 }
 
-// started closes the sandbox's end here.
-func (r *relay) started() { _ = r.theirs.Close() }
+// closeTheirs closes this process's copy of theirs, the socket of the relay's process.
+func (r *relay) closeTheirs() { _ = r.theirs.Close() }
 
 func (r *relay) close() {
 	if r != nil {
@@ -65,8 +66,8 @@ func (r *relay) close() {
 	}
 }
 
-// Dial connects to where the program listens, as net.Dialer.DialContext does. Of one that was
-// started without a sandbox that is the machine's own network.
+// Dial connects as net.Dialer.DialContext does, in the network namespace of the program. A
+// program without a sandbox uses the network of the machine.
 func (p *Process) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if p.relay == nil {
 		var d net.Dialer
@@ -93,19 +94,19 @@ func (r *relay) dial(ctx context.Context, address string) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	// The relay answers each request, within a bound: an answer that is not waited for would be
-	// taken for the next one's.
-	_ = r.ours.SetDeadline(time.Now().Add(2 * dialWithin))
+	// ctx does not interrupt the request, because its response would then be read as the
+	// response to the next request. The relay responds within dialTimeout.
+	_ = r.ours.SetDeadline(time.Now().Add(2 * dialTimeout))
 	if _, err := r.ours.Write(binary.BigEndian.AppendUint16(nil, uint16(port))); err != nil {
 		return nil, err
 	}
-	answer, rights := make([]byte, 1), make([]byte, syscall.CmsgSpace(4))
-	_, n, _, _, err := r.ours.ReadMsgUnix(answer, rights)
+	response, rights := make([]byte, 1), make([]byte, syscall.CmsgSpace(4))
+	_, n, _, _, err := r.ours.ReadMsgUnix(response, rights)
 	if err != nil {
-		_ = r.ours.Close() // the order of answers is lost
+		_ = r.ours.Close() // later responses could not be matched to requests
 		return nil, err
 	}
-	fd, err := descriptor(rights[:n])
+	fd, err := parseDescriptor(rights[:n])
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +115,8 @@ func (r *relay) dial(ctx context.Context, address string) (net.Conn, error) {
 	return net.FileConn(file)
 }
 
-// descriptor is the one that came with a message.
-func descriptor(rights []byte) (int, error) {
+// parseDescriptor returns the descriptor in the control message of a response.
+func parseDescriptor(rights []byte) (int, error) {
 	messages, err := syscall.ParseSocketControlMessage(rights)
 	if err != nil {
 		return 0, err
@@ -129,30 +130,31 @@ func descriptor(rights []byte) (int, error) {
 	return 0, syscall.ECONNREFUSED
 }
 
-// serveRelay runs a program and dials for whoever has the other end, until the program ends.
+// serveRelay runs a program and serves dial requests until the program exits. It returns the exit
+// status of the program.
 func serveRelay(args []string) int {
 	syscall.CloseOnExec(controlFile)
 	control := os.NewFile(controlFile, "control")
 	conn, err := net.FileConn(control)
-	_ = control.Close() // conn has its own
+	_ = control.Close() // conn has a duplicate of the descriptor
 	if err != nil || len(args) == 0 {
-		fmt.Fprintln(os.Stderr, "relay: no connection or no program:", err)
+		fmt.Fprintf(os.Stderr, "relay: no control socket on descriptor %d, or no program: %v\n", controlFile, err)
 		return 1
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	ended := make(chan os.Signal, 1)
-	signal.Notify(ended, syscall.SIGTERM)
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, syscall.SIGTERM)
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 127
 	}
 	go func() {
-		for range ended {
+		for range terminated {
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 		}
 	}()
-	go answerDials(conn.(*net.UnixConn))
+	go serveDials(conn.(*net.UnixConn))
 	err = cmd.Wait()
 	var failed *exec.ExitError
 	switch status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus); {
@@ -166,7 +168,7 @@ func serveRelay(args []string) int {
 	return failed.ExitCode()
 }
 
-func answerDials(conn *net.UnixConn) {
+func serveDials(conn *net.UnixConn) {
 	request := make([]byte, 2)
 	for {
 		for n := 0; n < len(request); {
@@ -176,18 +178,19 @@ func answerDials(conn *net.UnixConn) {
 			}
 			n += more
 		}
-		if err := answerDial(conn, binary.BigEndian.Uint16(request)); err != nil {
+		if err := serveDial(conn, binary.BigEndian.Uint16(request)); err != nil {
 			return
 		}
 	}
 }
 
-// answerDial sends a socket that is connected to a port, or nothing where nobody listens there.
-func answerDial(conn *net.UnixConn, port uint16) error {
+// serveDial connects to a port and sends the connected socket. If the connection fails, it sends a
+// response without a socket.
+func serveDial(conn *net.UnixConn, port uint16) error {
 	var rights []byte
-	if tcp, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), dialWithin); err == nil {
+	if tcp, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), dialTimeout); err == nil {
 		file, err := tcp.(*net.TCPConn).File()
-		_ = tcp.Close() // file is a copy of it
+		_ = tcp.Close() // file has a duplicate of the descriptor
 		if err == nil {
 			defer file.Close()
 			rights = syscall.UnixRights(int(file.Fd()))

@@ -22,134 +22,134 @@ import (
 	"anneal/engines/process"
 )
 
-// RunnerOptions say how programs are confined. A zero field takes its default.
+// RunnerOptions configure a Runner.
 type RunnerOptions struct {
-	// Plain starts programs as plain processes of this user, with nothing between them and all that
-	// this user may do.
-	Plain bool
-	Files []string // further files and folders that every program may read, beside its own
+	Plain bool     // start programs as processes of this process's user, without a sandbox
+	Files []string // further files and directories that every program can read
 }
 
-// A Runner starts the programs that engines need, each confined. A nil Runner has the default
-// options. It is safe for concurrent use.
+// A Runner starts the programs of engines, each in a sandbox. A nil Runner has the default options.
+// It is safe for concurrent use.
 type Runner struct {
 	options RunnerOptions
-	next    atomic.Uint32 // user of the next program
+	next    atomic.Uint32 // number of the next program, which determines its user
 
-	mu   sync.Mutex
-	made *made // what Check found; nil before
+	mu       sync.Mutex
+	launcher *launcher // nil until Check succeeds
 }
 
-// made is how this machine makes sandboxes.
-type made struct {
-	bwrap, prlimit, setpriv string
-	privileged              bool // by root, who changes the user; otherwise in a user namespace
-	first                   int  // user ID for the first program; 0 is our own. It is the group of all.
+// A launcher creates sandboxes in the way that works on this machine.
+type launcher struct {
+	bwrap, prlimit, setpriv string // paths of the programs
+	privileged              bool   // whether bubblewrap runs as root, see confinement
+	first                   int    // user ID of the first program and group of all programs; 0 is this user
 }
 
-// NewRunner makes a runner; Check says whether it works on this machine.
+// NewRunner returns a Runner. Its method Check reports whether this machine can run it.
 func NewRunner(o RunnerOptions) *Runner { return &Runner{options: o} }
 
 var standard = NewRunner(RunnerOptions{})
 
-// InstallRunner is what a machine needs to confine programs.
+// InstallRunner is the command that installs the packages that a Runner needs.
 const InstallRunner = "apt-get install bubblewrap util-linux"
 
-// Limits bound a program. A zero field is no limit.
+// Limits are the resource limits of a program. A zero field is no limit.
 type Limits struct {
-	Memory    int64         // bytes that each of its processes may map
-	FileBytes int64         // of a file that it writes; also of its /tmp, by default 64 MiB
-	Processes int           // and threads; only where the program has a user of its own
-	Files     int           // that each process may have open
-	CPU       time.Duration // of each process
+	Memory    int64         // bytes that each process may map
+	FileBytes int64         // size of each written file, and of /tmp; 0 is 64 MiB for /tmp
+	Processes int           // processes and threads; ignored if the program runs as this user
+	Files     int           // open files of each process
+	CPU       time.Duration // CPU time of each process
 }
 
-// A Program is what a Runner starts, and all that it may reach beside the system's programs and
-// libraries. It sees files at the paths that they have on the machine.
+// A Program is a program to start, with all that it can access besides the system's programs and
+// libraries. In the sandbox, files have the same paths as outside.
 type Program struct {
 	Args  []string
 	Dir   string   // working directory; default /tmp
-	Env   []string // the whole of its environment
+	Env   []string // the complete environment
 	Files []*os.File
 
-	Programs []string // files and folders of software that it may read, beside that of Args[0]
-	Read     []string // files and folders of ours that it may read: its group is given the right to
-	Write    string   // folder that it may write, which becomes its own; "" is none. It is its home
-	Socket   string   // Unix socket of ours that it connects to, below one of Read
-	Serves   bool     // it listens on its own loopback, where only Dial reaches it
-	Devices  bool     // it may use the machine's accelerators
+	Programs []string // further files and directories of software to read, besides that of Args[0]
+	Read     []string // files and directories to read; Start makes them readable by the program's group
+	Write    string   // directory to write, which is also $HOME; Start changes its owner. "" is none
+	Socket   string   // Unix socket to connect to, below one of Read
+	Serves   bool     // the program listens on the loopback of its network namespace, where only Dial connects to it
+	Devices  bool     // the program uses accelerators
 	Limits   Limits
-
-	// Trusted programs read no file of a tenant that could take them over. They are started as plain
-	// processes where there is no sandbox.
+	Output   io.Writer // see process.Command
+	// Trusted reports that the program reads no files of tenants, which could exploit it. A
+	// trusted program is started without a sandbox on machines that do not support sandboxes.
 	Trusted bool
 }
 
 // A Process is a program that a Runner started.
 type Process struct {
 	*process.Process
-	relay *relay // of one that serves; nil where it listens on the machine's own loopback
+	relay *relay // nil unless the program is confined and serves
 }
 
-// Confined tells whether the runner puts a sandbox around programs, where it can.
+// Confined reports whether the runner starts programs in sandboxes.
 func (r *Runner) Confined() bool { return r == nil || !r.options.Plain }
 
-// Check tells what the machine lacks to confine programs, as FailedPrecondition; nil when it lacks
-// nothing or programs are started plain. What was found once is not looked for again.
+// Check returns a FailedPrecondition error if the runner cannot create sandboxes on this machine.
+// Success is cached.
 func (r *Runner) Check(ctx context.Context) error {
 	if !r.Confined() {
 		return nil
 	}
-	_, err := r.make(ctx)
+	_, err := r.getLauncher(ctx)
 	return err
 }
 
-func (r *Runner) make(ctx context.Context) (*made, error) {
+// getLauncher returns the cached launcher, or finds one.
+func (r *Runner) getLauncher(ctx context.Context) (*launcher, error) {
 	if r == nil {
 		r = standard
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.made != nil {
-		return r.made, nil
+	if r.launcher != nil {
+		return r.launcher, nil
 	}
-	m, err := r.look(ctx)
+	m, err := newLauncher(ctx)
 	if err != nil {
-		fault := domain.Errorf(domain.FailedPrecondition, "this machine cannot confine the programs of engines: %v; or start the node with "+
-			"--engines-without-sandbox, which lets them read, change and send whatever its user may", err)
-		fault.Reason = "NO_SANDBOX"
-		return nil, fault
+		noSandbox := domain.Errorf(domain.FailedPrecondition,
+			"this machine cannot run the programs of engines in a sandbox: %v; without a sandbox, which "+
+				"--engines-without-sandbox allows, the programs have all permissions of the node's user", err)
+		noSandbox.Reason = "NO_SANDBOX"
+		return nil, noSandbox
 	}
-	r.made = m
+	r.launcher = m
 	return m, nil
 }
 
-// look finds a way to make sandboxes that works: as root without a user namespace, since files of
-// ours lie where no other user gets to, and otherwise with one.
-func (r *Runner) look(ctx context.Context) (m *made, err error) {
-	m = &made{}
+// newLauncher returns a launcher that works on this machine. As root it prefers one without user
+// namespaces: in a user namespace bubblewrap cannot open files that only root can access.
+func newLauncher(ctx context.Context) (m *launcher, err error) {
+	m = &launcher{}
 	for name, path := range map[string]*string{"bwrap": &m.bwrap, "prlimit": &m.prlimit, "setpriv": &m.setpriv} {
 		if *path, err = exec.LookPath(name); err != nil {
 			return nil, fmt.Errorf("%s is not installed: %s", name, InstallRunner)
 		}
 	}
-	keepDescriptors()
+	closeOnExec()
 	if os.Getuid() != 0 {
-		return m, m.try(ctx)
+		return m, m.probe(ctx)
 	}
-	if m.first, err = helperUsers.of(os.Getpid()); err != nil {
+	if m.first, err = programUsers.of(os.Getpid()); err != nil {
 		return nil, err
 	}
 	m.privileged = true
-	if m.try(ctx) == nil {
+	if m.probe(ctx) == nil {
 		return m, nil
 	}
 	m.privileged = false
-	return m, m.try(ctx)
+	return m, m.probe(ctx)
 }
 
-// try runs a program that does nothing.
-func (m *made) try(ctx context.Context) error {
+// probe returns an error if a program cannot be run in a sandbox.
+func (m *launcher) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	p := Program{Args: []string{"/bin/true"}}
@@ -161,26 +161,28 @@ func (m *made) try(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Env, cmd.ExtraFiles, cmd.Dir = []string{}, c.Files, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.User}
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return errors.New(refusal(strings.TrimSpace(string(said)), err))
+	cmd.WaitDelay = time.Second // limit for a process that holds the output open after the program's exit
+	if output, err := cmd.CombinedOutput(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return errors.New(bwrapError(strings.TrimSpace(string(output)), err))
 	}
 	return nil
 }
 
-// Start starts a program.
+// Start starts a program in a sandbox, or without one if the options or Program.Trusted allow it.
 func (r *Runner) Start(p Program) (*Process, error) {
 	if r == nil {
 		r = standard
 	}
 	plain := r.options.Plain
-	m, err := (*made)(nil), error(nil)
+	m, err := (*launcher)(nil), error(nil)
 	if !plain {
-		m, err = r.make(context.Background())
+		m, err = r.getLauncher(context.Background())
 		plain = err != nil && p.Trusted
 	}
 	switch {
 	case plain:
-		started, err := process.Start(process.Command{Args: p.Args, Dir: p.Dir, Env: p.Env, Files: p.Files})
+		started, err := process.Start(process.Command{Args: p.Args, Dir: p.Dir, Env: p.Env, Files: p.Files,
+			Output: p.Output})
 		if err != nil {
 			return nil, err
 		}
@@ -188,69 +190,70 @@ func (r *Runner) Start(p Program) (*Process, error) {
 	case err != nil:
 		return nil, err
 	}
-	return r.confined(m, p)
+	return r.startConfined(m, p)
 }
 
-func (r *Runner) confined(m *made, p Program) (_ *Process, err error) {
+func (r *Runner) startConfined(m *launcher, p Program) (_ *Process, err error) {
 	user := m.first
 	if user != 0 {
-		user += int(r.next.Add(1)-1) % mostHelpers
+		user += int(r.next.Add(1)-1) % maxPrograms
 	}
-	p.Programs = append(append(programFiles(p.Args[0]), p.Programs...), r.options.Files...)
+	p.Programs = append(append(softwareDirs(p.Args[0]), p.Programs...), r.options.Files...)
 	if err := m.grant(&p, user); err != nil {
 		return nil, err
 	}
-	var through *relay
+	var relay *relay
 	if p.Serves {
-		if through, err = newRelay(&p); err != nil {
+		if relay, err = newRelay(&p); err != nil {
 			return nil, err
 		}
-		defer through.started()
+		defer relay.closeTheirs()
 	}
-	info, told, err := os.Pipe()
+	info, infoWriter, err := os.Pipe()
 	if err != nil {
-		through.close()
+		relay.close()
 		return nil, err
 	}
-	defer told.Close()
-	p.Files = append(p.Files[:len(p.Files):len(p.Files)], told) // the last but the filter
+	defer infoWriter.Close()
+	p.Files = append(p.Files[:len(p.Files):len(p.Files)], infoWriter) // command passes the last one as --info-fd
 	c, done, err := m.command(&p, user)
 	if err == nil {
 		defer done()
-		inside := make(chan int, 1)
-		c.Interrupt = func() bool { return interrupt(inside) }
+		child := make(chan int, 1)
+		c.Output, c.Interrupt = p.Output, func() bool { return interrupt(child) }
 		var started *process.Process
 		if started, err = process.Start(c); err == nil {
-			go func() { inside <- childPID(info) }()
+			go func() { child <- childPID(info) }()
 			go func() {
 				<-started.Done()
-				through.close()
+				relay.close()
 			}()
-			return &Process{started, through}, nil
+			return &Process{started, relay}, nil
 		}
 	}
-	_ = info.Close() // the first error is told
-	through.close()
+	_ = info.Close() // the first error is returned
+	relay.close()
 	return nil, err
 }
 
-// childPID reads the ID of the process that is the first of the sandbox; 0 where there is none.
+// childPID reads the ID of the sandbox's first process from bubblewrap's output; 0 if that failed.
 func childPID(info *os.File) int {
 	defer info.Close()
-	var told struct {
+	var output struct {
 		PID int `json:"child-pid"`
 	}
-	if json.NewDecoder(info).Decode(&told) != nil {
+	if json.NewDecoder(info).Decode(&output) != nil {
 		return 0
 	}
-	return told.PID
+	return output.PID
 }
 
-// interrupt asks the program to end that the first process of a sandbox started: bubblewrap itself
-// would end at once, and the program with it.
-func interrupt(inside chan int) bool {
-	pid := <-inside
-	inside <- pid
+// interrupt sends SIGTERM to the program, which is a child of the sandbox's first process, and
+// reports whether the signal was sent. bubblewrap itself would exit immediately and kill the
+// program. first holds the ID of the sandbox's first process.
+func interrupt(first chan int) bool {
+	pid := <-first
+	first <- pid
 	if pid == 0 {
 		return false
 	}
@@ -258,17 +261,17 @@ func interrupt(inside chan int) bool {
 	if err != nil {
 		return false
 	}
-	asked := false
+	sent := false
 	for _, field := range strings.Fields(string(children)) {
 		if child, err := strconv.Atoi(field); err == nil {
-			asked = syscall.Kill(child, syscall.SIGTERM) == nil || asked
+			sent = syscall.Kill(child, syscall.SIGTERM) == nil || sent
 		}
 	}
-	return asked
+	return sent
 }
 
-// texts are files of the system that programs look into to learn who and where they are.
-func (m *made) texts(user int) map[string]string {
+// texts returns generated system files, from which programs read their user and host names.
+func (m *launcher) texts(user int) map[string]string {
 	id, group := nobodyID, nobodyID
 	if m.privileged {
 		id, group = user, m.first
@@ -283,14 +286,14 @@ func (m *made) texts(user int) map[string]string {
 
 const nobodyID = 65534
 
-// command is a program with its sandbox, whose last descriptor is where bubblewrap tells its process
-// ID. done closes what only bubblewrap reads.
-func (m *made) command(p *Program, user int) (c process.Command, done func(), err error) {
+// command returns the command that starts a program in a sandbox. bubblewrap writes its child's
+// process ID to the last of p.Files, if any. done closes the files that only bubblewrap reads.
+func (m *launcher) command(p *Program, user int) (c process.Command, done func(), err error) {
 	c = process.Command{Files: p.Files, Dir: "/", Sandboxed: true}
 	var opened []*os.File
 	done = func() {
 		for _, f := range opened {
-			_ = f.Close() // it was read
+			_ = f.Close()
 		}
 	}
 	defer func() {
@@ -302,7 +305,7 @@ func (m *made) command(p *Program, user int) (c process.Command, done func(), er
 		opened, c.Files = append(opened, f), append(c.Files, f)
 		return 2 + len(c.Files)
 	}
-	v := view{privileged: m.privileged, tmp: 64 << 20, dir: "/tmp", texts: map[string]int{}}
+	v := confinement{privileged: m.privileged, tmp: 64 << 20, dir: "/tmp", texts: map[string]int{}}
 	if p.Limits.FileBytes > 0 {
 		v.tmp = p.Limits.FileBytes
 	}
@@ -323,7 +326,7 @@ func (m *made) command(p *Program, user int) (c process.Command, done func(), er
 	if p.Devices {
 		v.devices, groups = accelerators()
 	}
-	filter, err := filterOf(calls{netlink: p.Serves || p.Devices, memory: p.Devices})
+	filter, err := filterFileOf(extraCalls{netlink: p.Serves || p.Devices, memory: p.Devices})
 	if err != nil {
 		return c, nil, err
 	}
@@ -337,8 +340,9 @@ func (m *made) command(p *Program, user int) (c process.Command, done func(), er
 	}
 	c.Args = append(append(c.Args, "--"), m.limits(p.Limits)...)
 	if m.privileged {
-		as, group := strconv.Itoa(user), strconv.Itoa(m.first)
-		c.Args = append(c.Args, m.setpriv, "--reuid", as, "--regid", group, "--inh-caps", "-all", "--bounding-set", "-all", "--no-new-privs")
+		id, group := strconv.Itoa(user), strconv.Itoa(m.first)
+		c.Args = append(c.Args, m.setpriv, "--reuid", id, "--regid", group, "--inh-caps", "-all",
+			"--bounding-set", "-all", "--no-new-privs")
 		if len(groups) > 0 {
 			c.Args = append(c.Args, "--groups", strings.Join(groups, ","))
 		} else {
@@ -352,8 +356,8 @@ func (m *made) command(p *Program, user int) (c process.Command, done func(), er
 	return c, done, nil
 }
 
-// limits are the words that bound a program. What this process may not have itself, it cannot give.
-func (m *made) limits(l Limits) []string {
+// limits returns a command line prefix that sets the limits, at most to those of this process.
+func (m *launcher) limits(l Limits) []string {
 	args := []string{m.prlimit, "--core=0"}
 	add := func(name string, resource int, value int64) {
 		var own syscall.Rlimit
@@ -368,34 +372,35 @@ func (m *made) limits(l Limits) []string {
 	add("fsize", syscall.RLIMIT_FSIZE, l.FileBytes)
 	add("nofile", syscall.RLIMIT_NOFILE, int64(l.Files))
 	add("cpu", syscall.RLIMIT_CPU, int64(l.CPU/time.Second))
-	if m.first != 0 { // another user's count is what that one runs elsewhere
+	if m.first != 0 { // otherwise the limit would count all processes of this user
 		const processes = 6 // RLIMIT_NPROC
 		add("nproc", processes, int64(l.Processes))
 	}
 	return append(args, "--")
 }
 
-// environment is the program's, with the folders that it may write.
+// environment returns the program's environment, with the directory that it can write as $HOME.
 func (p *Program) environment() []string {
 	home := "/tmp"
 	if p.Write != "" {
 		home = p.Write
 	}
 	env := p.Env[:len(p.Env):len(p.Env)]
-	if was, err := os.UserHomeDir(); err == nil {
-		env = append(env, "PYTHONUSERBASE="+filepath.Join(was, ".local"))
+	if userHome, err := os.UserHomeDir(); err == nil {
+		env = append(env, "PYTHONUSERBASE="+filepath.Join(userHome, ".local"))
 	}
 	return append(env, "HOME="+home, "TMPDIR="+home, "USER=anneal", "LOGNAME=anneal")
 }
 
-// binds are the files that the program sees, with those that lie in others after them.
+// binds returns the bind mounts of the program's files. A path within another path comes after
+// that path.
 func (p *Program) binds() (binds []bind, err error) {
 	for _, path := range append(p.Programs[:len(p.Programs):len(p.Programs)], p.Read...) {
 		if path, err = filepath.Abs(path); err != nil {
 			return nil, err
 		}
-		shown := func(b bind) bool { return path == b.at || strings.HasPrefix(path, b.at+"/") }
-		if !ofSystem(path) && !slices.ContainsFunc(binds, shown) {
+		contains := func(b bind) bool { return path == b.at || strings.HasPrefix(path, b.at+"/") }
+		if !inSystemDir(path) && !slices.ContainsFunc(binds, contains) {
 			binds = append(binds, bind{from: path, at: path})
 		}
 	}
@@ -412,29 +417,28 @@ func (p *Program) binds() (binds []bind, err error) {
 	return binds, nil
 }
 
-// ofSystem tells whether a path lies where every sandbox shows it.
-func ofSystem(path string) bool {
-	for _, folder := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"} {
-		if path == folder || strings.HasPrefix(path, folder+"/") {
+// inSystemDir reports whether a path is in one of the directories that every sandbox contains.
+func inSystemDir(path string) bool {
+	for _, dir := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"} {
+		if path == dir || strings.HasPrefix(path, dir+"/") {
 			return true
 		}
 	}
 	return false
 }
 
-// programFiles are the folders outside of the system's that a program is in, with those of the
-// interpreter that its first line names and of the files that it links to. Of a Python environment
-// it is the whole environment.
-func programFiles(program string) (folders []string) {
+// softwareDirs returns the directories that a program needs besides the system's: the directory or
+// Python environment of the program, of its interpreter, and of the targets of symbolic links.
+func softwareDirs(program string) (dirs []string) {
 	path, err := exec.LookPath(program)
 	seen := map[string]bool{}
 	for queue := []string{path}; err == nil && len(queue) > 0; queue = queue[1:] {
 		path := queue[0]
-		if path, err = filepath.Abs(path); err != nil || seen[path] || ofSystem(path) {
+		if path, err = filepath.Abs(path); err != nil || seen[path] || inSystemDir(path) {
 			continue
 		}
 		seen[path] = true
-		folders = append(folders, softwareOf(path))
+		dirs = append(dirs, softwareDir(path))
 		if config, err := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(path)), "pyvenv.cfg")); err == nil {
 			for line := range strings.Lines(string(config)) {
 				if key, home, _ := strings.Cut(line, "="); strings.TrimSpace(key) == "home" {
@@ -451,27 +455,28 @@ func programFiles(program string) (folders []string) {
 			queue = append(queue, interpreter)
 		}
 	}
-	return folders
+	return dirs
 }
 
-// softwareOf is what a program needs: the folder of its environment, or its own; the program alone
-// where other things lie beside it.
-func softwareOf(path string) string {
-	folder := filepath.Dir(path)
-	if above := filepath.Dir(folder); filepath.Base(folder) == "bin" {
+// softwareDir returns the Python environment of a program, or its directory. In a directory that
+// also contains other files, such as a home directory, it returns the program alone.
+func softwareDir(path string) string {
+	dir := filepath.Dir(path)
+	if above := filepath.Dir(dir); filepath.Base(dir) == "bin" {
 		libraries, _ := filepath.Glob(filepath.Join(above, "lib", "python3*")) // the pattern is a constant
-		if _, err := os.Stat(filepath.Join(above, "pyvenv.cfg")); err == nil || len(libraries) > 0 && filepath.Base(above) != ".local" {
+		if _, err := os.Stat(filepath.Join(above, "pyvenv.cfg")); err == nil || len(libraries) > 0 &&
+			filepath.Base(above) != ".local" {
 			return above
 		}
 	}
-	if home, err := os.UserHomeDir(); err != nil || folder == "/" || folder == os.TempDir() ||
-		strings.HasPrefix(home+"/", folder+"/") {
+	if home, err := os.UserHomeDir(); err != nil || dir == "/" || dir == os.TempDir() ||
+		strings.HasPrefix(home+"/", dir+"/") {
 		return path
 	}
-	return folder
+	return dir
 }
 
-// interpreterOf is the program that a script's first line names; "" of what is none.
+// interpreterOf returns the interpreter of a script's #! line; "" if there is none.
 func interpreterOf(path string) string {
 	file, err := os.Open(path)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// runner is one that confines; the test is skipped where the machine cannot.
-func runner(t testing.TB) *sandbox.Runner {
+// newRunner returns a runner, and skips the test if the machine does not support sandboxes.
+func newRunner(t testing.TB) *sandbox.Runner {
 	t.Helper()
 	r := sandbox.NewRunner(sandbox.RunnerOptions{})
 	if err := r.Check(t.Context()); err != nil {
@@ -30,7 +30,7 @@ func runner(t testing.TB) *sandbox.Runner {
 	return r
 }
 
-// output runs a program to its end and answers what it wrote to descriptor 3.
+// output runs a program until it exits and returns what it wrote to descriptor 3.
 func output(t testing.TB, r *sandbox.Runner, p sandbox.Program) (string, error) {
 	t.Helper()
 	read, write, err := os.Pipe()
@@ -47,15 +47,17 @@ func output(t testing.TB, r *sandbox.Runner, p sandbox.Program) (string, error) 
 	return string(text), started.Err()
 }
 
-// profiles are the ways in which engines have programs run.
+// profiles are programs with the limits and permissions of the engines' programs.
 var profiles = map[string]sandbox.Program{
-	"ffmpeg":       {Limits: sandbox.Limits{Memory: 1 << 30, FileBytes: 1 << 20, Processes: 64, Files: 64, CPU: time.Minute}},
+	"ffmpeg": {Limits: sandbox.Limits{Memory: 1 << 30, FileBytes: 1 << 20, Processes: 64, Files: 64,
+		CPU: time.Minute}},
 	"PocketSphinx": {Limits: sandbox.Limits{Memory: 1 << 30, FileBytes: 1 << 20, Processes: 16, Files: 64}},
 	"a server":     {Serves: true, Devices: true, Limits: sandbox.Limits{Processes: 4096}},
 	"a trainer":    {Devices: true, Limits: sandbox.Limits{Processes: 4096}},
 }
 
-// escapes look for a way out and print what they found, one thing a line, into a file.
+// escapes is a Python program that attempts to escape from a sandbox and writes each success as a
+// line to a file.
 const escapes = `
 import ctypes, os, signal, socket, sys
 out = open(sys.argv[1], "w")
@@ -74,7 +76,8 @@ def call(*args):
     result = libc.syscall(*(ctypes.c_long(a) if isinstance(a, int) else a for a in args))
     return None if result == -1 else result
 secret, blob, bound, port, path, pid, parent = sys.argv[2:9]
-for file in (secret, blob, bound, "/etc/shadow", "/root/.bashrc", "/proc/1/environ", "/proc/1/root/etc/shadow", f"/proc/{pid}/environ", f"/proc/{parent}/environ"):
+for file in (secret, blob, bound, "/etc/shadow", "/root/.bashrc", "/proc/1/environ", "/proc/1/root/etc/shadow",
+        f"/proc/{pid}/environ", f"/proc/{parent}/environ"):
     attempt(file, lambda: open(file, "rb").read(100))
 for folder in (os.path.dirname(secret), "/root", "/home", "/var", "/run/systemd", "/boot"):
     attempt(folder, lambda: os.listdir(folder) or None)
@@ -89,20 +92,25 @@ attempt("processes", lambda: [p for p in os.listdir("/proc") if p.isdigit() and 
 attempt("user", lambda: os.getuid() if os.getuid() == 0 else None)
 attempt("root again", lambda: ("done", os.setuid(0)))
 status = open("/proc/self/status").read()
-attempt("capabilities", lambda: [l for l in status.splitlines() if l.startswith("Cap") and int(l.split()[1], 16)] or None)
+attempt("capabilities", lambda: [l for l in status.splitlines() if l.startswith("Cap")
+    and int(l.split()[1], 16)] or None)
 attempt("privileges", lambda: None if "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status else status)
-for file in ("/x", "/usr/x", "/etc/x", "/dev/x", "/proc/sys/kernel/core_pattern", "/run/anneal/x"): attempt(file, lambda: open(file, "w"))
+for file in ("/x", "/usr/x", "/etc/x", "/dev/x", "/proc/sys/kernel/core_pattern", "/run/anneal/x"):
+    attempt(file, lambda: open(file, "w"))
 attempt("first process", lambda: ("sent", os.kill(1, 9)))
 if os.uname().machine == "x86_64":
-    for name, args in (("unshare", (272, 0x10000000)), ("mount", (165, b"x", b"/tmp", b"tmpfs", 0, 0)), ("bpf", (321, 0, 0, 0)), ("keyctl", (250, 0, -3, 0)), ("ptrace", (101, 16, 1, 0, 0)),
-        ("io_uring", (425, 8, 0)), ("clone of a user namespace", (56, 0x10000011, 0, 0, 0, 0))): attempt(name, lambda: call(*args))
+    for name, args in (
+        ("unshare", (272, 0x10000000)), ("mount", (165, b"x", b"/tmp", b"tmpfs", 0, 0)), ("bpf", (321, 0, 0, 0)),
+        ("keyctl", (250, 0, -3, 0)), ("ptrace", (101, 16, 1, 0, 0)), ("io_uring", (425, 8, 0)),
+        ("clone of a user namespace", (56, 0x10000011, 0, 0, 0, 0)),
+    ): attempt(name, lambda: call(*args))
 print("ended", file=out)
 `
 
-// TestProgramsDoNotEscape lets a hostile program run in each profile: it reads no key, blob or file
-// of another tenant, reaches no network, and signals no other process.
+// TestProgramsDoNotEscape checks that a hostile program in each profile cannot read keys, blobs and
+// other tenants' files, use the network or signal other processes.
 func TestProgramsDoNotEscape(t *testing.T) {
-	r := runner(t)
+	r := newRunner(t)
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = tcp.Close() })
@@ -124,16 +132,18 @@ func TestProgramsDoNotEscape(t *testing.T) {
 	for name, p := range profiles {
 		t.Run(name, func(t *testing.T) {
 			scratch := t.TempDir()
-			found := filepath.Join(scratch, "found") // no descriptor gets past the relay of a server
+			found := filepath.Join(scratch, "found") // a file, since a relay passes no descriptors on
 			p.Write = scratch
 			attempts := escapes
-			if os.Getuid() != 0 { // the first process of its sandbox is its own user's, and has its own environment
-				attempts = strings.NewReplacer(`"/proc/1/environ", `, "", `attempt("first process", lambda: ("sent", os.kill(1, 9)))`, "").Replace(escapes)
+			if os.Getuid() != 0 { // without root, the sandbox's first process runs as the program's user
+				attempts = strings.NewReplacer(`"/proc/1/environ", `, "",
+					`attempt("first process", lambda: ("sent", os.kill(1, 9)))`, "").Replace(escapes)
 			}
-			p.Args = []string{"/usr/bin/python3", "-I", "-c", attempts, found, secret, blob, bound, strconv.Itoa(tcp.Addr().(*net.TCPAddr).Port), unix.Addr().String(),
+			p.Args = []string{"/usr/bin/python3", "-I", "-c", attempts, found, secret, blob, bound,
+				strconv.Itoa(tcp.Addr().(*net.TCPAddr).Port), unix.Addr().String(),
 				strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getppid())}
 			p.Read = []string{model}
-			if os.Getuid() == 0 { // bound without a right to read it: it belongs to root alone
+			if os.Getuid() == 0 { // the file is visible in the sandbox, but only root can read it
 				p.Programs = []string{bound}
 			}
 			_, err := output(t, r, p)
@@ -148,12 +158,13 @@ func TestProgramsDoNotEscape(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-// TestProgramsAreNotRoot looks at a running program from the machine.
+// TestProgramsAreNotRoot checks in /proc that a running program has the user, groups and
+// capabilities of an unprivileged user.
 func TestProgramsAreNotRoot(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("the server does not run as root")
+		t.Skip("requires root")
 	}
-	r := runner(t)
+	r := newRunner(t)
 	mark := fmt.Sprint(1_000_000 + os.Getpid())
 	p := profiles["PocketSphinx"]
 	p.Args, p.Env = []string{"/bin/sleep", mark}, process.Environment(nil)
@@ -191,13 +202,16 @@ func TestProgramsAreNotRoot(t *testing.T) {
 	}
 }
 
-// TestFilesOfAProgram gives a program files that only we may open.
-func TestFilesOfAProgram(t *testing.T) {
-	r := runner(t)
+// TestProgramFiles checks that a program can read and write the files that Program lists, although
+// only this user can open them.
+func TestProgramFiles(t *testing.T) {
+	r := newRunner(t)
 	model, scratch := t.TempDir(), t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(model, "below"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(model, "below", "weights"), []byte("weights "), 0o600))
-	text, err := output(t, r, sandbox.Program{Args: []string{"/bin/sh", "-c", `cat "$0"/below/* >&3; echo x >"$0"/y || printf "read-only " >&3; echo note >"$1"/note; cd; pwd >&3; cat /dev/fd/4 >&3`, model, scratch},
+	text, err := output(t, r, sandbox.Program{Args: []string{"/bin/sh", "-c",
+		`cat "$0"/below/* >&3; echo x >"$0"/y || printf "read-only " >&3; echo note >"$1"/note; cd; pwd >&3; ` +
+			`cat /dev/fd/4 >&3`, model, scratch},
 		Read: []string{model}, Write: scratch, Files: []*os.File{pipeOf(t, "piped")}})
 	require.NoError(t, err)
 	require.Equal(t, "weights read-only "+scratch+"\npiped", text)
@@ -207,7 +221,7 @@ func TestFilesOfAProgram(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(model, "y"))
 }
 
-// pipeOf is a pipe with some content that ends.
+// pipeOf returns the read end of a pipe with some content.
 func pipeOf(t *testing.T, content string) *os.File {
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
@@ -218,38 +232,42 @@ func pipeOf(t *testing.T, content string) *os.File {
 	return read
 }
 
-func TestLimitsOfPrograms(t *testing.T) {
-	r := runner(t)
+func TestLimits(t *testing.T) {
+	r := newRunner(t)
 	for name, c := range map[string]struct {
-		limits sandbox.Limits
-		code   string
-		says   string
+		limits  sandbox.Limits
+		code    string
+		message string
 	}{
-		"memory":      {sandbox.Limits{Memory: 256 << 20}, "bytearray(1 << 30)", "MemoryError"},
-		"a file":      {sandbox.Limits{FileBytes: 1 << 20}, "open('/tmp/x', 'wb').write(bytes(2 << 20))", "File too large"},
-		"all files":   {sandbox.Limits{FileBytes: 1 << 20}, "[open(f'/tmp/{i}', 'wb').write(bytes(1 << 19)) for i in range(3)]", "No space left"},
+		"memory": {sandbox.Limits{Memory: 256 << 20}, "bytearray(1 << 30)", "MemoryError"},
+		"a file": {sandbox.Limits{FileBytes: 1 << 20}, "open('/tmp/x', 'wb').write(bytes(2 << 20))", "File too large"},
+		"all files": {sandbox.Limits{FileBytes: 1 << 20},
+			"[open(f'/tmp/{i}', 'wb').write(bytes(1 << 19)) for i in range(3)]", "No space left"},
 		"time":        {sandbox.Limits{CPU: time.Second}, "while True: pass", "signal: killed"},
 		"descriptors": {sandbox.Limits{Files: 20}, "[open('/dev/null') for i in range(30)].append(0)", "Too many open files"},
-		"processes":   {sandbox.Limits{Processes: 8}, "import os\nfor i in range(20):\n  if os.fork() == 0: import time; time.sleep(60)", "temporarily unavailable"},
-		"a crash":     {sandbox.Limits{}, "import os; os.kill(os.getpid(), 11)", "signal: segmentation fault"},
+		"processes": {sandbox.Limits{Processes: 8},
+			"import os\nfor i in range(20):\n  if os.fork() == 0: import time; time.sleep(60)", "temporarily unavailable"},
+		"a crash": {sandbox.Limits{}, "import os; os.kill(os.getpid(), 11)", "signal: segmentation fault"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "processes" && os.Getuid() != 0 {
-				t.Skip("a user's processes are counted together: those of a program need a user of its own")
+				t.Skip("requires root: the limit applies only to programs that run as another user")
 			}
 			_, err := output(t, r, sandbox.Program{Args: []string{"/usr/bin/python3", "-I", "-c", c.code}, Limits: c.limits})
-			require.ErrorContains(t, err, c.says)
+			require.ErrorContains(t, err, c.message)
 		})
 	}
 }
 
-// TestAProgramIsAskedToEnd: the program itself gets the signal, and has its time.
-func TestAProgramIsAskedToEnd(t *testing.T) {
-	r := runner(t)
+// TestStopSignalsTheProgram checks that Stop sends SIGTERM to the program itself, which has the
+// grace period to exit.
+func TestStopSignalsTheProgram(t *testing.T) {
+	r := newRunner(t)
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
 	defer read.Close()
-	started, err := r.Start(sandbox.Program{Args: []string{"/bin/sh", "-c", `trap 'echo saved >&3; exit 0' TERM; echo ready >&3; while :; do sleep 0.01; done`},
+	started, err := r.Start(sandbox.Program{Args: []string{"/bin/sh", "-c",
+		`trap 'echo saved >&3; exit 0' TERM; echo ready >&3; while :; do sleep 0.01; done`},
 		Env: process.Environment(nil), Files: []*os.File{write}})
 	require.NoError(t, err)
 	require.NoError(t, write.Close())
@@ -263,10 +281,10 @@ func TestAProgramIsAskedToEnd(t *testing.T) {
 	require.NoError(t, started.Err())
 }
 
-// TestAServerIsReached talks to a server that listens on its own loopback, where nobody else is,
-// and which reaches none of the machine's.
-func TestAServerIsReached(t *testing.T) {
-	r := runner(t)
+// TestDialConfinedServer checks that Dial connects to a server on the loopback of the server's
+// network namespace. The server cannot connect to the loopback of the machine.
+func TestDialConfinedServer(t *testing.T) {
+	r := newRunner(t)
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer busy.Close()
@@ -282,7 +300,7 @@ while True:
     match file.readline().strip():
         case "user": file.write(str(os.getuid()))
         case "descriptors": file.write(" ".join(sorted(os.listdir("/proc/self/fd"))))
-        case "end": os._exit(7)
+        case "exit": os._exit(7)
         case other:
             try: socket.create_connection(("127.0.0.1", int(other)), 1); file.write("connected")
             except OSError as e: file.write("refused")
@@ -290,7 +308,7 @@ while True:
 	started, err := r.Start(p)
 	require.NoError(t, err)
 	defer started.Stop(context.Background(), 0)
-	ask := func(what string) string {
+	request := func(line string) string {
 		var conn net.Conn
 		require.Eventually(t, func() bool {
 			conn, err = started.Dial(t.Context(), "tcp", "127.0.0.1:"+port)
@@ -298,27 +316,29 @@ while True:
 		}, 20*time.Second, 10*time.Millisecond, "%v", err)
 		defer conn.Close()
 		require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
-		_, err = fmt.Fprintln(conn, what)
+		_, err = fmt.Fprintln(conn, line)
 		require.NoError(t, err)
-		answer, err := io.ReadAll(conn)
+		response, err := io.ReadAll(conn)
 		require.NoError(t, err)
-		return string(answer)
+		return string(response)
 	}
-	require.NotEqual(t, "0", ask("user"))
-	require.Equal(t, "0 1 2 3 4 5", ask("descriptors"), "its own alone: three, its listener, the connection, the folder that it lists")
+	require.NotEqual(t, "0", request("user"))
+	require.Equal(t, "0 1 2 3 4 5", request("descriptors"),
+		"standard streams, the listener, the connection and the listed directory")
 	other, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer other.Close()
-	require.Equal(t, "refused", ask(strconv.Itoa(other.Addr().(*net.TCPAddr).Port)))
-	ask("end")
+	require.Equal(t, "refused", request(strconv.Itoa(other.Addr().(*net.TCPAddr).Port)))
+	request("exit")
 	<-started.Done()
 	require.ErrorContains(t, started.Err(), "exit status 7")
 	_, err = started.Dial(t.Context(), "tcp", "127.0.0.1:"+port)
 	require.Error(t, err)
 }
 
-// TestProgramsWithoutASandbox: what is trusted is started, and nothing else.
-func TestProgramsWithoutASandbox(t *testing.T) {
+// TestStartWithoutBubblewrap checks that only trusted programs are started if bubblewrap is not
+// installed.
+func TestStartWithoutBubblewrap(t *testing.T) {
 	t.Setenv("PATH", "/nowhere")
 	r := sandbox.NewRunner(sandbox.RunnerOptions{})
 	err := r.Check(t.Context())
@@ -326,7 +346,7 @@ func TestProgramsWithoutASandbox(t *testing.T) {
 	require.ErrorContains(t, err, "--engines-without-sandbox")
 	require.ErrorContains(t, err, sandbox.InstallRunner)
 	_, err = r.Start(sandbox.Program{Args: []string{"/bin/true"}})
-	require.ErrorContains(t, err, "cannot confine")
+	require.ErrorContains(t, err, "cannot run the programs of engines in a sandbox")
 	started, err := r.Start(sandbox.Program{Args: []string{"/bin/true"}, Trusted: true})
 	require.NoError(t, err)
 	<-started.Done()
@@ -339,38 +359,41 @@ func TestProgramsWithoutASandbox(t *testing.T) {
 	require.NoError(t, started.Err())
 }
 
-// TestSoftwareOfPrograms lets a script in a Python environment outside of the system's folders run.
-func TestSoftwareOfPrograms(t *testing.T) {
-	r := runner(t)
+// TestPythonEnvironment checks that a script of a Python environment runs outside of the system's
+// directories.
+func TestPythonEnvironment(t *testing.T) {
+	r := newRunner(t)
 	environment := filepath.Join(t.TempDir(), "venv")
-	for _, folder := range []string{"bin", "lib"} {
-		require.NoError(t, os.MkdirAll(filepath.Join(environment, folder), 0o755))
+	for _, dir := range []string{"bin", "lib"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(environment, dir), 0o755))
 	}
 	require.NoError(t, os.Symlink("/usr/bin/python3", filepath.Join(environment, "bin", "python3")))
 	require.NoError(t, os.WriteFile(filepath.Join(environment, "pyvenv.cfg"), []byte("home = /usr/bin\n"), 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(environment, "lib", "data"), []byte("data"), 0o644))
 	script := filepath.Join(environment, "bin", "serve")
-	require.NoError(t, os.WriteFile(script, []byte("#!"+environment+"/bin/python3\nimport os, sys\nos.write(3, (sys.prefix + ' ' + open(sys.prefix + '/lib/data').read()).encode())\n"), 0o755))
+	require.NoError(t, os.WriteFile(script, []byte("#!"+environment+"/bin/python3\nimport os, sys\nos.write(3, "+
+		"(sys.prefix + ' ' + open(sys.prefix + '/lib/data').read()).encode())\n"), 0o755))
 	text, err := output(t, r, sandbox.Program{Args: []string{script}})
 	require.NoError(t, err)
 	require.Equal(t, environment+" data", text)
 }
 
-// BenchmarkStart compares what it takes to start a program with and without a sandbox.
+// BenchmarkStart measures the start of a program with and without a sandbox.
 func BenchmarkStart(b *testing.B) {
-	confined, plain := runner(b), sandbox.NewRunner(sandbox.RunnerOptions{Plain: true})
-	p := sandbox.Program{Args: []string{"/bin/true"}, Env: process.Environment(nil), Limits: sandbox.Limits{Memory: 1 << 30}}
-	var took [2]time.Duration
+	confined, plain := newRunner(b), sandbox.NewRunner(sandbox.RunnerOptions{Plain: true})
+	p := sandbox.Program{Args: []string{"/bin/true"}, Env: process.Environment(nil),
+		Limits: sandbox.Limits{Memory: 1 << 30}}
+	var total [2]time.Duration
 	for b.Loop() {
 		for i, r := range []*sandbox.Runner{plain, confined} {
 			began := time.Now()
 			started, err := r.Start(p)
 			require.NoError(b, err)
 			<-started.Done()
-			took[i] += time.Since(began)
+			total[i] += time.Since(began)
 		}
 	}
-	b.ReportMetric(float64(took[0].Microseconds())/1e3/float64(b.N), "plain-ms")
-	b.ReportMetric(float64(took[1].Microseconds())/1e3/float64(b.N), "confined-ms")
-	runtime.KeepAlive(took)
+	b.ReportMetric(float64(total[0].Microseconds())/1e3/float64(b.N), "plain-ms")
+	b.ReportMetric(float64(total[1].Microseconds())/1e3/float64(b.N), "confined-ms")
+	runtime.KeepAlive(total)
 }

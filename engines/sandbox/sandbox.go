@@ -1,7 +1,6 @@
-// Package sandbox confines what tenants' code and files reach: evaluators, which
-// are Python code, and the programs that engines start (a Runner). Each runs in
-// bubblewrap as a user that owns nothing, without network, files, processes or
-// memory of anybody else.
+// Package sandbox confines evaluators, which are Python code of tenants (a Sandbox), and the
+// programs that engines start on tenants' files (a Runner). Each runs in bubblewrap as a separate
+// user, without access to the network and to files, processes and memory of others.
 package sandbox
 
 import (
@@ -22,33 +21,33 @@ import (
 	"anneal/engines"
 )
 
-// Options bound what code may do. A zero field takes its default.
+// Options are the limits of evaluators. A zero field has its default.
 type Options struct {
-	// Plain runs code as plain processes of this user, with nothing between
-	// them and all that this user may do: for people who run nobody's code but
-	// their own, on machines where there is no bubblewrap.
+	// Plain runs code as processes of this user, without a sandbox: for operators who run only
+	// their own code, on machines without bubblewrap.
 	Plain bool
-	Dir   string // for copies of code, where every user can look; default the system's folder for temporary files
+	Dir   string // directory for copies of code, readable by all users; default the system's temporary directory
 
-	RowTime   time.Duration // for one row; default 10 s
-	OpenTime  time.Duration // to start and import the code; default 30 s
-	CPUTime   time.Duration // of each process of a worker; default 5 min
+	RowTime   time.Duration // time to score one row; default 10 s
+	OpenTime  time.Duration // time to start and import the code; default 30 s
+	CPUTime   time.Duration // CPU time of each process of a worker; default 5 min
 	Memory    int64         // bytes that each process of a worker may map; default 512 MiB
-	Processes int           // and threads, of a worker; default 16
-	Files     int           // that each process may have open; default 256
-	FileBytes int64         // of a file, and of all of them together; default 64 MiB
-	Output    int           // bytes kept of what is printed to each of stdout and stderr for a row; default 16 KiB
-	Rows      int           // that a worker scores before the next one takes its place; default 1000
-	Workers   int           // at one time; default 32
+	Processes int           // processes and threads of a worker; default 16
+	Files     int           // open files of each process; default 256
+	FileBytes int64         // size of each file, and of all files together; default 64 MiB
+	Output    int           // bytes recorded of each of stdout and stderr for a row; default 16 KiB
+	Rows      int           // rows that a worker scores before it is replaced; default 1000
+	Workers   int           // concurrent workers; default 32
 }
 
-func (o Options) filled() Options {
+func (o Options) withDefaults() Options {
 	o.Dir = cmp.Or(o.Dir, os.TempDir())
-	o.RowTime, o.OpenTime, o.CPUTime = cmp.Or(o.RowTime, 10*time.Second), cmp.Or(o.OpenTime, 30*time.Second), cmp.Or(o.CPUTime, 5*time.Minute)
+	o.RowTime, o.OpenTime, o.CPUTime = cmp.Or(o.RowTime, 10*time.Second), cmp.Or(o.OpenTime, 30*time.Second),
+		cmp.Or(o.CPUTime, 5*time.Minute)
 	o.Memory, o.FileBytes = cmp.Or(o.Memory, 512<<20), cmp.Or(o.FileBytes, 64<<20)
 	o.Processes, o.Files, o.Output = cmp.Or(o.Processes, 16), cmp.Or(o.Files, 256), cmp.Or(o.Output, 16<<10)
-	o.Rows, o.Workers = cmp.Or(o.Rows, 1000), cmp.Or(o.Workers, mostWorkers)
-	o.Workers = min(o.Workers, mostWorkers)
+	o.Rows, o.Workers = cmp.Or(o.Rows, 1000), cmp.Or(o.Workers, maxWorkers)
+	o.Workers = min(o.Workers, maxWorkers)
 	return o
 }
 
@@ -58,20 +57,19 @@ type Sandbox struct {
 	users   users
 
 	mu     sync.Mutex
-	python string // found and tried; "" before
+	python string // path of the interpreter; "" until Check succeeds
 }
 
-// New makes a sandbox; Check says whether it works on this machine.
+// New returns a Sandbox. Its method Check reports whether this machine can run it.
 func New(o Options) *Sandbox {
-	o = o.filled()
+	o = o.withDefaults()
 	return &Sandbox{options: o, users: newUsers(o.Workers)}
 }
 
-// Install is what a machine needs for evaluators.
+// Install is the command that installs the packages that evaluators need.
 const Install = "apt-get install bubblewrap python3"
 
-// Check tells what the machine lacks to run code, as Unavailable; nil when it
-// lacks nothing. What was found once is not looked for again.
+// Check returns an Unavailable error if this machine cannot run evaluators. Success is cached.
 func (s *Sandbox) Check(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,10 +80,10 @@ func (s *Sandbox) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sweep(s.options.Dir, time.Now())
-	keepDescriptors()
+	removeLeftovers(s.options.Dir, time.Now())
+	closeOnExec()
 	if !s.options.Plain {
-		if err := s.try(ctx, python); err != nil {
+		if err := s.probe(ctx, python); err != nil {
 			return err
 		}
 	}
@@ -93,7 +91,8 @@ func (s *Sandbox) Check(ctx context.Context) error {
 	return nil
 }
 
-// findPython looks where programs of the system are: in a sandbox there are no others.
+// findPython returns the path of the system's interpreter, because sandboxes contain no other
+// directories of programs. If plain is set, it falls back to an interpreter in PATH.
 func findPython(plain bool) (string, error) {
 	for _, path := range []string{"/usr/bin/python3", "/usr/local/bin/python3"} {
 		if _, err := os.Stat(path); err == nil {
@@ -103,58 +102,58 @@ func findPython(plain bool) (string, error) {
 	if path, err := exec.LookPath("python3"); err == nil && plain {
 		return path, nil
 	}
-	return "", unavailable("there is no /usr/bin/python3: %s", Install)
+	return "", unavailable("/usr/bin/python3 is not installed: %s", Install)
 }
 
 func unavailable(format string, args ...any) error {
-	f := domain.Errorf(domain.Unavailable, "evaluators cannot run on this machine: "+format, args...)
-	f.Reason = "NO_SANDBOX"
-	return f
+	err := domain.Errorf(domain.Unavailable, "evaluators cannot run on this machine: "+format, args...)
+	err.Reason = "NO_SANDBOX"
+	return err
 }
 
-// try runs a program that does nothing in the sandbox, so that what the machine
-// does not allow is known before any code comes.
-func (s *Sandbox) try(ctx context.Context, python string) error {
+// probe returns an error if Python cannot be run in a sandbox.
+func (s *Sandbox) probe(ctx context.Context, python string) error {
 	bwrap, err := exec.LookPath("bwrap")
 	if err != nil {
-		return unavailable("there is no bubblewrap: %s", Install)
+		return unavailable("bubblewrap is not installed: %s", Install)
 	}
-	user, err := s.users.take()
+	user, err := s.users.acquire()
 	if err != nil {
 		return err
 	}
-	defer s.users.give(user)
+	defer s.users.release(user)
 	ctx, cancel := context.WithTimeout(ctx, s.options.OpenTime)
 	defer cancel()
-	args, filter, err := s.inside("")
+	args, filter, err := s.bwrapArgs("")
 	if err != nil {
 		return err
 	}
 	defer filter.Close()
 	cmd := exec.CommandContext(ctx, bwrap, append(args, python, "-I", "-c", "import ctypes, ssl")...)
-	cmd.ExtraFiles = []*os.File{os.Stdin, filter} // the filter's place is the second
+	cmd.ExtraFiles = []*os.File{os.Stdin, filter} // descriptors socketFile and filterFile
 	cmd.SysProcAttr, cmd.Env = user.attributes(), []string{}
-	said, err := cmd.CombinedOutput()
-	text := strings.TrimSpace(string(said))
+	output, err := cmd.CombinedOutput()
+	text := strings.TrimSpace(string(output))
 	switch {
 	case err == nil:
 		return nil
 	case strings.Contains(text, "ModuleNotFoundError"), strings.Contains(text, "ImportError"):
-		return unavailable("%s is not whole (%s): %s", python, clip(text), Install)
+		return unavailable("%s lacks modules of the standard library (%s): %s", python, clip(text), Install)
 	}
-	return unavailable("%s", refusal(text, err))
+	return unavailable("%s", bwrapError(text, err))
 }
 
-// refusal is why bubblewrap could not make a sandbox, with what to do.
-func refusal(text string, err error) string {
-	if strings.Contains(text, "Unknown option") {
-		return fmt.Sprintf("bubblewrap is older than 0.8 (%s): install a newer one", clip(text))
+// bwrapError returns the reason why bubblewrap could not create a sandbox, and what to do.
+func bwrapError(output string, err error) string {
+	if strings.Contains(output, "Unknown option") {
+		return fmt.Sprintf("bubblewrap is older than 0.8 (%s): install version 0.8 or newer", clip(output))
 	}
-	return fmt.Sprintf("bubblewrap cannot make a sandbox (%s): allow user namespaces to users (sysctl kernel.unprivileged_userns_clone=1 or "+
-		"kernel.apparmor_restrict_unprivileged_userns=0; for a container, a seccomp profile that lets it make them and a mask that spares /proc)",
-		clip(text+" "+err.Error()))
+	return fmt.Sprintf("bubblewrap cannot create a sandbox (%s): enable unprivileged user namespaces (sysctl "+
+		"kernel.unprivileged_userns_clone=1 or kernel.apparmor_restrict_unprivileged_userns=0; in a container, use a "+
+		"seccomp profile that allows user namespaces and leave /proc unmasked)", clip(output+" "+err.Error()))
 }
 
+// clip shortens a text for an error message.
 func clip(text string) string {
 	if len(text) > 500 {
 		text = strings.ToValidUTF8(text[:500], "") + "…"
@@ -167,7 +166,7 @@ func (s *Sandbox) Open(ctx context.Context, code engines.EvaluatorCode) (engines
 	if err := s.Check(ctx); err != nil {
 		return nil, err
 	}
-	e, err := s.ready(code)
+	e, err := s.prepare(code)
 	if err != nil {
 		return nil, err
 	}
@@ -179,48 +178,50 @@ func (s *Sandbox) Open(ctx context.Context, code engines.EvaluatorCode) (engines
 	return e, nil
 }
 
-// ready has a copy of code for as many workers as it is to have.
-func (s *Sandbox) ready(code engines.EvaluatorCode) (e *evaluation, err error) {
-	first, err := s.users.take()
+// prepare copies the code, reserves users for its workers, and returns an evaluation without
+// running workers.
+func (s *Sandbox) prepare(code engines.EvaluatorCode) (e *evaluation, err error) {
+	first, err := s.users.acquire()
 	if err != nil {
 		return nil, err
 	}
 	e = &evaluation{sandbox: s, code: code}
-	for _, more := range s.users.more(min(code.Parallelism, runtime.GOMAXPROCS(0))-1, first.group) {
-		e.idle = append(e.idle, &seat{user: more})
+	for _, more := range s.users.acquireMore(min(code.Parallelism, runtime.GOMAXPROCS(0))-1, first.group) {
+		e.idle = append(e.idle, &slot{user: more})
 	}
-	e.idle = append(e.idle, &seat{user: first})
-	e.turns = make(chan struct{}, len(e.idle))
-	if e.dir, err = s.stage(code.Dir, first); err != nil {
+	e.idle = append(e.idle, &slot{user: first})
+	e.busy = make(chan struct{}, len(e.idle))
+	if e.dir, err = s.copyCode(code.Dir, first); err != nil {
 		e.discard()
 		return nil, err
 	}
-	e.held, _ = hold(e.dir) // where there are no locks nobody sweeps
+	e.lock, _ = lockDir(e.dir) // fails only on systems without file locks, where removeLeftovers removes nothing
 	return e, nil
 }
 
 // Build implements engines.Builder.
-func (s *Sandbox) Build(ctx context.Context, code engines.EvaluatorCode, requirements string) (log string, err error) {
+func (s *Sandbox) Build(ctx context.Context, code engines.EvaluatorCode, requirements string) (engines.BuildReport,
+	error) {
 	if err := s.Check(ctx); err != nil {
-		return "", err
+		return engines.BuildReport{}, err
 	}
-	e, err := s.ready(code)
+	e, err := s.prepare(code)
 	if err != nil {
-		return "", err
+		return engines.BuildReport{}, err
 	}
 	defer e.discard()
 	return e.build(ctx, requirements)
 }
 
-// Bounds of the code of one evaluator.
+// Limits of the code of an evaluator.
 const (
 	maxCodeFiles = 1000
 	maxCodeBytes = 64 << 20
 )
 
-// stage copies code to where a worker's user can read it and others cannot. No
-// link leads out of the copy.
-func (s *Sandbox) stage(from string, user user) (dir string, err error) {
+// copyCode copies code to a new directory that only a worker's user can read, and returns the
+// directory. It rejects links.
+func (s *Sandbox) copyCode(from string, user user) (dir string, err error) {
 	if dir, err = os.MkdirTemp(s.options.Dir, copyPrefix); err != nil {
 		return "", err
 	}
@@ -234,21 +235,22 @@ func (s *Sandbox) stage(from string, user user) (dir string, err error) {
 			return err
 		}
 		if files++; files > maxCodeFiles {
-			return domain.Errorf(domain.InvalidArgument, "the code has more than %d files and folders", maxCodeFiles)
+			return domain.Errorf(domain.InvalidArgument, "the code has more than %d files and directories", maxCodeFiles)
 		}
 		target := filepath.Join(dir, relative)
 		switch {
 		case entry.IsDir():
 			return os.Mkdir(target, 0o755)
 		case !entry.Type().IsRegular():
-			return domain.Errorf(domain.InvalidArgument, "%s: is a link or device: code is plain files", relative)
+			return domain.Errorf(domain.InvalidArgument,
+				"%s: is a link or device: code may contain only regular files", relative)
 		}
 		n, err := copyFile(target, path, maxCodeBytes-bytes)
 		bytes += n
 		return err
 	})
 	if err == nil {
-		err = user.mayRead(dir)
+		err = user.grantRead(dir)
 	}
 	if err != nil {
 		_ = os.RemoveAll(dir)
@@ -257,7 +259,7 @@ func (s *Sandbox) stage(from string, user user) (dir string, err error) {
 	return dir, nil
 }
 
-func copyFile(to, from string, room int64) (int64, error) {
+func copyFile(to, from string, limit int64) (int64, error) {
 	in, err := os.Open(from)
 	if err != nil {
 		return 0, err
@@ -267,15 +269,15 @@ func copyFile(to, from string, room int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := io.Copy(out, io.LimitReader(in, room+1))
-	if err == nil && n > room {
+	n, err := io.Copy(out, io.LimitReader(in, limit+1))
+	if err == nil && n > limit {
 		err = domain.Errorf(domain.InvalidArgument, "the code has more than %d bytes", maxCodeBytes)
 	}
-	if closed := out.Close(); err == nil {
-		err = closed
+	if closeErr := out.Close(); err == nil {
+		err = closeErr
 	}
 	if err != nil {
-		err = fmt.Errorf("copying code: %w", err)
+		err = fmt.Errorf("copy code: %w", err)
 	}
 	return n, err
 }

@@ -18,8 +18,8 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// working is a sandbox; the test is skipped where the machine cannot have one.
-func working(t *testing.T, o sandbox.Options) *sandbox.Sandbox {
+// newSandbox returns a sandbox, and skips the test if the machine does not support one.
+func newSandbox(t *testing.T, o sandbox.Options) *sandbox.Sandbox {
 	t.Helper()
 	s := sandbox.New(o)
 	if err := s.Check(t.Context()); err != nil {
@@ -28,8 +28,8 @@ func working(t *testing.T, o sandbox.Options) *sandbox.Sandbox {
 	return s
 }
 
-// folder is code on disk: pairs of name and content.
-func folder(t *testing.T, files ...string) string {
+// writeFiles writes files, given as pairs of name and content, to a new directory.
+func writeFiles(t *testing.T, files ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for i := 0; i < len(files); i += 2 {
@@ -41,7 +41,7 @@ func folder(t *testing.T, files ...string) string {
 }
 
 func codeOf(t *testing.T, files ...string) engines.EvaluatorCode {
-	return engines.EvaluatorCode{Dir: folder(t, files...), EntryFile: "main.py", EntryFunc: "evaluate"}
+	return engines.EvaluatorCode{Dir: writeFiles(t, files...), EntryFile: "main.py", EntryFunc: "evaluate"}
 }
 
 func open(t *testing.T, s *sandbox.Sandbox, code engines.EvaluatorCode) engines.Evaluation {
@@ -54,9 +54,10 @@ func open(t *testing.T, s *sandbox.Sandbox, code engines.EvaluatorCode) engines.
 
 type row = map[string]any
 
-// said is a row whose answer is a text.
-func said(answer string) row {
-	return row{"messages": []any{row{"role": "user", "content": "?"}, row{"role": "assistant", "content": answer}}, "ground_truth": "yes"}
+// answered returns a dataset row that ends with a response of the assistant.
+func answered(answer string) row {
+	return row{"messages": []any{row{"role": "user", "content": "?"}, row{"role": "assistant", "content": answer}},
+		"ground_truth": "yes"}
 }
 
 func score(t *testing.T, e engines.Evaluation, rows ...row) []engines.Score {
@@ -67,67 +68,89 @@ func score(t *testing.T, e engines.Evaluation, rows ...row) []engines.Score {
 	return scores
 }
 
-func TestAnswersAreScored(t *testing.T) {
-	s := working(t, sandbox.Options{})
+func TestScore(t *testing.T) {
+	s := newSandbox(t, sandbox.Options{})
 	for _, c := range []struct {
 		name, code string
 		want       engines.Score
 	}{
 		{"a number", "def evaluate(messages): return 0.5", engines.Score{Value: 0.5, Valid: true}},
-		{"a truth", "def evaluate(messages, ground_truth=None): return messages[-1]['content'] == ground_truth", engines.Score{Value: 1, Valid: true}},
-		{"an object", "def evaluate(messages, **kwargs): return {'score': 1, 'reason': 'right', 'metrics': {'length': 3, 'style': {'score': 0.5}, 'word': 'no'}}",
+		{"a boolean", "def evaluate(messages, ground_truth=None): return messages[-1]['content'] == ground_truth",
+			engines.Score{Value: 1, Valid: true}},
+		{"an object", "def evaluate(messages, **kwargs): return {'score': 1, 'reason': 'right', 'metrics': {'length': 3, " +
+			"'style': {'score': 0.5}, 'word': 'no'}}",
 			engines.Score{Value: 1, Valid: true, Reason: "right", Metrics: map[string]float64{"length": 3, "style": 0.5}}},
-		{"everything by name", "def evaluate(**row): return len(row) / 2", engines.Score{Value: 1, Valid: true}},
-		{"later", "async def evaluate(messages): return 0.25", engines.Score{Value: 0.25, Valid: true}},
-		{"what it printed", "import sys\ndef evaluate(messages):\n  print('ä')\n  print('b', file=sys.stderr)\n  return 1", engines.Score{Value: 1, Valid: true, Stdout: "ä\n", Stderr: "b\n"}},
-		{"a module beside it", "import helper\ndef evaluate(messages): return helper.half", engines.Score{Value: 0.5, Valid: true}},
-		{"a reward kit", "from reward_kit import reward_function, EvaluateResult, MetricResult\n@reward_function\ndef evaluate(messages, ground_truth=None, **kwargs):\n" +
-			"  right = messages[-1].content == ground_truth\n  return EvaluateResult(score=float(right), reason='compared', metrics={'exact': MetricResult(score=1.0, reason='', is_score_valid=True)})",
+		{"all fields", "def evaluate(**row): return len(row) / 2", engines.Score{Value: 1, Valid: true}},
+		{"a coroutine", "async def evaluate(messages): return 0.25", engines.Score{Value: 0.25, Valid: true}},
+		{"output", "import sys\ndef evaluate(messages):\n  print('ä')\n  print('b', file=sys.stderr)\n  return 1",
+			engines.Score{Value: 1, Valid: true, Stdout: "ä\n", Stderr: "b\n"}},
+		{"an imported module", "import helper\ndef evaluate(messages): return helper.half",
+			engines.Score{Value: 0.5, Valid: true}},
+		{"a reward kit", "from reward_kit import reward_function, EvaluateResult, MetricResult\n@reward_function\ndef " +
+			"evaluate(messages, ground_truth=None, **kwargs):\n" +
+			"  right = messages[-1].content == ground_truth\n  return EvaluateResult(score=float(right), reason='compared', " +
+			"metrics={'exact': MetricResult(score=1.0, reason='', is_score_valid=True)})",
 			engines.Score{Value: 1, Valid: true, Reason: "compared", Metrics: map[string]float64{"exact": 1}}},
-		{"too much", "def evaluate(messages): return 1.5", engines.Score{Reason: "the score 1.5 is not from 0 to 1"}},
-		{"not a number", "def evaluate(messages): return float('nan')", engines.Score{Reason: "the score nan is not a number: answer one from 0 to 1, or an object with a score"}},
-		{"nothing", "def evaluate(messages): pass", engines.Score{Reason: "the score None is not a number: answer one from 0 to 1, or an object with a score"}},
-		{"its own doubt", "def evaluate(messages): return {'score': 1, 'is_score_valid': False, 'reason': 'unsure'}", engines.Score{Reason: "unsure"}},
-		{"an exception", "def evaluate(messages):\n  raise ValueError('bad')", engines.Score{Reason: "ValueError: bad (main.py:2)", Stderr: "  File \"/code/main.py\", line 2, in evaluate\n    raise ValueError('bad')\nValueError: bad\n"}},
-		{"a name that the row lacks", "def evaluate(messages, missing): return 1", engines.Score{Reason: "TypeError: evaluate() missing 1 required positional argument: 'missing'",
-			Stderr: "TypeError: evaluate() missing 1 required positional argument: 'missing'\n"}},
-		{"an end", "def evaluate(messages):\n  raise SystemExit(0)", engines.Score{Reason: "the code called sys.exit (main.py:2): return a score instead",
-			Stderr: "  File \"/code/main.py\", line 2, in evaluate\n    raise SystemExit(0)\nSystemExit: 0\n"}},
+		{"above 1", "def evaluate(messages): return 1.5",
+			engines.Score{Reason: "the score 1.5 is not between 0 and 1: return a number in this range"}},
+		{"not a number", "def evaluate(messages): return float('nan')",
+			engines.Score{Reason: "the score nan is not a number: return a number between 0 and 1, or an object with a score"}},
+		{"None", "def evaluate(messages): pass",
+			engines.Score{Reason: "the score None is not a number: return a number between 0 and 1, or an object with a score"}},
+		{"an invalid score", "def evaluate(messages): return {'score': 1, 'is_score_valid': False, 'reason': 'unsure'}",
+			engines.Score{Reason: "unsure"}},
+		{"an exception", "def evaluate(messages):\n  raise ValueError('bad')",
+			engines.Score{Reason: "ValueError: bad (main.py:2)",
+				Stderr: "  File \"/code/main.py\", line 2, in evaluate\n    raise ValueError('bad')\nValueError: bad\n"}},
+		{"a missing field", "def evaluate(messages, missing): return 1",
+			engines.Score{Reason: "TypeError: evaluate() missing 1 required positional argument: 'missing'",
+				Stderr: "TypeError: evaluate() missing 1 required positional argument: 'missing'\n"}},
+		{"an exit", "def evaluate(messages):\n  raise SystemExit(0)",
+			engines.Score{Reason: "the code called sys.exit (main.py:2): return a score instead",
+				Stderr: "  File \"/code/main.py\", line 2, in evaluate\n    raise SystemExit(0)\nSystemExit: 0\n"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := open(t, s, codeOf(t, "main.py", c.code, "helper.py", "half = 0.5"))
 			if c.want.Metrics == nil {
 				c.want.Metrics = map[string]float64{}
 			}
-			require.Equal(t, c.want, score(t, e, said("yes"))[0])
+			require.Equal(t, c.want, score(t, e, answered("yes"))[0])
 		})
 	}
 }
 
-func TestSeveralCriteriaAreOneScore(t *testing.T) {
-	s := working(t, sandbox.Options{})
-	code := codeOf(t, "criteria.json", `[{"name": "long", "file": "0/main.py", "function": "evaluate"}, {"name": "exact", "file": "1/main.py", "function": "right"}]`,
-		"0/main.py", "import rule\ndef evaluate(messages): return {'score': rule.value, 'metrics': {'n': 3}}", "0/rule.py", "value = 0.5",
-		"1/main.py", "import rule\ndef right(messages, ground_truth): return rule.value if messages[-1]['content'] == ground_truth else 7", "1/rule.py", "value = 1")
+func TestCriteriaAreAveraged(t *testing.T) {
+	s := newSandbox(t, sandbox.Options{})
+	code := codeOf(t, "criteria.json",
+		`[{"name": "long", "file": "0/main.py", "function": "evaluate"}, `+
+			`{"name": "exact", "file": "1/main.py", "function": "right"}]`,
+		"0/main.py", "import rule\ndef evaluate(messages): return {'score': rule.value, 'metrics': {'n': 3}}", "0/rule.py",
+		"value = 0.5",
+		"1/main.py", "import rule\ndef right(messages, ground_truth): return rule.value if messages[-1]['content'] == "+
+			"ground_truth else 7", "1/rule.py", "value = 1")
 	code.EntryFile = "criteria.json"
-	scores := score(t, open(t, s, code), said("yes"), said("no"))
-	require.Equal(t, engines.Score{Value: 0.75, Valid: true, Metrics: map[string]float64{"long": 0.5, "exact": 1, "long/n": 3}}, scores[0])
-	require.Equal(t, "exact: the score 7 is not from 0 to 1", scores[1].Reason)
+	scores := score(t, open(t, s, code), answered("yes"), answered("no"))
+	require.Equal(t, engines.Score{Value: 0.75, Valid: true, Metrics: map[string]float64{"long": 0.5, "exact": 1,
+		"long/n": 3}}, scores[0])
+	require.Equal(t, "exact: the score 7 is not between 0 and 1: return a number in this range", scores[1].Reason)
 }
 
-// What breaks a worker costs the row that did it, and no other.
-func TestABrokenRowIsItsOwn(t *testing.T) {
-	s := working(t, sandbox.Options{RowTime: 3 * time.Second, Rows: 4})
+// TestFailedRowsDoNotAffectOthers checks that a row that makes the worker fail does not affect
+// other rows.
+func TestFailedRowsDoNotAffectOthers(t *testing.T) {
+	s := newSandbox(t, sandbox.Options{RowTime: 3 * time.Second, Rows: 4})
 	e := open(t, s, codeOf(t, "main.py", `
 import os
 def evaluate(messages):
-    what = messages[-1]["content"]
-    if what == "exit": os._exit(3)
-    if what == "kill": os.kill(os.getpid(), 11)
-    if what == "hang":
+    answer = messages[-1]["content"]
+    if answer == "exit": os._exit(3)
+    if answer == "kill": os.kill(os.getpid(), 11)
+    if answer == "hang":
         while True: pass
-    return float(what)`))
-	scores := score(t, e, said("0.1"), said("exit"), said("0.2"), said("kill"), said("hang"), said("0.3"), said("0.4"), said("0.5"), said("0.6"), said("0.7"), said("0.8"))
+    return float(answer)`))
+	scores := score(t, e, answered("0.1"), answered("exit"), answered("0.2"), answered("kill"), answered("hang"),
+		answered("0.3"), answered("0.4"),
+		answered("0.5"), answered("0.6"), answered("0.7"), answered("0.8"))
 	for i, want := range map[int]float64{0: 0.1, 2: 0.2, 5: 0.3, 6: 0.4, 7: 0.5, 8: 0.6, 9: 0.7, 10: 0.8} {
 		require.Equal(t, want, scores[i].Value, i)
 		require.True(t, scores[i].Valid, i)
@@ -137,33 +160,33 @@ def evaluate(messages):
 	require.Equal(t, "the code took longer than 3s", scores[4].Reason)
 }
 
-// Several workers score at one time; answers are in the order of rows all the
-// same, and what breaks one of them costs its row alone.
-func TestRowsAreScoredAtOneTime(t *testing.T) {
+// TestRowsAreScoredConcurrently checks that several workers score rows concurrently. The scores
+// are in the order of the rows, and a failed worker affects only its row.
+func TestRowsAreScoredConcurrently(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(3))
-	s := working(t, sandbox.Options{Rows: 4})
+	s := newSandbox(t, sandbox.Options{Rows: 4})
 	code := codeOf(t, "main.py", `
 import os, time
 ME = os.urandom(8).hex()
 def evaluate(messages):
-    what = messages[-1]["content"]
-    if what == "exit": os._exit(3)
-    time.sleep(0.2 if what == "0.0" else 0.01)
-    return {"score": float(what), "reason": ME}`)
-	for most, want := range map[int]int{0: 1, 2: 2, 100: 3} {
-		code.Parallelism = most
-		scores, workers := score(t, open(t, s, code), said("0.0"), said("0.1"), said("0.2")), map[string]bool{}
+    answer = messages[-1]["content"]
+    if answer == "exit": os._exit(3)
+    time.sleep(0.2 if answer == "0.0" else 0.01)
+    return {"score": float(answer), "reason": ME}`)
+	for parallelism, want := range map[int]int{0: 1, 2: 2, 100: 3} {
+		code.Parallelism = parallelism
+		scores, workers := score(t, open(t, s, code), answered("0.0"), answered("0.1"), answered("0.2")), map[string]bool{}
 		for i, one := range scores {
 			require.Equal(t, float64(i)/10, one.Value)
 			workers[one.Reason] = true
 		}
-		require.Len(t, workers, want, "with %d at most", most)
+		require.Len(t, workers, want, "with a parallelism of %d", parallelism)
 	}
 	code.Parallelism = 2
 	rows := make([]row, 100)
 	for i := range rows {
-		if rows[i] = said(fmt.Sprint(float64(i) / 100)); i%10 == 5 {
-			rows[i] = said("exit")
+		if rows[i] = answered(fmt.Sprint(float64(i) / 100)); i%10 == 5 {
+			rows[i] = answered("exit")
 		}
 	}
 	for i, one := range score(t, open(t, s, code), rows...) {
@@ -176,36 +199,40 @@ def evaluate(messages):
 	}
 }
 
-// What scores for many at one time leaves room for those who come later.
-func TestManyWorkersLeaveRoomForOthers(t *testing.T) {
+// TestEvaluationsLeaveWorkersToOthers checks that an evaluation with a high parallelism leaves
+// workers to later evaluations.
+func TestEvaluationsLeaveWorkersToOthers(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
-	s := working(t, sandbox.Options{Workers: 4})
+	s := newSandbox(t, sandbox.Options{Workers: 4})
 	code := codeOf(t, "main.py", "def evaluate(messages): return 1")
 	code.Parallelism = 8
 	for range 3 {
-		require.True(t, score(t, open(t, s, code), said("x"), said("y"), said("z"))[2].Valid)
+		require.True(t, score(t, open(t, s, code), answered("x"), answered("y"), answered("z"))[2].Valid)
 	}
 }
 
-func TestSecretsAreVariables(t *testing.T) {
-	s := working(t, sandbox.Options{})
-	t.Setenv("ANNEAL_TEST_OF_OURS", "canary")
-	code := codeOf(t, "main.py", "import os\nTOKEN = os.environ['JUDGE_TOKEN']\ndef evaluate(messages): return {'score': 1, 'reason': TOKEN + ' ' + ' '.join(sorted(os.environ))}")
+func TestSecretsAreEnvironmentVariables(t *testing.T) {
+	s := newSandbox(t, sandbox.Options{})
+	t.Setenv("ANNEAL_TEST_PARENT", "canary")
+	code := codeOf(t, "main.py", "import os\nTOKEN = os.environ['JUDGE_TOKEN']\ndef evaluate(messages): return {'score': "+
+		"1, 'reason': TOKEN + ' ' + ' '.join(sorted(os.environ))}")
 	code.Env = map[string]string{"JUDGE_TOKEN": "t0ken"}
-	reason := score(t, open(t, s, code), said("x"))[0].Reason
+	reason := score(t, open(t, s, code), answered("x"))[0].Reason
 	require.Contains(t, reason, "t0ken ")
 	require.Contains(t, reason, "JUDGE_TOKEN")
-	require.NotContains(t, reason, "ANNEAL_TEST_OF_OURS")
+	require.NotContains(t, reason, "ANNEAL_TEST_PARENT")
 }
 
-func TestScoringIsSharedAndStopped(t *testing.T) {
-	s := working(t, sandbox.Options{RowTime: time.Minute})
-	e := open(t, s, codeOf(t, "main.py", "def evaluate(messages):\n  while messages[-1]['content'] == 'hang': pass\n  return float(messages[-1]['content'])"))
+func TestConcurrentAndCanceledCalls(t *testing.T) {
+	s := newSandbox(t, sandbox.Options{RowTime: time.Minute})
+	e := open(t, s, codeOf(t, "main.py", "def evaluate(messages):\n  while messages[-1]['content'] == 'hang': pass\n  "+
+		"return float(messages[-1]['content'])"))
 	var all sync.WaitGroup
 	for n := range 4 {
 		all.Go(func() {
 			for i := range 20 {
-				scores, err := e.Score(t.Context(), []map[string]any{said(fmt.Sprint(float64(n) / 4)), said(fmt.Sprint(float64(i) / 20))})
+				scores, err := e.Score(t.Context(), []map[string]any{answered(fmt.Sprint(float64(n) / 4)),
+					answered(fmt.Sprint(float64(i) / 20))})
 				if err != nil || scores[0].Value != float64(n)/4 || scores[1].Value != float64(i)/20 {
 					t.Error(scores, err)
 				}
@@ -215,16 +242,17 @@ func TestScoringIsSharedAndStopped(t *testing.T) {
 	all.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err := e.Score(ctx, []map[string]any{said("1"), said("hang")})
+	_, err := e.Score(ctx, []map[string]any{answered("1"), answered("hang")})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Equal(t, 0.5, score(t, e, said("0.5"))[0].Value)
+	require.Equal(t, 0.5, score(t, e, answered("0.5"))[0].Value)
 	require.NoError(t, e.Close())
-	_, err = e.Score(t.Context(), []map[string]any{said("1")})
+	_, err = e.Score(t.Context(), []map[string]any{answered("1")})
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-func TestCodeThatCannotBeUsed(t *testing.T) {
-	patient, hasty := working(t, sandbox.Options{}), working(t, sandbox.Options{OpenTime: 2 * time.Second, RowTime: time.Second})
+func TestOpenRejectsInvalidCode(t *testing.T) {
+	defaults := newSandbox(t, sandbox.Options{})
+	shortTimeout := newSandbox(t, sandbox.Options{OpenTime: 2 * time.Second, RowTime: time.Second})
 	link := codeOf(t, "main.py", "def evaluate(messages): return 1")
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(link.Dir, "passwords")))
 	for _, c := range []struct {
@@ -232,18 +260,20 @@ func TestCodeThatCannotBeUsed(t *testing.T) {
 		code    engines.EvaluatorCode
 		message string
 	}{
-		{"no file", codeOf(t, "other.py", "x = 1"), "main.py: there is no such file"},
-		{"no function", codeOf(t, "main.py", "x = 1"), "main.py: there is no function evaluate"},
-		{"no import", codeOf(t, "main.py", "import nothing_like_it"), "main.py: cannot be imported: ModuleNotFoundError: No module named 'nothing_like_it' (main.py:1)"},
-		{"ends", codeOf(t, "main.py", "import os; os._exit(0)"), "the process ended while the code was imported: it ended with exit status 0"},
-		{"hangs", codeOf(t, "main.py", "while True: pass"), "was not imported within"},
+		{"no file", codeOf(t, "other.py", "x = 1"), "main.py: the code has no Python file of this name"},
+		{"no function", codeOf(t, "main.py", "x = 1"), "main.py: has no function evaluate"},
+		{"failed import", codeOf(t, "main.py", "import nothing_like_it"),
+			"main.py: cannot be imported: ModuleNotFoundError: No module named 'nothing_like_it' (main.py:1)"},
+		{"exit", codeOf(t, "main.py", "import os; os._exit(0)"),
+			"the process exited during the import of the code: exit status 0"},
+		{"hang", codeOf(t, "main.py", "while True: pass"), "was not imported within"},
 		{"positional", codeOf(t, "main.py", "def evaluate(messages, /): return 1"), "remove the /"},
 		{"a link", link, "passwords: is a link or device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := patient
-			if c.name == "hangs" {
-				s = hasty
+			s := defaults
+			if c.name == "hang" {
+				s = shortTimeout
 			}
 			_, err := s.Open(t.Context(), c.code)
 			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
@@ -255,29 +285,42 @@ func TestCodeThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestABuildSaysWhatItDid(t *testing.T) {
-	s := working(t, sandbox.Options{})
-	log, err := s.Build(t.Context(), codeOf(t, "main.py", "print('hello')\ndef evaluate(messages): return 0.5", "more/other.py", "x = 1"), "# nothing\n\nreward-kit>=1 # offered\n")
+func TestBuildLog(t *testing.T) {
+	s := newSandbox(t, sandbox.Options{})
+	built, err := s.Build(t.Context(), codeOf(t, "main.py", "print('hello')\ndef evaluate(messages): return 0.5",
+		"more/other.py", "x = 1"), "# nothing\n\nreward-kit>=1 # offered\n")
 	require.NoError(t, err)
-	for _, line := range []string{"compiled 2 files: main.py, more/other.py", "reward-kit", "imported main.py and found evaluate", "called it once: score 0.5", "--- stdout\nhello"} {
-		require.Contains(t, log, line)
+	for _, line := range []string{"compiled 2 files: main.py, more/other.py", "reward-kit",
+		"imported main.py and found evaluate", "called it with an example row: score 0.5", "--- stdout\nhello"} {
+		require.Contains(t, built.Log, line)
 	}
-	log, err = s.Build(t.Context(), codeOf(t, "main.py", "def evaluate(messages, expected): return 0.5"), "")
-	require.NoError(t, err, "a row of its own may be what it needs")
-	require.Contains(t, log, "called it once with a row of no meaning: TypeError")
-	_, err = s.Build(t.Context(), codeOf(t, "main.py", "def evaluate(messages): return 1"), "no-such-thing==1.0\njson\nneither_this\n-r other.txt")
-	require.ErrorContains(t, err, "requirements: not there: no-such-thing==1.0, neither_this, -r other.txt: have them installed")
+	require.Empty(t, built.Trial)
+	for code, says := range map[string]string{
+		"def evaluate(messages, expected): return 0.5":           "TypeError",
+		"def evaluate(messages): raise ValueError('always')":     "ValueError: always",
+		"def evaluate(messages): return 2":                       "the score 2 is not between 0 and 1",
+		"import sys\ndef evaluate(messages): sys.exit('leaves')": "the code called sys.exit",
+	} {
+		built, err = s.Build(t.Context(), codeOf(t, "main.py", code), "")
+		require.NoError(t, err, "the evaluator may require other fields")
+		require.Contains(t, built.Log, "called it with an example row: no valid score: ")
+		require.Contains(t, built.Trial, says)
+	}
+	_, err = s.Build(t.Context(), codeOf(t, "main.py", "def evaluate(messages): return 1"),
+		"no-such-thing==1.0\njson\nneither_this\n-r other.txt")
+	require.ErrorContains(t, err, "requirements: not installed: no-such-thing==1.0, neither_this, -r other.txt: install")
 	_, err = s.Build(t.Context(), codeOf(t, "main.py", "def evaluate(messages): return 1", "broken.py", "x = (\n"), "")
 	require.ErrorContains(t, err, "broken.py: SyntaxError: '(' was never closed (broken.py:1)")
 }
 
-func TestWithoutASandbox(t *testing.T) {
+func TestPlainEvaluators(t *testing.T) {
 	s := sandbox.New(sandbox.Options{Plain: true})
 	if err := s.Check(t.Context()); err != nil {
 		t.Skip(err)
 	}
-	e := open(t, s, codeOf(t, "main.py", "import os\ndef evaluate(messages):\n  while messages[-1]['content'] == 'hang': os.fork()\n  return 1"))
-	scores := score(t, e, said("x"), said("y"))
+	e := open(t, s, codeOf(t, "main.py",
+		"import os\ndef evaluate(messages):\n  while messages[-1]['content'] == 'hang': os.fork()\n  return 1"))
+	scores := score(t, e, answered("x"), answered("y"))
 	require.True(t, scores[0].Valid && scores[1].Valid, "%v", scores)
 	t.Setenv("PATH", "/nowhere")
 	err := sandbox.New(sandbox.Options{}).Check(t.Context())
@@ -287,7 +330,8 @@ func TestWithoutASandbox(t *testing.T) {
 
 func BenchmarkScore(b *testing.B) {
 	dir := b.TempDir()
-	require.NoError(b, os.WriteFile(filepath.Join(dir, "main.py"), []byte("def evaluate(messages, **kw): return 1"), 0o600))
+	require.NoError(b, os.WriteFile(filepath.Join(dir, "main.py"), []byte("def evaluate(messages, **kw): return 1"),
+		0o600))
 	s := sandbox.New(sandbox.Options{Rows: 1 << 30})
 	e, err := s.Open(b.Context(), engines.EvaluatorCode{Dir: dir, EntryFile: "main.py", EntryFunc: "evaluate"})
 	if err != nil {
@@ -295,7 +339,7 @@ func BenchmarkScore(b *testing.B) {
 	}
 	rows := make([]map[string]any, 1000)
 	for i := range rows {
-		rows[i] = said(strings.Repeat("x", 100))
+		rows[i] = answered(strings.Repeat("x", 100))
 	}
 	for b.Loop() {
 		if _, err := e.Score(b.Context(), rows); err != nil {
@@ -306,30 +350,30 @@ func BenchmarkScore(b *testing.B) {
 	_ = e.Close()
 }
 
-// TestCopiesOfTheDeadAreRemoved: a process that was killed leaves its copies of
-// code behind, and the next one removes them, but nobody else's.
-func TestCopiesOfTheDeadAreRemoved(t *testing.T) {
+// TestLeftoversAreRemoved checks that Check removes the copies of code that a killed process
+// left behind, but no copies in use.
+func TestLeftoversAreRemoved(t *testing.T) {
 	dir, err := os.MkdirTemp("", "anneal-left-")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755))
-	e := open(t, working(t, sandbox.Options{Dir: dir}), codeOf(t, "main.py", "def evaluate(messages):\n  return 1"))
-	live, err := filepath.Glob(filepath.Join(dir, "*"))
+	e := open(t, newSandbox(t, sandbox.Options{Dir: dir}), codeOf(t, "main.py", "def evaluate(messages):\n  return 1"))
+	inUse, err := filepath.Glob(filepath.Join(dir, "*"))
 	require.NoError(t, err)
-	require.Len(t, live, 1)
-	dead, fresh := filepath.Join(dir, "anneal-evaluator-dead"), filepath.Join(dir, "anneal-evaluator-fresh")
-	for _, one := range []string{dead, fresh} {
+	require.Len(t, inUse, 1)
+	leftover, recent := filepath.Join(dir, "anneal-evaluator-leftover"), filepath.Join(dir, "anneal-evaluator-recent")
+	for _, one := range []string{leftover, recent} {
 		require.NoError(t, os.Mkdir(one, 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(one, "main.py"), nil, 0o600))
 	}
-	long := time.Now().Add(-time.Hour)
-	require.NoError(t, os.Chtimes(live[0], long, long))
-	require.NoError(t, os.Chtimes(dead, long, long))
+	hourAgo := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(inUse[0], hourAgo, hourAgo))
+	require.NoError(t, os.Chtimes(leftover, hourAgo, hourAgo))
 	require.NoError(t, sandbox.New(sandbox.Options{Dir: dir}).Check(t.Context()))
-	require.NoDirExists(t, dead)
-	require.DirExists(t, fresh)
-	require.DirExists(t, live[0])
-	require.True(t, score(t, e, said("x"))[0].Valid)
+	require.NoDirExists(t, leftover)
+	require.DirExists(t, recent)
+	require.DirExists(t, inUse[0])
+	require.True(t, score(t, e, answered("x"))[0].Valid)
 	require.NoError(t, e.Close())
-	require.NoDirExists(t, live[0])
+	require.NoDirExists(t, inUse[0])
 }

@@ -10,38 +10,40 @@ import (
 	"anneal/domain"
 )
 
-// mostWorkers is how many users one process of ours has for its workers.
-const mostWorkers = 32
+// maxWorkers is the number of users that an anneal process has for its workers.
+const maxWorkers = 32
 
-// mostProcesses is one more than the highest process ID of Linux.
-const mostProcesses = 1 << 22
+// maxPrograms is the number of users that an anneal process has for programs of Runners; further
+// programs share them.
+const maxPrograms = 24
 
-// A block is a range of user IDs of which each process of ours has some of its own.
+// maxProcessID is one more than the highest process ID of Linux.
+const maxProcessID = 1 << 22
+
+// A block is a range of user IDs. Each anneal process uses a separate part of the range.
 type block struct {
-	first int   // each process ID has its users from here on, where the user namespace has that many
-	tops  []int // ends of ranges that are used where it has few
-	each  int   // users of a process
+	first int   // start of the range, used if the user namespace maps it
+	tops  []int // ends of ranges that are used in a user namespace with few IDs
+	each  int   // number of users of a process
 }
 
-// Users begin where nothing else has any: between those that systemd gives to
-// containers and the end of what is safe.
+// The ranges are above the IDs that systemd assigns to containers, and below 2^31, because some
+// programs fail with larger IDs.
 var (
-	workerUsers = block{first: 1_900_000_000, tops: []int{60_000, 30_000}, each: mostWorkers}
-	helperUsers = block{first: 1_900_000_000 + mostProcesses*mostWorkers, tops: []int{51_000, 21_000}, each: mostHelpers}
+	workerUsers  = block{first: 1_900_000_000, tops: []int{60_000, 30_000}, each: maxWorkers}
+	programUsers = block{first: 1_900_000_000 + maxProcessID*maxWorkers, tops: []int{51_000, 21_000}, each: maxPrograms}
 )
 
-// mostHelpers is how many users a process of ours has for programs of a Runner; the next ones share them.
-const mostHelpers = 24
-
-// users gives each worker a user of its own when we are root, so that bubblewrap
-// is never started by root, and limits bind. Otherwise all are who we are.
+// users is a pool of users for workers. If this process is root, each worker has a separate
+// user, so that bubblewrap does not run as root, and the limit of processes applies to each
+// worker. Otherwise all workers run as this process's user.
 type users struct {
 	free chan user
 	err  error
 }
 
-// A user whom a worker runs as; 0 is who we are. The group may read the code:
-// it is the first user's of an evaluation.
+// A user is the user and group that a worker runs as; id 0 is this process's user. The group can
+// read the code; the users of one evaluation have the group of their first user.
 type user struct{ id, group int }
 
 func newUsers(n int) users {
@@ -62,10 +64,10 @@ func newUsers(n int) users {
 	return u
 }
 
-// of answers the first of the users that no other process of ours gives away. In
-// a container that has few users it is one of the last.
+// of returns the first user ID of an anneal process. In a user namespace with few IDs, processes
+// whose IDs are equal modulo 256 share users.
 func (b block) of(process int) (first int, err error) {
-	mine := process % mostProcesses
+	mine := process % maxProcessID
 	if first = b.first + mine*b.each; mapped(first) && mapped(first+b.each) {
 		return first, nil
 	}
@@ -74,14 +76,14 @@ func (b block) of(process int) (first int, err error) {
 			return first, nil
 		}
 	}
-	return 0, errors.New("this program is root of a container that has no other users: start it as a user who is not root")
+	return 0, errors.New("anneal runs as root of a user namespace that maps no other users: run it as another user")
 }
 
-// mapped tells whether a user ID exists in this user namespace.
+// mapped reports whether a user ID exists in this user namespace.
 func mapped(id int) bool {
 	file, err := os.Open("/proc/self/uid_map")
 	if err != nil {
-		return true // no such thing on this system
+		return true // the system has no user namespaces
 	}
 	defer file.Close()
 	for lines := bufio.NewScanner(file); lines.Scan(); {
@@ -93,7 +95,7 @@ func mapped(id int) bool {
 	return false
 }
 
-func (u users) take() (user, error) {
+func (u users) acquire() (user, error) {
 	if u.err != nil {
 		return user{}, u.err
 	}
@@ -101,27 +103,28 @@ func (u users) take() (user, error) {
 	case one := <-u.free:
 		return one, nil
 	default:
-		return user{}, domain.Errorf(domain.ResourceExhausted, "%d evaluators run on this machine, and no more at one time: try again later", cap(u.free))
+		return user{}, domain.Errorf(domain.ResourceExhausted,
+			"the limit of %d concurrent evaluators on this machine is reached: retry later", cap(u.free))
 	}
 }
 
-// more takes up to n users whom nobody else is likely to need: half of all are
-// left to those who come later.
-func (u users) more(n, group int) (taken []user) {
-	for len(taken) < n && len(u.free) > cap(u.free)/2 {
-		one, err := u.take()
+// acquireMore acquires and returns up to n further users, but leaves half of all users to other
+// evaluations.
+func (u users) acquireMore(n, group int) (acquired []user) {
+	for len(acquired) < n && len(u.free) > cap(u.free)/2 {
+		one, err := u.acquire()
 		if err != nil {
-			break // somebody was faster
+			break // another evaluation has acquired the last one
 		}
 		one.group = group
-		taken = append(taken, one)
+		acquired = append(acquired, one)
 	}
-	return taken
+	return acquired
 }
 
-func (u users) give(one user) { u.free <- user{one.id, one.id} }
+func (u users) release(one user) { u.free <- user{one.id, one.id} }
 
-// attributes start a process as the user, in a process group of its own.
+// attributes returns the attributes that start a process as the user, in a separate process group.
 func (u user) attributes() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setpgid: true}
 	if u.id > 0 {
@@ -130,8 +133,8 @@ func (u user) attributes() *syscall.SysProcAttr {
 	return a
 }
 
-// mayRead hands a folder that only we can open to the user, for reading.
-func (u user) mayRead(dir string) error {
+// grantRead lets the user read a directory, whose files are readable by all users.
+func (u user) grantRead(dir string) error {
 	if u.id == 0 {
 		return nil
 	}

@@ -20,85 +20,93 @@ import (
 	"anneal/domain"
 )
 
-// harness is the program that runs in a worker and calls the code.
+// harness is the Python program of a worker, which calls the evaluator's code.
 //
 //go:embed harness.py
 var harness string
 
-// maxAnswer bounds one answer of a worker, in bytes.
-const maxAnswer = 1 << 20
+// maxResponse is the maximum size of a response of a worker, in bytes.
+const maxResponse = 1 << 20
 
-// A worker is a process that has the code loaded.
+// A worker is a process that imports the code and runs it on rows.
 type worker struct {
 	cmd            *exec.Cmd
-	line           *os.File // our end of the socket
-	answers        *bufio.Reader
-	token          string // that every answer must have
-	stdout, stderr *kept  // what did not go through Python, as of its children
-	ended          chan struct{}
-	left           int // rows until the next worker takes its place
+	conn           *os.File // this process's end of the socket
+	responses      *bufio.Reader
+	token          string         // authenticates the harness: every response contains it
+	stdout, stderr *boundedBuffer // output that did not pass through Python's streams
+	done           chan struct{}  // closed when the process has exited
+	rowsLeft       int            // number of rows to score until the worker is replaced
 	release        func()
 }
 
-// An order is the first that a worker reads.
-type order struct {
+// A setup is the first message to a worker.
+type setup struct {
 	Token        string            `json:"token"`
 	Code         string            `json:"code"`
 	Entry        string            `json:"entry"`
 	Function     string            `json:"function"`
 	Env          map[string]string `json:"env"`
-	Limits       map[string]int64  `json:"limits"` // names of RLIMIT_…
+	Limits       map[string]int64  `json:"limits"` // resource limits, by the name of the limit after RLIMIT_
 	Output       int               `json:"output"`
 	Build        bool              `json:"build"`
 	Requirements string            `json:"requirements"`
 }
 
-// An answer of a worker: to the order without an ID, to rows with theirs.
-type answer struct {
+// A response is a message of a worker. The response to the setup has the ID 0, others have the ID
+// of the row.
+type response struct {
 	Token   string             `json:"token"`
 	ID      int                `json:"id"`
-	CPU     float64            `json:"cpu"` // seconds, since its start
+	CPU     float64            `json:"cpu"` // seconds since the worker's start
 	Score   float64            `json:"score"`
 	Valid   bool               `json:"valid"`
 	Reason  string             `json:"reason"`
 	Metrics map[string]float64 `json:"metrics"`
 	Stdout  string             `json:"stdout"`
 	Stderr  string             `json:"stderr"`
-	Refused string             `json:"refused"`
-	Log     []string           `json:"log"`
+	Error   string             `json:"refused"` // why the code cannot be used; the user must correct the code
+	Log     []string           `json:"log"`     // log of a build
+	Trial   string             `json:"trial"`   // why a build's call with an example row gave no valid score
 }
 
-// environment is what every worker's process has, in pairs.
+// environment returns the environment variables of workers, as pairs.
 func environment() [][2]string {
-	return [][2]string{{"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"HOME", "/tmp"}, {"TMPDIR", "/tmp"}, {"LANG", "C.UTF-8"}, {"PYTHONHASHSEED", "0"},
-		{"OPENBLAS_NUM_THREADS", "1"}, {"OMP_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}}
+	return [][2]string{
+		{"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"HOME", "/tmp"}, {"TMPDIR", "/tmp"}, {"LANG", "C.UTF-8"},
+		{"PYTHONHASHSEED", "0"},
+		{"OPENBLAS_NUM_THREADS", "1"}, {"OMP_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"},
+	}
 }
 
-// launch starts a worker on the code in dir and gives it its order.
-func (s *Sandbox) launch(dir string, user user, o order) (_ *worker, err error) {
-	ours, theirs, err := sockets()
+// launch starts a worker for the code in dir and sends its setup.
+func (s *Sandbox) launch(dir string, user user, o setup) (_ *worker, err error) {
+	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
 	}
 	defer theirs.Close()
-	w := &worker{line: ours, answers: bufio.NewReaderSize(ours, 64<<10), token: rand.Text(), ended: make(chan struct{}), left: s.options.Rows, release: func() {},
-		stdout: &kept{limit: s.options.Output}, stderr: &kept{limit: s.options.Output}}
+	w := &worker{
+		conn: ours, responses: bufio.NewReaderSize(ours, 64<<10), token: rand.Text(), done: make(chan struct{}),
+		rowsLeft: s.options.Rows, release: func() {},
+		stdout: &boundedBuffer{limit: s.options.Output}, stderr: &boundedBuffer{limit: s.options.Output},
+	}
 	if err := s.command(w, dir, user, theirs); err != nil {
 		return nil, errors.Join(err, ours.Close())
 	}
 	o.Token, o.Code, o.Output, o.Limits = w.token, codeDir, s.options.Output, s.limits()
 	if s.options.Plain {
 		o.Code = dir
-		delete(o.Limits, "NPROC") // counts all that this user runs
+		delete(o.Limits, "NPROC") // NPROC counts all processes of this user
 	}
 	if err := w.cmd.Start(); err != nil {
 		w.release()
 		return nil, errors.Join(err, ours.Close())
 	}
 	go func() {
-		_ = w.cmd.Wait() // how it ended is in its state
+		_ = w.cmd.Wait() // the error is not needed, because exitReason reads the process state
 		w.release()
-		close(w.ended)
+		close(w.done)
 	}()
 	data, err := json.Marshal(o)
 	if err == nil {
@@ -107,7 +115,7 @@ func (s *Sandbox) launch(dir string, user user, o order) (_ *worker, err error) 
 	}
 	if err != nil {
 		w.kill()
-		return nil, fmt.Errorf("a worker did not take its order: %w", err)
+		return nil, fmt.Errorf("send the setup of an evaluator's worker: %w", err)
 	}
 	return w, nil
 }
@@ -117,9 +125,9 @@ func (s *Sandbox) command(w *worker, dir string, user user, theirs *os.File) err
 	if !s.options.Plain {
 		bwrap, err := exec.LookPath("bwrap")
 		if err != nil {
-			return unavailable("there is no bubblewrap: %s", Install)
+			return unavailable("bubblewrap is not installed: %s", Install)
 		}
-		args, filter, err := s.inside(dir)
+		args, filter, err := s.bwrapArgs(dir)
 		if err != nil {
 			return err
 		}
@@ -138,12 +146,15 @@ func (s *Sandbox) command(w *worker, dir string, user user, theirs *os.File) err
 
 func (s *Sandbox) limits() map[string]int64 {
 	o := s.options
-	return map[string]int64{"AS": o.Memory, "CPU": int64(o.CPUTime / time.Second), "NPROC": int64(o.Processes), "NOFILE": int64(o.Files), "FSIZE": o.FileBytes, "MEMLOCK": 64 << 10, "MSGQUEUE": 64 << 10}
+	return map[string]int64{
+		"AS": o.Memory, "CPU": int64(o.CPUTime / time.Second), "NPROC": int64(o.Processes),
+		"NOFILE": int64(o.Files), "FSIZE": o.FileBytes, "MEMLOCK": 64 << 10, "MSGQUEUE": 64 << 10,
+	}
 }
 
-// sockets is a pair of them. A child could not open one again through /proc, as
-// it could a pipe.
-func sockets() (ours, theirs *os.File, err error) {
+// socketPair returns two connected sockets. Unlike a pipe, a socket cannot be opened again by
+// another process through /proc.
+func socketPair() (ours, theirs *os.File, err error) {
 	syscall.ForkLock.RLock()
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err == nil {
@@ -157,110 +168,115 @@ func sockets() (ours, theirs *os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return os.NewFile(uintptr(pair[0]), "worker"), os.NewFile(uintptr(pair[1]), "orders"), nil
+	return os.NewFile(uintptr(pair[0]), "worker"), os.NewFile(uintptr(pair[1]), "harness"), nil
 }
 
-// errSilent is a worker that did not answer in time.
-var errSilent = errors.New("no answer in time")
+// errTimeout is the error for a worker that did not respond in time.
+var errTimeout = errors.New("no response in time")
 
-// hear reads the answer with an ID. Anything else that comes is not from the
-// harness, and nothing more of that worker is believed.
-func (w *worker) hear(id int, within time.Duration) (a answer, err error) {
-	_ = w.line.SetReadDeadline(time.Now().Add(within))
+// receive reads the response with the given ID. It returns errTimeout after timeout, io.EOF if the
+// socket is closed, and another error if the response is too large or the code wrote to the socket.
+// After an error, the worker must be killed.
+func (w *worker) receive(id int, timeout time.Duration) (r response, err error) {
+	_ = w.conn.SetReadDeadline(time.Now().Add(timeout))
 	var text []byte
 	for {
-		part, err := w.answers.ReadSlice('\n')
+		part, err := w.responses.ReadSlice('\n')
 		text = append(text, part...)
-		if len(text) > maxAnswer {
-			return a, fmt.Errorf("it answered more than %d bytes", maxAnswer)
+		if len(text) > maxResponse {
+			return r, fmt.Errorf("the response exceeds %d bytes", maxResponse)
 		}
 		switch {
 		case err == nil:
-			if json.Unmarshal(text, &a) != nil || a.Token != w.token || a.ID != id {
-				return a, errors.New("something else than an answer came from its descriptor for answers")
+			if json.Unmarshal(text, &r) != nil || r.Token != w.token || r.ID != id {
+				return r, errors.New("the code wrote to the descriptor that is reserved for responses")
 			}
-			return a, nil
+			return r, nil
 		case errors.Is(err, bufio.ErrBufferFull):
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return a, errSilent
+			return r, errTimeout
 		default:
-			return a, io.EOF
+			return r, io.EOF
 		}
 	}
 }
 
-// kill ends the worker and all that it started.
+// kill kills the worker and its descendants.
 func (w *worker) kill() {
 	_ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL)
-	_ = w.line.Close()
-	<-w.ended
+	_ = w.conn.Close()
+	<-w.done
 }
 
-// autopsy is how a worker ended that stopped answering, in words.
-func (w *worker) autopsy() string {
-	timer := time.NewTimer(time.Second) // its last descriptor closes a moment before it ends
+// exitReason returns how a worker that closed its socket exited.
+func (w *worker) exitReason() string {
+	timer := time.NewTimer(time.Second) // the socket closes slightly before the process exits
 	defer timer.Stop()
 	select {
-	case <-w.ended:
+	case <-w.done:
 	case <-timer.C:
-		return "it closed its descriptor for answers"
+		return "the code closed the descriptor that is reserved for responses"
 	}
 	state, code := w.cmd.ProcessState, w.cmd.ProcessState.ExitCode()
-	how := fmt.Sprintf("it ended with exit status %d", code)
+	reason := fmt.Sprintf("exit status %d", code)
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		code = 128 + int(status.Signal())
 	}
-	if code > 128 && code < 128+65 { // bubblewrap tells a signal so
-		how = fmt.Sprintf("it was ended by signal %d (%s)", code-128, syscall.Signal(code-128))
+	if code > 128 && code < 128+65 { // bubblewrap's exit status for a signal
+		reason = fmt.Sprintf("killed by signal %d (%s)", code-128, syscall.Signal(code-128))
 	}
 	if lines := strings.Split(strings.TrimSpace(w.stderr.text()), "\n"); lines[len(lines)-1] != "" {
-		how += ": " + clip(lines[len(lines)-1])
+		reason += ": " + clip(lines[len(lines)-1])
 	}
-	return how
+	return reason
 }
 
-// until kills the worker when ctx is done before stop is called.
-func (w *worker) until(ctx context.Context) (stop func() bool) {
+// killOnDone kills the worker when ctx is done, unless stop is called first. stop reports whether
+// it prevented the kill.
+func (w *worker) killOnDone(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL) })
 }
 
-// wanted turns how a worker failed before it was ready into a fault.
-func (w *worker) wanted(err error, within time.Duration) error {
+// startError returns the error for a worker that failed before it had imported the code.
+func (w *worker) startError(err error, timeout time.Duration) error {
 	switch {
-	case errors.Is(err, errSilent):
-		return domain.Errorf(domain.InvalidArgument, "the code was not imported within %s: do less when the file is imported", within)
+	case errors.Is(err, errTimeout):
+		return domain.Errorf(domain.InvalidArgument,
+			"the code was not imported within %s: let the file do less work while it is imported", timeout)
 	case errors.Is(err, io.EOF):
-		if how := w.autopsy(); strings.Contains(how, ": bwrap: ") {
-			return unavailable("%s", how)
+		reason := w.exitReason()
+		if strings.Contains(reason, ": bwrap: ") {
+			return unavailable("%s", reason)
 		}
-		return domain.Errorf(domain.InvalidArgument, "the process ended while the code was imported: %s", w.autopsy())
+		return domain.Errorf(domain.InvalidArgument, "the process exited during the import of the code: %s", reason)
 	}
 	return domain.Errorf(domain.InvalidArgument, "the code cannot be used: %s", err)
 }
 
-// kept keeps the first bytes that are written, up to a limit.
-type kept struct {
+// A boundedBuffer records the first bytes that are written, up to a limit.
+type boundedBuffer struct {
 	limit int
 	mu    sync.Mutex
 	buf   bytes.Buffer
 }
 
-func (k *kept) Write(p []byte) (int, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.buf.Write(p[:min(len(p), max(k.limit-k.buf.Len(), 0))])
+func (b *boundedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buf.Write(p[:min(len(p), max(b.limit-b.buf.Len(), 0))])
 	return len(p), nil
 }
 
-func (k *kept) text() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return strings.ToValidUTF8(k.buf.String(), "\ufffd")
+func (b *boundedBuffer) text() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.ToValidUTF8(b.buf.String(), "\ufffd")
 }
 
-func (k *kept) take() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	defer k.buf.Reset()
-	return strings.ToValidUTF8(k.buf.String(), "\ufffd")
+// take returns the text and empties the buffer.
+func (b *boundedBuffer) take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.buf.Reset()
+	return strings.ToValidUTF8(b.buf.String(), "\ufffd")
 }

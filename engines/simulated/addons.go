@@ -7,15 +7,15 @@ import (
 	"anneal/engines"
 )
 
-// addons are the states of the addons that a model has loaded, by ID.
+// addons holds the states of the addons that a model has loaded, by ID.
 type addons struct {
 	mu     sync.Mutex
 	states map[string]string
 	full   map[string]bool // complete weights instead of adapters
 }
 
-// state returns the state that determines a completion: the base's followed by
-// the addon's. A model loaded with the adapter has the same state.
+// state returns the state that determines a completion: the base model's state followed by the
+// addon's. A model that is loaded with the adapter has the same state.
 func (a *addons) state(base, id string) (string, error) {
 	if id == "" {
 		return base, nil

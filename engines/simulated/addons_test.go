@@ -11,12 +11,12 @@ import (
 	"anneal/engines/simulated"
 )
 
-func TestAddonsAnswerAsWhenTheyAreServedAlone(t *testing.T) {
-	result, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), order(t), &watcher{})
+func TestAddonMatchesModelWithAdapter(t *testing.T) {
+	result, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), request(t), &watcher{})
 	require.NoError(t, err)
 	completer := simulated.New(simulated.Options{Seed: 3}).Completer
 	base := t.TempDir()
-	alone, err := completer.Load(t.Context(), engines.ModelFiles{Dir: base, AdapterDir: result.Dir})
+	merged, err := completer.Load(t.Context(), engines.ModelFiles{Dir: base, AdapterDir: result.Dir})
 	require.NoError(t, err)
 	shared, err := completer.Load(t.Context(), engines.ModelFiles{Dir: base})
 	require.NoError(t, err)
@@ -28,17 +28,17 @@ func TestAddonsAnswerAsWhenTheyAreServedAlone(t *testing.T) {
 	_, err = shared.Complete(t.Context(), addon, nil)
 	require.Equal(t, engines.ErrAddonNotLoaded("a"), err)
 	require.NoError(t, loader.LoadAddon(t.Context(), "a", result.Dir))
-	want, _, _ := complete(t, alone, plain)
+	want, _, _ := complete(t, merged, plain)
 	got, _, _ := complete(t, shared, addon)
 	require.Equal(t, want, got)
-	untuned, _, _ := complete(t, shared, plain)
-	require.NotEqual(t, untuned, got)
+	withoutAddon, _, _ := complete(t, shared, plain)
+	require.NotEqual(t, withoutAddon, got)
 	require.NoError(t, loader.UnloadAddon("a"))
 	_, err = shared.Complete(t.Context(), addon, nil)
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 }
 
-func TestFaultsOfLoadingAnAddon(t *testing.T) {
+func TestInjectedFaultOfLoadAddon(t *testing.T) {
 	broken := errors.New("broken")
 	m := load(t, simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon {

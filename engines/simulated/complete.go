@@ -28,9 +28,9 @@ type model struct {
 
 // words are the vocabulary; a token is an index into it. Words of a completion
 // are separated by spaces.
-var words = strings.Fields("amber birch cedar delta ember fjord grove heron iris jade kelp larch maple north ochre " +
-	"pearl " +
-	"quartz river stone tidal umber vivid willow xenon yarrow zephyr naïve café 東京 and or not")
+var words = strings.Fields(`
+amber birch cedar delta ember fjord grove heron iris jade kelp larch maple north ochre pearl quartz river stone tidal
+umber vivid willow xenon yarrow zephyr naïve café 東京 and or not`)
 
 func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
 	if err := c.options.fault(LoadModel, 0); err != nil {
@@ -58,8 +58,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	return m, nil
 }
 
-// stateOf reads the state that a simulated training wrote to a directory; "" if
-// there is none.
+// stateOf returns the state that a simulated training wrote to a directory, or "" if there is none.
 func stateOf(dir string) (string, error) {
 	if dir == "" {
 		return "", nil
@@ -71,7 +70,7 @@ func stateOf(dir string) (string, error) {
 	}
 	data, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if err != nil {
-		return "", nil // any directory may be served
+		return "", nil // every directory is a valid model
 	}
 	return string(data), nil
 }
@@ -86,10 +85,13 @@ func (m *model) Close() error {
 }
 
 // Complete counts one prompt token for the beginning of the text and one for each
-// of its bytes. It supports chats, simple schemas, required tool calls and Echo,
-// and ignores logprobs, raw output and sampling parameters.
+// of its bytes. It supports chats, simple schemas, required tool calls, Echo and Seed,
+// and ignores logprobs, raw output and the other sampling parameters.
 func (m *model) Complete(ctx context.Context, req engines.CompletionRequest,
 	emit func(engines.Chunk) error) (engines.Usage, error) {
+	if req.Reasoning.Acts() {
+		return engines.Usage{}, engines.ReasoningError(nil, "has no effect, because this model does not reason: omit it")
+	}
 	if req.Chat != nil {
 		req.Prompt, req.PromptTokens = promptOf(req.Chat), nil
 	}
@@ -98,7 +100,8 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest,
 		usage.PromptTokens = len(req.PromptTokens)
 	}
 	if usage.PromptTokens >= m.options.ContextLength {
-		return usage, domain.Errorf(domain.InvalidArgument, "prompt: has %d tokens and fills the context of %d; shorten it",
+		return usage, domain.Errorf(domain.InvalidArgument,
+			"prompt: has %d tokens and fills the context length of %d; shorten it",
 			usage.PromptTokens, m.options.ContextLength)
 	}
 	if len(req.Stop) > 4 {
@@ -108,7 +111,7 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest,
 	if err != nil {
 		return usage, err
 	}
-	pieces, finish, err := m.generate(state, req, m.options.ContextLength-usage.PromptTokens)
+	chunks, finish, err := m.generate(state, req, m.options.ContextLength-usage.PromptTokens)
 	if err != nil {
 		return usage, err
 	}
@@ -122,19 +125,19 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest,
 			return usage, err
 		}
 	}
-	for i, piece := range pieces {
+	for i, chunk := range chunks {
 		if err := m.token(ctx, i+1); err != nil {
 			return usage, err
 		}
 		usage.CompletionTokens++
-		if i == len(pieces)-1 {
-			piece.Finish = finish
+		if i == len(chunks)-1 {
+			chunk.Finish = finish
 		}
-		if err := emit(piece); err != nil {
+		if err := emit(chunk); err != nil {
 			return usage, err
 		}
 	}
-	if len(pieces) == 0 {
+	if len(chunks) == 0 {
 		return usage, emit(engines.Chunk{Finish: finish})
 	}
 	return usage, nil
@@ -149,7 +152,7 @@ func promptOf(c *engines.Chat) string {
 	return text.String()
 }
 
-// enter waits for a slot; it fails if the queue is full.
+// enter waits for a slot. It returns ResourceExhausted if the queue is full.
 func (m *model) enter(ctx context.Context) (release func(), err error) {
 	select {
 	case <-m.closed:
@@ -160,7 +163,7 @@ func (m *model) enter(ctx context.Context) (release func(), err error) {
 	case m.queue <- struct{}{}:
 	default:
 		return nil, domain.Errorf(domain.ResourceExhausted,
-			"the model has %d requests running and waiting; try again later", cap(m.queue))
+			"the model has %d running and queued requests: retry later", cap(m.queue))
 	}
 	select {
 	case m.slots <- struct{}{}:
@@ -190,11 +193,11 @@ func (m *model) token(ctx context.Context, number int) error {
 	}
 }
 
-// generate returns the whole completion, one token a chunk, cut before the first
-// stop sequence.
+// generate returns the whole completion, one token per chunk and cut before the first stop
+// sequence, and its finish reason. capacity is the maximum number of tokens.
 func (m *model) generate(
 	state string, req engines.CompletionRequest, capacity int,
-) (pieces []engines.Chunk, finish string, err error) {
+) (chunks []engines.Chunk, finish string, err error) {
 	seed := m.options.Seed
 	if req.Seed != nil && req.Temperature > 0 {
 		seed ^= *req.Seed
@@ -206,8 +209,8 @@ func (m *model) generate(
 	}
 	length, limit, finish := 4+source.IntN(17), min(req.MaxTokens, capacity), engines.FinishStop
 	if constrained != nil {
-		pieces, finish = constrained.within(limit, req.Stop)
-		return pieces, finish, nil
+		chunks, finish = constrained.within(limit, req.Stop)
+		return chunks, finish, nil
 	}
 	if req.IgnoreEOS || length > limit {
 		length, finish = limit, engines.FinishLength
@@ -220,12 +223,12 @@ func (m *model) generate(
 			word = " " + word
 		}
 		text += word
-		pieces = append(pieces, engines.Chunk{Text: word, Tokens: []int{token}})
+		chunks = append(chunks, engines.Chunk{Text: word, Tokens: []int{token}})
 		if at := firstStop(text, req.Stop); at >= 0 {
-			return trim(pieces, len(text)-at), engines.FinishStop, nil
+			return trim(chunks, len(text)-at), engines.FinishStop, nil
 		}
 	}
-	return pieces, finish, nil
+	return chunks, finish, nil
 }
 
 // firstStop returns the offset of the first stop sequence in text, or -1.
@@ -240,13 +243,13 @@ func firstStop(text string, stops []string) int {
 }
 
 // trim removes the last n bytes of text from the chunks.
-func trim(pieces []engines.Chunk, n int) []engines.Chunk {
-	for i := len(pieces) - 1; n > 0; i-- {
-		cut := min(n, len(pieces[i].Text))
-		pieces[i].Text = pieces[i].Text[:len(pieces[i].Text)-cut]
+func trim(chunks []engines.Chunk, n int) []engines.Chunk {
+	for i := len(chunks) - 1; n > 0; i-- {
+		cut := min(n, len(chunks[i].Text))
+		chunks[i].Text = chunks[i].Text[:len(chunks[i].Text)-cut]
 		n -= cut
 	}
-	return pieces
+	return chunks
 }
 
 func errClosed() error {

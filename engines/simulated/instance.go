@@ -11,8 +11,8 @@ import (
 	"anneal/domain"
 )
 
-// maxGenerated bounds the items of a generated array and the characters of a
-// generated string.
+// maxGenerated is the maximum number of items of a generated array and of characters of a generated
+// string.
 const maxGenerated = 1000
 
 // An instance generates a value that conforms to a JSON Schema. It supports the
@@ -47,7 +47,7 @@ var byType = map[string][]string{
 	"number":  {"minimum", "maximum"},
 }
 
-var alwaysKnown = []string{"type", "title", "description", "default", "examples", "$schema", "$comment"}
+var annotations = []string{"type", "title", "description", "default", "examples", "$schema", "$comment"}
 
 func (i *instance) of(schema any, at string) any {
 	s, ok := schema.(map[string]any)
@@ -56,23 +56,23 @@ func (i *instance) of(schema any, at string) any {
 		return nil
 	}
 	if value, given := s["const"]; given {
-		i.alone(s, at, "const")
+		i.allowOnly(s, at, "const")
 		return value
 	}
 	for _, word := range []string{"enum", "anyOf"} {
-		ways, given := s[word].([]any)
-		if !given || len(ways) == 0 {
+		choices, given := s[word].([]any)
+		if !given || len(choices) == 0 {
 			continue
 		}
-		i.alone(s, at, word)
-		n := i.source.IntN(len(ways))
+		i.allowOnly(s, at, word)
+		n := i.source.IntN(len(choices))
 		if word == "anyOf" {
-			return i.of(ways[n], fmt.Sprintf("%s/anyOf/%d", at, n))
+			return i.of(choices[n], fmt.Sprintf("%s/anyOf/%d", at, n))
 		}
-		return ways[n]
+		return choices[n]
 	}
 	kind := kindOf(s)
-	i.alone(s, at, byType[kind]...)
+	i.allowOnly(s, at, byType[kind]...)
 	switch kind {
 	case "object":
 		return i.object(s, at)
@@ -87,7 +87,7 @@ func (i *instance) of(schema any, at string) any {
 	case "null":
 		return nil
 	}
-	i.require(false, at, "has an unknown type")
+	i.require(false, at, "has the unknown type %q: use one of the types of JSON Schema", kind)
 	return nil
 }
 
@@ -109,47 +109,48 @@ func kindOf(s map[string]any) string {
 	return "null"
 }
 
-// alone rejects keywords other than these and annotations.
-func (i *instance) alone(s map[string]any, at string, words ...string) {
+// allowOnly reports a violation for each keyword of a schema that is neither one of words nor an
+// annotation.
+func (i *instance) allowOnly(s map[string]any, at string, words ...string) {
 	for word := range s {
-		known := slices.Contains(words, word) || slices.Contains(alwaysKnown, word)
+		known := slices.Contains(words, word) || slices.Contains(annotations, word)
 		i.require(known, at+"/"+word, "is not supported by a simulated model: leave it out")
 	}
 }
 
 func (i *instance) object(s map[string]any, at string) any {
 	properties, _ := s["properties"].(map[string]any)
-	needed, _ := s["required"].([]any)
-	made := map[string]any{}
+	required, _ := s["required"].([]any)
+	object := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(properties)) {
-		if slices.Contains(needed, any(name)) || i.source.IntN(2) == 0 {
-			made[name] = i.of(properties[name], at+"/properties/"+name)
+		if slices.Contains(required, any(name)) || i.source.IntN(2) == 0 {
+			object[name] = i.of(properties[name], at+"/properties/"+name)
 		}
 	}
-	for _, one := range needed {
+	for _, one := range required {
 		name := fmt.Sprint(one)
-		if _, there := made[name]; there {
+		if _, generated := object[name]; generated {
 			continue
 		}
-		more, given := s["additionalProperties"]
+		additional, given := s["additionalProperties"]
 		if !given {
-			more = true
+			additional = true
 		}
-		made[name] = i.of(more, at+"/additionalProperties")
+		object[name] = i.of(additional, at+"/additionalProperties")
 	}
-	return made
+	return object
 }
 
 func (i *instance) array(s map[string]any, at string) any {
-	made := []any{}
+	items := []any{}
 	for range i.between(s, at, "minItems", "maxItems", 0, 2) {
 		item, given := s["items"]
 		if !given {
 			item = true
 		}
-		made = append(made, i.of(item, at+"/items"))
+		items = append(items, i.of(item, at+"/items"))
 	}
-	return made
+	return items
 }
 
 func (i *instance) text(s map[string]any, at string) any {
@@ -161,26 +162,27 @@ func (i *instance) text(s map[string]any, at string) any {
 	return string(text[:length])
 }
 
-// between draws a count between the values of two keywords, of which each may be
-// missing: the default minimum is from, the default range usual.
-func (i *instance) between(s map[string]any, at, minWord, maxWord string, from, usual int) int {
+// between draws and returns a count between the values of the keywords minWord and maxWord in the
+// schema. The default of minWord is defaultMin, and the default of maxWord is the minimum plus
+// spread. The count is at most the minimum plus spread.
+func (i *instance) between(s map[string]any, at, minWord, maxWord string, defaultMin, spread int) int {
 	low, given := s[minWord].(float64)
 	if !given {
-		low = float64(from)
+		low = float64(defaultMin)
 	}
 	high, bounded := s[maxWord].(float64)
 	if !bounded {
-		high = low + float64(usual)
+		high = low + float64(spread)
 	}
 	if !given && high < low {
 		low = high
 	}
 	ok := low >= 0 && low <= maxGenerated && high >= low
-	i.require(ok, at, "requires a count outside of 0 to %d, or has an empty range", maxGenerated)
+	i.require(ok, at, "must have %s from 0 to %d, and %s no smaller than %[1]s", minWord, maxGenerated, maxWord)
 	if !ok {
 		return 0
 	}
-	return int(low) + i.source.IntN(int(min(high-low, float64(usual)))+1)
+	return int(low) + i.source.IntN(int(min(high-low, float64(spread)))+1)
 }
 
 func (i *instance) number(s map[string]any, at string, whole bool) any {
@@ -192,13 +194,13 @@ func (i *instance) number(s map[string]any, at string, whole bool) any {
 	case !bounded:
 		high = low + 9
 	}
-	first := math.Ceil(low)
-	if first > high && !whole && low <= high {
+	lowest := math.Ceil(low)
+	if lowest > high && !whole && low <= high {
 		return low
 	}
-	i.require(first <= high, at, "allows no number")
-	if first > high {
+	i.require(lowest <= high, at, "allows no number: lower the minimum or raise the maximum")
+	if lowest > high {
 		return nil
 	}
-	return first + float64(i.source.IntN(int(min(high-first, 9))+1))
+	return lowest + float64(i.source.IntN(int(min(high-lowest, 9))+1))
 }

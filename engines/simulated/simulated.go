@@ -15,17 +15,17 @@ import (
 // and succeeds.
 type Options struct {
 	Seed uint64
-	// Steps is the number of steps of every training; 0 computes it from the rows,
+	// Steps is the number of steps of every training run; 0 computes it from the rows,
 	// the epochs and the batch size.
 	Steps int
-	// StepTime is the duration of a training step, TokenTime that of a completion
-	// token; nil is 0. They use timers, so that synctest can advance them.
+	// StepTime is the duration of a training step, TokenTime that of a completion token; nil is
+	// 0. Both use timers, so that synctest can advance them.
 	StepTime  func(step int) time.Duration
 	TokenTime func(token int) time.Duration
 	// Fault is called before each action, which fails with the error it returns.
 	// It must be safe for concurrent use.
 	Fault func(Action) error
-	// ContextLength and Slots are those of every model; 0 is 512 tokens, 8 slots.
+	// ContextLength and Slots describe every model; 0 is 512 tokens, and 8 slots.
 	ContextLength int
 	Slots         int
 	// Queue is the number of requests that may wait for a slot; 0 is 64.

@@ -20,12 +20,12 @@ import (
 	"anneal/engines/simulated"
 )
 
-// A watcher remembers what it hears.
+// A watcher records the progress of a training run.
 type watcher struct {
-	rows        []engines.Metrics
-	checkpoints []string
-	onStep      func(step int)
-	refuse      error
+	rows          []engines.Metrics
+	checkpoints   []string // directories of the checkpoints
+	onStep        func(step int)
+	checkpointErr error
 }
 
 func (w *watcher) Step(m engines.Metrics) {
@@ -38,10 +38,10 @@ func (w *watcher) Step(m engines.Metrics) {
 
 func (w *watcher) Checkpoint(ctx context.Context, _ int, dir string) error {
 	w.checkpoints = append(w.checkpoints, dir)
-	return errors.Join(ctx.Err(), w.refuse)
+	return errors.Join(ctx.Err(), w.checkpointErr)
 }
 
-func order(t *testing.T) engines.TrainRequest {
+func request(t *testing.T) engines.TrainRequest {
 	data := filepath.Join(t.TempDir(), "rows.jsonl")
 	require.NoError(t, os.WriteFile(data, []byte(strings.Repeat("{\"text\":\"a\"}\n", 40)), 0o644))
 	return engines.TrainRequest{
@@ -50,9 +50,9 @@ func order(t *testing.T) engines.TrainRequest {
 	}
 }
 
-func TestTrainingFallsAndLeavesAnAdapter(t *testing.T) {
+func TestTrainReducesTheLossAndWritesAnAdapter(t *testing.T) {
 	w := &watcher{}
-	result, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), order(t), w)
+	result, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), request(t), w)
 	require.NoError(t, err)
 	assert.Equal(t, 20, result.Steps)
 	assert.True(t, result.Adapter)
@@ -65,8 +65,8 @@ func TestTrainingFallsAndLeavesAnAdapter(t *testing.T) {
 
 func TestResumeGivesTheSameNumbers(t *testing.T) {
 	trainer := simulated.New(simulated.Options{Seed: 3}).Trainer
-	whole := &watcher{}
-	want, err := trainer.Train(t.Context(), order(t), whole)
+	uninterrupted := &watcher{}
+	want, err := trainer.Train(t.Context(), request(t), uninterrupted)
 	require.NoError(t, err)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -75,16 +75,16 @@ func TestResumeGivesTheSameNumbers(t *testing.T) {
 			cancel()
 		}
 	}}
-	_, err = trainer.Train(ctx, order(t), first)
+	_, err = trainer.Train(ctx, request(t), first)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Len(t, first.checkpoints, 2, "one due at step 6, one because of the cancellation at 9")
 
-	again := order(t)
+	again := request(t)
 	again.ResumeDir = first.checkpoints[1]
 	second := &watcher{}
 	got, err := trainer.Train(t.Context(), again, second)
 	require.NoError(t, err)
-	assert.Equal(t, whole.rows, append(first.rows, second.rows...))
+	assert.Equal(t, uninterrupted.rows, append(first.rows, second.rows...))
 	assert.Equal(t, want.Values, got.Values)
 	assert.Equal(t, want.Tokens, got.Tokens)
 	metrics, err := os.ReadFile(filepath.Join(got.Dir, "metrics.jsonl"))
@@ -92,9 +92,9 @@ func TestResumeGivesTheSameNumbers(t *testing.T) {
 	assert.Equal(t, 20, strings.Count(string(metrics), "\n"))
 }
 
-func TestTrainingRefusesBadRows(t *testing.T) {
+func TestTrainRejectsInvalidRows(t *testing.T) {
 	for name, content := range map[string]string{"line 2": "{}\nnot json\n", "no rows": "\n\n"} {
-		o := order(t)
+		o := request(t)
 		require.NoError(t, os.WriteFile(o.DataFiles[0], []byte(content), 0o644))
 		_, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), o, &watcher{})
 		assert.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
@@ -103,7 +103,7 @@ func TestTrainingRefusesBadRows(t *testing.T) {
 }
 
 func TestFaultsAreInjected(t *testing.T) {
-	broken := errors.New("disk on fire")
+	broken := errors.New("injected")
 	for _, name := range []string{simulated.TrainStep, simulated.WriteCheckpoint, simulated.LoadModel,
 		simulated.CompleteToken} {
 		engine := simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
@@ -112,7 +112,7 @@ func TestFaultsAreInjected(t *testing.T) {
 			}
 			return nil
 		}})
-		_, trainErr := engine.Trainer.Train(t.Context(), order(t), &watcher{})
+		_, trainErr := engine.Trainer.Train(t.Context(), request(t), &watcher{})
 		model, loadErr := engine.Completer.Load(t.Context(), engines.ModelFiles{})
 		var completeErr error
 		if loadErr == nil {
@@ -121,17 +121,17 @@ func TestFaultsAreInjected(t *testing.T) {
 		}
 		assert.ErrorIs(t, errors.Join(trainErr, loadErr, completeErr), broken, name)
 	}
-	w := &watcher{refuse: broken}
-	_, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), order(t), w)
+	w := &watcher{checkpointErr: broken}
+	_, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), request(t), w)
 	assert.ErrorIs(t, err, broken)
 }
 
-func TestStepsTakeTheirTime(t *testing.T) {
+func TestStepTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := simulated.New(simulated.Options{Steps: 5,
 			StepTime: func(step int) time.Duration { return time.Duration(step) * time.Hour }})
 		start := time.Now()
-		_, err := engine.Trainer.Train(t.Context(), order(t), &watcher{})
+		_, err := engine.Trainer.Train(t.Context(), request(t), &watcher{})
 		require.NoError(t, err)
 		assert.Equal(t, 15*time.Hour, time.Since(start))
 	})
@@ -146,7 +146,7 @@ func load(t *testing.T, options simulated.Options) engines.Model {
 
 func complete(t *testing.T, m engines.Model, req engines.CompletionRequest) (text, finish string, usage engines.Usage) {
 	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
-		assert.Empty(t, finish, "a piece after the last")
+		assert.Empty(t, finish, "a chunk after the last one")
 		text, finish = text+c.Text, c.Finish
 		return nil
 	})
@@ -183,9 +183,9 @@ func TestCompletionsDependOnPromptAndSeed(t *testing.T) {
 	assert.Equal(t, engines.FinishStop, finish)
 }
 
-func TestTunedModelAnswersOtherwise(t *testing.T) {
+func TestTunedModelDiffersFromBase(t *testing.T) {
 	engine := simulated.New(simulated.Options{})
-	result, err := engine.Trainer.Train(t.Context(), order(t), &watcher{})
+	result, err := engine.Trainer.Train(t.Context(), request(t), &watcher{})
 	require.NoError(t, err)
 	tuned, err := engine.Completer.Load(t.Context(), engines.ModelFiles{AdapterDir: result.Dir})
 	require.NoError(t, err)
@@ -206,7 +206,7 @@ func TestCompletionLimits(t *testing.T) {
 	assert.Equal(t, domain.Unavailable, domain.CodeOf(err))
 }
 
-func TestFullQueueRefuses(t *testing.T) {
+func TestFullQueueRejectsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := simulated.New(simulated.Options{Slots: 1, Queue: 1,
 			TokenTime: func(int) time.Duration { return time.Second }})
@@ -226,16 +226,16 @@ func TestFullQueueRefuses(t *testing.T) {
 	})
 }
 
-func TestListeningHearsAWordInEachLoudHalfSecond(t *testing.T) {
-	l, err := simulated.New(simulated.Options{}).Transcribers[simulated.SpeechFormat].LoadSpeech(t.Context(),
+func TestTranscribeEmitsAWordForEachLoudHalfSecond(t *testing.T) {
+	m, err := simulated.New(simulated.Options{}).Transcribers[simulated.SpeechFormat].LoadSpeech(t.Context(),
 		engines.SpeechFiles{Dir: t.TempDir()})
 	require.NoError(t, err)
 	sound := append(bytes.Repeat([]byte{0, 0}, 16000), bytes.Repeat([]byte{0, 32}, 16000)...)
 	var segments []engines.Segment
-	heard, err := l.Transcribe(t.Context(), bytes.NewReader(sound), engines.TranscriptionOptions{},
-		func(step engines.TranscriptEvent) error {
-			if step.Segment != nil {
-				segments = append(segments, *step.Segment)
+	transcript, err := m.Transcribe(t.Context(), bytes.NewReader(sound), engines.TranscriptionOptions{},
+		func(event engines.TranscriptEvent) error {
+			if event.Segment != nil {
+				segments = append(segments, *event.Segment)
 			}
 			return nil
 		})
@@ -243,14 +243,14 @@ func TestListeningHearsAWordInEachLoudHalfSecond(t *testing.T) {
 	require.Len(t, segments, 1)
 	assert.Len(t, segments[0].Words, 2)
 	assert.InDelta(t, 1.0, segments[0].Start, 1e-9)
-	assert.InDelta(t, 2.0, heard.Duration, 1e-9)
-	assert.ErrorContains(t, l.Check(engines.TranscriptionOptions{Language: "de", Diarize: true}), "diarize")
+	assert.InDelta(t, 2.0, transcript.Duration, 1e-9)
+	assert.ErrorContains(t, m.Check(engines.TranscriptionOptions{Language: "de", Diarize: true}), "diarize")
 }
 
-func TestASimulatedConversation(t *testing.T) {
+func TestChatsAndEcho(t *testing.T) {
 	m, err := simulated.New(simulated.Options{}).Completer.Load(t.Context(), engines.ModelFiles{Dir: t.TempDir()})
 	require.NoError(t, err)
-	say := func(req engines.CompletionRequest) (text string, usage engines.Usage, err error) {
+	complete := func(req engines.CompletionRequest) (text string, usage engines.Usage, err error) {
 		req.MaxTokens = 30
 		usage, err = m.Complete(t.Context(), req, func(c engines.Chunk) error { text += c.Text; return nil })
 		return text, usage, err
@@ -258,19 +258,19 @@ func TestASimulatedConversation(t *testing.T) {
 	chat := func(content string) engines.CompletionRequest {
 		return engines.CompletionRequest{Chat: &engines.Chat{Messages: []engines.Message{{Role: "user", Content: content}}}}
 	}
-	one, usage, err := say(chat("hello"))
+	one, usage, err := complete(chat("hello"))
 	require.NoError(t, err)
 	require.Equal(t, 1+len("user: hello\n"), usage.PromptTokens)
-	again, _, err := say(chat("hello"))
+	again, _, err := complete(chat("hello"))
 	require.NoError(t, err)
 	require.Equal(t, one, again)
-	other, _, err := say(chat("bye"))
+	other, _, err := complete(chat("bye"))
 	require.NoError(t, err)
 	require.NotEqual(t, one, other)
-	echoed, _, err := say(engines.CompletionRequest{Prompt: "abc", Echo: true})
+	echoed, _, err := complete(engines.CompletionRequest{Prompt: "abc", Echo: true})
 	require.NoError(t, err)
 	require.Equal(t, "abc", echoed[:3])
-	_, _, err = say(engines.CompletionRequest{Prompt: "abc",
+	_, _, err = complete(engines.CompletionRequest{Prompt: "abc",
 		Format: &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: "root ::= [a-z]"}})
 	require.ErrorContains(t, err, "format: ")
 	require.NoError(t, m.Close())

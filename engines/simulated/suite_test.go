@@ -10,7 +10,7 @@ import (
 	"anneal/engines/simulated"
 )
 
-func TestModelKeepsThePromisesOfEngines(t *testing.T) {
+func TestModelConformance(t *testing.T) {
 	enginetest.Model(t, func(t *testing.T) engines.Model {
 		m, err := simulated.New(simulated.Options{}).Completer.Load(t.Context(), engines.ModelFiles{Dir: t.TempDir()})
 		require.NoError(t, err)

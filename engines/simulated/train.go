@@ -21,11 +21,12 @@ import (
 
 type trainer struct{ options Options }
 
-// stateFile is part of each checkpoint and each result. A training resumes from
-// it, and it makes the completions of a tuned model differ from its base's.
+// stateFile is the name of the file that holds the state of a training run, in each checkpoint and
+// in each result. A training resumes from this file. The file in a result makes the completions of
+// the tuned model differ from those of its base model.
 const stateFile = "simulated.json"
 
-// A state is the state of a training after a step.
+// A state is the state of a training run after a step.
 type state struct {
 	Seed   uint64  `json:"seed"`
 	Step   int     `json:"step"`
@@ -37,7 +38,7 @@ type state struct {
 // A training is one running attempt.
 type training struct {
 	options Options
-	order   engines.TrainRequest
+	request engines.TrainRequest
 	state   state
 	rows    int
 	bytes   int64
@@ -46,13 +47,13 @@ type training struct {
 	reward  *float64 // mean over the samples of RLOR
 }
 
-func (t trainer) Train(ctx context.Context, order engines.TrainRequest,
+func (t trainer) Train(ctx context.Context, request engines.TrainRequest,
 	watch engines.TrainWatcher) (engines.TrainResult, error) {
-	run, err := begin(t.options, order)
+	run, err := begin(t.options, request)
 	if err != nil {
 		return engines.TrainResult{}, err
 	}
-	every := orDefault(order.Settings.CheckpointSteps, 10)
+	every := orDefault(request.Settings.CheckpointSteps, 10)
 	for run.state.Step < run.state.Steps && !run.stopped {
 		if err := run.step(ctx); err != nil {
 			if ctx.Err() != nil && run.state.Step > 0 {
@@ -70,19 +71,19 @@ func (t trainer) Train(ctx context.Context, order engines.TrainRequest,
 	return run.result()
 }
 
-// begin reads the data and the checkpoint to resume from.
-func begin(options Options, order engines.TrainRequest) (*training, error) {
-	if order.Method != "" && order.Method != engines.Supervised && order.Method != engines.RLOR {
+// begin returns a training run that has read the data and the checkpoint to resume from.
+func begin(options Options, request engines.TrainRequest) (*training, error) {
+	if request.Method != "" && request.Method != engines.Supervised && request.Method != engines.RLOR {
 		return nil, domain.Errorf(domain.InvalidArgument,
-			"method: %q is unknown to the simulated engine; use %q or %q", order.Method, engines.Supervised, engines.RLOR)
+			"method: the simulated engine does not support %q: use %q or %q", request.Method, engines.Supervised, engines.RLOR)
 	}
-	if order.BaseDir != "" {
-		if _, err := os.Stat(order.BaseDir); err != nil {
+	if request.BaseDir != "" {
+		if _, err := os.Stat(request.BaseDir); err != nil {
 			return nil, fmt.Errorf("base model: %w", err)
 		}
 	}
-	run := &training{options: options, order: order}
-	for _, file := range order.DataFiles {
+	run := &training{options: options, request: request}
+	for _, file := range request.DataFiles {
 		rows, size, err := countRows(file)
 		if err != nil {
 			return nil, err
@@ -90,39 +91,39 @@ func begin(options Options, order engines.TrainRequest) (*training, error) {
 		run.rows, run.bytes = run.rows+rows, run.bytes+size
 	}
 	if run.rows == 0 {
-		return nil, domain.Errorf(domain.InvalidArgument, "dataset: holds no rows; upload a JSONL file with at least one")
+		return nil, domain.Errorf(domain.InvalidArgument, "dataset: has no rows; upload a JSONL file with at least one row")
 	}
-	if order.Method == engines.RLOR {
-		reward, err := meanReward(order)
+	if request.Method == engines.RLOR {
+		reward, err := meanReward(request)
 		if err != nil {
 			return nil, err
 		}
 		run.reward = &reward
 	}
-	run.state = state{Seed: options.Seed ^ order.Seed, Steps: options.Steps, Best: math.MaxFloat64}
+	run.state = state{Seed: options.Seed ^ request.Seed, Steps: options.Steps, Best: math.MaxFloat64}
 	if run.state.Steps == 0 {
-		run.state.Steps = max(order.Settings.Epochs, 1) * run.epochSteps()
+		run.state.Steps = max(request.Settings.Epochs, 1) * run.epochSteps()
 	}
 	return run, run.resume()
 }
 
 func (r *training) epochSteps() int {
-	batch := orDefault(r.order.Settings.BatchSizeSamples, 8)
+	batch := orDefault(r.request.Settings.BatchSizeSamples, 8)
 	return (r.rows + batch - 1) / batch
 }
 
 func (r *training) resume() error {
-	if r.order.ResumeDir == "" {
+	if r.request.ResumeDir == "" {
 		return nil
 	}
-	data, err := os.ReadFile(filepath.Join(r.order.ResumeDir, stateFile))
+	data, err := os.ReadFile(filepath.Join(r.request.ResumeDir, stateFile))
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	if err := json.Unmarshal(data, &r.state); err != nil {
 		return fmt.Errorf("checkpoint: %s: %w", stateFile, err)
 	}
-	data, err = os.ReadFile(filepath.Join(r.order.ResumeDir, "metrics.jsonl"))
+	data, err = os.ReadFile(filepath.Join(r.request.ResumeDir, "metrics.jsonl"))
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
@@ -156,18 +157,18 @@ func (r *training) step(ctx context.Context) error {
 	if r.reward != nil {
 		values["reward/mean"] = *r.reward
 	}
-	evaluates := r.order.Settings.EvalAutoCarveout || len(r.order.EvalFiles) > 0
+	evaluates := r.request.Settings.EvalAutoCarveout || len(r.request.EvalFiles) > 0
 	if evaluates && (next%r.epochSteps() == 0 || next == r.state.Steps) {
 		loss := 1.1*curve + 0.1*(source.Float64()-0.5)
 		values["eval/loss"] = loss
-		r.stopped = r.order.Settings.EarlyStop && loss >= r.state.Best
+		r.stopped = r.request.Settings.EarlyStop && loss >= r.state.Best
 		r.state.Best = min(r.state.Best, loss)
 	}
 	r.state.Step = next
 	r.state.Tokens += max(r.bytes/int64(r.epochSteps()), 1)
 	r.metrics = append(r.metrics, engines.Metrics{
 		Step: next, Steps: r.state.Steps, Epoch: float64(next) / float64(r.epochSteps()), Time: time.Now().UTC(),
-		LearningRate: r.order.Settings.LearningRate, Tokens: r.state.Tokens, Values: values,
+		LearningRate: r.request.Settings.LearningRate, Tokens: r.state.Tokens, Values: values,
 	})
 	return nil
 }
@@ -176,7 +177,7 @@ func (r *training) checkpoint(ctx context.Context, watch engines.TrainWatcher) e
 	if err := r.options.fault(WriteCheckpoint, r.state.Step); err != nil {
 		return err
 	}
-	dir := filepath.Join(r.order.WorkDir, fmt.Sprintf("checkpoint-%d", r.state.Step))
+	dir := filepath.Join(r.request.WorkDir, fmt.Sprintf("checkpoint-%d", r.state.Step))
 	if err := r.write(dir); err != nil {
 		return err
 	}
@@ -184,7 +185,7 @@ func (r *training) checkpoint(ctx context.Context, watch engines.TrainWatcher) e
 }
 
 func (r *training) result() (engines.TrainResult, error) {
-	dir := filepath.Join(r.order.WorkDir, "result")
+	dir := filepath.Join(r.request.WorkDir, "result")
 	if err := r.write(dir); err != nil {
 		return engines.TrainResult{}, err
 	}
@@ -195,7 +196,7 @@ func (r *training) result() (engines.TrainResult, error) {
 		}
 	}
 	return engines.TrainResult{
-		Dir: dir, Adapter: r.order.Settings.LoraRank > 0, Steps: r.state.Step, Tokens: r.state.Tokens,
+		Dir: dir, Adapter: r.request.Settings.LoraRank > 0, Steps: r.state.Step, Tokens: r.state.Tokens,
 		StoppedEarly: r.stopped, Values: values,
 	}, nil
 }
@@ -205,10 +206,10 @@ func (r *training) result() (engines.TrainResult, error) {
 func (r *training) write(dir string) error {
 	config, weights := "config.json", "model.safetensors"
 	settings := map[string]any{"model_type": "simulated"}
-	if r.order.Settings.LoraRank > 0 {
+	if r.request.Settings.LoraRank > 0 {
 		config, weights = "adapter_config.json", "adapter_model.safetensors"
-		settings = map[string]any{"peft_type": "LORA", "r": r.order.Settings.LoraRank,
-			"lora_alpha": r.order.Settings.LoraAlpha}
+		settings = map[string]any{"peft_type": "LORA", "r": r.request.Settings.LoraRank,
+			"lora_alpha": r.request.Settings.LoraAlpha}
 	}
 	var metrics bytes.Buffer
 	for _, row := range r.metrics {
@@ -240,8 +241,8 @@ func (r *training) write(dir string) error {
 	return nil
 }
 
-// countRows counts the rows of a JSONL file and their bytes. A line that is not a
-// JSON object is an InvalidArgument error.
+// countRows returns the number of rows of a JSONL file and the number of their bytes. A line that
+// is not a JSON object is an InvalidArgument error.
 func countRows(file string) (rows int, size int64, err error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -260,7 +261,7 @@ func countRows(file string) (rows int, size int64, err error) {
 		}
 		if row[0] != '{' || !json.Valid(row) {
 			return 0, 0, domain.Errorf(domain.InvalidArgument,
-				"%s line %d: is not a JSON object; write one object a line", filepath.Base(file), line)
+				"%s line %d: is not a JSON object; write one object per line", filepath.Base(file), line)
 		}
 		rows, size = rows+1, size+int64(len(row))
 	}

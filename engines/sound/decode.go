@@ -28,8 +28,8 @@ var filters = map[string]string{
 
 const dynamic = "dynaudnorm=f=250:g=15:p=0.95:m=20"
 
-// containers are the demuxers that ffmpeg may use. None of them opens other files
-// that its input refers to, as those of playlists, manifests and scripts do.
+// containers are the demuxers that ffmpeg may use. Demuxers of playlists, manifests and scripts are
+// excluded, because they open other files that the input refers to.
 var containers = strings.Join([]string{
 	"aac", "ac3", "eac3", "aiff", "amr", "amrnb", "amrwb", "ape", "asf", "au", "avi", "caf", "dts", "dtshd", "dsf",
 	"flac", "flv",
@@ -39,9 +39,9 @@ var containers = strings.Join([]string{
 
 const (
 	ffmpeg        = "ffmpeg"
-	installFFmpeg = "`apt install ffmpeg` installs it; without it only WAV files of 16 kHz, mono, 16 bits can be " +
+	installFFmpeg = "install it with `apt install ffmpeg`; without it only WAV files of 16 kHz, mono, 16 bits can be " +
 		"transcribed, without preprocessing"
-	readTimeout = time.Minute // for ffmpeg's next samples
+	readTimeout = time.Minute // maximum wait for ffmpeg's next samples
 	readAhead   = 64 << 10
 )
 
@@ -54,11 +54,11 @@ type decoder struct {
 	program *sandbox.Process
 	pcm     *os.File
 	ahead   *bufio.Reader
-	unwatch func() bool // of the context
+	unwatch func() bool // stops watching the context
 	stop    func()      // kills the process group
 }
 
-// decode starts ffmpeg on a file, which the caller closes.
+// decode starts ffmpeg on a file, which the caller closes, and returns the decoded samples.
 func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter string) (io.ReadCloser, error) {
 	program, err := process.Find(ffmpeg, installFFmpeg)
 	if err != nil {
@@ -90,8 +90,8 @@ func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter s
 	return d, nil
 }
 
-// arguments returns ffmpeg's command line. It reads descriptor 3, so that no file
-// name is interpreted as a protocol, and writes samples to descriptor 4.
+// arguments returns ffmpeg's command line. ffmpeg reads descriptor 3, so that it does not
+// interpret a file name as a protocol, and writes samples to descriptor 4.
 func arguments(program, filter string) []string {
 	return []string{
 		program, "-nostdin", "-hide_banner", "-loglevel", "error", "-max_alloc", "268435456", "-threads", "1",
@@ -105,8 +105,8 @@ const input = "file:/dev/fd/3"
 
 func (d *decoder) peek() ([]byte, error) {
 	_ = d.pcm.SetReadDeadline(time.Now().Add(readTimeout)) // pipes support deadlines
-	begun, err := d.ahead.Peek(1)
-	return begun, d.explain(err)
+	first, err := d.ahead.Peek(1)
+	return first, d.explain(err)
 }
 
 func (d *decoder) Read(p []byte) (int, error) {
@@ -126,12 +126,12 @@ func (d *decoder) explain(err error) error {
 		return err
 	}
 	<-d.program.Done()
-	if ended := d.ctx.Err(); ended != nil {
-		return ended
+	if ctxErr := d.ctx.Err(); ctxErr != nil {
+		return ctxErr
 	}
-	if failed := d.program.Err(); failed != nil {
+	if exitErr := d.program.Err(); exitErr != nil {
 		return invalidFile("cannot be decoded: %s: send a format that ffmpeg reads, such as WAV, MP3, M4A, FLAC or Ogg",
-			reason(failed.Error()))
+			reason(exitErr.Error()))
 	}
 	return err
 }
@@ -142,22 +142,23 @@ func (d *decoder) Close() error {
 	return d.pcm.Close()
 }
 
-// noise matches what is useless to users in ffmpeg's messages: addresses of its
-// components, and the name of its input.
+// noise matches the parts of ffmpeg's messages that are useless to users: the addresses of ffmpeg's
+// components, and the name of the input.
 var noise = regexp.MustCompile(`\[[^\]]*@ 0x[0-9a-f]+\] *|` + regexp.QuoteMeta(input) + `:? *`)
 
 const maxReason = 200 // characters
 
-// reason returns the last line of ffmpeg's output, shortened.
+// reason returns why ffmpeg failed: a fixed text for common errors, otherwise the last line of its
+// output, shortened.
 func reason(message string) string {
 	if _, output, found := strings.Cut(message, process.OutputMark); found {
 		message = output
 	}
 	switch {
 	case strings.Contains(message, "matches no streams"):
-		return "it has no audio stream"
+		return "the file has no audio stream"
 	case strings.Contains(message, "not on whitelist"):
-		return "it is an image, a playlist or another file that is not a recording"
+		return "the file is an image, a playlist or another file that is not a recording"
 	}
 	lines := strings.Split(strings.TrimSpace(noise.ReplaceAllString(message, "")), "\n")
 	last := []rune(strings.TrimSpace(lines[len(lines)-1]))

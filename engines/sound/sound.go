@@ -27,7 +27,8 @@ type Opener struct {
 // that engines.SpeechModel reads. A WAV file in this format is read directly;
 // every other file, and preprocessing, requires ffmpeg. Open or a later Read
 // returns the error for a file that cannot be decoded; a recording without
-// samples is not an error. When ctx is done, Read returns its error.
+// samples is not an error. Read returns an error after MaxDuration, and ctx's
+// error when ctx is done.
 func (o Opener) Open(ctx context.Context, path, preprocessing string) (io.ReadCloser, error) {
 	return o.open(ctx, path, preprocessing, MaxDuration)
 }
@@ -35,7 +36,8 @@ func (o Opener) Open(ctx context.Context, path, preprocessing string) (io.ReadCl
 func (o Opener) open(ctx context.Context, path, preprocessing string, longest time.Duration) (io.ReadCloser, error) {
 	filter, known := filters[preprocessing]
 	if !known {
-		return nil, domain.Errorf(domain.InvalidArgument, "preprocessing: %q is not known", preprocessing)
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"preprocessing: must be none, dynamic, soft_dynamic or bass_dynamic, not %q", preprocessing)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -56,7 +58,7 @@ func (o Opener) open(ctx context.Context, path, preprocessing string, longest ti
 	return &bounded{ReadCloser: decoded, ctx: ctx, left: bytesOf(longest), longest: longest}, nil
 }
 
-// plain returns the samples of a file that needs no decoding; nil for any other.
+// plain returns the samples of a WAV file that needs no decoding, and nil for any other file.
 func plain(file *os.File) (io.ReadCloser, error) {
 	samples, err := wav(file)
 	if errors.Is(err, errNotPlain) {

@@ -9,8 +9,8 @@ import (
 	"anneal/engines"
 )
 
-// errNotPlain is the error for a file that is not a WAV file in the engines'
-// format and needs a decoder.
+// errNotPlain is the error for a file that needs a decoder, because it is not a WAV file with
+// the sample format that engines transcribe.
 var errNotPlain = errors.New("not a WAV file of 16 kHz, mono, 16 bits")
 
 const (
@@ -24,7 +24,8 @@ const (
 // pcmGUID is the subformat of PCM in an extensible format (KSDATAFORMAT_SUBTYPE_PCM).
 var pcmGUID = []byte("\x01\x00\x00\x00\x00\x00\x10\x00\x80\x00\x00\xaa\x00\x38\x9b\x71")
 
-// wav reads the header of a WAV file and returns a reader of its samples.
+// wav reads the header of a WAV file and returns a reader of its samples. It returns errNotPlain
+// for a file that needs a decoder.
 func wav(r io.Reader) (io.Reader, error) {
 	var riff struct {
 		ID   [4]byte
@@ -85,7 +86,7 @@ func samples(r io.Reader, size uint32, more bool) io.Reader {
 	return io.LimitReader(r, int64(size))
 }
 
-// supported reports whether a fmt chunk describes the engines' sample format.
+// supported reports whether a fmt chunk describes the sample format that engines transcribe.
 func supported(format []byte) bool {
 	if len(format) < 16 {
 		return false
@@ -107,7 +108,8 @@ func parse(r io.Reader, into any) error {
 	return notPlain(binary.Read(r, binary.LittleEndian, into))
 }
 
-// notPlain replaces the end of the file: a truncated header is not a WAV file.
+// notPlain returns errNotPlain for the end of a file, because a file with a truncated header is
+// not a WAV file. It returns any other error unchanged.
 func notPlain(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errNotPlain

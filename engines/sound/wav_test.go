@@ -11,7 +11,7 @@ import (
 	"anneal/engines"
 )
 
-// chunk is one of a RIFF file, padded to an even length.
+// chunk returns a chunk of a RIFF file, padded to an even length.
 func chunk(id string, content []byte) []byte {
 	c := binary.LittleEndian.AppendUint32([]byte(id), uint32(len(content)))
 	c = append(c, content...)
@@ -37,7 +37,7 @@ var mono16 = format(formatPCM, 1, 16, engines.SampleRate)
 
 func plainWAV(pcm []byte) []byte { return riff(mono16, chunk("data", pcm)) }
 
-// sized is a file whose first chunk of a kind says another size.
+// sized returns a file in which the size of the first chunk with an ID is replaced.
 func sized(content []byte, id string, size uint32) []byte {
 	c := bytes.Clone(content)
 	binary.LittleEndian.PutUint32(c[bytes.Index(c, []byte(id))+4:], size)
@@ -53,37 +53,37 @@ func TestWAV(t *testing.T) {
 	simple := plainWAV(pcm)
 	for name, c := range map[string]struct {
 		content []byte
-		want    []byte // nil is that it is left to a decoder
+		want    []byte // nil if the file needs a decoder
 	}{
-		"plain":                         {simple, pcm},
-		"odd chunks around":             {riff(list, mono16, list, data, list), pcm},
-		"longer format":                 {riff(format(formatPCM, 1, 16, engines.SampleRate, 0, 0), data), pcm},
-		"extensible":                    {riff(extensible(16, pcmGUID), data), pcm},
-		"extensible, bits not said":     {riff(extensible(0, pcmGUID), data), pcm},
-		"extensible, 12 bits":           {riff(extensible(12, pcmGUID), data), nil},
-		"extensible, float":             {riff(extensible(16, append([]byte{3}, pcmGUID[1:]...)), data), nil},
-		"extensible, cut":               {riff(extensible(16, pcmGUID[:4]), data), nil},
-		"stream of size 0":              {sized(sized(simple, "data", 0), "RIFF", 0), pcm},
-		"stream of size 0 after a head": {sized(sized(simple, "data", 0), "RIFF", 36), pcm},
-		"stream of the largest size":    {sized(sized(simple, "data", unknownSize), "RIFF", unknownSize), pcm},
-		"empty, then another chunk":     {riff(mono16, chunk("data", nil), list), []byte{}},
-		"empty":                         {plainWAV(nil), []byte{}},
-		"shorter than it says":          {simple[:len(simple)-100], pcm[:len(pcm)-100]},
-		"more than it says":             {append(bytes.Clone(simple), "tail"...), pcm},
-		"stereo":                        {riff(format(formatPCM, 2, 16, engines.SampleRate), data), nil},
-		"8 bits":                        {riff(format(formatPCM, 1, 8, engines.SampleRate), data), nil},
-		"44100 Hz":                      {riff(format(formatPCM, 1, 16, 44100), data), nil},
-		"float":                         {riff(format(3, 1, 16, engines.SampleRate), data), nil},
-		"two formats":                   {riff(mono16, mono16, data), nil},
-		"no format":                     {riff(data), nil},
-		"no data":                       {riff(mono16, list), nil},
-		"a format that is too long":     {riff(chunk("fmt ", make([]byte, maxFormat+2)), data), nil},
-		"a format that is too short":    {riff(chunk("fmt ", make([]byte, 14)), data), nil},
-		"a chunk without an end":        {sized(riff(mono16, list, data), "LIST", unknownSize), nil},
-		"RIFX":                          {append([]byte("RIFX"), simple[4:]...), nil},
-		"no WAVE":                       {append(append(bytes.Clone(simple[:8]), "AVI "...), simple[12:]...), nil},
-		"head alone":                    {simple[:20], nil},
-		"nothing":                       {nil, nil},
+		"plain":                          {simple, pcm},
+		"odd chunks around":              {riff(list, mono16, list, data, list), pcm},
+		"longer format":                  {riff(format(formatPCM, 1, 16, engines.SampleRate, 0, 0), data), pcm},
+		"extensible":                     {riff(extensible(16, pcmGUID), data), pcm},
+		"extensible, 0 valid bits":       {riff(extensible(0, pcmGUID), data), pcm},
+		"extensible, 12 bits":            {riff(extensible(12, pcmGUID), data), nil},
+		"extensible, float":              {riff(extensible(16, append([]byte{3}, pcmGUID[1:]...)), data), nil},
+		"extensible, truncated":          {riff(extensible(16, pcmGUID[:4]), data), nil},
+		"stream of size 0":               {sized(sized(simple, "data", 0), "RIFF", 0), pcm},
+		"stream of size 0 with a header": {sized(sized(simple, "data", 0), "RIFF", 36), pcm},
+		"stream of maximum size":         {sized(sized(simple, "data", unknownSize), "RIFF", unknownSize), pcm},
+		"empty, then another chunk":      {riff(mono16, chunk("data", nil), list), []byte{}},
+		"empty":                          {plainWAV(nil), []byte{}},
+		"shorter than its size":          {simple[:len(simple)-100], pcm[:len(pcm)-100]},
+		"longer than its size":           {append(bytes.Clone(simple), "tail"...), pcm},
+		"stereo":                         {riff(format(formatPCM, 2, 16, engines.SampleRate), data), nil},
+		"8 bits":                         {riff(format(formatPCM, 1, 8, engines.SampleRate), data), nil},
+		"44100 Hz":                       {riff(format(formatPCM, 1, 16, 44100), data), nil},
+		"float":                          {riff(format(3, 1, 16, engines.SampleRate), data), nil},
+		"two formats":                    {riff(mono16, mono16, data), nil},
+		"no format":                      {riff(data), nil},
+		"no data":                        {riff(mono16, list), nil},
+		"a format that is too long":      {riff(chunk("fmt ", make([]byte, maxFormat+2)), data), nil},
+		"a format that is too short":     {riff(chunk("fmt ", make([]byte, 14)), data), nil},
+		"an endless chunk":               {sized(riff(mono16, list, data), "LIST", unknownSize), nil},
+		"RIFX":                           {append([]byte("RIFX"), simple[4:]...), nil},
+		"no WAVE":                        {append(append(bytes.Clone(simple[:8]), "AVI "...), simple[12:]...), nil},
+		"truncated header":               {simple[:20], nil},
+		"empty file":                     {nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := wav(bytes.NewReader(c.content))
@@ -99,8 +99,7 @@ func TestWAV(t *testing.T) {
 	}
 }
 
-// FuzzWAV: whatever a file says, reading it ends, and answers no more than it
-// holds.
+// FuzzWAV checks that reading any file ends and returns only samples of the file.
 func FuzzWAV(f *testing.F) {
 	pcm := tones(0.01)
 	simple := plainWAV(pcm)
@@ -123,8 +122,8 @@ func FuzzWAV(f *testing.F) {
 		require.NoError(t, err)
 		require.True(t, len(got) == 0 || bytes.Contains(content, got))
 		var seconds float64
-		for cutter := NewSplitter(bytes.NewReader(got), 0); ; {
-			s, err := cutter.Next()
+		for splitter := NewSplitter(bytes.NewReader(got), 0); ; {
+			s, err := splitter.Next()
 			if err == io.EOF {
 				break
 			}

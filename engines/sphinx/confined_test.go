@@ -11,20 +11,21 @@ import (
 	"anneal/engines"
 )
 
-// peeking answers with the word "key" where it can read a file, and with the user it runs as.
-const peeking = `key=hidden; if cat "$0" >/dev/null 2>&1; then key=key; fi
+// keyReader fakes PocketSphinx: it responds with the word "key" if it can read a file, otherwise
+// with "hidden", and with its user ID.
+const keyReader = `key=hidden; if cat "$0" >/dev/null 2>&1; then key=key; fi
 while read file from to name; do
 	case $name in
 	u*) echo "$name 1 0.10 0.20 $key 0.5" >&4; echo "$name 1 0.30 0.10 uid$(id -u) 0.5" >&4;;
 	m*) echo " ($name -1)" >&4;;
 	esac; done <&3`
 
-// TestPocketSphinxReadsNoKeys runs a program in PocketSphinx's place that looks for a key of the
-// server.
-func TestPocketSphinxReadsNoKeys(t *testing.T) {
+// TestProgramCannotReadKeys checks that a program cannot read a file of this process, and does not
+// run as root.
+func TestProgramCannotReadKeys(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	require.NoError(t, os.WriteFile(key, []byte("canary"), 0o600))
-	l := scripted(t, peeking)
+	l := fakeModel(t, keyReader)
 	l.args = append(l.args, key)
 	var words []string
 	loud := bytes.Repeat([]byte{0, 32}, engines.SampleRate)

@@ -17,8 +17,9 @@ import (
 	"anneal/engines/sphinx"
 )
 
-// TestDamagedModels loads models with changed bytes, most of which crash PocketSphinx or make it
-// give up. Each is told as a reason, and the next model listens.
+// TestDamagedModels loads models with changed bytes, at least one of which makes PocketSphinx
+// crash. It checks that each ends in time, that errors do not contain the model's directory, and
+// that the undamaged model then works.
 func TestDamagedModels(t *testing.T) {
 	transcriber, err := sphinx.New(sphinx.Options{Dir: t.TempDir(), Slots: 1})
 	if err != nil {
@@ -31,15 +32,15 @@ func TestDamagedModels(t *testing.T) {
 		t.Skip(err)
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"en-us.lm.bin", "cmudict-en-us.dict"} { // they are large, and not changed
+	for _, name := range []string{"en-us.lm.bin", "cmudict-en-us.dict"} { // large files that the test does not change
 		require.NoError(t, os.Symlink(filepath.Join(sphinx.DebianModel, name), filepath.Join(dir, name)))
 	}
 	acoustic := filepath.Join(dir, "en-us")
 	require.NoError(t, os.CopyFS(acoustic, os.DirFS(filepath.Join(sphinx.DebianModel, "en-us"))))
-	speech := speechOf(t)
+	speech := speechSamples(t)
 	random := rand.New(rand.NewPCG(1, 2))
-	seen := map[string]int{}
-	try := func() (string, error) {
+	outcomes := map[string]int{}
+	loadAndTranscribe := func() (string, error) {
 		l, err := transcriber.LoadSpeech(t.Context(), engines.SpeechFiles{Dir: dir,
 			Settings: domain.SpeechSettings{Format: domain.SpeechPocketsphinx}})
 		if err != nil {
@@ -56,51 +57,51 @@ func TestDamagedModels(t *testing.T) {
 			})
 		return text, err
 	}
-	want, err := try()
+	want, err := loadAndTranscribe()
 	require.NoError(t, err)
 	require.NotEmpty(t, want)
 	for _, name := range []string{"mdef", "means", "variances", "transition_matrices", "sendump", "noisedict",
 		"feat.params"} {
 		path := filepath.Join(acoustic, name)
-		whole, err := os.ReadFile(path)
+		original, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for i := range 2 {
 			if i > 0 && name != "mdef" {
-				break // the first file is that which makes it crash
+				break // only damage to mdef makes PocketSphinx crash
 			}
-			damaged := bytes.Clone(whole)
-			for range 1 + i { // most of them in the header, where sizes are
+			damaged := bytes.Clone(original)
+			for range 1 + i { // mostly in the header, which contains sizes
 				damaged[random.IntN(min(len(damaged), 400<<(2*(i%3))))] ^= 1 << random.IntN(8)
 			}
 			require.NoError(t, os.WriteFile(path, damaged, 0o600))
 			began := time.Now()
-			_, err := try()
+			_, err := loadAndTranscribe()
 			require.Less(t, time.Since(began), 2*time.Minute)
 			switch {
 			case err == nil:
-				seen["listens"]++
+				outcomes["works"]++
 			case strings.Contains(err.Error(), "signal: "):
-				seen["crashes"]++
+				outcomes["crashes"]++
 			default:
-				seen["gives up"]++
+				outcomes["exits"]++
 			}
 			if err != nil {
 				require.NotContains(t, err.Error(), dir)
 				require.Contains(t, []domain.Code{domain.FailedPrecondition, domain.Internal}, domain.CodeOf(err), "%v", err)
 			}
 		}
-		require.NoError(t, os.WriteFile(path, whole, 0o600))
+		require.NoError(t, os.WriteFile(path, original, 0o600))
 	}
-	t.Log(seen)
-	require.Positive(t, seen["crashes"], "no change made it crash: %v", seen)
-	got, err := try()
+	t.Log(outcomes)
+	require.Positive(t, outcomes["crashes"], "no change made PocketSphinx crash: %v", outcomes)
+	got, err := loadAndTranscribe()
 	require.NoError(t, err)
-	require.Equal(t, want, got, "the next model listens as before")
+	require.Equal(t, want, got, "the undamaged model has the same transcript")
 }
 
-// speechOf is a recording with people's speech.
-func speechOf(t *testing.T) []byte {
+// speechSamples returns the samples of a recording of speech.
+func speechSamples(t *testing.T) []byte {
 	path := librivox + "sense_and_sensibility_01_austen_64kb-0880.wav"
-	needs(t, path, "pocketsphinx-testdata")
+	skipWithout(t, path, "pocketsphinx-testdata")
 	return recording(t, path)
 }

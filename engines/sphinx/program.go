@@ -16,17 +16,17 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// A program is a PocketSphinx process. It reads the names of utterances and writes
-// the words of each. Since it takes longer to start than to transcribe a sentence,
-// it is reused. It is not safe for concurrent use.
+// A program is a PocketSphinx process. It reads the names of utterances and writes the words of
+// each. It is reused, because it takes longer to start than to transcribe a sentence. It is not
+// safe for concurrent use.
 type program struct {
-	dir        string // of the model; removed from error messages
+	dir        string // directory of the model; removed from error messages
 	process    *sandbox.Process
 	requests   *os.File // names of utterances
 	responses  *os.File
 	lines      *bufio.Scanner
 	sound      *os.File // the samples of the next utterance, an unlinked file
-	utterances int      // so far
+	utterances int      // utterances transcribed so far
 	stop       func()   // kills the process group
 }
 
@@ -35,16 +35,16 @@ type program struct {
 // words.
 func arguments(path, dir string) []string {
 	return []string{
-		path, "-hmm", filepath.Join(dir, acoustic), "-lm", filepath.Join(dir, language), "-dict", filepath.Join(dir,
-			dictionary),
+		path, "-hmm", filepath.Join(dir, acoustic), "-lm", filepath.Join(dir, language),
+		"-dict", filepath.Join(dir, dictionary),
 		"-adcin", "yes", "-remove_silence", "no", "-cepdir", "/dev", "-cepext", "", "-build_outdirs", "no",
 		"-ctl", "/dev/fd/3", "-ctm", "/dev/fd/4", "-hyp", "/dev/fd/4",
 	}
 }
 
 // startProgram starts a process that reads its samples from descriptor 5.
-func (l *listener) startProgram() (*program, error) {
-	p := &program{dir: l.dir}
+func (m *speechModel) startProgram() (*program, error) {
+	p := &program{dir: m.dir}
 	var files []*os.File
 	fail := func(err error) (*program, error) {
 		p.close()
@@ -63,17 +63,17 @@ func (l *listener) startProgram() (*program, error) {
 		return fail(err)
 	}
 	p.responses, files = responses, append(files, responsesIn)
-	if p.sound, err = unlinkedFile(l.options.Dir); err != nil {
+	if p.sound, err = unlinkedFile(m.options.Dir); err != nil {
 		return fail(err)
 	}
 	program := sandbox.Program{
-		Args: l.args, Env: process.Environment(nil), Files: []*os.File{requests, responsesIn, p.sound},
-		Limits: limits, Trusted: l.trusted,
+		Args: m.args, Env: process.Environment(nil), Files: []*os.File{requests, responsesIn, p.sound},
+		Limits: limits, Trusted: m.trusted,
 	}
-	if l.dir != "" {
-		program.Read = []string{l.dir}
+	if m.dir != "" {
+		program.Read = []string{m.dir}
 	}
-	p.process, err = l.options.Runner.Start(program)
+	p.process, err = m.options.Runner.Start(program)
 	if err != nil {
 		return fail(err)
 	}
@@ -89,8 +89,8 @@ func (l *listener) startProgram() (*program, error) {
 // limits are several times what Debian's model needs, which is 115 MiB.
 var limits = sandbox.Limits{Memory: 2 << 30, FileBytes: 1 << 20, Processes: 16, Files: 64}
 
-// unlinkedFile creates a temporary file without a name: it is deleted when its
-// last descriptor is closed.
+// unlinkedFile returns a new temporary file without a name, which is deleted when its last
+// descriptor is closed.
 func unlinkedFile(dir string) (*os.File, error) {
 	file, err := os.CreateTemp(dir, "anneal-sound-*")
 	if err != nil {
@@ -109,7 +109,7 @@ func (p *program) close() {
 	}
 	for _, file := range []*os.File{p.requests, p.responses, p.sound} {
 		if file != nil {
-			_ = file.Close() // nothing written is needed any more
+			_ = file.Close()
 		}
 	}
 }
@@ -120,14 +120,14 @@ const utteranceTimeout = 10 * time.Minute
 // exitTimeout bounds the exit of a process that closed its pipes.
 const exitTimeout = 2 * time.Second
 
-// errEnded is the error for a process that exited by itself.
-var errEnded = errors.New("it exited")
+// errEnded is the error for a process that closed its pipes, usually because it exited.
+var errEnded = errors.New("the process exited")
 
-// listen transcribes an utterance. The program is unusable after an error.
-func (p *program) listen(ctx context.Context, pcm []byte) ([]engines.Word, error) {
+// transcribe returns the words of an utterance. The program is unusable after an error.
+func (p *program) transcribe(ctx context.Context, pcm []byte) ([]engines.Word, error) {
 	unwatch := context.AfterFunc(ctx, p.stop)
 	_ = p.responses.SetReadDeadline(time.Now().Add(utteranceTimeout)) // pipes support deadlines
-	words, err := p.transcribe(pcm)
+	words, err := p.request(pcm)
 	if !unwatch() {
 		return nil, ctx.Err()
 	}
@@ -135,9 +135,9 @@ func (p *program) listen(ctx context.Context, pcm []byte) ([]engines.Word, error
 	case err == nil:
 		return words, nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, fmt.Errorf("it took longer than %s", utteranceTimeout)
+		return nil, fmt.Errorf("the transcription of an utterance took longer than %s", utteranceTimeout)
 	}
-	if errors.Is(err, errEnded) { // its exit status is the reason
+	if errors.Is(err, errEnded) { // the exit status of the process is the reason
 		ending := time.NewTimer(exitTimeout)
 		defer ending.Stop()
 		select {
@@ -149,9 +149,9 @@ func (p *program) listen(ctx context.Context, pcm []byte) ([]engines.Word, error
 	return nil, fmt.Errorf("%w%s", err, p.lastError())
 }
 
-// transcribe requests the utterance and then an empty one, whose response marks the
-// end of the first one's.
-func (p *program) transcribe(pcm []byte) (words []engines.Word, err error) {
+// request requests the utterance and then an empty one, because only the response to the next
+// utterance marks the end of a response. It returns the words of the utterance.
+func (p *program) request(pcm []byte) (words []engines.Word, err error) {
 	if err := p.sound.Truncate(0); err != nil {
 		return nil, err
 	}
@@ -182,8 +182,8 @@ func (p *program) transcribe(pcm []byte) (words []engines.Word, err error) {
 	return nil, errEnded
 }
 
-// lastError returns the last error that the process logged, to be appended to a
-// message.
+// lastError returns the exit error of the process and the last error that it logged, to be appended
+// to a message.
 func (p *program) lastError() string {
 	<-p.process.Done()
 	last := ""

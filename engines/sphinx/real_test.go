@@ -29,7 +29,7 @@ const (
 	alsa     = "/usr/share/sounds/alsa/"
 )
 
-// load makes Debian's model listen.
+// load loads Debian's model.
 func load(t testing.TB, o sphinx.Options) engines.SpeechModel {
 	t.Helper()
 	o.Dir = t.TempDir()
@@ -47,28 +47,29 @@ func load(t testing.TB, o sphinx.Options) engines.SpeechModel {
 		require.NoError(t, l.Close())
 		left, err := os.ReadDir(o.Dir)
 		require.NoError(t, err)
-		require.Empty(t, left, "no file of its own is left")
+		require.Empty(t, left, "no temporary files are left")
 	})
 	return l
 }
 
-func needs(t testing.TB, what, pack string) {
-	if _, err := os.Stat(what); err == nil {
+// skipWithout skips the test if neither a file nor a program of that name exists.
+func skipWithout(t testing.TB, name, debianPackage string) {
+	if _, err := os.Stat(name); err == nil {
 		return
 	}
-	if _, err := exec.LookPath(what); err != nil {
-		t.Skipf("%s is not installed: apt install %s", what, pack)
+	if _, err := exec.LookPath(name); err != nil {
+		t.Skipf("%s is not installed: apt install %s", name, debianPackage)
 	}
 }
 
-// heard is all that was heard in a recording.
-type heard struct {
+// A transcript holds an engines.Transcript with its segments and the emitted progress.
+type transcript struct {
 	engines.Transcript
 	segments []engines.Segment
 	progress []float64
 }
 
-func (h heard) text() string {
+func (h transcript) text() string {
 	var all []string
 	for _, s := range h.segments {
 		all = append(all, s.Text)
@@ -76,17 +77,17 @@ func (h heard) text() string {
 	return strings.Join(all, " ")
 }
 
-func (h heard) words() (all []engines.Word) {
+func (h transcript) words() (all []engines.Word) {
 	for _, s := range h.segments {
 		all = append(all, s.Words...)
 	}
 	return all
 }
 
-// transcribe listens, and holds what is heard against what holds for all of it.
-func transcribe(t testing.TB, l engines.SpeechModel, pcm io.Reader, o engines.TranscriptionOptions) heard {
+// transcribe transcribes a recording and checks the invariants of transcripts.
+func transcribe(t testing.TB, l engines.SpeechModel, pcm io.Reader, o engines.TranscriptionOptions) transcript {
 	t.Helper()
-	var h heard
+	var h transcript
 	var err error
 	h.Transcript, err = l.Transcribe(t.Context(), pcm, o, func(step engines.TranscriptEvent) error {
 		h.progress = append(h.progress, step.Seconds)
@@ -96,12 +97,12 @@ func transcribe(t testing.TB, l engines.SpeechModel, pcm io.Reader, o engines.Tr
 		return nil
 	})
 	require.NoError(t, err)
-	last, told := 0.0, 0.0
+	last, progress := 0.0, 0.0
 	for _, seconds := range h.progress {
-		require.GreaterOrEqual(t, seconds, told)
-		told = seconds
+		require.GreaterOrEqual(t, seconds, progress)
+		progress = seconds
 	}
-	require.InDelta(t, h.Duration, told, 1e-9)
+	require.InDelta(t, h.Duration, progress, 1e-9)
 	for _, s := range h.segments {
 		var texts []string
 		require.NotEmpty(t, s.Words)
@@ -124,7 +125,7 @@ func transcribe(t testing.TB, l engines.SpeechModel, pcm io.Reader, o engines.Tr
 	return h
 }
 
-// recording is the samples of a file.
+// recording returns the samples of a file.
 func recording(t testing.TB, path string) []byte {
 	t.Helper()
 	r, err := sound.Opener{}.Open(t.Context(), path, "")
@@ -135,9 +136,8 @@ func recording(t testing.TB, path string) []byte {
 	return pcm
 }
 
-// errorsOf counts the words that must be replaced, added or left out to make
-// one text of another.
-func errorsOf(want, got string) (wrong, words int) {
+// wordErrors returns the edit distance of two texts in words, and the number of words of want.
+func wordErrors(want, got string) (wrong, words int) {
 	a, b := strings.Fields(want), strings.Fields(got)
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -159,19 +159,19 @@ func errorsOf(want, got string) (wrong, words int) {
 	return row[len(b)], len(a)
 }
 
-func TestErrorsOf(t *testing.T) {
+func TestWordErrors(t *testing.T) {
 	for _, c := range []struct {
 		want, got string
 		wrong     int
 	}{{"a b c", "a b c", 0}, {"a b c", "a x c", 1}, {"a b c", "a c", 1}, {"a c", "a b c", 1}, {"a b", "", 2},
 		{"", "a", 1}, {"a b c d", "b c d e", 2}} {
-		wrong, _ := errorsOf(c.want, c.got)
+		wrong, _ := wordErrors(c.want, c.got)
 		require.Equal(t, c.wrong, wrong, "%s → %s", c.want, c.got)
 	}
 }
 
 func TestGoForward(t *testing.T) {
-	needs(t, samples+"goforward.raw", "pocketsphinx-testdata")
+	skipWithout(t, samples+"goforward.raw", "pocketsphinx-testdata")
 	raw, err := os.ReadFile(samples + "goforward.raw")
 	require.NoError(t, err)
 	l := load(t, sphinx.Options{})
@@ -181,14 +181,14 @@ func TestGoForward(t *testing.T) {
 	require.InDelta(t, float64(len(raw)/2)/engines.SampleRate, h.Duration, 1e-9)
 }
 
-// TestLibriVox listens to people who read a novel.
+// TestLibriVox checks that less than 40 % of the words in recordings of a novel are wrong.
 func TestLibriVox(t *testing.T) {
-	needs(t, librivox+"transcription", "pocketsphinx-testdata")
+	skipWithout(t, librivox+"transcription", "pocketsphinx-testdata")
 	l := load(t, sphinx.Options{})
 	wrong, words := 0, 0
-	for name, said := range transcripts(t) {
+	for name, want := range expectedTexts(t) {
 		h := transcribe(t, l, bytes.NewReader(recording(t, librivox+name+".wav")), engines.TranscriptionOptions{})
-		w, n := errorsOf(said, h.text())
+		w, n := wordErrors(want, h.text())
 		wrong, words = wrong+w, words+n
 	}
 	rate := float64(wrong) / float64(words)
@@ -196,7 +196,8 @@ func TestLibriVox(t *testing.T) {
 	require.Less(t, rate, 0.40)
 }
 
-func transcripts(t testing.TB) map[string]string {
+// expectedTexts returns the texts of LibriVox's recordings, by name.
+func expectedTexts(t testing.TB) map[string]string {
 	file, err := os.Open(librivox + "transcription")
 	require.NoError(t, err)
 	defer file.Close()
@@ -211,20 +212,21 @@ func transcripts(t testing.TB) map[string]string {
 	return all
 }
 
-// TestPeople listens to what alsa-utils tests loudspeakers with, in another form.
-func TestPeople(t *testing.T) {
-	needs(t, alsa+"Front_Center.wav", "alsa-utils")
-	needs(t, "ffmpeg", "ffmpeg")
+// TestALSARecordings checks that less than half of the words in the loudspeaker tests of alsa-utils
+// are wrong.
+func TestALSARecordings(t *testing.T) {
+	skipWithout(t, alsa+"Front_Center.wav", "alsa-utils")
+	skipWithout(t, "ffmpeg", "ffmpeg")
 	l := load(t, sphinx.Options{})
 	wrong, words := 0, 0
 	for _, name := range []string{"Front_Center", "Front_Left", "Front_Right", "Rear_Center", "Rear_Left", "Rear_Right",
 		"Side_Left", "Side_Right"} {
 		h := transcribe(t, l, bytes.NewReader(recording(t, alsa+name+".wav")), engines.TranscriptionOptions{})
-		w, n := errorsOf(strings.ToLower(strings.ReplaceAll(name, "_", " ")), h.text())
+		w, n := wordErrors(strings.ToLower(strings.ReplaceAll(name, "_", " ")), h.text())
 		t.Logf("%s: %s", name, h.text())
 		wrong, words = wrong+w, words+n
 	}
-	require.Less(t, float64(wrong)/float64(words), 0.5, "two words without a context are hard")
+	require.Less(t, float64(wrong)/float64(words), 0.5, "two words without context are hard to recognize")
 }
 
 var sentences = []string{
@@ -240,14 +242,14 @@ var sentences = []string{
 	"the government announced a new plan for the economy",
 }
 
-// say has flite speak, and answers the samples and the ends of the sounds.
-func say(t testing.TB, text string) (pcm []byte, ends []float64) {
-	needs(t, "flite", "flite")
-	path := filepath.Join(t.TempDir(), "said.wav")
+// synthesize returns a text spoken by flite, and the end times of its phones.
+func synthesize(t testing.TB, text string) (pcm []byte, ends []float64) {
+	skipWithout(t, "flite", "flite")
+	path := filepath.Join(t.TempDir(), "speech.wav")
 	out, err := exec.Command("flite", "-voice", "rms", "-psdur", "-t", text, "-o", path).Output()
 	require.NoError(t, err)
-	for _, sound := range strings.Fields(string(out)) {
-		name, end, _ := strings.Cut(sound, ":")
+	for _, phone := range strings.Fields(string(out)) {
+		name, end, _ := strings.Cut(phone, ":")
 		seconds, err := strconv.ParseFloat(end, 64)
 		require.NoError(t, err)
 		if name == "pau" && len(ends) > 0 {
@@ -258,53 +260,56 @@ func say(t testing.TB, text string) (pcm []byte, ends []float64) {
 	return recording(t, path), ends
 }
 
-// TestAMachinesVoice listens to ten sentences, whose sounds' times are known.
-func TestAMachinesVoice(t *testing.T) {
+// TestWordTimes transcribes ten synthesized sentences, for which the times of the phones are known.
+// It checks that less than 15 % of the words are wrong, and that the times of the words are less
+// than 0.1 s off in the sentences without a wrong word.
+func TestWordTimes(t *testing.T) {
 	l := load(t, sphinx.Options{})
-	wrong, words, timed, furthest := 0, 0, 0, 0.0
+	wrong, words, timed, maxOff := 0, 0, 0, 0.0
 	for _, sentence := range sentences {
-		pcm, ends := say(t, sentence)
+		pcm, ends := synthesize(t, sentence)
 		h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscriptionOptions{Words: true})
-		w, n := errorsOf(sentence, h.text())
+		w, n := wordErrors(sentence, h.text())
 		wrong, words = wrong+w, words+n
 		if w > 0 {
 			continue
 		}
-		at := 0 // the sound before the word; the first is the pause at the start
+		at := 0 // the phone before the word; the first one is the pause at the start
 		for i, word := range strings.Fields(sentence) {
-			_, sounds := say(t, word)
+			_, phones := synthesize(t, word)
 			from := ends[at]
-			at += len(sounds) - 1
-			require.Less(t, at, len(ends), "%s has more sounds alone than in %q", word, sentence)
+			at += len(phones) - 1
+			require.Less(t, at, len(ends), "%s has more phones alone than in %q", word, sentence)
 			off := max(math.Abs(h.words()[i].Start-from), math.Abs(h.words()[i].End-ends[at]))
-			furthest = max(furthest, off)
+			maxOff = max(maxOff, off)
 			timed++
 			require.Less(t, off, 0.1, "%s in %q: %v, not %.3f to %.3f", word, sentence, h.words()[i], from, ends[at])
 		}
-		require.Equal(t, len(ends)-1, at, "the sounds of the words of %q are those of the sentence", sentence)
+		require.Equal(t, len(ends)-1, at, "the phones of the words of %q are those of the sentence", sentence)
 	}
-	t.Logf("%d of %d words are wrong; the times of %d are at most %.0f ms off", wrong, words, timed, 1000*furthest)
+	t.Logf("%d of %d words are wrong; the times of %d are at most %.0f ms off", wrong, words, timed, 1000*maxOff)
 	require.Less(t, float64(wrong)/float64(words), 0.15)
 	require.Greater(t, timed, 40)
 }
 
-// TestLongSound joins all sentences, with silence of different lengths between them, and finds each where it is.
-func TestLongSound(t *testing.T) {
+// TestSeveralChunks transcribes all sentences as one recording, with pauses of different lengths,
+// and checks the start times of the sentences.
+func TestSeveralChunks(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes half a minute of a processor")
+		t.Skip("takes half a minute of CPU time")
 	}
 	l := load(t, sphinx.Options{Slots: 2})
 	var pcm []byte
 	var starts []float64
-	var said []string
+	var texts []string
 	for i := range len(sentences) {
-		one, _ := say(t, sentences[i])
+		one, _ := synthesize(t, sentences[i])
 		starts = append(starts, float64(len(pcm)/2)/engines.SampleRate)
-		said = append(said, sentences[i])
+		texts = append(texts, sentences[i])
 		pcm = append(append(pcm, one...), make([]byte, 2*engines.SampleRate*(i%3)/4)...)
 	}
 	h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscriptionOptions{})
-	wrong, words := errorsOf(strings.Join(said, " "), h.text())
+	wrong, words := wordErrors(strings.Join(texts, " "), h.text())
 	t.Logf("%d of %d words are wrong in %.0f s", wrong, words, h.Duration)
 	require.Less(t, float64(wrong)/float64(words), 0.15)
 	found := 0
@@ -316,13 +321,13 @@ func TestLongSound(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, len(starts), found, "a word begins where each sentence does")
+	require.Equal(t, len(starts), found, "a word starts at the start of each sentence")
 	require.Greater(t, len(h.progress), 1)
 	again := transcribe(t, load(t, sphinx.Options{Slots: 1}), bytes.NewReader(pcm), engines.TranscriptionOptions{})
-	require.Equal(t, h.segments, again.segments, "one program hears what two do")
+	require.Equal(t, h.segments, again.segments, "the transcript does not depend on the number of processes")
 }
 
-func TestSilenceIsNoError(t *testing.T) {
+func TestSilenceHasNoWords(t *testing.T) {
 	l := load(t, sphinx.Options{Slots: 1})
 	for name, pcm := range map[string][]byte{
 		"nothing": nil, "half a sample": {1}, "one sample": {0, 16}, "a second": make([]byte, 32000),
@@ -335,10 +340,11 @@ func TestSilenceIsNoError(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce listens to more recordings than there are programs.
-func TestManyAtOnce(t *testing.T) {
+// TestConcurrentRequests checks the transcripts of more concurrent recordings than there are
+// processes.
+func TestConcurrentRequests(t *testing.T) {
 	l := load(t, sphinx.Options{Slots: 2})
-	pcm, _ := say(t, sentences[3])
+	pcm, _ := synthesize(t, sentences[3])
 	failed := make(chan error)
 	for range 4 {
 		go func() {
@@ -351,7 +357,7 @@ func TestManyAtOnce(t *testing.T) {
 					return nil
 				})
 			if err == nil && text != sentences[3] {
-				err = fmt.Errorf("heard %q", text)
+				err = fmt.Errorf("the transcript is %q", text)
 			}
 			failed <- err
 		}()
@@ -361,7 +367,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// A signal closes itself when it is read from, and then goes on for long.
+// A signal is a reader whose first Read closes the channel read.
 type signal struct {
 	io.Reader
 	read chan struct{}
@@ -376,10 +382,10 @@ func (s signal) Read(p []byte) (int, error) {
 	return s.Reader.Read(p)
 }
 
-// TestStopping stops in the middle of an hour in each way that there is, while
-// the first stretches are listened to.
-func TestStopping(t *testing.T) {
-	pcm, _ := say(t, sentences[0])
+// TestStopDuringTranscription checks the errors of a transcription whose context is canceled, whose
+// emit fails, or whose model is closed, and that other requests are not affected.
+func TestStopDuringTranscription(t *testing.T) {
+	pcm, _ := synthesize(t, sentences[0])
 	half := bytes.Repeat(pcm, 16*2*engines.SampleRate/len(pcm))
 	hour := func(read chan struct{}) io.Reader {
 		rounds := []io.Reader{bytes.NewReader(half), bytes.NewReader(half), signal{bytes.NewReader(half), read}}
@@ -397,13 +403,13 @@ func TestStopping(t *testing.T) {
 	_, err := l.Transcribe(ctx, hour(read), engines.TranscriptionOptions{}, nothing)
 	require.ErrorIs(t, err, context.Canceled)
 
-	refused := fmt.Errorf("the reader has gone")
+	emitErr := fmt.Errorf("the client has disconnected")
 	_, err = l.Transcribe(t.Context(), bytes.NewReader(make([]byte, 1<<20)), engines.TranscriptionOptions{},
-		func(engines.TranscriptEvent) error { return refused })
-	require.ErrorIs(t, err, refused)
+		func(engines.TranscriptEvent) error { return emitErr })
+	require.ErrorIs(t, err, emitErr)
 
 	h := transcribe(t, l, bytes.NewReader(pcm), engines.TranscriptionOptions{})
-	require.Equal(t, sentences[0], h.text(), "who stopped is of no harm to the next")
+	require.Equal(t, sentences[0], h.text(), "later requests are not affected")
 
 	read = make(chan struct{})
 	go func() { <-read; _ = l.Close() }()

@@ -22,19 +22,20 @@ import (
 type Options struct {
 	Runner *sandbox.Runner // starts PocketSphinx
 
-	Dir   string // for temporary audio files; default the system's temporary directory
+	Dir   string // directory for temporary audio files; default the system's temporary directory
 	Slots int    // concurrent processes; default one for each core, at most maxSlots
 }
 
 // DebianModel is the directory of the model of the package pocketsphinx-en-us.
 const DebianModel = "/usr/share/pocketsphinx/model/en-us"
 
-// maxSlots processes of 115 MiB each fit into a speech replica's memory.
+// maxSlots is the maximum of Options.Slots. That many processes of 115 MiB each fit into the memory
+// of a speech replica.
 const maxSlots = 4
 
 const (
 	batch   = "pocketsphinx_batch"
-	install = "`apt install pocketsphinx pocketsphinx-en-us` installs it with a model"
+	install = "install it and its model with `apt install pocketsphinx pocketsphinx-en-us`"
 )
 
 type transcriber struct {
@@ -61,8 +62,8 @@ const (
 	english    = "en"
 )
 
-// LoadSpeech implements engines.Transcriber. It starts one process to check that
-// the model can be loaded; the others start on demand.
+// LoadSpeech implements engines.Transcriber. It starts one process to check that the model can be
+// loaded; further processes start on demand.
 func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) (engines.SpeechModel, error) {
 	if err := check(files); err != nil {
 		return nil, err
@@ -75,28 +76,28 @@ func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) 
 	if err != nil {
 		return nil, err
 	}
-	l := &listener{
+	m := &speechModel{
 		options: t.options, args: arguments(t.program, files.Dir), dir: files.Dir, trusted: files.Trusted,
 		fillers: fillers, free: make(chan *program, t.options.Slots),
 	}
-	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
+	m.life, m.end = context.WithCancel(context.WithoutCancel(ctx))
 	for range t.options.Slots - 1 {
-		l.free <- nil
+		m.free <- nil
 	}
-	first, err := l.startProgram()
+	first, err := m.startProgram()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := first.listen(ctx, nil); err != nil {
+	if _, err := first.transcribe(ctx, nil); err != nil {
 		first.close()
-		l.end()
+		m.end()
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		return nil, domain.Errorf(domain.FailedPrecondition, "PocketSphinx cannot load the model: %v", err)
 	}
-	l.free <- first
-	return l, nil
+	m.free <- first
+	return m, nil
 }
 
 // check rejects directories without an English model of PocketSphinx, and settings
@@ -115,9 +116,9 @@ func check(files engines.SpeechFiles) error {
 		v.Require(code == english, "speech.languages", "%q is not supported: PocketSphinx transcribes English", code)
 	}
 	s := files.Settings
-	v.Require(len(s.VADModels) == 0, "speech.vadModels", "is not supported by PocketSphinx")
-	v.Require(len(s.AlignmentModels) == 0, "speech.alignmentModels", "is not supported by PocketSphinx")
-	v.Require(s.DiarizationModel == "", "speech.diarizationModel", "is not supported by PocketSphinx")
+	v.Require(len(s.VADModels) == 0, "speech.vadModels", "is not supported by PocketSphinx: leave it out")
+	v.Require(len(s.AlignmentModels) == 0, "speech.alignmentModels", "is not supported by PocketSphinx: leave it out")
+	v.Require(s.DiarizationModel == "", "speech.diarizationModel", "is not supported by PocketSphinx: leave it out")
 	return v.Err()
 }
 

@@ -16,8 +16,8 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// folder has the layout of a model, and nothing in it.
-func folder(t *testing.T) string {
+// emptyModel returns a directory with the layout of a model and empty files.
+func emptyModel(t *testing.T) string {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, acoustic), 0o700))
 	for _, path := range []string{acoustic + "/mdef", acoustic + "/means", acoustic + "/feat.params", language,
@@ -27,7 +27,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-func TestModelsThatAreNone(t *testing.T) {
+func TestInvalidModels(t *testing.T) {
 	_, err := transcriber{}.LoadSpeech(t.Context(), engines.SpeechFiles{Dir: t.TempDir(), Settings: domain.SpeechSettings{
 		Languages: []string{"en", "de"}, VADModels: map[string]string{"silero": "x"},
 		AlignmentModels: map[string]string{"mms_fa": "x"}, DiarizationModel: "x",
@@ -37,7 +37,7 @@ func TestModelsThatAreNone(t *testing.T) {
 		"diarizationModel"} {
 		require.ErrorContains(t, err, part)
 	}
-	dir := folder(t)
+	dir := emptyModel(t)
 	real, err := New(Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Skip(err)
@@ -55,8 +55,8 @@ func TestPocketSphinxIsNotInstalled(t *testing.T) {
 	require.ErrorContains(t, err, "apt install pocketsphinx pocketsphinx-en-us")
 }
 
-func TestOptionsThatCannotBeHonoured(t *testing.T) {
-	l := &listener{fillers: []string{"uh", "um"}}
+func TestCheckRejectsUnsupportedOptions(t *testing.T) {
+	l := &speechModel{fillers: []string{"uh", "um"}}
 	for _, o := range []engines.TranscriptionOptions{
 		{}, {Language: "en"}, {Temperature: []float64{0}}, {Words: true}, {Prompt: "Um, I think so"}, {Prompt: "like UH"},
 		{MinSpeakers: 2},
@@ -75,11 +75,11 @@ func TestOptionsThatCannotBeHonoured(t *testing.T) {
 	}
 	err := l.Check(engines.TranscriptionOptions{Language: "de", Translate: true, Temperature: []float64{0.2}})
 	for _, field := range []string{"language", "task", "temperature"} {
-		require.ErrorContains(t, err, field, "all are told at once")
+		require.ErrorContains(t, err, field, "the error lists all fields")
 	}
 }
 
-func TestFillersOfADictionary(t *testing.T) {
+func TestKnownFillers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d")
 	require.NoError(t, os.WriteFile(path, []byte("a AH\nuh AH\number AH M B ER\num AH M\nhmm HH M\nhmm(2) HH AH M\n"),
 		0o600))
@@ -88,7 +88,7 @@ func TestFillersOfADictionary(t *testing.T) {
 	require.Equal(t, []string{"uh", "um", "hmm"}, found)
 }
 
-func TestWordsAreRead(t *testing.T) {
+func TestWordOf(t *testing.T) {
 	w, err := wordOf("0.46 0.17 go 0.997")
 	require.NoError(t, err)
 	require.Equal(t, engines.Word{Text: "go", Start: 0.46, End: 0.46 + 0.17 + 0.01, Probability: 0.997, Language: "en"}, w)
@@ -128,21 +128,21 @@ func TestSegmentsEndAtPauses(t *testing.T) {
 		require.Equal(t, []float64{2, 4, 15, 30}, seconds)
 	}
 	for _, nothing := range [][]engines.Word{nil, {word("<sil>", 0, 1), word("uh", 1, 2)}} {
-		told := 0
+		events := 0
 		require.NoError(t, emitSegments(result{until: 3, words: nothing}, false, func(step engines.TranscriptEvent) error {
-			told++
+			events++
 			require.Equal(t, engines.TranscriptEvent{Seconds: 3}, step)
 			return nil
 		}))
-		require.Equal(t, 1, told)
+		require.Equal(t, 1, events)
 	}
 }
 
-func TestNothingAtAllIsDithered(t *testing.T) {
+func TestDitherChangesOnlySilence(t *testing.T) {
 	speech := []byte{1, 2, 0, 0, 3, 4, 0, 1}
 	same := bytes.Clone(speech)
 	dither(same)
-	require.Equal(t, speech, same, "a single zero is sound")
+	require.Equal(t, speech, same, "a single zero is not silence")
 	one, two := make([]byte, 2000), make([]byte, 2000)
 	dither(one)
 	dither(two)
@@ -152,26 +152,29 @@ func TestNothingAtAllIsDithered(t *testing.T) {
 	require.Greater(t, bytes.Count(one, []byte{0xFF, 0xFF}), 300)
 }
 
-// scripted listens with a shell script in PocketSphinx's place. It has what
-// the real one has: orders on 3, answers on 4, sound on 5.
-func scripted(t *testing.T, script string) *listener {
-	l := &listener{options: Options{Dir: t.TempDir(), Slots: 1}, args: []string{"sh", "-c", script},
-		free: make(chan *program, 1)}
+// fakeModel returns a model that runs a shell script instead of PocketSphinx, with requests on
+// descriptor 3, responses on 4 and samples on 5.
+func fakeModel(t *testing.T, script string) *speechModel {
+	l := &speechModel{
+		options: Options{Dir: t.TempDir(), Slots: 1}, args: []string{"sh", "-c", script},
+		free: make(chan *program, 1),
+	}
 	l.life, l.end = context.WithCancel(t.Context())
 	l.free <- nil
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	return l
 }
 
-const answering = `while read file from to name; do
+// working is a script that responds to each utterance with one word.
+const working = `while read file from to name; do
 	case $name in
 	u*) echo "$name 1 0.10 0.20 word 0.5" >&4;;
 	m*) echo " ($name -1)" >&4;;
 	esac; done <&3`
 
-func TestAProgramThatEnds(t *testing.T) {
+func TestRecognizeRetriesOnce(t *testing.T) {
 	loud := bytes.Repeat([]byte{0, 32}, engines.SampleRate)
-	listen := func(l *listener) (text string, err error) {
+	transcribe := func(l *speechModel) (text string, err error) {
 		_, err = l.Transcribe(t.Context(), bytes.NewReader(loud), engines.TranscriptionOptions{},
 			func(step engines.TranscriptEvent) error {
 				if step.Segment != nil {
@@ -181,27 +184,31 @@ func TestAProgramThatEnds(t *testing.T) {
 			})
 		return text, err
 	}
-	once := func(script string) *listener { // it writes a note where no sandbox lets it
-		l := scripted(t, script)
+	unconfined := func(script string) *speechModel { // so that the script can create a directory
+		l := fakeModel(t, script)
 		l.options.Runner = sandbox.NewRunner(sandbox.RunnerOptions{Plain: true})
 		return l
 	}
-	note := filepath.Join(t.TempDir(), "note")
-	text, err := listen(once(fmt.Sprintf(`if mkdir %s; then read order <&3; echo "u1 1 0.10 0.20 half 0.5" >&4; kill -9 $$; fi; %s`, note, answering)))
-	require.NoError(t, err, "it is started again")
-	require.Equal(t, "word", text, "and what it said before is forgotten")
-	torn := filepath.Join(t.TempDir(), "note")
-	text, err = listen(once(fmt.Sprintf(`if mkdir %s; then read order <&3; printf "u1 1 0.10 0." >&4; kill -9 $$; fi; %s`, torn, answering)))
-	require.NoError(t, err, "also when it ended within a line")
+	first := filepath.Join(t.TempDir(), "first")
+	text, err := transcribe(unconfined(
+		fmt.Sprintf(`if mkdir %s; then read request <&3; echo "u1 1 0.10 0.20 half 0.5" >&4; kill -9 $$; fi; %s`, first,
+			working)))
+	require.NoError(t, err, "the program is restarted")
+	require.Equal(t, "word", text, "words of the first attempt are dropped")
+	first = filepath.Join(t.TempDir(), "first")
+	text, err = transcribe(unconfined(
+		fmt.Sprintf(`if mkdir %s; then read request <&3; printf "u1 1 0.10 0." >&4; kill -9 $$; fi; %s`, first,
+			working)))
+	require.NoError(t, err, "an incomplete line is dropped")
 	require.Equal(t, "word", text)
 
 	for script, want := range map[string]string{
-		`read order <&3; echo 'ERROR: "x.c", line 1: no memory' >&2; exit 1`: `no memory`,
+		`read request <&3; echo 'ERROR: "x.c", line 1: no memory' >&2; exit 1`: `no memory`,
 		`exit 0`: "failed on a part of the recording",
-		`read order <&3; echo "u1 1 nothing" >&4; sleep 600`:                                           "a line of 1 fields",
-		`read order <&3; yes "INFO: a line that goes on" | head -c 200000 | tr -d '\n' >&4; sleep 600`: "token too long",
+		`read request <&3; echo "u1 1 nothing" >&4; sleep 600`:                                   "a line with 1 fields",
+		`read request <&3; yes "INFO: a long line" | head -c 200000 | tr -d '\n' >&4; sleep 600`: "token too long",
 	} {
-		_, err := listen(scripted(t, script))
+		_, err := transcribe(fakeModel(t, script))
 		require.ErrorContains(t, err, want)
 		require.Equal(t, domain.Internal, domain.CodeOf(err))
 	}

@@ -16,17 +16,17 @@ const (
 	segmentSeconds = 10.0 // maximum duration of a segment of several words
 )
 
-// wordOf parses a word from a line in NIST's CTM format, after the name and the
-// channel: start, duration up to the last frame, word, confidence.
+// wordOf parses the fields of a line in NIST's CTM format that follow the name and the channel: the
+// start, the duration up to the last frame, the word and the confidence.
 func wordOf(line string) (w engines.Word, err error) {
 	fields := strings.Fields(line)
 	if len(fields) != 4 {
-		return w, fmt.Errorf("it wrote a line of %d fields, not 4", len(fields))
+		return w, fmt.Errorf("the process wrote a line with %d fields after the channel, not 4", len(fields))
 	}
 	var numbers [3]float64
 	for i, text := range []string{fields[0], fields[1], fields[3]} {
 		if numbers[i], err = strconv.ParseFloat(text, 64); err != nil {
-			return w, fmt.Errorf("it wrote %q for a number", text)
+			return w, fmt.Errorf("the process wrote %q instead of a number", text)
 		}
 	}
 	return engines.Word{
@@ -35,17 +35,19 @@ func wordOf(line string) (w engines.Word, err error) {
 	}, nil
 }
 
-// place converts the times of a chunk's words to times in the recording.
-func place(words []engines.Word, from, until float64) {
+// place converts the times of a chunk's words to times in the recording. start and end are the
+// times of the chunk.
+func place(words []engines.Word, start, end float64) {
 	for i := range words {
-		words[i].Start = min(round(words[i].Start+from), until)
-		words[i].End = min(round(words[i].End+from), until)
+		words[i].Start = min(round(words[i].Start+start), end)
+		words[i].End = min(round(words[i].End+start), end)
 	}
 }
 
 func round(seconds float64) float64 { return math.Round(seconds*1000) / 1000 }
 
-// emitSegments emits the segments of a chunk, or its end if it has none.
+// emitSegments emits the segments of a chunk. If the chunk has no segments, it emits the chunk's
+// end.
 func emitSegments(r result, fillers bool, emit func(engines.TranscriptEvent) error) error {
 	words := slices.DeleteFunc(r.words, func(w engines.Word) bool { return isNoise(w.Text, fillers) })
 	if len(words) == 0 {

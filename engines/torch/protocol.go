@@ -5,14 +5,15 @@ import (
 	"anneal/engines"
 )
 
-// What the script says, one JSON object a line. A checkpoint and a score are
-// answered by one line, the others by none.
+// Values of message.Type, with the other fields that a message of the type has. The script sends
+// each message as a JSON object on one line. After a checkpoint or a score message, it waits for
+// the reply, which is also one line.
 const (
-	saysStep       = "step"       // row
-	saysCheckpoint = "checkpoint" // step, dir; answered by {} once it may go on
-	saysScore      = "score"      // rows; answered by {scores}
-	saysFault      = "fault"      // code, message: the last that it says
-	saysResult     = "result"     // result: the last that it says
+	stepMessage       = "step"       // row
+	checkpointMessage = "checkpoint" // step, dir; the reply is {}
+	scoreMessage      = "score"      // rows, numbers, step, epoch, evaluation; the reply is {scores}
+	errorMessage      = "fault"      // code, message; the last message
+	resultMessage     = "result"     // result; the last message
 )
 
 type message struct {
@@ -21,6 +22,9 @@ type message struct {
 	Step    int              `json:"step"`
 	Dir     string           `json:"dir"`
 	Rows    []map[string]any `json:"rows"`
+	Numbers []int            `json:"numbers"` // numbers of the rows in the dataset, from 1
+	Epoch   float64          `json:"epoch"`
+	Held    bool             `json:"evaluation"` // the rows are held out from training
 	Code    string           `json:"code"`
 	Message string           `json:"message"`
 	Result  *result          `json:"result"`
@@ -32,12 +36,13 @@ type result struct {
 	Steps        int                `json:"steps"`
 	Tokens       int64              `json:"tokens"`
 	StoppedEarly bool               `json:"stoppedEarly"`
-	Reason       string             `json:"reason"` // why it stopped early
+	Reason       string             `json:"reason"` // reason of stopping early
 	Values       map[string]float64 `json:"values"`
 }
 
-// fault is the one that the script tells: the user's, or its own.
-func (m message) fault() error {
+// err returns the error that the script reports: an error with the script's code, or an Internal
+// error.
+func (m message) err() error {
 	code := domain.Internal
 	switch m.Code {
 	case domain.InvalidArgument.String():
@@ -53,8 +58,8 @@ func (m message) fault() error {
 
 type body map[string]any
 
-// A jsonOrder is an order as the script reads it.
-type jsonOrder struct {
+// A trainRequest is an engines.TrainRequest in JSON.
+type trainRequest struct {
 	Method      string                `json:"method"`
 	BaseDir     string                `json:"baseDir"`
 	AdapterDir  string                `json:"adapterDir"`
@@ -67,18 +72,20 @@ type jsonOrder struct {
 	Parallelism int                   `json:"parallelism"`
 }
 
-func orderOf(o engines.TrainRequest) jsonOrder {
-	if o.Method == "" {
-		o.Method = engines.Supervised
+func requestOf(r engines.TrainRequest) trainRequest {
+	if r.Method == "" {
+		r.Method = engines.Supervised
 	}
-	return jsonOrder{Method: o.Method, BaseDir: o.BaseDir, AdapterDir: o.AdapterDir, DataFiles: o.DataFiles, EvalFiles: o.EvalFiles,
-		ResumeDir: o.ResumeDir, WorkDir: o.WorkDir, Settings: o.Settings, Seed: o.Seed, Parallelism: o.Parallelism}
+	return trainRequest{
+		Method: r.Method, BaseDir: r.BaseDir, AdapterDir: r.AdapterDir, DataFiles: r.DataFiles, EvalFiles: r.EvalFiles,
+		ResumeDir: r.ResumeDir, WorkDir: r.WorkDir, Settings: r.Settings, Seed: r.Seed, Parallelism: r.Parallelism,
+	}
 }
 
 type jsonScore struct {
 	Value   float64            `json:"value"`
 	Valid   bool               `json:"valid"`
-	Reason  string             `json:"reason"` // of one that is not valid
+	Reason  string             `json:"reason"` // reason of an invalid score
 	Metrics map[string]float64 `json:"metrics"`
 }
 

@@ -1,5 +1,5 @@
-// Package torch trains models with PyTorch: a Python script, which this program
-// carries, runs as a program of its own and tells over a socket how it goes.
+// Package torch trains models with PyTorch: an embedded Python script runs as a
+// separate process and reports its progress over a Unix socket.
 package torch
 
 import (
@@ -23,33 +23,36 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// script holds the trainer: the head of train.py says what it speaks.
+// script is the Python program that trains; train.py documents its protocol.
 //
 //go:embed script/*.py
 var script embed.FS
 
-// Options say how Python is run. A zero field takes its default.
+// Options configure the trainer. A zero field has its default.
 type Options struct {
-	Python      string // the interpreter; default python3
-	Runner      *sandbox.Runner
-	GracePeriod time.Duration // the script has to save its checkpoint when it is asked to stop; default 1 min
+	Python string // the interpreter; default python3
+	Runner *sandbox.Runner
+	// GracePeriod is the time to save a checkpoint after the script was asked to
+	// stop; default 1 min.
+	GracePeriod time.Duration
 }
 
 type trainer struct {
-	python   string
-	software []string // folders that Python imports from
-	script   fs.FS
-	many     int // processes that share a training, one for each device
-	grace    time.Duration
-	runner   *sandbox.Runner
+	python    string
+	software  []string // directories from which Python imports
+	script    fs.FS
+	processes int // devices that the worker sees, at least 1; see processesOn
+	grace     time.Duration
+	runner    *sandbox.Runner
 }
 
-// Methods are those that the trainer knows beyond Supervised.
+// Methods returns the supported training methods besides Supervised.
 func Methods() []string { return []string{engines.DPO, engines.Reinforcement} }
 
-const install = "`pip install torch transformers peft` installs what it needs"
+const install = "install them with `pip install torch transformers peft`"
 
-// probe tells what the script would miss, and how many devices it would find.
+// probe prints the missing libraries, the number of devices, and where Python
+// imports from.
 const probe = `
 import importlib.util, json, sys
 missing = [n for n in ("torch", "transformers", "peft") if importlib.util.find_spec(n) is None]
@@ -57,13 +60,14 @@ devices = 0
 if not missing:
     import torch
     devices = torch.cuda.device_count()
-print("\n` + foundMark + `" + json.dumps({"missing": missing, "devices": devices, "executable": sys.executable, "software": [sys.prefix, sys.base_prefix] + sys.path}))
+software = [sys.prefix, sys.base_prefix] + sys.path
+found = {"missing": missing, "devices": devices, "executable": sys.executable, "software": software}
+print("\n` + foundMark + `" + json.dumps(found))
 `
 
 const foundMark = "anneal-found:"
 
-// New makes a trainer. It fails, saying what to install, where the interpreter
-// or a library is missing.
+// New returns a trainer. It fails if the interpreter or a library is missing.
 func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	o.Python = cmp.Or(o.Python, "python3")
 	python, err := process.Find(o.Python, "install Python 3.10 or newer")
@@ -78,49 +82,62 @@ func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	var found struct {
 		Missing    []string `json:"missing"`
 		Devices    int      `json:"devices"`
-		Executable string   `json:"executable"` // itself, where o.Python is a script that starts it
+		Executable string   `json:"executable"` // the interpreter's binary; o.Python may be a wrapper script
 		Software   []string `json:"software"`
 	}
 	if err == nil {
-		_, told, _ := bytes.Cut(out, []byte(foundMark)) // libraries speak up on the same output
-		line, _, _ := bytes.Cut(told, []byte("\n"))
+		_, report, _ := bytes.Cut(out, []byte(foundMark)) // libraries also print to the output
+		line, _, _ := bytes.Cut(report, []byte("\n"))
 		err = json.Unmarshal(line, &found)
 	}
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s cannot tell what it has (%v): %s", o.Python, err, install)
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"cannot list the libraries of %s (%v): check that it runs, and that torch, transformers and peft are installed",
+			o.Python, err)
 	}
 	if len(found.Missing) > 0 {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s has no %s: %s", o.Python, strings.Join(found.Missing, ", "), install)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s has no %s: %s", o.Python,
+			strings.Join(found.Missing, ", "), install)
 	}
 	if err := o.Runner.Check(ctx); err != nil {
 		return nil, err
 	}
-	software := slices.DeleteFunc(found.Software, func(path string) bool { // the script's folder, archives
+	// sys.path also contains archives and an empty entry for the current directory.
+	software := slices.DeleteFunc(found.Software, func(path string) bool {
 		info, err := os.Stat(path)
 		return err != nil || !filepath.IsAbs(path) || !info.IsDir()
 	})
 	files, err := fs.Sub(script, "script")
-	return trainer{python: cmp.Or(found.Executable, python), software: software, script: files, many: max(1, found.Devices),
-		grace: cmp.Or(o.GracePeriod, time.Minute), runner: o.Runner}, err
+	return trainer{
+		python: cmp.Or(found.Executable, python), software: software, script: files, processes: max(1, found.Devices),
+		grace: cmp.Or(o.GracePeriod, time.Minute), runner: o.Runner,
+	}, err
 }
 
-// prefixes are of the variables that Python's libraries look at.
-var prefixes = []string{"PYTHON", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "HF_HOME", "XDG_CACHE_", "OMP_", "ROCR_", "HIP_"}
+// prefixes are prefixes of the environment variables that Python's libraries read.
+var prefixes = []string{
+	"PYTHON", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "HF_HOME", "XDG_CACHE_", "OMP_", "ROCR_", "HIP_",
+}
 
 // Train implements engines.Trainer.
-func (t trainer) Train(ctx context.Context, order engines.TrainRequest, watch engines.TrainWatcher) (engines.TrainResult, error) {
-	if order.Settings.JinjaTemplate != "" {
-		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition, "jinjaTemplate: the PyTorch trainer renders chats by the model's own template: put yours into the model, or leave it out")
+func (t trainer) Train(
+	ctx context.Context, request engines.TrainRequest, watch engines.TrainWatcher,
+) (engines.TrainResult, error) {
+	if request.Settings.JinjaTemplate != "" {
+		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition,
+			"jinjaTemplate: the PyTorch trainer supports only the model's own chat template: leave it out, or upload a model "+
+				"with this template")
 	}
-	if how := order.Settings.Rollouts; how != nil && !emptyBody(how.ExtraBody) {
-		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition, "inferenceParameters.extraBody: the PyTorch trainer draws answers by temperature, topP and topK alone: leave it out")
+	if r := request.Settings.Rollouts; r != nil && !emptyBody(r.ExtraBody) {
+		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition,
+			"inferenceParameters.extraBody: the PyTorch trainer supports only temperature, topP and topK: leave it out")
 	}
-	own, err := os.MkdirTemp("", "anneal-torch-*") // the path of a socket must be short
+	own, err := os.MkdirTemp("", "anneal-torch-*") // the path of a Unix socket is limited to 107 bytes
 	if err != nil {
 		return engines.TrainResult{}, err
 	}
 	defer os.RemoveAll(own)
-	run, err := t.begin(own, order, watch)
+	run, err := t.start(own, request, watch)
 	if err != nil {
 		return engines.TrainResult{}, err
 	}
@@ -128,25 +145,39 @@ func (t trainer) Train(ctx context.Context, order engines.TrainRequest, watch en
 	return run.follow(ctx)
 }
 
-// emptyBody tells whether a JSON object, as text, has nothing in it.
+// emptyBody reports whether a text is an empty JSON object, or blank.
 func emptyBody(text string) bool {
 	var object map[string]any
 	return strings.TrimSpace(text) == "" || json.Unmarshal([]byte(text), &object) == nil && len(object) == 0
 }
 
-// begin starts the script. It reads the order from a file, since there may be
-// several of it, and the first of them talks over the socket.
-func (t trainer) begin(own string, order engines.TrainRequest, watch engines.TrainWatcher) (*training, error) {
-	program, told, socket := filepath.Join(own, "script", "train.py"), filepath.Join(own, "order.json"), filepath.Join(own, "socket")
-	run := &training{order: order, written: filepath.Join(order.WorkDir, "run"), watch: watch, grace: t.grace}
-	script := orderOf(order)
-	script.WorkDir = run.written
-	data, err := json.Marshal(script)
+// processesOn returns the number of processes of a training run: one for each allocated device.
+// Without allocated devices, the training uses all devices that the worker sees.
+func (t trainer) processesOn(devices []engines.Device) int {
+	if len(devices) > 0 {
+		return len(devices)
+	}
+	return t.processes
+}
+
+// start starts the script. The request is a file, since all processes of the script read it; only
+// the first process connects to the socket.
+func (t trainer) start(
+	own string, request engines.TrainRequest, watch engines.TrainWatcher,
+) (*training, error) {
+	program := filepath.Join(own, "script", "train.py")
+	requestFile, socket := filepath.Join(own, "request.json"), filepath.Join(own, "socket")
+	run := &training{
+		request: request, writable: filepath.Join(request.WorkDir, "run"), watch: watch, grace: t.grace,
+	}
+	content := requestOf(request)
+	content.WorkDir = run.writable
+	data, err := json.Marshal(content)
 	if err == nil {
-		err = os.MkdirAll(run.written, 0o700)
+		err = os.MkdirAll(run.writable, 0o700)
 	}
 	if err == nil {
-		err = os.WriteFile(told, data, 0o600)
+		err = os.WriteFile(requestFile, data, 0o600)
 	}
 	if err == nil {
 		err = os.CopyFS(filepath.Dir(program), t.script)
@@ -157,18 +188,26 @@ func (t trainer) begin(own string, order engines.TrainRequest, watch engines.Tra
 	if err := run.listen(socket); err != nil {
 		return nil, err
 	}
-	args := []string{t.python, program, told, socket}
-	if t.many > 1 {
-		args = append([]string{t.python, "-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc_per_node=%d", t.many)}, args[1:]...)
+	args := []string{t.python, program, requestFile, socket}
+	if processes := t.processesOn(request.Devices); processes > 1 {
+		torchrun := []string{
+			t.python, "-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc_per_node=%d", processes),
+		}
+		args = append(torchrun, args[1:]...)
 	}
 	env := []string{"HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false", "PYTHONUNBUFFERED=1"}
-	if t.runner.Confined() { // there is no other interface
+	if t.runner.Confined() { // the loopback is the sandbox's only interface
 		env = append(env, "NCCL_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=lo")
 	}
-	read := slices.Concat([]string{own, order.BaseDir, order.AdapterDir, order.ResumeDir}, order.DataFiles, order.EvalFiles)
-	run.program, err = t.runner.Start(sandbox.Program{Args: args, Env: process.Environment(prefixes, env...), Programs: t.software,
-		Read: slices.DeleteFunc(read, func(path string) bool { return path == "" }), Write: run.written, Socket: socket, Devices: true,
-		Limits: sandbox.Limits{Processes: 8192, Files: 1 << 16}})
+	read := slices.Concat([]string{own, request.BaseDir, request.AdapterDir, request.ResumeDir},
+		request.DataFiles, request.EvalFiles)
+	run.program, err = t.runner.Start(sandbox.Program{
+		Args: args, Env: process.Environment(prefixes, slices.Concat(env, engines.VisibleDevicesEnv(request.Devices))...),
+		Programs: t.software,
+		Read:     slices.DeleteFunc(read, func(path string) bool { return path == "" }),
+		Write:    run.writable, Socket: socket, Devices: true, Output: request.Log,
+		Limits: sandbox.Limits{Processes: 8192, Files: 1 << 16},
+	})
 	if err != nil {
 		run.close()
 		return nil, err

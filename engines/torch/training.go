@@ -17,13 +17,13 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// maxLine is the most bytes of one message of the script.
+// maxLine is the maximum size of a message, in bytes.
 const maxLine = 64 << 20
 
 // A training is one run of the script.
 type training struct {
-	order    engines.TrainRequest
-	written  string // folder that the script may write
+	request  engines.TrainRequest
+	writable string // directory that the script may write
 	watch    engines.TrainWatcher
 	grace    time.Duration
 	program  *sandbox.Process
@@ -35,18 +35,19 @@ func (r *training) listen(path string) (err error) {
 	return err
 }
 
-// close ends the script, if it still runs.
+// close kills the script if it is still running.
 func (r *training) close() {
-	_ = r.listener.Close() // nobody connects any more
+	_ = r.listener.Close()
 	if r.program != nil {
-		gone, cancel := context.WithCancel(context.Background())
-		cancel() // it has said its last word: nothing to wait for
-		r.program.Stop(gone, 0)
+		done, cancel := context.WithCancel(context.Background())
+		cancel() // kills the script without a grace period
+		r.program.Stop(done, 0)
 	}
 }
 
-// follow hears the script to its end. When ctx is done, the script is asked to
-// save a checkpoint and to stop.
+// follow handles the script's messages up to the result of the training, which it returns. If the
+// script exits without a result, follow returns an error. When ctx is done, follow asks the script
+// to save a checkpoint and to exit.
 func (r *training) follow(ctx context.Context) (result engines.TrainResult, err error) {
 	conn, err := r.accept(ctx)
 	if err != nil {
@@ -60,12 +61,12 @@ func (r *training) follow(ctx context.Context) (result engines.TrainResult, err 
 	for lines.Scan() {
 		var m message
 		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
-			return result, fmt.Errorf("the trainer's script sent what is no message: %w", err)
+			return result, fmt.Errorf("the trainer's script sent an invalid message: %w", err)
 		}
-		if m.Type == saysResult {
+		if m.Type == resultMessage {
 			return r.result(m)
 		}
-		reply, err := r.hear(ctx, m)
+		reply, err := r.handle(ctx, m)
 		if err != nil {
 			return result, err
 		}
@@ -73,15 +74,15 @@ func (r *training) follow(ctx context.Context) (result engines.TrainResult, err 
 			continue
 		}
 		if err := json.NewEncoder(conn).Encode(reply); err != nil {
-			break // it has ended, and says why below
+			break // the script has exited; exitError returns the reason
 		}
 	}
-	return result, r.ended(ctx, lines.Err())
+	return result, r.exitError(ctx, lines.Err())
 }
 
-// accept waits for the script to connect. Of one that has ended meanwhile, what
-// it said is still heard: its connection comes before ours, on which nothing is
-// said.
+// accept waits for the script to connect, and returns the connection. When the script exits, accept
+// itself connects to the socket, so that Accept returns. A connection that the script made earlier
+// comes first and is read to its end; otherwise the empty connection ends the training.
 func (r *training) accept(ctx context.Context) (net.Conn, error) {
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -92,44 +93,46 @@ func (r *training) accept(ctx context.Context) (net.Conn, error) {
 		}
 		ours, err := net.Dial("unix", r.listener.Addr().String())
 		if err != nil {
-			_ = r.listener.SetDeadline(time.Unix(1, 0)) // which ends Accept, too
+			_ = r.listener.SetDeadline(time.Unix(1, 0)) // ends Accept, too
 			return
 		}
 		_ = ours.Close()
 	}()
 	conn, err := r.listener.Accept()
 	if err != nil {
-		return nil, r.ended(ctx, nil)
+		return nil, r.exitError(ctx, nil)
 	}
 	return conn, nil
 }
 
-// ended is why a script ended that had told no result.
-func (r *training) ended(ctx context.Context, broken error) error {
+// exitError returns the reason why the script ended without a result. readErr is the error of
+// reading from the socket.
+func (r *training) exitError(ctx context.Context, readErr error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	select {
 	case <-r.program.Done():
-	case <-time.After(r.grace): // it closed the socket and goes on
-		return fmt.Errorf("the trainer's script says nothing any more%s", r.program.LastOutput())
+	case <-time.After(r.grace): // the script has closed the socket but keeps running
+		return fmt.Errorf("the trainer's script closed its socket without a result%s", r.program.LastOutput())
 	}
-	if err := errors.Join(broken, r.program.Err()); err != nil {
+	if err := errors.Join(readErr, r.program.Err()); err != nil {
 		return fmt.Errorf("the trainer's script failed: %w", err)
 	}
 	return fmt.Errorf("the trainer's script ended without a result%s", r.program.LastOutput())
 }
 
-// hear does what a message asks for. An error ends the training.
-func (r *training) hear(ctx context.Context, m message) (any, error) {
+// handle processes a message and returns the reply, if any. An error ends the
+// training.
+func (r *training) handle(ctx context.Context, m message) (any, error) {
 	switch m.Type {
-	case saysStep:
+	case stepMessage:
 		if m.Row == nil {
-			return nil, errors.New("the trainer's script told of a step without its row")
+			return nil, errors.New("the trainer's script reported a step without a row")
 		}
 		r.watch.Step(*m.Row)
 		return nil, nil
-	case saysCheckpoint:
+	case checkpointMessage:
 		dir, err := r.take(m.Dir, "checkpoint")
 		if err != nil {
 			return nil, err
@@ -139,43 +142,46 @@ func (r *training) hear(ctx context.Context, m message) (any, error) {
 			return nil, fmt.Errorf("checkpoint of step %d: %w", m.Step, err)
 		}
 		return body{}, nil
-	case saysScore:
-		if r.order.Evaluation == nil {
-			return nil, domain.Errorf(domain.FailedPrecondition, "evaluator: the job has none that could score its answers")
+	case scoreMessage:
+		if r.request.Evaluation == nil {
+			return nil, domain.Errorf(domain.FailedPrecondition, "evaluator: the job has no evaluator to score its rollouts")
 		}
-		scores, err := r.order.Evaluation.Score(ctx, m.Rows)
+		scores, err := r.request.Evaluation.Score(ctx, m.Rows)
 		if err != nil {
 			return nil, err
 		}
-		return body{"scores": scoresOf(scores)}, nil
-	case saysFault:
-		return nil, m.fault()
+		return body{"scores": scoresOf(scores)}, r.record(m, scores)
+	case errorMessage:
+		return nil, m.err()
 	}
-	return nil, fmt.Errorf("the trainer's script said %q, which means nothing", m.Type)
+	return nil, fmt.Errorf("the trainer's script sent a message of unknown type %q", m.Type)
 }
 
-// result is what a message of it says.
+// result converts a message of the type resultMessage to the result of the training.
 func (r *training) result(m message) (engines.TrainResult, error) {
 	if m.Result == nil {
-		return engines.TrainResult{}, errors.New("the trainer's script told of an empty result")
+		return engines.TrainResult{}, errors.New("the trainer's script sent an empty result")
 	}
 	dir, err := r.take(m.Result.Dir, "result")
 	if err != nil {
 		return engines.TrainResult{}, err
 	}
-	return engines.TrainResult{Dir: dir, Adapter: m.Result.Adapter, Steps: m.Result.Steps, Tokens: m.Result.Tokens,
-		StoppedEarly: m.Result.StoppedEarly, Reason: m.Result.Reason, Values: m.Result.Values}, nil
+	return engines.TrainResult{
+		Dir: dir, Adapter: m.Result.Adapter, Steps: m.Result.Steps, Tokens: m.Result.Tokens,
+		StoppedEarly: m.Result.StoppedEarly, Reason: m.Result.Reason, Values: m.Result.Values,
+	}, nil
 }
 
-// take moves what the script wrote out of its reach, and refuses a folder that is not its own.
+// take moves dir, a directory that the script wrote, to a directory that the script cannot change,
+// and returns the new path. It rejects a directory outside of the script's own.
 func (r *training) take(dir, name string) (string, error) {
-	below, err := filepath.Rel(r.written, dir)
+	below, err := filepath.Rel(r.writable, dir)
 	if err != nil || !filepath.IsLocal(below) {
-		return "", errors.New("the trainer's script told of a folder outside of its own")
+		return "", fmt.Errorf("the trainer's script sent the directory %q, which is outside of %s", dir, r.writable)
 	}
-	to := filepath.Join(r.order.WorkDir, name)
-	if err := sandbox.MoveFiles(r.written, below, to); err != nil {
-		return "", fmt.Errorf("what the trainer's script wrote cannot be taken: %w", err)
+	to := filepath.Join(r.request.WorkDir, name)
+	if err := sandbox.MoveFiles(r.writable, below, to); err != nil {
+		return "", fmt.Errorf("move the trainer's files: %w", err)
 	}
 	return to, nil
 }

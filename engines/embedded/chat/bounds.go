@@ -11,45 +11,46 @@ import (
 	"github.com/nikolalohinski/gonja/v2/exec"
 )
 
-// Limits of one rendering. gonja has none, and a stack or heap overflow ends the process: it
-// cannot be recovered from.
+// The constants limit one rendering of a template. gonja, the Jinja library, has no limits, and
+// a stack or heap overflow ends a Go process.
 const (
 	renderWithin = 5 * time.Second
 	maxCalls     = 200       // nested macro calls
 	maxValue     = 16 << 20  // bytes of one value, see weigh
 	maxAllocated = 256 << 20 // bytes of text and values in total
-	maxItems     = 1 << 20   // of a loop
+	maxItems     = 1 << 20   // iterations of a loop
 	maxProduct   = 1 << 30   // bytes that a filter or method may create in the worst case
 )
 
 var errTooLarge = fmt.Errorf("a value has more than %d bytes", maxValue)
 
-// budget is the resources that a rendering has used.
+// A budget counts the resources that a rendering has used.
 type budget struct {
 	until time.Time
 	calls int // nested macro calls
-	// allocated is the bytes of rendered text, including that of macros, and of the results of
-	// amplifying filters.
+	// allocated counts the bytes of rendered text, including the text of macros, and of the
+	// results of amplifying filters.
 	allocated int
 }
 
 func (b *budget) allocate(bytes int) error {
 	if b.allocated += bytes; b.allocated > maxAllocated {
-		return fmt.Errorf("it creates more than %d bytes of text", maxAllocated)
+		return fmt.Errorf("the template creates more than %d bytes of text", maxAllocated)
 	}
 	return nil
 }
 
-// tick returns an error after the deadline.
+// tick returns an error if the rendering's deadline has passed.
 func (r *rendering) tick() error {
 	if time.Now().After(r.until) {
-		return fmt.Errorf("it takes longer than %v", renderWithin)
+		return fmt.Errorf("the template takes longer than %v", renderWithin)
 	}
 	return nil
 }
 
-// weigh estimates the size of a value as text. It fails if the size exceeds maxValue, or the
-// nesting maxDepth, as for a value that contains itself.
+// weigh returns an estimate of the size of value as text, in bytes. It returns an error if the
+// size exceeds maxValue, or if the nesting exceeds maxDepth, for example because value contains
+// itself.
 func weigh(value any) (int, error) {
 	left := maxValue
 	err := weighDown(value, &left, 0)
@@ -95,7 +96,7 @@ func weighDown(value any, left *int, depth int) (err error) {
 			each(key, one)
 		}
 	default:
-		switch v := reflect.ValueOf(value); v.Kind() { // types of gonja
+		switch v := reflect.ValueOf(value); v.Kind() { // types of gonja that have no case above
 		case reflect.String:
 			*left -= v.Len()
 		case reflect.Slice, reflect.Array:
@@ -114,7 +115,8 @@ func weighDown(value any, left *int, depth int) (err error) {
 	return err
 }
 
-// bounded is a filter that fails if its input is too large or the deadline has passed.
+// bounded is a filter that returns its input, or an error if the input is too large or the
+// deadline has passed.
 func (r *rendering) bounded(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return r.failed(in)
@@ -128,7 +130,7 @@ func (r *rendering) bounded(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) 
 	return in
 }
 
-// failed records the first error.
+// failed returns in. If in is an error, and the first error of the rendering, failed records it.
 func (r *rendering) failed(in *exec.Value) *exec.Value {
 	if err, ok := in.Interface().(error); ok && r.cause == nil {
 		r.cause = err
@@ -136,8 +138,9 @@ func (r *rendering) failed(in *exec.Value) *exec.Value {
 	return in
 }
 
-// shown is bounded for rendered values, which count as allocated.
-func (r *rendering) shown(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
+// output is a filter for rendered values. It adds the size of its input to r.allocated. It returns
+// the input, or an error under the conditions of bounded, or if r.allocated exceeds maxAllocated.
+func (r *rendering) output(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return r.failed(in)
 	}
@@ -148,22 +151,24 @@ func (r *rendering) shown(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *e
 	return in
 }
 
-// walked is a filter that limits the items of a loop.
-func (r *rendering) walked(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
+// iterated is a filter for the sequence of a loop. It returns its input, or an error if the
+// input has more than maxItems items.
+func (r *rendering) iterated(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	if !in.IsError() && (in.IsString() || in.IsList()) && in.Len() > maxItems {
-		return exec.AsValue(fmt.Errorf("it loops over more than %d items", maxItems))
+		return exec.AsValue(fmt.Errorf("the template loops over more than %d items", maxItems))
 	}
 	return in
 }
 
-// fromEnd is a filter for a negative index: 1 is the last item of a list or string.
+// fromEnd is a filter that returns the item of a list or string at a negative index. Its
+// argument is the index without the sign: 1 selects the last item.
 func (r *rendering) fromEnd(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return in
 	}
 	by := a.First()
 	if !by.IsInteger() || !in.IsList() && !in.IsString() {
-		return exec.AsValue(errors.New("a negative index needs a list or string and an integer"))
+		return exec.AsValue(errors.New("a negative index must be an integer, and apply to a list or string"))
 	}
 	if at := in.Len() - by.Integer(); at >= 0 && at < in.Len() {
 		return in.Index(at)
@@ -171,7 +176,8 @@ func (r *rendering) fromEnd(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) 
 	return exec.AsValue(nil)
 }
 
-// times is a filter for multiplication.
+// times is a filter that multiplies its input by its argument. It returns an error if the input
+// is a string whose repetition exceeds maxValue bytes.
 func (r *rendering) times(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *exec.Value {
 	by := a.First()
 	switch {
@@ -199,7 +205,8 @@ var amplifiers = struct{ filters, methods []string }{
 	strings.Fields("center count format join ljust partition replace rjust rpartition rsplit split splitlines zfill"),
 }
 
-// filter limits a filter of gonja.
+// filter returns a filter that calls original, a filter of gonja, and limits the size of the
+// input and the output.
 func (r *rendering) filter(original exec.FilterFunction) exec.FilterFunction {
 	return func(e *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *exec.Value {
 		if in.IsError() {
@@ -216,7 +223,8 @@ func (r *rendering) filter(original exec.FilterFunction) exec.FilterFunction {
 	}
 }
 
-// method limits a string method of gonja.
+// method returns a string method that calls original, a method of gonja, and limits the size of
+// the input.
 func (r *rendering) method(original exec.Method[string]) exec.Method[string] {
 	return func(self string, value *exec.Value, a *exec.VarArgs) (any, error) {
 		if err := r.within(value, a); err != nil {
@@ -226,8 +234,9 @@ func (r *rendering) method(original exec.Method[string]) exec.Method[string] {
 	}
 }
 
-// within returns an error if an amplifier can exceed the limits: it may produce its string
-// arguments, and as many characters as its integer arguments, for each byte of its input.
+// within returns an error if an amplifier with the input in and the arguments a may create more
+// than maxProduct bytes. In the worst case, each byte of the input yields all string arguments,
+// and as many bytes as the sum of the integer arguments.
 func (r *rendering) within(in *exec.Value, a *exec.VarArgs) error {
 	size, err := weigh(in)
 	each := 1

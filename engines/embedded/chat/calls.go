@@ -12,16 +12,16 @@ import (
 	"anneal/engines/embedded/grammar"
 )
 
-// Thinking describes the reasoning that an answer to a conversation, rendered as text, may start
-// with; nil if it may not.
+// Thinking returns a description of the reasoning that an answer may start with, nil if the
+// answer must not start with reasoning. text is the rendered conversation.
 func (t *Template) Thinking(r *engines.Reasoning, text string) *grammar.Thinking {
 	text = strings.TrimSpace(text)
 	off := r != nil && r.Effort == "none" || strings.HasSuffix(text, thinkClose)
-	begun := strings.HasSuffix(text, thinkOpen)
-	if !t.Thinks() || off && !begun {
+	started := strings.HasSuffix(text, thinkOpen)
+	if !t.Thinks() || off && !started {
 		return nil
 	}
-	return &grammar.Thinking{Open: thinkOpen, Close: thinkClose, Begun: begun}
+	return &grammar.Thinking{Open: thinkOpen, Close: thinkClose, Started: started}
 }
 
 // Thinks reports whether the model delimits its reasoning by <think> and </think>.
@@ -29,19 +29,20 @@ func (t *Template) Thinks() bool {
 	return strings.Contains(t.source, thinkOpen) || strings.Contains(t.source, "enable_thinking")
 }
 
-// probe is the name of a function whose call is rendered to find a template's syntax of calls.
+// probe is the name of a function whose call is rendered to detect a template's tool-call
+// syntax.
 const probe = "anneal_probe"
 
 var callKey = regexp.MustCompile(`^"\s*,\s*"(?:arguments|parameters)"\s*:\s*`)
 
 // ForcedCalls returns the grammar of an answer that must be tool calls. The error is
-// InvalidArgument for an unknown function, and for a template whose syntax of calls a Reader does
+// InvalidArgument for an unknown function, and for a template whose tool-call syntax a Reader does
 // not parse.
 func (t *Template) ForcedCalls(tools []json.RawMessage, c *engines.ToolChoice) (*grammar.Grammar, error) {
 	functions := functions(tools, c.Name)
 	if len(functions) == 0 {
 		return nil, domain.Errorf(domain.InvalidArgument,
-			"toolChoice: names a function that is not one of the tools: add it, or name another")
+			"toolChoice: tools has no function %q to call: add it to tools, or choose another function", c.Name)
 	}
 	form, err := t.callForm()
 	if err != nil {
@@ -50,8 +51,8 @@ func (t *Template) ForcedCalls(tools []json.RawMessage, c *engines.ToolChoice) (
 	return grammar.Calls(form.CallForm, functions, form.many && !c.Single)
 }
 
-// OfferedCalls returns the grammar of an answer that may call the tools. The template must delimit
-// calls, see MarksCalls.
+// OfferedCalls returns the grammar of an answer that may call the tools. thinking, if not nil,
+// describes the reasoning before the answer. The template must delimit calls: see MarksCalls.
 func (t *Template) OfferedCalls(tools []json.RawMessage, thinking *grammar.Thinking) (*grammar.Grammar, error) {
 	form, err := t.callForm()
 	if err != nil {
@@ -66,14 +67,15 @@ func (t *Template) MarksCalls() bool {
 	return err == nil && strings.HasPrefix(form.Before, callOpen)
 }
 
-// A callForm is a template's syntax of calls. many reports whether an answer may have several.
+// A callForm is a template's syntax of tool calls. many reports whether an answer may contain
+// several calls.
 type callForm struct {
 	grammar.CallForm
 	many bool
 }
 
-// readCallForm finds the syntax of calls by rendering one. The error is InvalidArgument for a
-// syntax that a Reader does not parse.
+// readCallForm finds the template's syntax of tool calls by rendering one. The error is
+// InvalidArgument for a syntax that a Reader does not parse.
 func (t *Template) readCallForm() (form callForm, err error) {
 	const arguments = `{"anneal_key": "anneal_value"}`
 	c := &engines.Chat{
@@ -93,7 +95,7 @@ func (t *Template) readCallForm() (form callForm, err error) {
 	if err != nil {
 		return form, unsupported
 	}
-	_, turn, _ := strings.Cut(text, "anneal_question") // the tools may be rendered before it
+	_, turn, _ := strings.Cut(text, "anneal_question") // the template may render the tools before the question
 	before, after, found := strings.Cut(turn, `{"name": "`+probe)
 	key := callKey.FindString(after)
 	value := regexp.MustCompile(`^\{\s*"anneal_key"\s*:\s*"anneal_value"\s*\}`).FindString(after[len(key):])
@@ -118,18 +120,20 @@ func (t *Template) readCallForm() (form callForm, err error) {
 		form.Begin, form.End, form.Separator = "[", "]", ", "
 		form.many = true
 		return form, nil
-	case strings.HasSuffix(last, ":"), !strings.HasPrefix(rest, "}"): // part of another object
+	case strings.HasSuffix(last, ":"), !strings.HasPrefix(rest, "}"): // the call is nested in another JSON object
 		return form, unsupported
 	}
 	return form, nil
 }
 
-// Strict reports whether a tool is strict: its calls must conform to its schema.
+// Strict reports whether at least one tool is strict, which means that the arguments of its
+// calls must conform to its schema.
 func Strict(tools []json.RawMessage) bool {
 	return slices.ContainsFunc(functions(tools, ""), func(f grammar.Function) bool { return f.Strict })
 }
 
-// functions returns the tools' functions of that name, or all if name is empty.
+// functions returns the functions of tools that have the given name, or all functions if name is
+// empty.
 func functions(tools []json.RawMessage, name string) []grammar.Function {
 	var functions []grammar.Function
 	for i, raw := range tools {

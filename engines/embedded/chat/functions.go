@@ -13,20 +13,21 @@ import (
 	"anneal/domain"
 )
 
-// maxRange is the maximum length of range().
+// maxRange is the maximum length of the result of range(): MAX_RANGE of Jinja's sandbox.
 const maxRange = 100_000
 
-// raise is raise_exception, with which a template rejects a conversation.
+// raise implements raise_exception(), with which a template rejects a conversation.
 func (r *rendering) raise(_ *exec.Evaluator, a *exec.VarArgs) (any, error) {
-	r.refused = a.First().String()
-	return nil, errors.New(r.refused)
+	r.rejection = a.First().String()
+	return nil, errors.New(r.rejection)
 }
 
-// renderError returns the error of a failed rendering.
+// renderError returns an InvalidArgument error for a rendering that failed with err. The message
+// contains the argument of raise_exception if the template called it.
 func (r *rendering) renderError(err error) error {
-	if r.refused != "" {
+	if r.rejection != "" {
 		return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template rejects them: %s",
-			short(errors.New(r.refused)))
+			short(errors.New(r.rejection)))
 	}
 	if r.cause != nil {
 		err = r.cause
@@ -34,7 +35,8 @@ func (r *rendering) renderError(err error) error {
 	return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template cannot render them: %s", short(err))
 }
 
-// short returns an error's text as one line of at most 301 characters.
+// short returns the text of err as one line. It shortens a longer text to its last 300
+// characters.
 func short(err error) string {
 	text := []rune(strings.Join(strings.Fields(err.Error()), " "))
 	if len(text) > 300 {
@@ -46,12 +48,13 @@ func short(err error) string {
 // A rendering is the state of one execution of a template.
 type rendering struct {
 	budget
-	order   keyOrder
-	refused string // message of raise_exception
-	cause   error  // the first error in an expression, which gonja's own error hides
+	order     keyOrder
+	rejection string // message of raise_exception
+	cause     error  // the first error in an expression, which gonja's own error hides
 }
 
-// environment is the Jinja environment of transformers for chat templates, with limits.
+// environment returns the Jinja environment that transformers defines for chat templates, with
+// limits.
 func environment(state *rendering) *exec.Environment {
 	globals := exec.EmptyContext().Update(builtins.GlobalFunctions).Update(builtins.GlobalVariables)
 	globals.Set("raise_exception", state.raise)
@@ -68,15 +71,15 @@ func environment(state *rendering) *exec.Environment {
 	}
 	for name, filter := range own {
 		if err := filters.Replace(name, filter); err != nil {
-			panic(err) // gonja defines them
+			panic(err) // unreachable: gonja defines these filters
 		}
 	}
 	for name, filter := range map[string]exec.FilterFunction{
-		"bounded": state.bounded, "shown": state.shown, "walked": state.walked, "times": state.times,
+		"bounded": state.bounded, "output": state.output, "iterated": state.iterated, "times": state.times,
 		"fromEnd": state.fromEnd,
 	} {
 		if err := filters.Register(name, filter); err != nil {
-			panic(err) // gonja defines none of them
+			panic(err) // unreachable: gonja does not define these filters
 		}
 	}
 	methods := builtins.Methods
@@ -87,7 +90,7 @@ func environment(state *rendering) *exec.Environment {
 	}
 }
 
-// rangeOf is range() of at most maxRange numbers.
+// rangeOf implements range(), limited to maxRange numbers.
 func rangeOf(_ *exec.Evaluator, a *exec.VarArgs) ([]int, error) {
 	start, stop, step := 0, 0, 1
 	at := func(i int) int { return a.Args[i].Integer() }
@@ -105,15 +108,15 @@ func rangeOf(_ *exec.Evaluator, a *exec.VarArgs) ([]int, error) {
 	numbers := []int{}
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
 		if len(numbers) == maxRange {
-			return nil, fmt.Errorf("range has more than %d numbers", maxRange)
+			return nil, fmt.Errorf("range() has more than %d numbers", maxRange)
 		}
 		numbers = append(numbers, i)
 	}
 	return numbers, nil
 }
 
-// text are the methods of strings. Three of gonja's require arguments that are optional in
-// Python.
+// text returns the methods of strings. It makes arguments of three gonja methods optional, as
+// they are in Python.
 func (r *rendering) text() *exec.MethodSet[string] {
 	methods := map[string]exec.Method[string]{}
 	for _, name := range strings.Fields(
@@ -144,8 +147,8 @@ func (r *rendering) text() *exec.MethodSet[string] {
 	return exec.NewMethodSet(methods)
 }
 
-// methods are the methods of objects, with keys in order. None modifies its object, as in the
-// sandbox of transformers.
+// methods returns the methods of objects. They list keys in the order of the JSON source. As in
+// the sandbox of transformers, no method modifies its object.
 func (r *rendering) methods() *exec.MethodSet[map[string]any] {
 	ordered := func(of func(map[string]any) any) exec.Method[map[string]any] {
 		return func(self map[string]any, value *exec.Value, _ *exec.VarArgs) (any, error) {
@@ -184,17 +187,17 @@ func (r *rendering) pairs(object map[string]any) []any {
 	return pairs
 }
 
-// items is the filter "items".
+// items implements the filter "items", which lists the [key, value] pairs of an object.
 func (r *rendering) items(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	object, ok := in.Interface().(map[string]any)
 	if in.IsError() || !ok && !in.IsNil() {
-		return exec.AsValue(errors.New("the filter items needs an object"))
+		return exec.AsValue(errors.New(`the filter "items" needs an object`))
 	}
 	return exec.AsValue(r.pairs(object))
 }
 
-// toJSON is the filter "tojson" of transformers: json.dumps with ensure_ascii=False, without
-// escaping for HTML.
+// toJSON implements the filter "tojson" of transformers: json.dumps with ensure_ascii=False,
+// without escaping for HTML.
 func (r *rendering) toJSON(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return in
@@ -232,7 +235,7 @@ func strftime(t time.Time, format string) string {
 			continue
 		}
 		i++
-		bare := format[i] == '-' && i+1 < len(format) // without leading zeros
+		bare := format[i] == '-' && i+1 < len(format) // a directive such as %-d omits leading zeros
 		if bare {
 			i++
 		}

@@ -13,7 +13,7 @@ import (
 )
 
 // TestHostileTemplates checks that templates, which users upload with their models, can neither end
-// the process nor exceed the deadline, and that each fails with an error.
+// the process nor run ten times as long as the deadline, and that each fails with an error.
 func TestHostileTemplates(t *testing.T) {
 	for name, source := range map[string]string{
 		"nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -88,7 +88,8 @@ func TestHostileTemplates(t *testing.T) {
 	}
 }
 
-// TestTemplatesWithinTheLimits render large inputs.
+// TestTemplatesWithinTheLimits checks that templates render large inputs that are within the
+// limits.
 func TestTemplatesWithinTheLimits(t *testing.T) {
 	long := strings.TrimSpace(strings.Repeat("many words ", 50_000))
 	for name, c := range map[string]struct{ source, want string }{

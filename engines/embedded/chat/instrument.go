@@ -24,17 +24,17 @@ func instrument(root *nodes.Template, state *rendering) error {
 	return in.err
 }
 
-// body instruments the parts of a body. A body does not include the macros of Template.Macros,
-// which are those of its macro statements.
+// body instruments the parts of a body. It skips Template.Macros, because the macro statements
+// of the body contain the same macros.
 func (in *instrumenter) body(parts []nodes.Node) {
 	for _, part := range parts {
 		switch part := part.(type) {
 		case *nodes.Data, *nodes.Comment:
 		case *nodes.Output:
 			part.Condition = in.expression(part.Condition)
-			part.Expression = in.filtered(in.expression(part.Expression), "shown")
+			part.Expression = in.filtered(in.expression(part.Expression), "output")
 			if part.Alternative != nil {
-				part.Alternative = in.filtered(in.expression(part.Alternative), "shown")
+				part.Alternative = in.filtered(in.expression(part.Alternative), "output")
 			}
 		case *nodes.ControlStructureBlock:
 			in.statement(part.ControlStructure)
@@ -64,7 +64,7 @@ func (in *instrumenter) statement(s nodes.ControlStructure) {
 			in.wrapper(w)
 		}
 	case *structures.ForControlStructure:
-		s.ObjectEvaluator = in.filtered(in.expression(s.ObjectEvaluator), "walked")
+		s.ObjectEvaluator = in.filtered(in.expression(s.ObjectEvaluator), "iterated")
 		s.IfCondition = in.expression(s.IfCondition)
 		in.wrapper(s.BodyWrapper)
 		in.wrapper(s.EmptyWrapper)
@@ -86,8 +86,9 @@ func (in *instrumenter) statement(s nodes.ControlStructure) {
 	}
 }
 
-// expression returns what replaces e: e with instrumented operands, within a filter if it
-// creates a value. The parser may use one node in two places; its operands are instrumented once.
+// expression returns the replacement of e: e with instrumented operands, within a filter if e
+// creates a value. The parser may use one node in two places; the operands of such a node are
+// instrumented once.
 func (in *instrumenter) expression(e nodes.Expression) nodes.Expression {
 	if e == nil {
 		return nil
@@ -104,7 +105,7 @@ func (in *instrumenter) expression(e nodes.Expression) nodes.Expression {
 		return in.filtered(e, "bounded")
 	case *nodes.Call, *nodes.FilteredExpression, *nodes.List, *nodes.Tuple, *nodes.Dict:
 		return in.filtered(e, "bounded")
-	case *nodes.GetItem: // gonja does not find [-1] in a list of one
+	case *nodes.GetItem: // because gonja fails on [-1] of a list of one item
 		if arg, ok := e.Arg.(*nodes.UnaryExpression); ok && arg.Negative {
 			return in.filtered(e.Node, "fromEnd", arg.Term)
 		}
@@ -181,6 +182,6 @@ func (in *instrumenter) filtered(
 
 func (in *instrumenter) unknown(node nodes.Node) {
 	if in.err == nil {
-		in.err = fmt.Errorf("%T is not supported", node)
+		in.err = fmt.Errorf("the Jinja node %T is not supported", node)
 	}
 }

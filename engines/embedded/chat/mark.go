@@ -16,7 +16,8 @@ type mark struct {
 	specials []string
 }
 
-// newMark selects an unused private-use character (Unicode, section 23.5).
+// newMark returns the mark for rendering the chat c with the template t: a private-use character
+// (Unicode, section 23.5) that occurs neither in c nor in t.
 func newMark(t *Template, c *engines.Chat) mark {
 	used := map[rune]bool{}
 	note := func(text string) {
@@ -46,7 +47,8 @@ func newMark(t *Template, c *engines.Chat) mark {
 	return mark{string(sign), t.tokens.Specials()}
 }
 
-// put inserts the mark into text where needed.
+// put inserts the mark into each special token in text, and after text if its end is the
+// beginning of a special token.
 func (m mark) put(text string) string {
 	for _, special := range m.specials {
 		if strings.Contains(text, special) {

@@ -19,13 +19,13 @@ const (
 )
 
 // A Reader is a streaming parser that separates reasoning and tool calls from the text of an
-// answer. Everything else remains text, unchanged.
+// answer. Everything else remains text, except newlines around the reasoning.
 type Reader struct {
-	tools    []string // functions that may be called; calls are parsed only if there are some
+	tools    []string // functions that may be called; if empty, calls are not parsed
 	thinks   bool     // reasoning is parsed
 	thinking bool
 	calling  bool
-	begun    bool // the answer after the reasoning has started
+	started  bool // the answer after the reasoning has started
 	layout   bool // newlines around reasoning are dropped
 	allJSON  bool // the answer may consist of calls as bare JSON
 	pending  string
@@ -47,8 +47,9 @@ func (t *Template) NewReader(c *engines.Chat, text string) *Reader {
 	return r
 }
 
-// Take parses one chunk. Text that may begin a delimiter is withheld until a later chunk decides,
-// at the latest the one with a finish reason.
+// Take parses one chunk. It withholds text that may be the beginning of a delimiter until a
+// later chunk completes or refutes the delimiter. At the chunk with a finish reason, Take
+// withholds nothing.
 func (r *Reader) Take(c engines.Chunk) engines.Chunk {
 	if c.Echoed {
 		return c
@@ -66,7 +67,8 @@ func (r *Reader) Take(c engines.Chunk) engines.Chunk {
 	return c
 }
 
-// step consumes one part of the pending text, and reports whether to continue.
+// step consumes one part of the pending text, and reports whether step must be called again.
+// last is set for the chunk with the finish reason.
 func (r *Reader) step(c *engines.Chunk, last bool) bool {
 	if r.layout {
 		r.pending = strings.TrimLeft(r.pending, "\n")
@@ -77,9 +79,9 @@ func (r *Reader) step(c *engines.Chunk, last bool) bool {
 		return r.think(c, last)
 	case r.calling:
 		return r.call(c, last)
-	case !r.begun && r.start(last):
+	case !r.started && r.start(last):
 		return true
-	case !r.begun && !last && r.undecided():
+	case !r.started && !last && r.undecided():
 		return false
 	case r.allJSON:
 		return last && r.all(c)
@@ -93,7 +95,8 @@ func (r *Reader) undecided() bool {
 	return text == "" || r.thinks && strings.HasPrefix(thinkOpen, text)
 }
 
-// start classifies the beginning of the answer.
+// start classifies the beginning of the answer. It reports whether to continue with the pending
+// text, false if more text is needed to classify it.
 func (r *Reader) start(last bool) bool {
 	text := strings.TrimLeft(r.pending, " \r\n\t")
 	switch {
@@ -103,7 +106,7 @@ func (r *Reader) start(last bool) bool {
 	case r.undecided() && !last:
 		return false
 	}
-	r.begun = true
+	r.started = true
 	r.allJSON = len(r.tools) > 0 && (strings.HasPrefix(text, "{") || strings.HasPrefix(text, "["))
 	return true
 }
@@ -138,7 +141,8 @@ func (r *Reader) call(c *engines.Chunk, last bool) bool {
 	return closed
 }
 
-// all parses an answer that is either calls as bare JSON or text.
+// all parses an answer that is either tool calls as bare JSON or text. It reports whether the
+// answer is text.
 func (r *Reader) all(c *engines.Chunk) bool {
 	r.allJSON = false
 	if calls := parseCalls(r.pending, r.tools); len(calls) > 0 {
@@ -178,8 +182,8 @@ func (r *Reader) add(c *engines.Chunk, calls []engines.ToolCall) {
 	}
 }
 
-// splitPartial splits text before a suffix that may begin delimiter; the last chunk withholds
-// nothing.
+// splitPartial splits text before a suffix that may begin delimiter, and returns that suffix as
+// later. If last is set, later is empty.
 func splitPartial(text, delimiter string, last bool) (now, later string) {
 	for n := min(len(delimiter)-1, len(text)); n > 0 && !last; n-- {
 		if strings.HasSuffix(text, delimiter[:n]) {

@@ -9,7 +9,8 @@ import (
 	"anneal/engines"
 )
 
-// TestReader parses each answer as one chunk, and split into chunks of 7 bytes and of 1 byte.
+// TestReader passes each answer to a Reader three times, as one chunk, in chunks of 7 bytes and in
+// chunks of 1 byte, and checks the reasoning, the calls and the text that the Reader returns.
 func TestReader(t *testing.T) {
 	call := func(i int, name, arguments string) engines.ToolCall {
 		return engines.ToolCall{Index: i, Name: name, Arguments: arguments}
@@ -67,7 +68,7 @@ func TestReader(t *testing.T) {
 		"reasoning": {
 			thinking, "p", "<think>\nHm, 1 < 2.\n</think>\n\nYes.", false, "Yes.", "Hm, 1 < 2.\n", nil,
 		},
-		"reasoning begun":       {thinking, "p<think>\n", "Hm.</think>Yes.", false, "Yes.", "Hm.", nil},
+		"reasoning started":     {thinking, "p<think>\n", "Hm.</think>Yes.", false, "Yes.", "Hm.", nil},
 		"reasoning without end": {thinking, "p<think>", "Hm.</thin", false, "", "Hm.</thin", nil},
 		"reasoning and a call": {
 			thinking, "p", "<think>Hm.</think>\n<tool_call>{\"name\":\"a\",\"arguments\":{}}</tool_call>", true, "", "Hm.",

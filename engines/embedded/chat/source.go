@@ -9,15 +9,16 @@ import (
 	"anneal/domain"
 )
 
-// Limits of a template's source. gonja's parser recurses for each bracket and block, and its
-// errors quote nested expressions.
+// The constants limit a template's source, because gonja's parser recurses for each bracket and
+// block, and its errors quote nested expressions.
 const (
 	maxSource  = 256 << 10 // bytes
 	maxNesting = 100       // brackets and blocks
-	maxTokens  = 4000      // of one tag
+	maxTokens  = 4000      // tokens in one tag
 )
 
-// checkSource rejects a source that the parser might not survive.
+// checkSource returns an error for a source whose size or nesting could exhaust the parser's
+// memory or stack.
 func checkSource(source string, settings *config.Config) error {
 	if len(source) > maxSource {
 		return domain.Errorf(domain.FailedPrecondition, "the model's chat template has more than %d bytes", maxSource)
@@ -46,7 +47,7 @@ func checkSource(source string, settings *config.Config) error {
 	return nil
 }
 
-// nesting is 1 for a statement that opens a block, -1 for one that closes it.
+// nesting returns 1 for a statement that opens a block, -1 for a statement that closes one.
 func nesting(statement string) int {
 	switch {
 	case strings.HasPrefix(statement, "end"):
@@ -54,5 +55,7 @@ func nesting(statement string) int {
 	case statement == "if", statement == "for", statement == "macro", statement == "with":
 		return 1
 	}
-	return 0 // includes set, which rarely opens a block; its end still counts
+	// A set statement counts 0, because it seldom opens a block. Its endset counts -1 nevertheless,
+	// which only lowers the sum.
+	return 0
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// statements are the Jinja statements of chat templates. Those that load other templates, or
-// that allow a part of a template to render itself, are not supported. set and with are our own,
-// because gonja's do not export the expressions that an instrumenter must reach.
+// statements returns the Jinja statements of chat templates. It omits those that load other
+// templates, or that allow a part of a template to render itself. It replaces gonja's set
+// and with statements, which do not export the expressions that an instrumenter must reach.
 func statements(state *rendering) *exec.ControlStructureSet {
 	known := map[string]parser.ControlStructureParser{"set": parseSet, "with": parseWith}
 	for _, name := range []string{"if", "raw", "do", "break", "continue"} {
@@ -40,7 +40,7 @@ func statements(state *rendering) *exec.ControlStructureSet {
 	return exec.NewControlStructureSet(known)
 }
 
-// A deadlineCheck is the first statement of each body.
+// A deadlineCheck is the first statement of each body. It ends the rendering after the deadline.
 type deadlineCheck struct {
 	at    *tokens.Token
 	state *rendering
@@ -85,7 +85,7 @@ func (s *macroStatement) Execute(r *exec.Renderer, tag *nodes.ControlStructureBl
 // {% set target %}body{% endset %}.
 type setStatement struct {
 	at                            *tokens.Token
-	variable                      string // at the root of target
+	variable                      string // name of the variable at the root of target
 	target                        nodes.Expression
 	value, condition, alternative nodes.Expression
 	body                          *nodes.Wrapper
@@ -120,13 +120,13 @@ func parseSet(p, args *parser.Parser) (nodes.ControlStructure, error) {
 		return nil, err
 	}
 	if s.condition != nil && s.alternative == nil || !args.End() {
-		return nil, args.Error("malformed set", args.Current())
+		return nil, args.Error("malformed set: expected 'set name = value'", args.Current())
 	}
 	return s, nil
 }
 
-// Execute implements exec.ControlStructure. It fails if the variable exceeds the limits
-// afterwards: a value that contains itself would not end when it is walked.
+// Execute implements exec.ControlStructure. It returns an error if the variable exceeds the
+// limits after the assignment, because walking a value that contains itself would not terminate.
 func (s *setStatement) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) error {
 	value, err := s.evaluate(r)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *setStatement) assign(r *exec.Renderer, value *exec.Value) error {
 	case *nodes.GetItem:
 		object, key = target.Node, r.Eval(target.Arg)
 	default:
-		return errors.New("set cannot assign to this expression")
+		return errors.New("set cannot assign to this expression: use a name, an attribute or an item")
 	}
 	owner := r.Eval(object)
 	for _, v := range []*exec.Value{owner, key} {
@@ -215,7 +215,7 @@ func parseWith(p, args *parser.Parser) (nodes.ControlStructure, error) {
 		}
 	}
 	if !args.End() {
-		return nil, args.Error("malformed with", args.Current())
+		return nil, args.Error("malformed with: expected 'with name = value'", args.Current())
 	}
 	var end *parser.Parser
 	var err error

@@ -9,12 +9,12 @@ import (
 )
 
 // Targets tokenizes a conversation for training, like tokenizer.Chat but with the model's own
-// template. learn[i] reports whether ids[i] is a target of the loss: the tokens of a wanted
-// assistant turn after the prompt of that turn, up to its end token.
+// template. wanted selects assistant turns. isTarget[i] reports whether ids[i] is a target of
+// the loss: a token of a selected turn, after the prompt of the turn and up to its end token.
 //
-// Each turn is rendered as in inference. A turn that the template renders differently once others
-// follow (for example without its reasoning) is context there, and not a target.
-func (t *Template) Targets(c *engines.Chat, wanted func(turn int) bool) (ids []int, learn []bool, err error) {
+// Each turn is rendered as in inference. A turn that the template renders differently when later
+// turns follow (for example without its reasoning) is then context, not a target.
+func (t *Template) Targets(c *engines.Chat, wanted func(turn int) bool) (ids []int, isTarget []bool, err error) {
 	l := targetBuilder{template: t, mark: newMark(t, c)}
 	upTo := func(n int, prompt bool) (string, error) {
 		return t.execute(&engines.Chat{Messages: c.Messages[:n], Tools: c.Tools}, nil, l.mark, prompt)
@@ -33,8 +33,8 @@ func (t *Template) Targets(c *engines.Chat, wanted func(turn int) bool) (ids []i
 		}
 		if !strings.HasPrefix(after, before) {
 			return nil, nil, domain.Errorf(domain.InvalidArgument,
-				"messages[%d]: this model's chat template does not render the answer after its own prompt: train with prompt and "+
-					"completion instead", i)
+				"messages[%d]: this model's chat template renders the prompt of this answer differently when the answer follows: "+
+					"train with prompt and completion instead", i)
 		}
 		l.add(before, false)
 		l.add(after, wanted(i))
@@ -48,7 +48,7 @@ func (t *Template) Targets(c *engines.Chat, wanted func(turn int) bool) (ids []i
 		}
 		l.add(prompt, false)
 	}
-	return l.ids, l.learn, t.checkRendered(c, l.text,
+	return l.ids, l.isTarget, t.checkRendered(c, l.text,
 		func(other *engines.Chat) (string, error) { return t.execute(other, nil, l.mark, prompted) })
 }
 
@@ -56,16 +56,17 @@ func (t *Template) Targets(c *engines.Chat, wanted func(turn int) bool) (ids []i
 type targetBuilder struct {
 	template *Template
 	mark     mark
-	text     string // so far
+	text     string // text added so far
 	ids      []int
-	learn    []bool
+	isTarget []bool
 }
 
-// add extends the tokens to the end of rendered. If rendered does not begin with the text so far,
-// it starts over.
+// add appends the tokens of the part of rendered that follows l.text. If wanted is set, these
+// tokens up to the first EOS token are targets. If rendered does not begin with l.text, add
+// first discards all tokens.
 func (l *targetBuilder) add(rendered string, wanted bool) {
 	if !strings.HasPrefix(rendered, l.text) {
-		l.text, l.ids, l.learn = "", nil, nil
+		l.text, l.ids, l.isTarget = "", nil, nil
 	}
 	ids := l.template.encode(rendered[len(l.text):], l.mark)
 	last := len(ids)
@@ -73,7 +74,7 @@ func (l *targetBuilder) add(rendered string, wanted bool) {
 		last = end + 1
 	}
 	for i := range ids {
-		l.learn = append(l.learn, wanted && i < last)
+		l.isTarget = append(l.isTarget, wanted && i < last)
 	}
 	l.ids, l.text = append(l.ids, ids...), rendered
 }

@@ -13,21 +13,23 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// every selects all turns except those given.
+// every returns a function that reports false for the turns in except and true for all other
+// turns.
 func every(except ...int) func(int) bool {
 	return func(i int) bool { return !slices.Contains(except, i) }
 }
 
-// targets renders a conversation with its targets in brackets.
+// targets renders a conversation with a template, and returns the text with brackets around the
+// targets of the loss.
 func targets(t *testing.T, tokens *tokenizer.Tokenizer, one *Template, c *engines.Chat, wanted func(int) bool) string {
-	ids, learn, err := one.Targets(c, wanted)
+	ids, isTarget, err := one.Targets(c, wanted)
 	require.NoError(t, err)
-	require.Len(t, learn, len(ids))
+	require.Len(t, isTarget, len(ids))
 	speller, text, on := tokens.NewSpeller(), "", false
 	for i, id := range ids {
-		if learn[i] != on {
-			text += map[bool]string{true: "[", false: "]"}[learn[i]]
-			on = learn[i]
+		if isTarget[i] != on {
+			text += map[bool]string{true: "[", false: "]"}[isTarget[i]]
+			on = isTarget[i]
 		}
 		text += speller.Next(id)
 	}
@@ -81,8 +83,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestTargetsOfChangedTurns checks turns that a template renders differently once others follow:
-// only the final rendering of the last turn is a target.
+// TestTargetsOfChangedTurns checks Targets for a template that renders a turn differently when
+// later turns follow: only the last turn, as rendered in the end, is a target.
 func TestTargetsOfChangedTurns(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, miniature.Write(dir, "qwen3"))
@@ -100,10 +102,11 @@ func TestTargetsOfChangedTurns(t *testing.T) {
 	require.NoError(t, err)
 	_, _, err = one.Targets(talk, every())
 	require.ErrorContains(t, err,
-		"messages[1]: this model's chat template does not render the answer after its own prompt")
+		"messages[1]: this model's chat template renders the prompt of this answer differently")
 }
 
-// hermes renders tools, calls and their results like the template of Qwen 2.5.
+// hermes is a template that renders tools, calls and results of calls like the template of Qwen
+// 2.5.
 const hermes = `{% if tools %}{{ '<|im_start|>system' }}{% for tool in tools %}{{ '\n' }}{{ tool | tojson }}` +
 	`{% endfor %}{{ '<|im_end|>\n' }}{% endif %}` +
 	`{% for m in messages %}{% if m.role == 'tool' %}` +
@@ -114,7 +117,8 @@ const hermes = `{% if tools %}{{ '<|im_start|>system' }}{% for tool in tools %}{
 	`{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}` +
 	`{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}`
 
-// TestTargetsOfTools checks that calls are targets in the syntax of serving.
+// TestTargetsOfTools checks that Targets renders calls in the syntax of serving and marks them
+// as targets.
 func TestTargetsOfTools(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, miniature.Write(dir, "qwen2"))

@@ -35,8 +35,8 @@ const (
 
 // A Template is a model's chat template in Jinja. It is safe for concurrent use.
 //
-// Special tokens in the template's own text are encoded as such; text of the conversation never
-// becomes a special token: see mark.
+// Special tokens in the template's own text are encoded as special tokens. Text of the
+// conversation never becomes a special token: see mark.
 type Template struct {
 	source string
 	tokens *tokenizer.Tokenizer
@@ -50,8 +50,9 @@ type Template struct {
 }
 
 // Load reads the template of a model directory: chat_template.jinja, otherwise the field
-// chat_template of tokenizer_config.json, which may hold several named ones ("default",
-// "tool_use"). It returns nil if there is none, and FailedPrecondition if it cannot be parsed.
+// chat_template of tokenizer_config.json, which may hold several named templates ("default",
+// "tool_use"). It returns nil if the directory has no template, and a FailedPrecondition error
+// if the template cannot be parsed.
 func Load(dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	own, err := Source(dir)
 	if err != nil {
@@ -60,19 +61,19 @@ func Load(dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	return With(own, dir, tokens)
 }
 
-// Source returns the content of a directory's chat_template.jinja, "" if there is none.
+// Source returns the content of chat_template.jinja in dir, "" if the file does not exist.
 func Source(dir string) (string, error) {
 	own, err := read(filepath.Join(dir, templateFile))
 	return string(own), err
 }
 
-// Save writes a template to a directory, where Load finds it.
+// Save writes source to dir as chat_template.jinja, from which Load reads it.
 func Save(dir, source string) error {
 	return os.WriteFile(filepath.Join(dir, templateFile), []byte(source), 0o644)
 }
 
-// With parses source as the template of the model in dir; "" selects the template of its
-// tokenizer_config.json.
+// With parses source as the template of the model in dir. If source is empty, With parses the
+// template in dir's tokenizer_config.json, and returns nil if that file has none.
 func With(source, dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	data, err := read(filepath.Join(dir, configFile))
 	if err != nil {
@@ -100,11 +101,12 @@ func With(source, dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ *Template, err error) {
 	defer recovered(&err, parseFailed)
 	const name = "/template"
-	loader, err := loaders.NewMemoryLoader(map[string]string{name: source}) // includes find no other template
+	// The loader knows no other template that an include could load.
+	loader, err := loaders.NewMemoryLoader(map[string]string{name: source})
 	if err != nil {
 		return nil, err
 	}
-	settings := config.New() // as in transformers
+	settings := config.New() // the settings that transformers uses
 	settings.TrimBlocks, settings.LeftStripBlocks = true, true
 	if err := checkSource(source, settings); err != nil {
 		return nil, err
@@ -122,14 +124,15 @@ func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ 
 	return t, nil
 }
 
-// chosen selects the template of a tokenizer configuration: a string, or one of several named.
+// chosen returns the template in raw, the field chat_template of a tokenizer configuration,
+// which holds one template or several named templates.
 func chosen(raw json.RawMessage) string {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
 		return one
 	}
 	var several []struct{ Name, Template string }
-	_ = json.Unmarshal(raw, &several) // any other form has no template
+	_ = json.Unmarshal(raw, &several) // a chat_template of another type is ignored
 	found := ""
 	for _, t := range several {
 		if t.Name == "tool_use" || t.Name == "default" && found == "" {
@@ -139,7 +142,7 @@ func chosen(raw json.RawMessage) string {
 	return found
 }
 
-// special returns the named special tokens of a tokenizer configuration: bos_token and so on.
+// special returns the named special tokens of a tokenizer configuration, such as bos_token.
 func special(fields map[string]json.RawMessage) map[string]any {
 	named := map[string]any{}
 	for name, raw := range fields {
@@ -159,13 +162,7 @@ func special(fields map[string]json.RawMessage) map[string]any {
 }
 
 // Reasons reports whether the template supports reasoning.
-func (t *Template) Reasons() bool {
-	return slices.ContainsFunc([]string{
-		"<think>", "enable_thinking", "reasoning_effort", "thinking",
-	}, func(word string) bool {
-		return strings.Contains(t.source, word)
-	})
-}
+func (t *Template) Reasons() bool { return engines.TemplateReasons(t.source) }
 
 // Prompt renders a conversation up to the assistant's next turn, and returns it as tokens and as
 // text. The error is InvalidArgument if the template rejects or ignores a part of it.
@@ -194,8 +191,9 @@ func (t *Template) encode(rendered string, mark mark) (tokens []int) {
 	return tokens
 }
 
-// checkRendered returns an error if the template ignores tools or tool calls: the rendered text
-// is then the same without them, and the model would answer another question.
+// checkRendered returns an error if the template ignores the tools or the tool calls of c, because
+// the model would then answer another question. The template ignores them if render returns the
+// same text, rendered, for a copy of c without them.
 func (t *Template) checkRendered(c *engines.Chat, rendered string, render func(*engines.Chat) (string, error)) error {
 	var v domain.Violations
 	if len(c.Tools) > 0 {
@@ -219,12 +217,13 @@ func (t *Template) checkRendered(c *engines.Chat, rendered string, render func(*
 	return v.Err()
 }
 
-// render executes the template with add_generation_prompt.
+// render executes the template with add_generation_prompt set.
 func (t *Template) render(c *engines.Chat, r *engines.Reasoning, mark mark) (text string, err error) {
 	return t.execute(c, r, mark, true)
 }
 
-// execute executes the template; prompt is add_generation_prompt.
+// execute executes the template. prompt is the value of the template's variable
+// add_generation_prompt.
 func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, prompt bool) (text string, err error) {
 	defer recovered(&err, "the model's chat template failed on this conversation")
 	order := keyOrder{}
@@ -259,13 +258,14 @@ func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, pro
 	return out.text.String(), nil
 }
 
-// messages converts the turns to the values of a template.
+// messages returns the turns of c as the values that templates expect in the variable messages.
 func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, mark mark, order keyOrder) []any {
 	turns := make([]any, len(c.Messages))
 	for i, m := range c.Messages {
 		role := m.Role
 		if role == "developer" && !strings.Contains(t.source, role) {
-			role = "system" // the older name of the role
+			// "system" is the older name of the role "developer".
+			role = "system"
 		}
 		if !keepsReasoning(c, r, i) {
 			m.Reasoning = ""
@@ -282,7 +282,7 @@ func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, mark mark, or
 		for _, call := range m.ToolCalls {
 			arguments, err := order.parse(json.RawMessage(call.Arguments), mark)
 			if err != nil {
-				arguments = mark.put(call.Arguments) // not JSON: verbatim
+				arguments = mark.put(call.Arguments) // arguments that are not JSON are passed unchanged
 			}
 			function := order.object([]string{"name", "arguments"}, mark.put(call.Name), arguments)
 			calls = append(calls, order.object([]string{"id", "type", "function"}, mark.put(call.ID), "function", function))
@@ -296,8 +296,8 @@ func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, mark mark, or
 	return turns
 }
 
-// keepsReasoning reports whether the reasoning of turn i is passed to the template. Interleaved
-// reasoning is that after the last user message.
+// keepsReasoning reports whether the reasoning of turn i is passed to the template. The value
+// "interleaved" keeps the reasoning after the last user message.
 func keepsReasoning(c *engines.Chat, r *engines.Reasoning, i int) bool {
 	switch {
 	case r == nil || r.History == "" || r.History == "preserved":
@@ -313,12 +313,12 @@ type limited struct{ text strings.Builder }
 
 func (l *limited) Write(data []byte) (int, error) {
 	if l.text.Len()+len(data) > maxRendered {
-		return 0, fmt.Errorf("it writes more than %d bytes", maxRendered)
+		return 0, fmt.Errorf("the template writes more than %d bytes", maxRendered)
 	}
 	return l.text.Write(data)
 }
 
-// recovered converts a panic of gonja to an error.
+// recovered sets err if gonja panicked. what begins the error's message. It must be deferred.
 func recovered(err *error, what string) {
 	if cause := recover(); cause != nil {
 		*err = domain.Errorf(domain.FailedPrecondition, "%s: %s", what, short(fmt.Errorf("%v", cause)))

@@ -14,11 +14,11 @@ import (
 	"github.com/nikolalohinski/gonja/v2/exec"
 )
 
-// A keyOrder holds the order of the keys of JSON objects, which templates preserve and Go maps
-// do not.
+// A keyOrder holds the order of the keys of JSON objects, by object. Templates preserve the
+// order, and Go maps do not.
 type keyOrder map[uintptr][]string
 
-// keys returns an object's keys in order; keys without a known position follow, sorted.
+// keys returns an object's keys in order; keys without a recorded order follow, sorted.
 func (o keyOrder) keys(object map[string]any) []string {
 	var keys, rest []string
 	for _, key := range o[identity(object)] {
@@ -39,7 +39,7 @@ func (o keyOrder) sort(object map[string]any, keys ...string) { o[identity(objec
 
 func identity(object map[string]any) uintptr { return reflect.ValueOf(object).Pointer() }
 
-// object returns an object of the keys and values.
+// object returns an object with the given keys and values, and records the order of the keys.
 func (o keyOrder) object(keys []string, values ...any) map[string]any {
 	object := map[string]any{}
 	for i, key := range keys {
@@ -49,13 +49,14 @@ func (o keyOrder) object(keys []string, values ...any) map[string]any {
 	return object
 }
 
-// parse decodes JSON and marks its strings.
+// parse decodes JSON, records the order of the keys of its objects, and inserts mark into its
+// strings.
 func (o keyOrder) parse(raw json.RawMessage, mark mark) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	value, err := o.value(dec, mark, 0)
 	if err == nil && dec.More() {
-		err = errors.New("trailing data after the value")
+		err = errors.New("trailing data after the JSON value")
 	}
 	return value, err
 }
@@ -83,7 +84,7 @@ func (o keyOrder) value(dec *json.Decoder, mark mark, depth int) (any, error) {
 
 func tooDeep(depth int) error {
 	if depth > maxDepth {
-		return fmt.Errorf("it is nested more than %d levels deep", maxDepth)
+		return fmt.Errorf("the value is nested more than %d levels deep", maxDepth)
 	}
 	return nil
 }
@@ -132,7 +133,7 @@ func number(n json.Number) any {
 	return f
 }
 
-// unescaped appends the decoded value to JSON with \u escapes.
+// unescaped returns text, which is JSON. If text has \u escapes, its decoded value is appended.
 func unescaped(text string) string {
 	if !strings.Contains(text, `\u`) {
 		return text
@@ -228,7 +229,8 @@ func (w *jsonWriter) list(list []any, depth int) error {
 	return nil
 }
 
-// next begins element i of an object or list.
+// next writes what precedes element i of an object or list: open before the first element, a
+// comma before the others, and the indentation of depth.
 func (w *jsonWriter) next(open string, i, depth int) {
 	switch {
 	case i == 0:

@@ -1,6 +1,8 @@
 package gguf
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,56 +10,114 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"anneal/domain"
 	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/quant"
 	"anneal/engines/embedded/safetensors"
 	"anneal/engines/embedded/tokenizer"
 )
 
-// architectures are llama.cpp's names of the model families.
+// architectures holds llama.cpp's name of each model family.
 var architectures = map[string]string{"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
-// Export writes the model of a Hugging Face directory, with matrices stored as a type and
-// vectors as float32. The error is FailedPrecondition for a model that the format does not
-// support.
-func Export(out io.Writer, dir, name string, as Type) (err error) {
+// Options configures an export.
+type Options struct {
+	Name    string         // general.name
+	Type    FileType       // types of the matrices
+	Adapter *llama.Adapter // merged into the model; nil for none
+	// Template is a chat template that replaces the model's; "" keeps it.
+	Template string
+	Workers  int // maximum number of busy cores; 0 is all of them
+	// Progress is called after each tensor with its number of bytes and the bytes of all tensors.
+	// It may be nil.
+	Progress func(tensor string, bytes, total int64)
+}
+
+// A Replaced describes matrices whose rows are not a multiple of a type's block, so that the file
+// stores them in another type.
+type Replaced struct {
+	Wanted, Stored quant.Type
+	Columns        int // length of the rows
+	Matrices       int
+}
+
+// String describes the matrices in one sentence without a full stop.
+func (r Replaced) String() string {
+	return fmt.Sprintf(
+		"%d matrices with rows of %d values, which is not a multiple of %d, are stored as %s in place of %s",
+		r.Matrices, r.Columns, r.Wanted.Block(), r.Stored, r.Wanted)
+}
+
+// addReplaced counts one in the entry of all with the same types and columns.
+func addReplaced(all []Replaced, one Replaced) []Replaced {
+	for i := range all {
+		same := all[i]
+		if same.Matrices = one.Matrices; same == one {
+			all[i].Matrices += one.Matrices
+			return all
+		}
+	}
+	return append(all, one)
+}
+
+// Export writes the model in the Hugging Face directory dir to out. It returns the matrices that
+// are stored in another type than the file type names. The error is FailedPrecondition for a model
+// that the format does not support, and for a value that is too large for its type.
+func Export(ctx context.Context, out io.Writer, dir string, o Options) (replaced []Replaced, err error) {
 	if _, err := os.Stat(filepath.Join(dir, "adapter_config.json")); err == nil {
-		return domain.Errorf(domain.FailedPrecondition,
+		return nil, domain.Errorf(domain.FailedPrecondition,
 			"the files are an adapter: export a full model, such as its base model")
 	}
-	c, err := llama.ReadConfig(dir)
+	c, err := readConfig(dir)
 	if err != nil {
-		return err
-	}
-	if kind := c.Scaling().Kind(); kind == llama.Llama3Rope && architectures[c.ModelType] != "llama" {
-		return domain.Errorf(domain.FailedPrecondition,
-			"config.json: rope_scaling %s is not supported by the GGUF format for %s models", kind, c.ModelType)
+		return nil, err
 	}
 	tokens, err := tokenizer.Load(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	words, err := vocabulary(dir, &c, tokens)
+	words, err := vocabulary(dir, &c, tokens, o.Template)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	files, err := safetensors.OpenDir(dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, files.Close()) }()
-	l := layout{config: &c, files: files, as: as}
-	return write(out, append(settings(&c, name, as), words...), l.tensors())
+	l := layout{config: &c, files: files, as: o.Type, adapter: o.Adapter, workers: o.workers()}
+	tensors := l.tensors()
+	return l.replaced, write(ctx, out, append(settings(&c, o), words...), tensors, o)
 }
 
-// settings is the metadata of the architecture.
-func settings(c *llama.Config, name string, as Type) []value {
+func (o Options) workers() int { return cmp.Or(o.Workers, runtime.GOMAXPROCS(0)) }
+
+// readConfig reads the configuration of a model that the format supports.
+func readConfig(dir string) (llama.Config, error) {
+	c, err := llama.ReadConfig(dir)
+	if err != nil {
+		return c, err
+	}
+	if kind := c.Scaling().Kind(); kind == llama.Llama3Rope && architectures[c.ModelType] != "llama" {
+		return c, domain.Errorf(domain.FailedPrecondition,
+			"config.json: rope_scaling %s is not supported by the GGUF format for %s models", kind, c.ModelType)
+	}
+	return c, nil
+}
+
+// quantizationVersion is the version of the layout of ggml's blocks, GGML_QNT_VERSION.
+const quantizationVersion = 2
+
+// settings returns the metadata of the architecture.
+func settings(c *llama.Config, o Options) []value {
 	arch := architectures[c.ModelType]
 	number := func(key string, n int) value { return value{arch + "." + key, uint32(n)} }
 	out := []value{
-		{"general.architecture", arch}, {"general.name", name}, {"general.file_type", as.file()},
+		{"general.architecture", arch}, {"general.name", o.Name},
+		{"general.file_type", uint32(o.Type)},
 		number("context_length", c.MaxPositions), number("embedding_length", c.HiddenSize), number("block_count", c.Layers),
 		number("feed_forward_length", c.IntermediateSize), number("attention.head_count", c.Heads),
 		number("attention.head_count_kv", c.KVHeads),
@@ -66,6 +126,9 @@ func settings(c *llama.Config, name string, as Type) []value {
 		number("vocab_size", c.VocabSize),
 		{arch + ".attention.layer_norm_rms_epsilon", float32(c.NormEps)}, {arch + ".rope.freq_base", float32(c.RopeTheta)},
 	}
+	if o.Type.matrix().Block() > 1 {
+		out = append(out, value{"general.quantization_version", uint32(quantizationVersion)})
+	}
 	if r := c.Scaling(); r.Kind() == llama.LinearRope {
 		out = append(out, value{arch + ".rope.scaling.type", "linear"},
 			value{arch + ".rope.scaling.factor", float32(r.Factor)})
@@ -73,7 +136,7 @@ func settings(c *llama.Config, name string, as Type) []value {
 	return out
 }
 
-// Token types of the format.
+// The constants are the token types of the format.
 const (
 	normalToken  = 1
 	controlToken = 3
@@ -81,9 +144,10 @@ const (
 	unusedToken  = 5
 )
 
-// vocabulary is the metadata of the tokenizer. Token IDs that the tokenizer lacks get unique
-// names.
-func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer) ([]value, error) {
+// vocabulary returns the metadata of the tokenizer. It invents unique names for the token IDs
+// below the vocabulary size of c that t does not define. The chat template is template, or the
+// model's if template is "".
+func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer, template string) ([]value, error) {
 	list, err := t.Listing()
 	if err != nil {
 		return nil, err
@@ -122,14 +186,16 @@ func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer) ([]value, e
 	if end >= 0 {
 		out = append(out, value{"tokenizer.ggml.eos_token_id", uint32(end)})
 	}
-	template, err := chatTemplate(dir)
+	if template == "" {
+		template, err = chatTemplate(dir)
+	}
 	if template != "" {
 		out = append(out, value{"tokenizer.chat_template", template})
 	}
 	return out, err
 }
 
-// chatTemplate is the model's chat template, "" if it has none or several.
+// chatTemplate returns the model's chat template, "" if the model has none or several templates.
 func chatTemplate(dir string) (string, error) {
 	own, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {

@@ -18,9 +18,11 @@ import (
 	"anneal/engines/embedded/gguf"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/miniature"
+	"anneal/engines/embedded/quant"
 )
 
-// A file is parsed from the format's specification only.
+// A file is a GGUF file. Its methods parse it as the format's specification describes, without
+// code of package gguf.
 type file struct {
 	*bytes.Reader
 	t        *testing.T
@@ -115,21 +117,32 @@ func values(one stored, data []byte) []float32 {
 		case 8:
 			block := data[i/32*34:]
 			out[i] = weights.FromHalf(binary.LittleEndian.Uint16(block)) * float32(int8(block[2+i%32]))
+		default:
+			quant.Type(one.kind).Decode(out, data)
+			return out
 		}
 	}
 	return out
 }
 
 func export(t *testing.T, dir, kind string) *file {
-	as, err := gguf.ParseType(kind)
+	t.Helper()
+	return exportWith(t, dir, kind, nil)
+}
+
+func exportWith(t *testing.T, dir, kind string, adapter *llama.Adapter) *file {
+	t.Helper()
+	as, err := gguf.ParseFileType(kind)
 	require.NoError(t, err)
 	var out bytes.Buffer
-	require.NoError(t, gguf.Export(&out, dir, "mini", as))
+	_, err = gguf.Export(t.Context(), &out, dir, gguf.Options{Name: "mini", Type: as, Adapter: adapter})
+	require.NoError(t, err)
 	return parse(t, out.Bytes())
 }
 
-// TestTensors checks the name, shape and values of every tensor, within the precision of the
-// type.
+// TestTensors checks the names and values that Export writes for the tensors of layer 1, for the
+// tensors outside of the layers, and for one bias. The values must match within the precision of
+// the storage type.
 func TestTensors(t *testing.T) {
 	for _, family := range miniature.Families() {
 		dir := t.TempDir()
@@ -173,7 +186,8 @@ func TestTensors(t *testing.T) {
 	}
 }
 
-// turned reorders a head's rows from halves to neighboring pairs, as llama.cpp rotates them.
+// turned returns data, the weights of the heads of a projection, with the rows of each head
+// reordered as llama.cpp expects for the llama architecture: row j + half follows row j.
 func turned(w *llama.Weights, data []float32) []float32 {
 	c := &w.Config
 	if c.ModelType != "llama" {
@@ -194,8 +208,9 @@ func TestMetadata(t *testing.T) {
 	f := export(t, dir, "q8_0")
 	for key, want := range map[string]any{
 		"general.architecture": "llama", "general.name": "mini", "general.file_type": uint32(7),
-		"llama.context_length":   uint32(256),
-		"llama.embedding_length": uint32(64), "llama.block_count": uint32(2), "llama.feed_forward_length": uint32(96),
+		"general.quantization_version": uint32(2),
+		"llama.context_length":         uint32(256),
+		"llama.embedding_length":       uint32(64), "llama.block_count": uint32(2), "llama.feed_forward_length": uint32(96),
 		"llama.attention.head_count":    uint32(4),
 		"llama.attention.head_count_kv": uint32(2), "llama.attention.key_length": uint32(16),
 		"llama.rope.dimension_count": uint32(16),
@@ -228,8 +243,8 @@ func TestExportShippedModel(t *testing.T) {
 }
 
 func TestUnsupportedModels(t *testing.T) {
-	_, err := gguf.ParseType("q4")
-	require.EqualError(t, err, `type: must be f32, f16, bf16 or q8_0, is "q4"`)
+	_, err := gguf.ParseFileType("q4")
+	require.EqualError(t, err, `type: must be f32, f16, bf16, q8_0, q5_k_m or q4_k_m, is "q4"`)
 	for want, damage := range map[string]func(t *testing.T, dir string){
 		"the files are an adapter": func(t *testing.T, dir string) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "adapter_config.json"), nil, 0o644))
@@ -249,7 +264,7 @@ func TestUnsupportedModels(t *testing.T) {
 		dir := t.TempDir()
 		require.NoError(t, miniature.Write(dir, "llama3"))
 		damage(t, dir)
-		err := gguf.Export(&bytes.Buffer{}, dir, "mini", gguf.F16)
+		_, err := gguf.Export(t.Context(), &bytes.Buffer{}, dir, gguf.Options{Name: "mini", Type: gguf.F16})
 		require.ErrorContains(t, err, want)
 		assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	}

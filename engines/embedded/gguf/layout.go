@@ -3,86 +3,128 @@ package gguf
 import (
 	"fmt"
 
+	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/quant"
 	"anneal/engines/embedded/safetensors"
 )
 
 // A layout maps a model's tensors to llama.cpp's names.
 type layout struct {
-	config *llama.Config
-	files  *safetensors.Shards
-	as     Type // of matrices
+	config  *llama.Config
+	files   *safetensors.Shards
+	as      FileType
+	adapter *llama.Adapter // merged into the projections; may be nil
+	workers int
+
+	replaced []Replaced
 }
 
-// modules are llama.cpp's names of the projections.
+// modules holds llama.cpp's names of the projections.
 var modules = [llama.Modules]string{"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}
 
 func (l *layout) tensors() []tensor {
 	c := l.config
-	all := []tensor{l.stored("token_embd.weight", "model.embed_tokens.weight", 0, c.VocabSize, c.HiddenSize)}
+	embedding := role{layer: -1, head: c.TieWordEmbeddings}
+	all := []tensor{l.matrix("token_embd.weight", "model.embed_tokens.weight", embedding, c.VocabSize, c.HiddenSize)}
 	if c.Scaling().Kind() == llama.Llama3Rope {
 		all = append(all, l.frequencies())
 	}
 	for i := range c.Layers {
-		all = append(all, l.layer(fmt.Sprintf("blk.%d.", i), fmt.Sprintf("model.layers.%d.", i))...)
+		all = append(all, l.layer(i)...)
 	}
-	all = append(all, l.stored("output_norm.weight", "model.norm.weight", 0, c.HiddenSize))
+	all = append(all, l.vector("output_norm.weight", "model.norm.weight", c.HiddenSize))
 	if !c.TieWordEmbeddings {
-		all = append(all, l.stored("output.weight", "lm_head.weight", 0, c.VocabSize, c.HiddenSize))
+		all = append(all, l.matrix("output.weight", "lm_head.weight", role{layer: -1, head: true}, c.VocabSize, c.HiddenSize))
 	}
 	return all
 }
 
-func (l *layout) layer(to, from string) []tensor {
-	c := l.config
+func (l *layout) layer(i int) []tensor {
+	c, to, from := l.config, fmt.Sprintf("blk.%d.", i), fmt.Sprintf("model.layers.%d.", i)
 	all := []tensor{
-		l.stored(to+"attn_norm.weight", from+"input_layernorm.weight", 0, c.HiddenSize),
-		l.stored(to+"ffn_norm.weight", from+"post_attention_layernorm.weight", 0, c.HiddenSize),
+		l.vector(to+"attn_norm.weight", from+"input_layernorm.weight", c.HiddenSize),
+		l.vector(to+"ffn_norm.weight", from+"post_attention_layernorm.weight", c.HiddenSize),
 	}
 	if c.HeadNorms() {
-		all = append(all, l.stored(to+"attn_q_norm.weight", from+"self_attn.q_norm.weight", 0, c.HeadDim),
-			l.stored(to+"attn_k_norm.weight", from+"self_attn.k_norm.weight", 0, c.HeadDim))
+		all = append(all, l.vector(to+"attn_q_norm.weight", from+"self_attn.q_norm.weight", c.HeadDim),
+			l.vector(to+"attn_k_norm.weight", from+"self_attn.k_norm.weight", c.HeadDim))
 	}
 	for m := range llama.Modules {
 		out, in := m.Shape(c)
-		heads := 0
-		if architectures[c.ModelType] == "llama" {
-			heads = map[llama.Module]int{llama.Query: c.Heads, llama.Key: c.KVHeads}[m]
-		}
-		all = append(all, l.stored(to+modules[m]+".weight", from+m.Path()+".weight", heads, out, in))
+		all = append(all, l.projection(to+modules[m]+".weight", from+m.Path()+".weight", i, m, out, in))
 		if c.Biased(m) {
-			all = append(all, l.stored(to+modules[m]+".bias", from+m.Path()+".bias", heads, out))
+			bias := l.vector(to+modules[m]+".bias", from+m.Path()+".bias", out)
+			bias.read = interleaved(bias.read, rotatedHeads(c, m), out)
+			all = append(all, bias)
 		}
 	}
 	return all
 }
 
-// stored is a tensor of the model's files. If heads is set, its rows are those of heads heads,
-// and are reordered for ggml's rotation in the llama architecture: from pairs (j, j + half) to
-// (2j, 2j+1).
-func (l *layout) stored(name, from string, heads int, shape ...int) tensor {
-	as := F32
-	if len(shape) > 1 {
-		as = l.as
+// projection returns the tensor of a projection, with the adapter merged into it.
+func (l *layout) projection(name, from string, i int, m llama.Module, out, in int) tensor {
+	t := l.matrix(name, from, role{layer: i, m: m}, out, in)
+	stored := t.read
+	merged := func() ([]float32, error) {
+		data, err := stored()
+		if err == nil && l.adapter.Has(m) {
+			l.adapter.MergeModule(i, m, kernel.Matrix{Data: data, Rows: out, Cols: in, Stride: in}, l.workers)
+		}
+		return data, err
 	}
-	if as == Q8 && shape[len(shape)-1]%block != 0 {
-		as = F16 // rows that are not a multiple of the block size, as in llama.cpp's own tools
+	t.read = interleaved(merged, rotatedHeads(l.config, m), out)
+	return t
+}
+
+// rotatedHeads returns how many heads the rows of a projection belong to, if ggml rotates them in
+// another order than the checkpoint: it does in the llama architecture. Otherwise it returns 0.
+func rotatedHeads(c *llama.Config, m llama.Module) int {
+	if architectures[c.ModelType] != "llama" {
+		return 0
 	}
+	return map[llama.Module]int{llama.Query: c.Heads, llama.Key: c.KVHeads}[m]
+}
+
+// matrix returns a tensor with the given name and the values of a matrix of the model's files,
+// whose name is from.
+func (l *layout) matrix(name, from string, r role, rows, columns int) tensor {
+	wanted := matrixType(l.config, l.as, r)
+	as := fitting(wanted, columns)
+	if as != wanted {
+		l.replaced = addReplaced(l.replaced, Replaced{wanted, as, columns, 1})
+	}
+	return l.stored(name, from, as, rows, columns)
+}
+
+func (l *layout) vector(name, from string, n int) tensor { return l.stored(name, from, quant.F32, n) }
+
+func (l *layout) stored(name, from string, as quant.Type, shape ...int) tensor {
 	t := tensor{name: name, shape: shape, as: as}
 	t.read = func() ([]float32, error) {
 		data := make([]float32, t.count())
-		if err := l.files.Read(data, from, shape...); err != nil {
-			return nil, err
-		}
-		if heads > 0 {
-			data = interleave(data, heads, shape[0]/heads)
-		}
-		return data, nil
+		return data, l.files.Read(data, from, shape...)
 	}
 	return t
 }
 
-// interleave moves row j + half of each head after row j.
+// interleaved returns read with the values of each head reordered for ggml's rotation in the llama
+// architecture, from the pairs (j, j + half) to (2j, 2j+1). rows is the number of rows of all
+// heads. With no heads, it returns read.
+func interleaved(read func() ([]float32, error), heads, rows int) func() ([]float32, error) {
+	if heads == 0 {
+		return read
+	}
+	return func() ([]float32, error) {
+		data, err := read()
+		if err != nil {
+			return nil, err
+		}
+		return interleave(data, heads, rows/heads), nil
+	}
+}
+
+// interleave moves row j + half of each head after row j. dim is the number of rows of a head.
 func interleave(data []float32, heads, dim int) []float32 {
 	row, half := len(data)/(heads*dim), dim/2
 	out := make([]float32, 0, len(data))
@@ -96,10 +138,10 @@ func interleave(data []float32, heads, dim int) []float32 {
 	return out
 }
 
-// frequencies are ggml's divisors of the rotation angles.
+// frequencies returns the tensor of the factors by which ggml divides the rotation angles.
 func (l *layout) frequencies() tensor {
 	half := l.config.HeadDim / 2
-	return tensor{name: "rope_freqs.weight", shape: []int{half}, as: F32, read: func() ([]float32, error) {
+	return tensor{name: "rope_freqs.weight", shape: []int{half}, as: quant.F32, read: func() ([]float32, error) {
 		out := make([]float32, half)
 		for j := range out {
 			out[j] = float32(l.config.RopeDivisor(j))

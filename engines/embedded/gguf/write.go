@@ -1,17 +1,22 @@
 // Package gguf writes models in GGUF, version 3, the file format of llama.cpp and other
-// programs based on ggml: metadata, tokenizer and weights in one file. One tensor is in memory
-// at a time.
+// programs based on ggml: metadata, tokenizer and weights in one file, or a LoRA adapter. One
+// tensor is in memory at a time.
 package gguf
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
+
+	"anneal/domain"
+	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/quant"
 )
 
-// Metadata value types of the format.
+// The constants are the metadata value types of the format.
 const (
 	typeUint32 = 4
 	typeInt32  = 5
@@ -24,20 +29,21 @@ const (
 const (
 	magic     = "GGUF"
 	version   = 3
-	alignment = 32 // of tensors, in bytes
+	alignment = 32 // bytes to which tensors are aligned
 )
 
-// A value is a metadata entry: uint32, float32, bool, string, []string or []int32.
+// A value is an entry of the metadata. data is a uint32, float32, bool, string, []string or
+// []int32.
 type value struct {
 	key  string
 	data any
 }
 
-// A tensor is a tensor to be written. read returns its values, row by row.
+// A tensor describes a tensor to be written. read returns the tensor's values, row by row.
 type tensor struct {
 	name  string
 	shape []int // outermost first
-	as    Type
+	as    quant.Type
 	read  func() ([]float32, error)
 }
 
@@ -49,7 +55,7 @@ func (t *tensor) count() int {
 	return n
 }
 
-// A writer keeps its position and its first error.
+// A writer records its position in the file and the first error.
 type writer struct {
 	out *bufio.Writer
 	at  int64
@@ -80,7 +86,7 @@ func (w *writer) pad() {
 }
 
 // write writes a complete file.
-func write(out io.Writer, metadata []value, tensors []tensor) error {
+func write(ctx context.Context, out io.Writer, metadata []value, tensors []tensor, o Options) error {
 	w := &writer{out: bufio.NewWriterSize(out, 1<<20)}
 	w.bytes([]byte(magic))
 	w.uint32(version)
@@ -90,7 +96,7 @@ func write(out io.Writer, metadata []value, tensors []tensor) error {
 		w.string(v.key)
 		w.value(v.data)
 	}
-	offset := int64(0)
+	offset, total := int64(0), int64(0)
 	for i := range tensors {
 		t := &tensors[i]
 		w.string(t.name)
@@ -100,12 +106,17 @@ func write(out io.Writer, metadata []value, tensors []tensor) error {
 		}
 		w.uint32(uint32(t.as))
 		w.uint64(uint64(offset))
-		offset += (t.as.bytes(t.count()) + alignment - 1) / alignment * alignment
+		size := t.as.Bytes(t.count())
+		offset, total = offset+(size+alignment-1)/alignment*alignment, total+size
 	}
 	w.pad()
 	for i := range tensors {
+		t := &tensors[i]
 		if w.err == nil {
-			w.err = w.tensor(&tensors[i])
+			w.err = w.tensor(ctx, t, o.workers())
+		}
+		if w.err == nil && o.Progress != nil {
+			o.Progress(t.name, t.as.Bytes(t.count()), total)
 		}
 	}
 	if w.err != nil {
@@ -114,19 +125,41 @@ func write(out io.Writer, metadata []value, tensors []tensor) error {
 	return w.out.Flush()
 }
 
-func (w *writer) tensor(t *tensor) error {
+// tensor encodes a tensor on several cores and writes it.
+func (w *writer) tensor(ctx context.Context, t *tensor, workers int) error {
 	data, err := t.read()
 	if err != nil {
 		return err
 	}
-	const batch = 1 << 15 // values at once, a multiple of a block
-	for len(data) > 0 {
-		n := min(len(data), batch)
-		w.bytes(t.as.encode(data[:n]))
-		data = data[n:]
+	if err := t.check(data); err != nil {
+		return err
 	}
+	const batch = 1 << 15 // values that are encoded at once, a multiple of every block
+	encoded := make([]byte, t.as.Bytes(len(data)))
+	llama.Each((len(data)+batch-1)/batch, workers, func(i int) {
+		if ctx.Err() == nil {
+			t.as.Encode(encoded[t.as.Bytes(i*batch):], data[i*batch:min((i+1)*batch, len(data))])
+		}
+	})
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	w.bytes(encoded)
 	w.pad()
 	return w.err
+}
+
+// check returns an error for values that the tensor's type cannot represent.
+func (t *tensor) check(data []float32) error {
+	limit := t.as.Limit()
+	for i, v := range data {
+		if !(v <= limit && v >= -limit) && t.as != quant.F32 && t.as != quant.BF16 {
+			return domain.Errorf(domain.FailedPrecondition,
+				"value %d of %s is %g, and %s represents numbers up to %g: export the model as bf16 or f32",
+				i, t.name, v, t.as, limit)
+		}
+	}
+	return nil
 }
 
 func (w *writer) value(data any) {
@@ -158,6 +191,6 @@ func (w *writer) value(data any) {
 			w.uint32(uint32(n))
 		}
 	default:
-		w.err = fmt.Errorf("gguf: no type of metadata for %T", data)
+		w.err = fmt.Errorf("gguf: metadata of type %T is not supported", data)
 	}
 }

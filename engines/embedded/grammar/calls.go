@@ -5,21 +5,22 @@ import (
 	"strings"
 )
 
-// A CallForm is the syntax of function calls: Before, the name, Between, the arguments as a
-// JSON object, After. Several calls are joined by Separator and enclosed in Begin and End.
+// A CallForm is the syntax of function calls. A call consists of Before, the name, Between, the
+// arguments as a JSON object, and After. Several calls are joined by Separator; Begin precedes
+// the first call and End follows the last.
 type CallForm struct {
 	Begin, Before, Between, After, Separator, End string
 }
 
-// A Function may be called by an answer.
+// A Function is a function that an answer may call.
 type Function struct {
 	Name       string
-	Parameters json.RawMessage // schema of its arguments; nil for any
-	Strict     bool            // unsupported keywords are an error; otherwise the arguments are then any object
-	Field      string          // request field of Parameters
+	Parameters json.RawMessage // JSON Schema of the arguments; nil allows any object
+	Strict     bool            // unsupported keywords are an error; if false, they allow any object as arguments
+	Field      string          // request field that holds Parameters, for errors
 }
 
-// Calls is the grammar of one call of the functions, or of several if many is set.
+// Calls returns the grammar of one call of a function, or of one or more calls if many is set.
 func Calls(form CallForm, functions []Function, many bool) (*Grammar, error) {
 	kit := newJSONKit()
 	ways, err := kit.calls(form, functions)
@@ -34,7 +35,8 @@ func Calls(form CallForm, functions []Function, many bool) (*Grammar, error) {
 	return g, within("tools", err)
 }
 
-// calls are the functions' names and arguments.
+// calls returns the expression of the functions' names, each followed by the function's
+// arguments.
 func (k *jsonKit) calls(form CallForm, functions []Function) (expr, error) {
 	var ways []expr
 	for _, f := range functions {
@@ -55,9 +57,9 @@ func (k *jsonKit) calls(form CallForm, functions []Function) (expr, error) {
 	return alt(ways...), nil
 }
 
-// Offered is the grammar of an answer that may call functions: any text in which mark, with
-// which the form begins, starts a valid call. A mark within the reasoning, which t describes
-// unless it is nil, is plain text.
+// Offered returns the grammar of an answer that may call functions: any text in which mark, the
+// beginning of form, starts a valid call. If t is not nil, t describes the reasoning before the
+// answer, in which mark does not start a call.
 func Offered(t *Thinking, mark string, form CallForm, functions []Function) (*Grammar, error) {
 	kit := newJSONKit()
 	ways, err := kit.calls(form, functions)
@@ -74,7 +76,7 @@ func Offered(t *Thinking, mark string, form CallForm, functions []Function) (*Gr
 		switch {
 		case t == nil:
 			return free
-		case t.Begun:
+		case t.Started:
 			return whole.thoughts(b, t.Close, free)
 		}
 		return b.opening(t.Open, mark, next, whole.thoughts(b, t.Close, free), free)
@@ -87,7 +89,7 @@ func Offered(t *Thinking, mark string, form CallForm, functions []Function) (*Gr
 	return whole, nil
 }
 
-// reserve adds n nodes that can refer to one another, and returns the first.
+// reserve adds n nodes, whose edges can then refer to one another, and returns the first node.
 func (b *builder) reserve(n int) int32 {
 	first := int32(len(b.nodes))
 	for range n {
@@ -96,13 +98,15 @@ func (b *builder) reserve(n int) int32 {
 	return first
 }
 
-// free makes a reserved node one at which the text may end or continue by edges.
+// free sets the alternatives of the reserved node with the number at: the text ends and node end
+// follows, or the next byte of the text follows one of edges.
 func (b *builder) free(at, end int32, edges []edge) {
 	b.nodes[at].split = []int32{b.add(node{op: opBytes, edges: edges}), end}
 }
 
-// opening is text that may begin, after whitespace, with open, which leads to inside. Any other
-// text is free text, in which mark is recognized.
+// opening returns the entry of a text that may begin with open, after whitespace. The node with the
+// number inside follows open. Any other text continues at the node with the number free, the first
+// of the nodes that recognize mark.
 func (b *builder) opening(open, mark string, end, inside, free int32) int32 {
 	first := b.reserve(len(open))
 	for at := range len(open) {

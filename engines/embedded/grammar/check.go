@@ -1,6 +1,7 @@
 package grammar
 
-// nullable reports for each node whether the end of its rule is reachable without a byte.
+// nullable returns for each node whether the end of the node's rule is reachable from it without
+// consuming a byte.
 func nullable(nodes []node) []bool {
 	return fixpoint(nodes, func(n node, is []bool) bool {
 		switch n.op {
@@ -17,7 +18,8 @@ func nullable(nodes []node) []bool {
 	})
 }
 
-// prune removes the branches that cannot reach an end, and reports which nodes can.
+// prune removes the branches that cannot reach the end of their rule. It returns for each node
+// whether the end is reachable.
 func prune(nodes []node) []bool {
 	ends := fixpoint(nodes, func(n node, is []bool) bool {
 		switch n.op {
@@ -76,8 +78,8 @@ func some(list []int32, is []bool) bool {
 	return false
 }
 
-// fixpoint computes the least fixpoint of rule, which derives a node's property from its
-// successors'. A node is revisited only after a successor changed.
+// fixpoint computes the least fixpoint of rule, which derives a property of a node from the
+// property of the node's successors. fixpoint revisits a node only after a successor changed.
 func fixpoint(nodes []node, rule func(node, []bool) bool) []bool {
 	before := make([][]int32, len(nodes))
 	for i, n := range nodes {
@@ -101,7 +103,7 @@ func fixpoint(nodes []node, rule func(node, []bool) bool) []bool {
 	return is
 }
 
-// follows are the successors of a node.
+// follows returns the successors of a node.
 func follows(n node) []int32 {
 	switch n.op {
 	case opSplit:
@@ -116,11 +118,11 @@ func follows(n node) []int32 {
 	return to
 }
 
-// leftRecursive returns the entry of a rule that reaches itself without a byte, which would not
-// terminate; -1 if there is none.
+// leftRecursive returns the entry of a rule that reaches itself without consuming a byte, -1 if
+// there is none. Matching such a rule would not terminate.
 func leftRecursive(nodes []node) int32 {
 	null := nullable(nodes)
-	silent := func(n node) []int32 { // successors without a byte
+	silent := func(n node) []int32 { // successors that are reached without consuming a byte
 		switch n.op {
 		case opSplit:
 			return n.split
@@ -141,8 +143,9 @@ func leftRecursive(nodes []node) int32 {
 	return -1
 }
 
-// components numbers the strongly connected components of a graph (Tarjan 1972), iteratively,
-// because grammars may be deep.
+// components returns for each node the number of its strongly connected component in a graph
+// (Tarjan 1972). to returns the successors of a node in the graph. components is iterative, because
+// grammars may be deeply nested.
 func components(nodes []node, to func(node) []int32) []int32 {
 	const unseen = 0
 	order, low := make([]int32, len(nodes)), make([]int32, len(nodes))

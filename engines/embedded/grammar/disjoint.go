@@ -2,11 +2,11 @@ package grammar
 
 import "slices"
 
-// maxPairs is the maximum number of pairs of alternatives that are compared.
+// maxPairs is the maximum number of pairs of alternatives of one oneOf that are compared.
 const maxPairs = 10_000
 
-// requireDisjoint requires that no value conforms to two alternatives of a group. Only then can
-// oneOf be enforced by allowing any of them.
+// requireDisjoint records a violation unless no value conforms to two alternatives of a group.
+// Only then can oneOf be enforced by allowing any of the alternatives.
 func (k *schemaKit) requireDisjoint(g *group) {
 	if n := len(g.ways); n*n/2 > maxPairs {
 		k.require(false, g.at, "has too many alternatives to prove them disjoint: use anyOf")
@@ -22,8 +22,9 @@ func (k *schemaKit) requireDisjoint(g *group) {
 	}
 }
 
-// disjoint reports whether two schemas provably have no value in common: by their types, their
-// literals, or those of a property that both require.
+// disjoint reports whether it can prove that no value conforms to both schemas: by their types,
+// by their literals, or by the literals of a property that both schemas require. depth counts
+// the properties on the path from the first call.
 func (k *schemaKit) disjoint(a, b *value, depth int) bool {
 	one, other := k.all([]*value{a}, nil), k.all([]*value{b}, nil)
 	aTypes, _ := k.types(one.plain)
@@ -50,8 +51,9 @@ func (k *schemaKit) disjoint(a, b *value, depth int) bool {
 	return false
 }
 
-// listed returns the literals of the first schema that has some, nil if none has. It ignores
-// numbers, because 1 and 1.0 are equal.
+// listed returns the literals of the first schema that has literals. It returns nil if no schema
+// has literals, or if one of these literals is a number, an object or an array, because equal
+// values of these kinds may differ in their text: 1 and 1.0.
 func listed(all []*schema) []string {
 	for _, s := range all {
 		if s.literals == nil {

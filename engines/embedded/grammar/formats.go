@@ -16,8 +16,8 @@ const (
 	hostPattern  = labelPattern + `(?:\.` + labelPattern + `){0,3}`
 )
 
-// formats are the enforced string formats as patterns. For formats with rare variants the
-// pattern has the common ones.
+// formats maps each enforced string format to its pattern, which covers only the common variants
+// of the format.
 var formats = map[string]string{
 	"date":      `^` + dayPattern + `$`,
 	"time":      `^` + clockPattern + `$`,
@@ -34,8 +34,9 @@ var formats = map[string]string{
 	"uuid": `^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$`,
 }
 
-// restated are patterns that zod adds to formats and that are not supported or would become too
-// large. Every string of our format matches them.
+// restated maps formats to the patterns that zod adds to them in a schema. The patterns are not
+// supported or would need too many states. They are ignored, because every string that matches
+// the pattern in formats matches them.
 var restated = map[string]string{
 	"duration": `^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$`,
 	"hostname": `^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,` +

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// objects are the objects that conform to all schemas.
+// objects returns the expression of the objects that conform to all schemas.
 func (k *schemaKit) objects(all []*schema) expr {
 	var names []string
 	required := map[string]bool{}
@@ -24,7 +24,7 @@ func (k *schemaKit) objects(all []*schema) expr {
 			open = append(open, more)
 		}
 	}
-	for _, s := range all { // required names without a description come last
+	for _, s := range all { // properties does not list these required names, which come last
 		names = append(names, s.object.required...)
 	}
 	names = distinct(names)
@@ -49,7 +49,8 @@ func (k *schemaKit) objects(all []*schema) expr {
 	return braces(members, nil)
 }
 
-// property is the value of a property. possible is false if the property is forbidden.
+// property returns the expression of the values of the property called name. possible is false if a
+// schema forbids the property.
 func (k *schemaKit) property(all []*schema, name string) (e expr, possible bool) {
 	var places []*value
 	for _, s := range all {
@@ -90,14 +91,14 @@ type property struct {
 	required bool
 }
 
-// braces is an object with members in order. extra are additional members after them; nil
-// allows none.
+// braces returns the expression of an object with members in the given order. extra is the
+// expression of additional members after the last of members; nil allows none.
 func braces(members []property, extra expr) expr {
 	return func(b *builder, next int32) int32 {
 		end := seq(space(), text("}"))(b, next)
 		empty := text("}")(b, next)
 		comma := seq(text(","), space())
-		first, later := empty, end // successors without and after a member
+		first, later := empty, end // nodes that follow the part of the object without and with a member
 		if extra != nil {
 			first = b.add(node{op: opSplit, split: []int32{extra(b, end), empty}})
 			later = b.add(node{op: opSplit, split: []int32{seq(comma, extra)(b, end), end}})
@@ -116,7 +117,7 @@ func braces(members []property, extra expr) expr {
 	}
 }
 
-// otherKeys is a quoted string without escapes that is not one of names.
+// otherKeys returns the expression of a quoted string without escapes that is not one of names.
 func otherKeys(names []string) expr {
 	return func(b *builder, next int32) int32 {
 		quote := text(`"`)(b, next)
@@ -132,8 +133,9 @@ func otherKeys(names []string) expr {
 	}
 }
 
-// avoid continues after a common prefix of taken: it leaves the prefix tree at the first
-// character that differs.
+// avoid returns the entry of the keys that are not in taken. A key that differs from all of
+// taken leaves their prefix tree and continues at free. The node quote ends a key. In recursive
+// calls, taken holds the parts of the keys after their common prefix.
 func (b *builder) avoid(taken [][]rune, free, quote int32) int32 {
 	if len(taken) == 0 {
 		return b.add(node{op: opSplit, split: []int32{free, quote}})
@@ -166,7 +168,7 @@ func (b *builder) avoid(taken [][]rune, free, quote int32) int32 {
 	return b.add(node{op: opSplit, split: split})
 }
 
-// arrays are the arrays that conform to all schemas.
+// arrays returns the expression of the arrays that conform to all schemas.
 func (k *schemaKit) arrays(all []*schema) expr {
 	minCount, maxCount, long := 0, unbounded, 0
 	for _, s := range all {
@@ -200,7 +202,7 @@ func (k *schemaKit) arrays(all []*schema) expr {
 	return array(first, item(long), minCount, maxCount)
 }
 
-// texts are the strings that conform to all schemas.
+// texts returns the expression of the strings that conform to all schemas.
 func (k *schemaKit) texts(all []*schema) expr {
 	minCount, maxCount := 0, unbounded
 	var parts []condition

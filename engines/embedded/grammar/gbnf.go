@@ -14,9 +14,9 @@ import (
 // maxRepeats is the maximum of a repetition's bounds.
 const maxRepeats = 1_000_000
 
-// Parse parses a grammar in GBNF, whose rule root is the answer: literals, classes, ".",
-// groups, references, the repetitions ? * + {m} {m,} {m,n}, and comments after #. A rule
-// continues on the next line inside a group, and before and after |.
+// Parse parses a grammar in GBNF. The rule named root describes the whole answer. Supported are
+// literals, classes, ".", groups, references, the repetitions ? * + {m} {m,} {m,n}, and comments
+// after #. A rule continues on the next line after ::=, inside a group, and before and after |.
 //
 // field is the request field of the grammar, for errors.
 func Parse(source, field string) (*Grammar, error) {
@@ -26,10 +26,10 @@ func Parse(source, field string) (*Grammar, error) {
 
 func parse(source string) (*Grammar, error) {
 	if len(source) > maxSource {
-		return nil, invalid("it has %d bytes; give at most %d", len(source), maxSource)
+		return nil, invalid("the grammar has %d bytes; give at most %d", len(source), maxSource)
 	}
 	if !utf8.ValidString(source) {
-		return nil, invalid("it is not valid UTF-8")
+		return nil, invalid("the grammar is not valid UTF-8")
 	}
 	p := &gbnf{
 		source: source, builder: newBuilder(), rules: map[string]int{}, defined: map[string]bool{},
@@ -45,7 +45,7 @@ func invalid(format string, args ...any) error {
 	return domain.Errorf(domain.InvalidArgument, format, args...)
 }
 
-// A gbnf is a parser of a grammar.
+// A gbnf is the state of the parser of a grammar in GBNF.
 type gbnf struct {
 	source     string
 	at         int
@@ -56,7 +56,8 @@ type gbnf struct {
 	err        error
 }
 
-// wrong records the first error, with its position.
+// wrong records a syntax error, unless an earlier error is recorded, and ends parsing. at is the
+// offset of the error in the source.
 func (p *gbnf) wrong(at int, format string, args ...any) {
 	if p.err == nil {
 		before := p.source[:at]
@@ -64,7 +65,7 @@ func (p *gbnf) wrong(at int, format string, args ...any) {
 		column := utf8.RuneCountInString(before[strings.LastIndexByte(before, '\n')+1:]) + 1
 		p.err = invalid("line %d, column %d: "+format, append([]any{line, column}, args...)...)
 	}
-	p.at = len(p.source) // ends all loops
+	p.at = len(p.source) // ends all loops of the parser
 }
 
 func (p *gbnf) all() error {
@@ -75,7 +76,7 @@ func (p *gbnf) all() error {
 		return p.err
 	}
 	if !p.defined["root"] {
-		return invalid("has no rule named root: name the rule of the whole answer root ::= …")
+		return invalid("the grammar has no rule named root: add a start rule named root")
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(p.references),
 		func(a, b string) int { return cmp.Compare(p.references[a], p.references[b]) }) {
@@ -111,7 +112,7 @@ func (p *gbnf) definition() {
 	}
 }
 
-// reference returns the rule of a name, which may be defined later.
+// reference returns the index of the rule called name, which may be defined later.
 func (p *gbnf) reference(name string) int {
 	r, ok := p.rules[name]
 	if !ok {
@@ -134,7 +135,7 @@ func (p *gbnf) alternatives(depth int) expr {
 	return alt(ways...)
 }
 
-// another consumes a |, which may be on a later line.
+// another consumes the character |, which may be on a later line, and reports whether it was there.
 func (p *gbnf) another() bool {
 	begin := p.at
 	p.blank(true)
@@ -160,7 +161,7 @@ func (p *gbnf) sequence(depth int) expr {
 	}
 }
 
-// part parses one element of a sequence; nil at its end.
+// part parses and returns one element of a sequence, nil at the end of the sequence.
 func (p *gbnf) part(depth int) expr {
 	if p.at >= len(p.source) {
 		return nil
@@ -181,7 +182,7 @@ func (p *gbnf) part(depth int) expr {
 		p.blank(true)
 		inside := p.alternatives(depth + 1)
 		if !p.take(")") {
-			p.wrong(begin, "group is not closed")
+			p.wrong(begin, "group is not closed: add )")
 		}
 		return inside
 	case c == '<' || c == '!':
@@ -222,7 +223,7 @@ func (p *gbnf) repeated(e expr) expr {
 func (p *gbnf) bounds(begin int) (minCount, maxCount int) {
 	inside, _, closed := strings.Cut(p.source[p.at:], "}")
 	if !closed {
-		p.wrong(begin, "repetition is not closed")
+		p.wrong(begin, "repetition is not closed: add }")
 		return 0, 0
 	}
 	p.at += len(inside) + 1
@@ -252,7 +253,7 @@ func (p *gbnf) literal(begin int) expr {
 	var all strings.Builder
 	for {
 		if p.at >= len(p.source) || p.source[p.at] == '\n' {
-			p.wrong(begin, "literal is not closed")
+			p.wrong(begin, "literal is not closed: add a double quote")
 			return nothing
 		}
 		if p.take(`"`) {
@@ -267,7 +268,7 @@ func (p *gbnf) class(begin int) expr {
 	var spans []span
 	for !p.take("]") {
 		if p.at >= len(p.source) || p.source[p.at] == '\n' {
-			p.wrong(begin, "class is not closed")
+			p.wrong(begin, "class is not closed: add ]")
 			return nothing
 		}
 		s := span{lo: p.character()}
@@ -288,12 +289,12 @@ func (p *gbnf) class(begin int) expr {
 	return runes(c)
 }
 
-// escapes are the characters of single-character escapes.
+// escapes maps the letter of each single-character escape to its character.
 var escapes = map[byte]rune{
 	'n': '\n', 'r': '\r', 't': '\t', '\\': '\\', '"': '"', '[': '[', ']': ']', '-': '-', '^': '^', '/': '/',
 }
 
-// character parses a character of a literal or class.
+// character parses and returns one character of a literal or class.
 func (p *gbnf) character() rune {
 	begin := p.at
 	r, size := utf8.DecodeRuneInString(p.source[p.at:])
@@ -321,7 +322,7 @@ func (p *gbnf) character() rune {
 	return rune(n)
 }
 
-// name parses a rule's name, "" if there is none.
+// name parses and returns a rule's name. It returns "" if no name begins at the position.
 func (p *gbnf) name() string {
 	begin := p.at
 	for p.at < len(p.source) {
@@ -360,7 +361,7 @@ func (p *gbnf) take(sign string) bool {
 	return found
 }
 
-// width is the size of the next character in bytes.
+// width returns the size, in bytes, of the character at the position.
 func (p *gbnf) width() int {
 	_, size := utf8.DecodeRuneInString(p.source[p.at:])
 	return size

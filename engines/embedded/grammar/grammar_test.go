@@ -21,10 +21,11 @@ func accepts(t testing.TB, g *Grammar, s string) bool {
 	return state != nil && state.Accepts()
 }
 
-// letters are the tokens of single bytes.
+// letters is a vocabulary with one token for each byte.
 var letters = NewVocabulary(256, func(token int) []byte { return []byte{byte(token)} })
 
-// write samples a conforming text byte by byte, up to limit bytes. It prefers to end.
+// write samples a text that conforms to g byte by byte. whole is false if the text was cut off
+// at limit bytes. Where the text may end, write ends it with probability 1/3.
 func write(t testing.TB, g *Grammar, r *rand.Rand, limit int) (out string, whole bool) {
 	state, err := g.Start()
 	require.NoError(t, err)
@@ -91,6 +92,7 @@ func TestGrammars(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, err := Parse(c.source, "format")
 			require.NoError(t, err)
+			equalInGBNF(t, g, slices.Concat(c.yes, c.not))
 			for _, s := range c.yes {
 				require.True(t, accepts(t, g, s), "%q", s)
 			}
@@ -149,7 +151,8 @@ func TestInvalidGrammars(t *testing.T) {
 	}
 }
 
-// TestAmbiguityIsLimited parses a grammar whose number of derivations doubles with each byte.
+// TestAmbiguityIsLimited checks that Next fails for a grammar whose number of derivations
+// doubles with each byte, and that the grammar can then be used again.
 func TestAmbiguityIsLimited(t *testing.T) {
 	g, err := Parse(`root ::= a "!"
 a ::= "x" a "y" | "x" a "z" | "x" b "y"
@@ -166,7 +169,8 @@ b ::= "x" a "z" | "x" b "y" | "w"`, "format")
 	require.NoError(t, err, "the next answer is none the worse")
 }
 
-// TestMasksMatchTransitions compares masks with the transitions of each token.
+// TestMasksMatchTransitions checks that a mask from Allowed contains exactly the tokens whose
+// bytes Next accepts.
 func TestMasksMatchTransitions(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	tokens := []string{"", "", "é", "\xc3", "\xa9", `{"`, `":`, `"}`, `\"`, "true", "tru", "e,", "\n  ", "\n\n", "  "}
@@ -196,7 +200,8 @@ func TestMasksMatchTransitions(t *testing.T) {
 	}
 }
 
-// TestCacheIsLimited checks that answers continue unchanged after the cache was dropped.
+// TestCacheIsLimited checks that the cache of states stays within its limit, and that a state
+// from before the cache was dropped remains usable.
 func TestCacheIsLimited(t *testing.T) {
 	g, err := Parse(`root ::= "(" root ")" | [a-z]{5000} | "x"`, "format")
 	require.NoError(t, err)
@@ -229,7 +234,7 @@ func TestReasoningPrecedesAnswers(t *testing.T) {
 	answer, err := Parse(`root ::= "yes" | "no"`, "format")
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
-		begun    bool
+		started  bool
 		g        *Grammar
 		yes, not []string
 	}{
@@ -245,7 +250,7 @@ func TestReasoningPrecedesAnswers(t *testing.T) {
 		"is all free": {false, nil, []string{"", "\n\n\n<think></think>"}, []string{"a", "<thin"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := After(Thinking{"<think>", "</think>", c.begun}, c.g)
+			g := After(Thinking{"<think>", "</think>", c.started}, c.g)
 			for _, s := range c.yes {
 				require.True(t, accepts(t, g, s), "%q", s)
 			}
@@ -289,7 +294,7 @@ func TestCalls(t *testing.T) {
 			Parameters: []byte(`{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`),
 			Strict:     true,
 		},
-		{Name: "odd", Parameters: []byte(`{"type":"object","minProperties":2}`)}, // not enforced
+		{Name: "odd", Parameters: []byte(`{"type":"object","minProperties":2}`)}, // keyword that is not enforced
 	}
 	many, err := Calls(form, functions, true)
 	require.NoError(t, err)
@@ -310,7 +315,8 @@ func TestCalls(t *testing.T) {
 	require.ErrorContains(t, err, "tools[2].function.parameters: #/minProperties cannot be enforced")
 }
 
-// TestOfferedCalls checks that only text after a mark outside the reasoning is constrained.
+// TestOfferedCalls checks that the grammar of Offered constrains only text after a mark outside
+// of the reasoning.
 func TestOfferedCalls(t *testing.T) {
 	const mark = "<call>"
 	form := CallForm{Before: mark + "{\"name\": \"", Between: "\", \"arguments\": ", After: "}</call>", Separator: "\n"}
@@ -323,7 +329,7 @@ func TestOfferedCalls(t *testing.T) {
 		},
 	}
 	thinks := &Thinking{"<think>", "</think>", false}
-	begun := &Thinking{"<think>", "</think>", true}
+	started := &Thinking{"<think>", "</think>", true}
 	rome := `<call>{"name": "rain", "arguments": {"city": "Rome"}}</call>`
 	bonn := strings.ReplaceAll(rome, "Rome", "Bonn")
 	for name, c := range map[string]struct {
@@ -347,7 +353,7 @@ func TestOfferedCalls(t *testing.T) {
 				"a<think>" + bonn,
 			}},
 		"thinks": {
-			begun, []string{bonn + "</think>" + rome, "</think>"}, []string{rome, "</think>" + bonn, bonn + "</think>" + bonn},
+			started, []string{bonn + "</think>" + rome, "</think>"}, []string{rome, "</think>" + bonn, bonn + "</think>" + bonn},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -384,7 +390,7 @@ func TestOfferedCalls(t *testing.T) {
 	require.ErrorContains(t, err, "tools[1].function.parameters: #/minProperties cannot be enforced")
 }
 
-// large is a vocabulary of the size of large models.
+// large returns a vocabulary of size random tokens; large models have about 150 000.
 var large = func(size int) *Vocabulary {
 	r := rand.New(rand.NewPCG(5, 6))
 	return NewVocabulary(size, func(token int) []byte {

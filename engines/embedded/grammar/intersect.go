@@ -4,10 +4,11 @@ import (
 	"encoding/binary"
 )
 
-// maxProduct is the maximum number of product states of a schema's intersections.
+// maxProduct is the maximum number of states that all intersections of one schema may have.
 const maxProduct = 4096
 
-// intersect is the intersection of conditions, which may not refer to rules.
+// intersect returns the expression of the strings that meet all conditions. The conditions must
+// not refer to rules.
 func (k *schemaKit) intersect(all []condition) expr {
 	p := &product{limit: maxProduct - k.explored, ids: map[*State]uint32{dead: 0}, known: map[string]int{}}
 	for _, c := range all {
@@ -17,7 +18,7 @@ func (k *schemaKit) intersect(all []condition) expr {
 		case b.err != nil:
 			k.err = b.err
 			return never
-		case err != nil && !c.not: // unsatisfiable
+		case err != nil && !c.not: // no string meets the condition
 			return never
 		case err == nil:
 			p.parts, p.not = append(p.parts, g), append(p.not, c.not)
@@ -26,7 +27,7 @@ func (k *schemaKit) intersect(all []condition) expr {
 	ok := p.explore()
 	k.explored += len(p.tuples)
 	if !ok {
-		k.fail("it combines patterns and lengths into more than %d states: simplify them, or omit one", maxProduct)
+		k.fail("the schema combines patterns and lengths into more than %d states: simplify them, or omit one", maxProduct)
 		return never
 	}
 	return p.expr
@@ -40,7 +41,7 @@ type product struct {
 	ids    map[*State]uint32
 	known  map[string]int
 	tuples [][]*State
-	edges  [][]edge // of each tuple; next is a tuple
+	edges  [][]edge // edges of each tuple; next is a tuple
 }
 
 // explore enumerates the reachable tuples, and reports whether they are within the limit.
@@ -75,7 +76,7 @@ func (p *product) explore() bool {
 	return true
 }
 
-// tuple returns the index of a tuple of states.
+// tuple returns the index of a tuple of states, and adds the tuple if it is new.
 func (p *product) tuple(states []*State) int {
 	var key []byte
 	for _, s := range states {
@@ -95,7 +96,7 @@ func (p *product) tuple(states []*State) int {
 	return i
 }
 
-// step returns the tuple after a byte. ok is false if a part rejects it.
+// step returns the tuple of states after byte c. ok is false if one of the grammars rejects c.
 func (p *product) step(from []*State, c byte) (to []*State, ok bool) {
 	to = make([]*State, len(from))
 	for i, s := range from {

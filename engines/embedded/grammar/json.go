@@ -1,10 +1,10 @@
 package grammar
 
-// Limits of the formatting and of numbers, which prevent a model from generating whitespace or
-// digits indefinitely.
+// The constants limit whitespace and numbers, because a model could generate spaces or digits
+// indefinitely.
 const (
 	maxIndent   = 32 // spaces of indentation
-	maxDigits   = 15 // of an integer: exact in float64
+	maxDigits   = 15 // digits of an integer; float64 represents 15 digits exactly
 	maxFraction = 16
 )
 
@@ -12,31 +12,32 @@ const (
 type jsonKit struct {
 	*builder
 	created  map[string]int
-	explored int // states of intersections
+	explored int // number of states explored for intersections
 }
 
 func newJSONKit() *jsonKit { return &jsonKit{builder: newBuilder(), created: map[string]int{}} }
 
-// named returns the rule of a name, which body defines on first use.
+// named returns an expression that refers to the rule called name. body returns the rule's
+// expression; named calls body only on the first use of name.
 func (k *jsonKit) named(name string, body func() expr) expr {
 	r, ok := k.created[name]
 	if !ok {
-		r = k.rule(name, nil) // before body, which may refer to it
+		r = k.rule(name, nil) // the rule exists before body runs, because body may refer to it
 		k.created[name] = r
 		k.rules[r].body = body()
 	}
 	return call(r)
 }
 
-// JSON is the grammar of any JSON object.
+// JSON returns the grammar of any JSON object.
 func JSON() (*Grammar, error) {
 	k := newJSONKit()
 	k.object()
 	return k.build(k.created["object"])
 }
 
-// space is the whitespace between the parts of a value: none, a space, or a newline with
-// indentation.
+// space returns the expression of the whitespace between the parts of a value: none, a space, or
+// a newline with indentation.
 func space() expr {
 	return optional(alt(text(" "), seq(text("\n"), repeat(text(" "), 0, maxIndent))))
 }
@@ -54,7 +55,7 @@ func (k *jsonKit) object() expr {
 	})
 }
 
-// key is a string and the colon after it.
+// key returns the expression of a string and the colon after it.
 func (k *jsonKit) key() expr {
 	return k.named("key", func() expr { return seq(k.str(), text(":"), space()) })
 }
@@ -63,7 +64,7 @@ func (k *jsonKit) array() expr {
 	return k.named("array", func() expr { return array(nil, k.value(), 0, unbounded) })
 }
 
-// list is min to max of e, separated by commas.
+// list returns the expression of minCount to maxCount repetitions of e, separated by commas.
 func list(e expr, minCount, maxCount int) expr {
 	if maxCount == 0 {
 		return nothing
@@ -79,9 +80,11 @@ func list(e expr, minCount, maxCount int) expr {
 	return all
 }
 
-// array is a list in brackets whose first items have individual forms.
+// array returns the expression of a list in brackets with minCount to maxCount items. The
+// expressions of the first items are in first; rest is the expression of each other item. A nil
+// rest allows no other items.
 func array(first []expr, rest expr, minCount, maxCount int) expr {
-	after := func(n int) expr { // what follows n items
+	after := func(n int) expr { // expression of the part after the first n items
 		capacity := maxCount
 		if maxCount != unbounded {
 			capacity = max(maxCount-n, 0)
@@ -125,7 +128,7 @@ func (k *jsonKit) str() expr {
 // plainChars are the characters of strings that need no escape.
 var plainChars = anyRune.without(class{{0, 0x1F}}).without(one('"')).without(one('\\'))
 
-// oneOf is any of the ASCII characters of signs.
+// oneOf returns the expression of any of the ASCII characters of signs.
 func oneOf(signs string) expr {
 	var spans []span
 	for _, r := range signs {
@@ -134,7 +137,8 @@ func oneOf(signs string) expr {
 	return runes(newClass(spans...))
 }
 
-// char is one character of a string, plain or escaped. Surrogates occur in pairs only.
+// char returns the expression of one character of a string, plain or escaped. Surrogates occur
+// in pairs only.
 func char() expr {
 	hex := oneOf("0123456789abcdefABCDEF")
 	d := oneOf("dD")
@@ -148,7 +152,7 @@ func char() expr {
 
 var digit = runes(class{{'0', '9'}})
 
-// whole is the digits of a non-negative integer.
+// whole returns the expression of the digits of a non-negative integer.
 func whole() expr {
 	return alt(text("0"), seq(runes(class{{'1', '9'}}), repeat(digit, 0, maxDigits-1)))
 }
@@ -167,8 +171,8 @@ func (k *jsonKit) integer() expr {
 	})
 }
 
-// literals is any of texts. They share a prefix tree, so that many literals are not many
-// alternatives.
+// literals returns the expression of any of texts. They share a prefix tree, which needs fewer
+// states than one alternative for each text.
 func literals(texts ...string) expr {
 	return func(b *builder, next int32) int32 { return b.fork(texts, 0, next) }
 }

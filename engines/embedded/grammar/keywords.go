@@ -7,39 +7,40 @@ import (
 	"strings"
 )
 
-// typeNames are the types of JSON in the order in which alternatives are tried.
+// typeNames holds the JSON types in the order in which the grammar lists them as alternatives.
 var typeNames = []string{"object", "array", "string", "number", "integer", "boolean", "null"}
 
-// maxWhole is the maximum integer that float64 represents exactly, with all below it.
+// maxWhole is the maximum integer up to which float64 represents all integers exactly.
 const maxWhole = 1<<53 - 1
 
-// A schema is one subschema without its references and alternatives, and the places of those.
+// A schema is one parsed subschema. The subschemas in its $ref, allOf, anyOf and oneOf are JSON values,
+// which schemaKit.read parses when they are needed.
 type schema struct {
 	id       int
 	at       string
-	never    bool       // the schema false
+	never    bool       // the schema is false, to which no value conforms
 	beside   []*value   // targets of $ref and allOf
-	groups   []*group   // of anyOf and oneOf
+	groups   []*group   // alternatives of anyOf and oneOf
 	types    []string   // allowed types; nil for all
-	hints    []string   // types that other keywords imply
-	literals []*value   // of enum and const; nil if absent
-	keywords []*value   // the keyword of each hint
-	object   objectRule // keywords of objects
+	hints    []string   // JSON types to which keywords other than type apply
+	literals []*value   // values of enum and const; nil if absent
+	keywords []*value   // keywords[i] is the value of the keyword that implies hints[i]
+	object   objectRule // keywords that apply to objects
 	array    arrayRule
 	text     textRule
 	number   numberRule
 }
 
-// A group is alternatives, one of which must hold.
+// A group holds the alternatives of anyOf or oneOf. A value must conform to at least one.
 type group struct {
 	id        int
 	at        *value
 	ways      []*value
-	exclusive bool // at most one may hold: oneOf
+	exclusive bool // oneOf: a value must conform to exactly one alternative
 }
 
 type objectRule struct {
-	declares   bool // properties is present
+	declares   bool // the schema has the keyword properties
 	properties []member
 	required   []string
 	additional *value   // nil if absent
@@ -48,38 +49,40 @@ type objectRule struct {
 
 type arrayRule struct {
 	first    []*value
-	rest     *value // nil if absent
+	rest     *value // schema of the items after first; nil if absent
 	min, max int
 }
 
 type textRule struct {
 	min, max int
 	patterns []string // regular expressions
-	at       []*value // place of each pattern
+	at       []*value // at[i] is the place of patterns[i] in the schema
 }
 
 type numberRule struct{ low, high bound }
 
-// A bound is a limit of numbers; an open bound excludes the limit.
+// A bound is a lower or upper limit of numbers. An open bound excludes the limit; given is false
+// if the schema has no such bound.
 type bound struct {
 	at          int64
 	open, given bool
 }
 
-// tighten replaces b by other if that allows less. inward is the direction of allowed numbers.
+// tighten replaces b by the bound other if other allows fewer numbers than b. inward is the
+// direction of the allowed numbers: 1 for a lower bound, -1 for an upper bound.
 func (b *bound) tighten(other bound, inward int64) {
 	if further := (other.at - b.at) * inward; other.given && (!b.given || further > 0 || further == 0 && other.open) {
 		*b = other
 	}
 }
 
-// annotations are keywords without effect on validation.
+// annotations lists the keywords that have no effect on validation.
 var annotations = []string{
 	"title", "description", "default", "examples", "example", "$schema", "$comment", "$defs", "definitions",
 	"deprecated", "readOnly", "writeOnly", "contentMediaType", "contentEncoding",
 }
 
-// A keyword parses one keyword of a schema. hint is the type that it implies.
+// A keyword parses one keyword of a schema. hint is the JSON type that the keyword implies.
 type keyword struct {
 	hint string
 	read func(k *schemaKit, s *schema, v *value)
@@ -118,7 +121,7 @@ var keywords = map[string]keyword{
 
 	"prefixItems": {"array", func(k *schemaKit, s *schema, v *value) { s.array.first = k.list(v) }},
 	"items": {"array", func(_ *schemaKit, s *schema, v *value) {
-		if v.kind == "array" { // before draft 2020-12
+		if v.kind == "array" { // items as an array is the form of prefixItems before draft 2020-12
 			s.array.first = v.items
 		} else {
 			s.array.rest = v
@@ -151,7 +154,7 @@ var keywords = map[string]keyword{
 	"exclusiveMaximum": {"number", func(k *schemaKit, s *schema, v *value) { k.bound(v, &s.number.high, true, -1) }},
 }
 
-// read parses the subschema at a place. Unsupported keywords are violations.
+// read parses and returns the subschema at v. It records unsupported keywords as violations.
 func (k *schemaKit) read(v *value) *schema {
 	if s := k.schemas[v]; s != nil {
 		return s
@@ -164,7 +167,7 @@ func (k *schemaKit) read(v *value) *schema {
 	for _, m := range v.members {
 		word, known := keywords[m.name]
 		switch {
-		// The pattern defines the format.
+		// A format that is not in formats is ignored if a pattern defines it.
 		case m.name == "format" && m.kind == "string" && formats[m.text] == "" && v.get("pattern") != nil:
 		case m.name == "pattern" && v.get("format") != nil && restated[v.get("format").text] == m.text && m.text != "":
 		case known:
@@ -181,19 +184,21 @@ func (k *schemaKit) read(v *value) *schema {
 	return s
 }
 
-// tuples checks the syntax of tuple validation: prefixItems, or items with additionalItems.
+// tuples records a violation if the subschema at v combines prefixItems, items and
+// additionalItems in a way that draft 2020-12 and earlier drafts do not allow.
 func (k *schemaKit) tuples(v *value) {
 	items, more := v.get("items"), v.get("additionalItems")
 	listed := items != nil && items.kind == "array"
 	if more != nil {
-		k.require(listed, more, "has an effect only with a list of items: omit it")
+		k.require(listed, more, "has an effect only if items is an array: omit it")
 	}
 	if listed {
 		k.require(v.get("prefixItems") == nil, items, "must be a schema if prefixItems is present")
 	}
 }
 
-// readNames parses propertyNames: unrestricted, or an enum.
+// readNames parses propertyNames, of which only an enum of names and the absence of a
+// restriction are supported.
 func readNames(k *schemaKit, s *schema, v *value) {
 	ok := v.kind == "object" || v.kind == "boolean" && v.on
 	for _, m := range v.members {
@@ -227,11 +232,12 @@ func readType(k *schemaKit, s *schema, v *value) {
 }
 
 func (k *schemaKit) literals(s *schema, at *value, list []*value) {
-	k.require(s.literals == nil, at, "cannot be combined with enum: use one of them")
+	k.require(s.literals == nil, at, "enum and const cannot be combined: use one of them")
 	s.literals = list
 }
 
-// list returns the items of a list that must not be empty.
+// list returns the items of v. It records a violation if v is not a list, or if v is an empty
+// list and not the value of required.
 func (k *schemaKit) list(v *value) []*value {
 	k.require(v.kind == "array", v, "must be a list")
 	k.require(v.kind != "array" || len(v.items) > 0 || strings.HasSuffix(v.at, "/required"), v, "must not be empty")
@@ -248,7 +254,8 @@ func (k *schemaKit) count(v *value) int {
 	return int(n)
 }
 
-// bound parses a limit of numbers; inward is the direction of allowed numbers.
+// bound parses v as a limit of numbers and tightens b by it. inward is the direction of the
+// allowed numbers: 1 for a lower bound, -1 for an upper bound.
 func (k *schemaKit) bound(v *value, b *bound, open bool, inward int64) {
 	f, err := strconv.ParseFloat(v.text, 64)
 	ok := v.kind == "number" && err == nil && f == math.Trunc(f)
@@ -258,7 +265,7 @@ func (k *schemaKit) bound(v *value, b *bound, open bool, inward int64) {
 	}
 }
 
-// target resolves a $ref.
+// target returns the subschema to which v, the value of a $ref, refers.
 func (k *schemaKit) target(v *value) *value {
 	at := v.text
 	if v.kind != "string" || at != "#" && !strings.HasPrefix(at, "#/") {

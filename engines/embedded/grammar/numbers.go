@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// numbers are the numbers that conform to all schemas.
+// numbers returns the expression of the numbers that conform to all schemas.
 func (k *schemaKit) numbers(all []*schema, whole bool) expr {
 	var low, high bound
 	for _, s := range all {
@@ -18,7 +18,7 @@ func (k *schemaKit) numbers(all []*schema, whole bool) expr {
 		}
 		return k.number()
 	}
-	const limit = 1e15 - 1 // a number of maxDigits
+	const limit = 1e15 - 1 // the largest integer of maxDigits digits
 	if !low.given {
 		low = bound{at: min(-limit, high.at)}
 	}
@@ -29,14 +29,14 @@ func (k *schemaKit) numbers(all []*schema, whole bool) expr {
 		return wholes(inner(low, 1), inner(high, -1))
 	}
 	var ways []expr
-	if high.at > 0 || high.at == 0 && !high.open { // non-negative
+	if high.at > 0 || high.at == 0 && !high.open { // the bounds allow non-negative numbers
 		from := low
 		if from.at < 0 {
 			from = bound{}
 		}
 		ways = append(ways, upwards(from, high))
 	}
-	if low.at < 0 { // 0 is not negated
+	if low.at < 0 { // the bounds allow negative numbers; 0 is not written with a minus sign
 		from := bound{at: -high.at, open: high.open}
 		if from.at <= 0 {
 			from = bound{open: true}
@@ -46,7 +46,8 @@ func (k *schemaKit) numbers(all []*schema, whole bool) expr {
 	return alt(append(ways, never)...)
 }
 
-// inner is the first integer that a bound allows.
+// inner returns the first integer that the bound b allows in the direction inward: 1 for a lower
+// bound, -1 for an upper bound.
 func inner(b bound, inward int64) int64 {
 	if b.open {
 		return b.at + inward
@@ -54,13 +55,14 @@ func inner(b bound, inward int64) int64 {
 	return b.at
 }
 
-// upwards are the non-negative numbers between bounds, with or without a fraction.
+// upwards returns the expression of the non-negative numbers between bounds, with or without a
+// fraction.
 func upwards(low, high bound) expr {
 	tail := repeat(digit, 0, maxFraction)
 	some := seq(text("."), repeat(digit, 1, maxFraction))
 	ways := []expr{wholes(inner(low, 1), inner(high, -1))}
 	from := low.at
-	if low.open && low.at < high.at { // a fraction other than 0
+	if low.open && low.at < high.at { // low itself is excluded, so its digits need a fraction other than 0
 		part := seq(text("."), repeat(text("0"), 0, maxFraction-1), runes(class{{'1', '9'}}), tail)
 		ways = append(ways, seq(text(strconv.FormatInt(low.at, 10)), part))
 		from++
@@ -71,7 +73,7 @@ func upwards(low, high bound) expr {
 	return alt(ways...)
 }
 
-// wholes are the integers from low to high.
+// wholes returns the expression of the integers from low to high.
 func wholes(low, high int64) expr {
 	ways := []expr{never}
 	if low < 0 {
@@ -83,7 +85,7 @@ func wholes(low, high int64) expr {
 	return alt(ways...)
 }
 
-// between are the non-negative integers from low to high.
+// between returns the expression of the non-negative integers from low to high.
 func between(low, high int64) expr {
 	if low > high {
 		return never
@@ -101,7 +103,8 @@ func between(low, high int64) expr {
 	return alt(ways...)
 }
 
-// digits are the numbers from low to high, which have the same number of digits.
+// digits returns the expression of the numbers from low to high, which must have the same number
+// of digits.
 func digits(low, high string) expr {
 	rest := len(low) - 1
 	switch {

@@ -12,7 +12,8 @@ import (
 // maxPattern is the maximum length of a regular expression in bytes.
 const maxPattern = 4096
 
-// A condition is what the content of a string must match, or must not match.
+// A condition holds a pattern that the content of a string must match or, if not is set, must
+// not match.
 type condition struct {
 	e   expr
 	not bool
@@ -21,9 +22,9 @@ type condition struct {
 // unicodeEscape matches the character escapes of ECMA regular expressions.
 var unicodeEscape = regexp.MustCompile(`(\\\\)|\\u([0-9a-fA-F]{4})`)
 
-// readPattern parses a regular expression of a schema (ECMA-262, its regular subset): the
-// strings that contain a match, with JSON escapes. Lookaheads are supported at the beginning
-// only.
+// readPattern parses source, a pattern in a schema, into conditions. It supports the regular subset
+// of ECMA-262. A string conforms if it contains a match of source. Lookaheads are supported only
+// directly after a ^ at the beginning of source.
 func readPattern(source string) ([]condition, error) {
 	if len(source) > maxPattern {
 		return nil, fmt.Errorf("has %d bytes; give at most %d", len(source), maxPattern)
@@ -58,7 +59,8 @@ func readPattern(source string) ([]condition, error) {
 	return append(all, condition{e: e}), nil
 }
 
-// lookahead splits off the assertion at the beginning of a pattern.
+// lookahead splits a pattern that begins with a lookahead into the content of the lookahead and
+// the pattern after it. ok is false if the lookahead is not closed.
 func lookahead(source string) (inside, after string, ok bool) {
 	depth, class := 0, false
 	for i := 0; i < len(source); i++ {
@@ -90,14 +92,15 @@ func readRegexp(source string) (expr, error) {
 	return e, p.err
 }
 
-// A pattern is the parser of a regular expression.
+// A pattern converts a parsed regular expression to an expr, and records the first error.
 type pattern struct{ err error }
 
-// anything is any characters with JSON escapes.
+// anything returns the expression of any number of any characters, which may be written as JSON
+// escapes.
 func anything() expr { return repeat(inString(anyRune), 0, unbounded) }
 
-// search is the strings that contain a match of re. Anchors are supported at its ends, and at
-// those of its alternatives.
+// search returns the expression of the strings that contain a match of re. Anchors are supported
+// at the ends of re, and at the ends of its alternatives.
 func (p *pattern) search(re *syntax.Regexp) expr {
 	for re.Op == syntax.OpCapture {
 		re = re.Sub[0]
@@ -137,7 +140,7 @@ func anchored(re *syntax.Regexp) bool {
 	return re.Op == syntax.OpBeginText || re.Op == syntax.OpEndText || slices.ContainsFunc(re.Sub, anchored)
 }
 
-// inside is the strings that re matches entirely.
+// inside returns the expression of the strings that re matches entirely.
 func (p *pattern) inside(re *syntax.Regexp) expr {
 	var subs []expr
 	for _, sub := range re.Sub {
@@ -180,7 +183,7 @@ func (p *pattern) inside(re *syntax.Regexp) expr {
 		return alt(subs...)
 	}
 	if p.err == nil {
-		p.err = fmt.Errorf("cannot be enforced: %s is supported at the ends only, if at all", re)
+		p.err = fmt.Errorf("cannot be enforced: %s is not supported here: use ^ and $ at the ends only, and no \\b", re)
 	}
 	return nothing
 }
@@ -193,12 +196,12 @@ func folded(r rune, fold bool) class {
 	return newClass(spans...)
 }
 
-// blanks are the characters of ECMA's \s that Go's lacks.
+// blanks holds the characters that \s matches in ECMA-262 but not in Go.
 var blanks = newClass(
 	span{0x0B, 0x0B}, span{0xA0, 0xA0}, span{0x1680, 0x1680}, span{0x2000, 0x200A}, span{0x2028, 0x2029},
 	span{0x202F, 0x202F}, span{0x205F, 0x205F}, span{0x3000, 0x3000}, span{0xFEFF, 0xFEFF})
 
-// ecmaClass removes the characters that \S and [^\s] exclude in ECMA.
+// ecmaClass removes the characters that \S and [^\s] exclude in ECMA-262 but not in Go.
 func ecmaClass(c class) class {
 	if c.has(' ') || c.has('\t') || c.has('\n') {
 		return c
@@ -206,7 +209,8 @@ func ecmaClass(c class) class {
 	return c.without(blanks)
 }
 
-// inString is a character of a class with JSON escapes.
+// inString returns the expression of one character of a class, which may be written as a JSON
+// escape.
 func inString(c class) expr {
 	ways := []expr{}
 	if plain := c.without(anyRune.without(plainChars)); len(plain) > 0 {

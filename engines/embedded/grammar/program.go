@@ -1,67 +1,69 @@
 // Package grammar constrains the output of a model: to a grammar in GBNF, a JSON Schema, any
 // JSON object, or tool calls.
 //
-// A grammar is compiled to a pushdown automaton over the bytes of UTF-8. Its states are
-// computed on demand and cached, with the mask of allowed tokens of a vocabulary. Every prefix
-// can be completed: branches that cannot be are pruned at compile time.
+// A grammar is compiled to a pushdown automaton over the bytes of UTF-8. The automaton's states
+// are computed on demand and cached, each with the mask of the vocabulary's allowed tokens.
+// Every accepted prefix can be completed, because compilation prunes the branches that cannot
+// reach an end.
 package grammar
 
 import (
 	"anneal/domain"
 )
 
-// Limits of compilation.
+// The constants limit compilation.
 const (
 	maxSource  = 256 << 10 // bytes of a grammar or schema
 	maxNodes   = 1 << 18
-	maxNesting = 64 // of expressions and values
+	maxNesting = 64 // nesting of expressions and values
 )
 
 type op uint8
 
 const (
-	opBytes  op = iota // one byte, by edges
-	opSplit            // alternatives
-	opCall             // a rule, then next
+	opBytes  op = iota // one byte, which an edge accepts
+	opSplit            // one of several alternatives
+	opCall             // the body of a rule, then next
 	opRepeat           // a repeated body, then next
 	opReturn           // end of a rule or body
 )
 
-// unbounded is the maximum of an unbounded repetition.
+// unbounded as the maximum of a repetition means that the repetition has no maximum.
 const unbounded = -1
 
-// An edge is followed by the bytes lo to hi.
+// An edge leads to the node next on the bytes lo to hi.
 type edge struct {
 	lo, hi byte
 	next   int32
 }
 
-// A node is a position in a grammar.
+// A node is a state of the automaton. Each field is for the operations that its comment names.
 type node struct {
 	op       op
-	edges    []edge  // of opBytes
-	split    []int32 // of opSplit
-	body     int32   // of opCall the rule, after linking its entry; of opRepeat the body's entry
-	next     int32   // of opCall and opRepeat
-	min, max int32   // of opRepeat
+	edges    []edge  // opBytes
+	split    []int32 // opSplit: the alternatives
+	body     int32   // opCall: the rule's index, replaced by its entry in build; opRepeat: the entry of the repeated part
+	next     int32   // opCall, opRepeat: the node after the body
+	min, max int32   // opRepeat: bounds of the number of repetitions
 }
 
 // returns is the final node of every rule and body.
 const returns = 0
 
-// An expr is compiled with its continuation next, and returns its entry.
+// An expr adds the nodes of an expression to b and returns the entry node. The node next follows
+// the expression.
 type expr func(b *builder, next int32) int32
 
 // A builder creates the nodes of a grammar. err is the first error.
 type builder struct {
 	nodes   []node
 	rules   []rule
-	waiting []int // rules to be compiled
+	waiting []int // rules that are not yet compiled
 	tails   map[edge]int32
 	err     error
 }
 
-// A rule may be referenced before it is compiled.
+// A rule is a named expression of a grammar. It may be referenced before it is compiled.
 type rule struct {
 	name  string
 	body  expr
@@ -80,14 +82,14 @@ func (b *builder) fail(format string, args ...any) {
 
 func (b *builder) add(n node) int32 {
 	if len(b.nodes) >= maxNodes {
-		b.fail("it is too large: it needs more than %d states; simplify it", maxNodes)
+		b.fail("the grammar is too large: it needs more than %d states; simplify it", maxNodes)
 		return returns
 	}
 	b.nodes = append(b.nodes, n)
 	return int32(len(b.nodes) - 1)
 }
 
-// rule adds a rule whose body is compiled later.
+// rule adds a rule, whose body is compiled later, and returns its index.
 func (b *builder) rule(name string, body expr) int {
 	b.rules = append(b.rules, rule{name: name, body: body})
 	b.waiting = append(b.waiting, len(b.rules)-1)
@@ -105,7 +107,7 @@ func (b *builder) build(root int) (*Grammar, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	callers := map[int32]int{} // rules by entry, for errors
+	callers := map[int32]int{} // rules by entry node, for errors
 	for i := range b.nodes {
 		if n := &b.nodes[i]; n.op == opCall {
 			r := int(n.body)
@@ -120,7 +122,7 @@ func (b *builder) build(root int) (*Grammar, error) {
 	}
 	if !prune(b.nodes)[start] {
 		return nil, domain.Errorf(domain.InvalidArgument,
-			"no finite text conforms to it: give recursive rules an alternative without recursion, "+
+			"no finite text conforms to the grammar: give recursive rules an alternative without recursion, "+
 				"and correct contradictions")
 	}
 	return &Grammar{nodes: b.nodes, start: start}, nil
@@ -128,7 +130,7 @@ func (b *builder) build(root int) (*Grammar, error) {
 
 func nothing(_ *builder, next int32) int32 { return next }
 
-// never matches no text.
+// never is the expression that matches no text.
 func never(b *builder, _ int32) int32 { return b.add(node{op: opSplit}) }
 
 func seq(parts ...expr) expr {
@@ -155,7 +157,7 @@ func alt(parts ...expr) expr {
 
 func optional(e expr) expr { return alt(e, nothing) }
 
-// text matches exactly s.
+// text returns the expression that matches exactly s.
 func text(s string) expr {
 	return func(b *builder, next int32) int32 {
 		for i := len(s) - 1; i >= 0; i-- {
@@ -165,7 +167,7 @@ func text(s string) expr {
 	}
 }
 
-// single returns a node with one edge, which is shared.
+// single returns a node whose only edge is e. Calls with equal edges return one node.
 func (b *builder) single(e edge) int32 {
 	if at, ok := b.tails[e]; ok {
 		return at
@@ -175,14 +177,15 @@ func (b *builder) single(e edge) int32 {
 	return at
 }
 
-// call refers to a rule.
+// call returns an expression that refers to a rule.
 func call(rule int) expr {
 	return func(b *builder, next int32) int32 {
 		return b.add(node{op: opCall, body: int32(rule), next: next})
 	}
 }
 
-// repeat is e repeated min to max times; max may be unbounded.
+// repeat returns the expression of minCount to maxCount repetitions of e; maxCount may be
+// unbounded.
 func repeat(e expr, minCount, maxCount int) expr {
 	switch {
 	case maxCount != unbounded && maxCount < minCount:

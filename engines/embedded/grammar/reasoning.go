@@ -2,13 +2,13 @@ package grammar
 
 // A Thinking describes the reasoning before an answer.
 type Thinking struct {
-	Open, Close string // its delimiters
-	Begun       bool   // the answer begins inside the reasoning
+	Open, Close string // delimiters of the reasoning
+	Started     bool   // the answer begins inside the reasoning
 }
 
-// After is the grammar of an answer that may begin with reasoning, which is unconstrained, and
-// then conforms to g. If g is nil, the answer is unconstrained: the grammar ends with the
-// reasoning.
+// After returns the grammar of an answer that may begin with unconstrained reasoning, as t
+// describes, and then conforms to g. If g is nil, the text after the reasoning is unconstrained
+// and the grammar ends with the reasoning.
 func After(t Thinking, g *Grammar) *Grammar {
 	b := newBuilder()
 	answer := int32(returns)
@@ -29,7 +29,7 @@ func After(t Thinking, g *Grammar) *Grammar {
 	whole := &Grammar{closing: map[int32]int32{}}
 	inside := whole.thoughts(b, t.Close, layout)
 	start := inside
-	if !t.Begun {
+	if !t.Started {
 		blank := runes(newClass(span{' ', ' '}, span{'\n', '\n'}, span{'\r', '\r'}, span{'\t', '\t'}))
 		start = b.add(node{op: opSplit, split: []int32{seq(repeat(blank, 0, maxBlank), text(t.Open))(b, inside), answer}})
 	}
@@ -37,7 +37,8 @@ func After(t Thinking, g *Grammar) *Grammar {
 	return whole
 }
 
-// moved returns a node with its references shifted.
+// moved returns a copy of the node. It adds shift to all references in the copy, except to the
+// node returns.
 func (n node) moved(shift int32) node {
 	to := func(at int32) int32 {
 		if at == returns {
@@ -57,8 +58,9 @@ func (n node) moved(shift int32) node {
 	return n
 }
 
-// thoughts matches any bytes up to the first mark, with a node for each prefix of the mark
-// (Knuth, Morris, Pratt 1977). It records for each node how the mark is completed.
+// thoughts adds nodes that match any bytes up to the first mark, one node for each prefix of mark
+// (Knuth, Morris, Pratt 1977), and returns the first of them. It records in g.closing how each node
+// completes mark.
 func (g *Grammar) thoughts(b *builder, mark string, next int32) int32 {
 	first := int32(len(b.nodes))
 	for range mark {
@@ -71,9 +73,9 @@ func (g *Grammar) thoughts(b *builder, mark string, next int32) int32 {
 	return first
 }
 
-// until returns the edges of a text that ends with the first at bytes of mark: to the node of
-// the longest prefix of mark that the text then ends with, counted from first, or to next after
-// the whole mark.
+// until returns the edges of the node for the prefix of mark with the length at. A byte that
+// completes mark leads to next. Any other byte leads to the node for the longest prefix of mark
+// with which the text then ends. first is the node for the empty prefix.
 func until(mark string, at int, first, next int32) []edge {
 	return joined(func(c byte) int32 {
 		if reached := longest(mark[:at]+string([]byte{c}), mark); reached < len(mark) {
@@ -83,7 +85,7 @@ func until(mark string, at int, first, next int32) []edge {
 	})
 }
 
-// joined returns edges for all bytes, with adjacent bytes of one target merged.
+// joined returns edges for all bytes; adjacent bytes with the same target share an edge.
 func joined(to func(c byte) int32) (edges []edge) {
 	for c := range 256 {
 		at := to(byte(c))
@@ -96,7 +98,7 @@ func joined(to func(c byte) int32) (edges []edge) {
 	return edges
 }
 
-// longest is the length of the longest suffix of s that is a prefix of mark.
+// longest returns the length of the longest suffix of s that is a prefix of mark.
 func longest(s, mark string) int {
 	for n := min(len(s), len(mark)); n > 0; n-- {
 		if s[len(s)-n:] == mark[:n] {
@@ -115,7 +117,8 @@ func (g *Grammar) Reasoning(s *State) bool {
 	return inside
 }
 
-// Close returns the state that forces the end of the reasoning.
+// Close returns the state that follows s if the reasoning must end now. s must be inside the
+// reasoning.
 func (g *Grammar) Close(s *State) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

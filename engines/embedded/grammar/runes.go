@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// A span is the characters lo to hi.
+// A span is the set of the characters lo to hi.
 type span struct{ lo, hi rune }
 
 // A class is a set of characters: sorted spans that do not touch.
@@ -58,7 +58,7 @@ func (c class) has(r rune) bool {
 	return slices.ContainsFunc(c, func(s span) bool { return s.lo <= r && r <= s.hi })
 }
 
-// runes is one character of a class in UTF-8.
+// runes returns the expression of one character of a class in UTF-8.
 func runes(c class) expr {
 	return func(b *builder, next int32) int32 {
 		var ways [][]edge
@@ -69,7 +69,8 @@ func runes(c class) expr {
 	}
 }
 
-// ways returns the node from which each of ways, which are sorted, leads to next.
+// ways returns a node from which each sequence of edges in ways leads to the node next. ways
+// must be sorted.
 func (b *builder) ways(ways [][]edge, next int32) int32 {
 	var edges []edge
 	for len(ways) > 0 {
@@ -94,8 +95,8 @@ func (b *builder) ways(ways [][]edge, next int32) int32 {
 	return b.add(node{op: opBytes, edges: edges})
 }
 
-// encodings appends the byte ranges that encode the characters of a span. The span is split
-// where the encoded length changes, and where a byte other than the last is not free.
+// encodings appends the byte ranges that encode the characters of span s. It splits s where the
+// encoded length changes, and where the last bytes do not cover their full range.
 func encodings(ways [][]edge, s span) [][]edge {
 	for _, last := range []rune{0x7F, 0x7FF, 0xFFFF} {
 		if s.lo <= last && s.hi > last {

@@ -10,18 +10,17 @@ import (
 	"anneal/domain"
 )
 
-// Limits of a schema.
 const (
-	maxForms    = 20_000
-	maxReported = 20 // violations
+	maxForms    = 20_000 // combinations of subschemas for which rules are generated
+	maxReported = 20     // violations
 )
 
 // A schemaKit compiles a JSON Schema (draft 2020-12, the keywords that an automaton can
 // enforce).
 //
-// It generates a canonical subset of the conforming values: properties in the order of the
-// schema, additional ones only if additionalProperties is present, and for a schema without
-// type the types that its keywords imply.
+// The compiled grammar generates a canonical subset of the conforming values: properties in the
+// order of the schema, additional properties only if additionalProperties is present, and for a
+// schema without type only the types that its keywords imply.
 type schemaKit struct {
 	*jsonKit
 	id         string // distinguishes the schemas of one grammar
@@ -31,8 +30,8 @@ type schemaKit struct {
 	reported   map[string]bool
 }
 
-// Schema compiles the JSON Schema in a request field. The error has all unsupported keywords
-// with their places.
+// Schema compiles source, the JSON Schema in the request field called field. The error lists the
+// unsupported keywords with their places, at most maxReported of them.
 func Schema(source []byte, field string) (*Grammar, error) {
 	k := newSchemaKit(newJSONKit())
 	e, err := k.compile(source, field)
@@ -43,7 +42,8 @@ func Schema(source []byte, field string) (*Grammar, error) {
 	return g, within(field, err)
 }
 
-// within adds the request field to an error, unless it has violations with fields.
+// within prefixes the message of err with the request field, unless err has violations, which
+// name fields.
 func within(field string, err error) error {
 	var f *domain.Error
 	if errors.As(err, &f) && len(f.Violations) == 0 {
@@ -56,7 +56,7 @@ func newSchemaKit(kit *jsonKit) *schemaKit {
 	return &schemaKit{jsonKit: kit, schemas: map[*value]*schema{}, reported: map[string]bool{}}
 }
 
-// compile returns the values that conform to a schema.
+// compile returns the expression of the values that conform to the schema in source.
 func (k *schemaKit) compile(source []byte, field string) (expr, error) {
 	root, err := readDocument(source)
 	if err != nil {
@@ -71,7 +71,8 @@ func (k *schemaKit) compile(source []byte, field string) (expr, error) {
 	return e, v.Err()
 }
 
-// require records a violation, one for each place.
+// require records a violation unless ok is set. at is the place of the violation in the schema.
+// require records at most one violation for each place.
 func (k *schemaKit) require(ok bool, at *value, format string, args ...any) {
 	if !ok && !k.reported[at.at] && len(k.violations) < maxReported {
 		k.reported[at.at] = true
@@ -79,13 +80,14 @@ func (k *schemaKit) require(ok bool, at *value, format string, args ...any) {
 	}
 }
 
-// A conjunction is schemas that must all hold.
+// A conjunction holds schemas and groups. A value must conform to all of them.
 type conjunction struct {
 	plain  []*schema
 	groups []*group
 }
 
-// all is the conjunction of the schemas at places, and of with.
+// all returns the conjunction of the schemas at places. If with is not nil, the result also has the
+// schemas and groups of with.
 func (k *schemaKit) all(places []*value, with *conjunction) *conjunction {
 	c := &conjunction{}
 	if with != nil {
@@ -109,7 +111,7 @@ func (k *schemaKit) all(places []*value, with *conjunction) *conjunction {
 	return c
 }
 
-// form is the values that conform to a conjunction.
+// form returns the expression of the values that conform to a conjunction.
 func (k *schemaKit) form(c *conjunction) expr {
 	var key strings.Builder
 	key.WriteString("schema " + k.id)
@@ -121,7 +123,7 @@ func (k *schemaKit) form(c *conjunction) expr {
 		key.WriteString(" " + strconv.Itoa(g.id))
 	}
 	if len(k.created) > maxForms {
-		k.fail("it is too large: its parts have more than %d combinations; simplify it", maxForms)
+		k.fail("the schema is too large: its parts have more than %d combinations; simplify it", maxForms)
 		return never
 	}
 	return k.named(key.String(), func() expr {
@@ -132,7 +134,8 @@ func (k *schemaKit) form(c *conjunction) expr {
 	})
 }
 
-// ways are the alternatives of a conjunction's first group, each with the rest.
+// ways returns an expression with one alternative for each alternative of c's first group,
+// combined with the rest of c.
 func (k *schemaKit) ways(c *conjunction) expr {
 	first := c.groups[0]
 	rest := &conjunction{c.plain, c.groups[1:]}
@@ -146,7 +149,8 @@ func (k *schemaKit) ways(c *conjunction) expr {
 	return alt(ways...)
 }
 
-// plain is the values that conform to schemas without alternatives.
+// plain returns the expression of the values that conform to all schemas, which have no
+// alternatives.
 func (k *schemaKit) plain(all []*schema) expr {
 	types, literal := k.types(all)
 	if literal {
@@ -172,7 +176,8 @@ func (k *schemaKit) plain(all []*schema) expr {
 	return alt(append(ways, never)...)
 }
 
-// types returns the types that all schemas allow, and reports whether one lists literals.
+// types returns the types that all schemas allow. literal reports whether at least one schema
+// lists literals.
 func (k *schemaKit) types(all []*schema) (types []string, literal bool) {
 	types = typeNames
 	given := false
@@ -196,14 +201,15 @@ func (k *schemaKit) types(all []*schema) (types []string, literal bool) {
 	return types, literal
 }
 
-// both is the intersection of types; integers are numbers.
+// both returns the types of a that b allows. A b with number allows integer.
 func both(a, b []string) []string {
 	return kept(a, func(name string) bool {
 		return slices.Contains(b, name) || name == "integer" && slices.Contains(b, "number")
 	})
 }
 
-// literal is the listed values that all schemas allow, of the allowed types.
+// literal returns the expression of the values that enum or const of all schemas list,
+// restricted to types.
 func (k *schemaKit) literal(all []*schema, types []string) expr {
 	var values, kinds []string
 	first := true

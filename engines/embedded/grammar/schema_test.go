@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -192,6 +193,7 @@ func TestSchemas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, err := Schema([]byte(c.schema), "format")
 			require.NoError(t, err)
+			equalInGBNF(t, g, slices.Concat(c.yes, c.not))
 			for _, s := range c.yes {
 				require.True(t, accepts(t, g, s), s)
 				conforms(t, c.schema, s)
@@ -209,7 +211,8 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// conforms requires that a text is JSON and valid under a schema, including formats.
+// conforms requires that an independent validator accepts text as JSON that conforms to schema,
+// including formats.
 func conforms(t testing.TB, schema, text string) {
 	t.Helper()
 	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
@@ -230,13 +233,14 @@ func compiled(t testing.TB, schema string) *jsonschema.Schema {
 	return s
 }
 
-// plain removes what the other validator does not support, and references to other documents.
+// plain removes what the independent validator does not support from a schema: lookaheads, and
+// one $schema with its $id.
 var plain = strings.NewReplacer(`(?!.*W)(?=\\d|T\\d)`, ``, `T(?=\\d)`, `T`, `(?=.{1,253}\\.?$)`, ``,
 	`(?!\\.)(?!.*\\.\\.)`, ``, `"$schema":"s","$id":"i"`, `"$comment":""`)
 
 func TestInvalidSchemas(t *testing.T) {
 	for name, c := range map[string]struct{ schema, want string }{
-		"no JSON":   {`{"type":`, "format: it is not JSON"},
+		"no JSON":   {`{"type":`, "format: the schema is not JSON"},
 		"two":       {`{} {}`, "trailing data after its JSON value"},
 		"no schema": {`5`, "# must be a schema"},
 		"twice":     {`{"type":"null","type":"null"}`, `# has "type" twice`},
@@ -249,7 +253,7 @@ func TestInvalidSchemas(t *testing.T) {
 			`{"propertyNames":{"pattern":"^a"}}`, "#/propertyNames cannot be enforced: list the names in an enum",
 		},
 		"more of no tuple": {
-			`{"items":{},"additionalItems":false}`, "#/additionalItems has an effect only with a list of items",
+			`{"items":{},"additionalItems":false}`, "#/additionalItems has an effect only if items is an array",
 		},
 		"tuples of both":  {`{"items":[{}],"prefixItems":[{}]}`, "#/items must be a schema if prefixItems is present"},
 		"if":              {`{"if":{},"then":{}}`, "#/then cannot be enforced"},
@@ -292,7 +296,7 @@ func TestInvalidSchemas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := Schema([]byte(c.schema), "format")
 			if c.want == "" {
-				require.NoError(t, err) // no constraint: anything conforms
+				require.NoError(t, err) // without a constraint, any text conforms
 				return
 			}
 			require.ErrorContains(t, err, c.want)
@@ -302,20 +306,21 @@ func TestInvalidSchemas(t *testing.T) {
 	}
 }
 
-// TestRandomSchemas samples texts of random schemas and checks them with another validator.
+// TestRandomSchemas checks with an independent validator that texts sampled from the grammars of
+// random schemas conform to the schemas.
 func TestRandomSchemas(t *testing.T) {
 	n := 10_000
 	if testing.Short() {
 		n = 500
 	}
-	var whole, refused int
+	var whole, rejected int
 	for seed := range n {
 		r := rand.New(rand.NewPCG(uint64(seed), 5))
 		schema := RandomSchema(r)
 		g, err := Schema([]byte(schema), "format")
 		if err != nil {
 			require.Regexp(t, "no finite text conforms|may both match|together with enum", err.Error(), schema)
-			refused++
+			rejected++
 			continue
 		}
 		if text, done := write(t, g, r, 400); done {
@@ -323,12 +328,12 @@ func TestRandomSchemas(t *testing.T) {
 			whole++
 		}
 	}
-	t.Logf("%d of %d schemas gave whole texts; %d were refused", whole, n, refused)
+	t.Logf("%d of %d schemas gave whole texts; %d were rejected", whole, n, rejected)
 	require.Greater(t, whole, n/2)
-	require.Less(t, refused, n/2, "most are satisfiable")
+	require.Less(t, rejected, n/2, "most are satisfiable")
 }
 
-// RandomSchema returns a schema of the supported keywords.
+// RandomSchema returns a random schema that uses supported keywords only.
 func RandomSchema(r *rand.Rand) string {
 	m := &maker{r: r}
 	root := m.schema(3)
@@ -392,7 +397,7 @@ func (m *maker) schema(depth int) map[string]any {
 		}
 		name := fmt.Sprintf("d%d", r.IntN(3))
 		if m.definitions[name] == nil {
-			m.definitions[name] = true // it may refer to itself
+			m.definitions[name] = true // the definition may refer to itself
 			m.definitions[name] = map[string]any{"type": "array", "items": m.schema(depth - 1), "maxItems": 2}
 		}
 		return map[string]any{"$ref": "#/$defs/" + name, "description": "d"}
@@ -426,7 +431,8 @@ func (m *maker) simple() map[string]any {
 	return map[string]any{"const": []any{"x", 5, true, nil}[r.IntN(4)]}
 }
 
-// FuzzSchema checks that no schema hangs, and that sampled texts conform.
+// FuzzSchema checks that the compilation of each schema terminates, and that sampled texts
+// conform to the schema.
 func FuzzSchema(f *testing.F) {
 	for seed := range 20 {
 		f.Add(RandomSchema(rand.New(rand.NewPCG(uint64(seed), 5))), uint64(seed))
@@ -447,7 +453,8 @@ func FuzzSchema(f *testing.F) {
 	})
 }
 
-// FuzzGrammar checks that no grammar hangs, and that sampled texts conform.
+// FuzzGrammar checks that the compilation of each grammar terminates, and that sampled texts
+// conform to the grammar.
 func FuzzGrammar(f *testing.F) {
 	for _, source := range []string{
 		`root ::= "a"`, "root ::= [^\\x00-z]{2,}|a*\na ::= \"\\n\" (root | \"é\")+ # so\n", `root ::= ("a"?){0,9}.`,

@@ -9,8 +9,8 @@ import (
 	"anneal/domain"
 )
 
-// Limits of a grammar at run time. The cache is dropped when it exceeds them; more work for one
-// token is an error.
+// The constants limit a grammar at run time. The cache is dropped if it exceeds its limits. Next
+// and Allowed return an error if a token exceeds the limits of one token.
 const (
 	maxStates  = 4096
 	maxMasks   = 8 << 20 // bytes
@@ -24,7 +24,7 @@ const (
 type Grammar struct {
 	nodes   []node
 	start   int32
-	closing map[int32]int32 // nodes inside the reasoning, and where its end is forced
+	closing map[int32]int32 // key: node inside the reasoning; value: node that begins the forced end of the reasoning
 
 	mu     sync.Mutex
 	tables tables
@@ -41,8 +41,8 @@ type tables struct {
 	begin      *State
 }
 
-// A frame is the continuation at the end of a rule or body. Equal frames of one generation are
-// identical.
+// A frame is the continuation at the end of a rule or body. In one generation of the cache,
+// equal frames have one address.
 type frame struct {
 	frameKey
 	id         uint32
@@ -50,12 +50,12 @@ type frame struct {
 }
 
 type frameKey struct {
-	node  int32 // where to continue
+	node  int32 // node that follows the rule or body
 	count int32 // completed repetitions; -1 for a rule
 	up    *frame
 }
 
-// A config is a position that expects a byte, and its continuation.
+// A config is a node that expects a byte, and the stack of continuations after it.
 type config struct {
 	node  int32
 	stack *frame
@@ -66,7 +66,7 @@ type State struct {
 	configs    []config
 	accepts    bool
 	generation int
-	next       *[256]*State // cached transitions; dead rejects
+	next       *[256]*State // cached transitions by byte; dead rejects the byte
 	mask       Mask
 	masked     *Vocabulary // vocabulary of mask
 }
@@ -90,7 +90,7 @@ func (g *Grammar) Start() (*State, error) {
 	return g.tables.begin, g.exceeded()
 }
 
-// Next returns the state after text; nil if the grammar rejects it.
+// Next returns the state after s and text, nil if the grammar rejects text.
 func (g *Grammar) Next(s *State, text []byte) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -109,17 +109,19 @@ func (g *Grammar) exceeded() error {
 	if !g.tables.spent() {
 		return nil
 	}
-	g.tables.states, g.tables.begin = nil, nil // may be incomplete
+	g.tables.states, g.tables.begin = nil, nil // the cached states may be incomplete
 	return domain.Errorf(domain.InvalidArgument,
-		"format: it is too ambiguous: one text has too many derivations; make alternatives differ at their beginning")
+		"format: the grammar is too ambiguous: one text has too many derivations; "+
+			"make alternatives differ at their beginning")
 }
 
-// spent reports whether the work for this token is used up.
+// spent reports whether the current call has exceeded its limits of work.
 func (t *tables) spent() bool {
 	return t.work > maxWork || t.fresh > maxFresh || len(t.frames) > maxFrames
 }
 
-// tidy starts a call and drops an oversized cache.
+// tidy resets the counters of work at the start of a call, and drops a cache that exceeds its
+// limits.
 func (g *Grammar) tidy() {
 	t := &g.tables
 	t.work, t.fresh = 0, 0
@@ -128,7 +130,7 @@ func (g *Grammar) tidy() {
 	}
 }
 
-// adopt converts a state of an older generation.
+// adopt returns the state of the current generation of the cache that equals s.
 func (g *Grammar) adopt(s *State) *State {
 	if s.generation == g.tables.generation {
 		return s
@@ -162,7 +164,7 @@ func (g *Grammar) frame(key frameKey) *frame {
 	return f
 }
 
-// step returns the state after a byte.
+// step returns the state after s and the byte c.
 func (g *Grammar) step(s *State, c byte) *State {
 	if s.next == nil {
 		s.next = new([256]*State)
@@ -187,7 +189,8 @@ func (g *Grammar) step(s *State, c byte) *State {
 	return next
 }
 
-// closure follows the transitions without a byte.
+// closure returns the state of all configurations that are reachable from those in open without
+// consuming a byte.
 func (g *Grammar) closure(open []config) *State {
 	seen := map[config]bool{}
 	var configs []config
@@ -198,7 +201,8 @@ func (g *Grammar) closure(open []config) *State {
 			open = append(open, c)
 		}
 	}
-	again := func(node, count int32, up *frame) { // after count repetitions
+	// again adds the configurations of a repetition of which count repetitions are complete.
+	again := func(node, count int32, up *frame) {
 		n := &g.nodes[node]
 		if n.max == unbounded || count < n.max {
 			push(config{n.body, g.frame(frameKey{node, count, up})})
@@ -238,7 +242,8 @@ func (g *Grammar) closure(open []config) *State {
 	return g.intern(configs, accepts)
 }
 
-// counted is the incremented count of a repetition, up to where it no longer matters.
+// counted returns the number of complete repetitions of f plus one. Without a maximum, it does
+// not count beyond the minimum, because more repetitions make no difference.
 func (g *Grammar) counted(f *frame) int32 {
 	if n := &g.nodes[f.node]; n.max == unbounded && f.count >= n.min {
 		return f.count
@@ -246,7 +251,7 @@ func (g *Grammar) counted(f *frame) int32 {
 	return f.count + 1
 }
 
-// intern returns the shared state of configs.
+// intern returns the one State of the cache that holds configs.
 func (g *Grammar) intern(configs []config, accepts bool) *State {
 	id := func(f *frame) uint32 {
 		if f == nil {

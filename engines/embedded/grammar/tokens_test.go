@@ -16,8 +16,8 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// pairs is a byte-pair encoding trained without word boundaries: its tokens span several
-// characters, mix JSON syntax and letters, and split characters.
+// pairs returns a vocabulary of byte-pair encoding that was trained without word boundaries. Its
+// tokens span several characters, mix JSON syntax and letters, and split characters.
 func pairs(t testing.TB, merges int) *Vocabulary {
 	var parts [][]byte
 	for seed := range 300 {
@@ -60,9 +60,9 @@ func pairs(t testing.TB, merges int) *Vocabulary {
 	return NewVocabulary(len(tokens), func(token int) []byte { return tokens[token] })
 }
 
-// TestTokensOfSeveralBytes samples texts of random schemas in tokens of a byte-pair encoding. Each
-// conforms under another validator, masks match the bytes of each token, and every tokenization of
-// a conforming text is allowed.
+// TestTokensOfSeveralBytes samples texts of random schemas in tokens of a byte-pair encoding,
+// and checks that each text conforms under an independent validator, that masks match the bytes
+// of each token, and that every tokenization of a conforming text is allowed.
 func TestTokensOfSeveralBytes(t *testing.T) {
 	v := pairs(t, 700)
 	var mixed, broken int
@@ -81,8 +81,8 @@ func TestTokensOfSeveralBytes(t *testing.T) {
 	require.Greater(t, whole, n/2)
 }
 
-// TestTokensOfPublishedVocabularies does the same with the vocabularies of GPT-2 and Llama 3, which
-// `make clients` installs.
+// TestTokensOfPublishedVocabularies runs randomSchemasIn with the vocabularies of GPT-2 and Llama
+// 3, which `make clients` installs.
 func TestTokensOfPublishedVocabularies(t *testing.T) {
 	published := filepath.Join("..", "tokenizer", "testdata", "published")
 	node, err := exec.LookPath("node")
@@ -121,7 +121,9 @@ func share(is bool) int {
 	return 0
 }
 
-// randomSchemasIn returns how many of n random schemas gave complete texts.
+// randomSchemasIn samples texts of n random schemas in tokens of v. It requires that each
+// complete text conforms and that any tokenization of it is allowed, and returns the number of
+// complete texts.
 func randomSchemasIn(t *testing.T, v *Vocabulary, n int) (whole int) {
 	for seed := range n {
 		r := rand.New(rand.NewPCG(uint64(seed), 5))
@@ -141,7 +143,8 @@ func randomSchemasIn(t *testing.T, v *Vocabulary, n int) (whole int) {
 	return whole
 }
 
-// writeIn samples a conforming text token by token.
+// writeIn samples a text that conforms to g in tokens of v. whole is false if the text was cut
+// off after limit tokens.
 func writeIn(t testing.TB, g *Grammar, v *Vocabulary, r *rand.Rand, limit int) (out string, whole bool) {
 	state, err := g.Start()
 	require.NoError(t, err)
@@ -163,7 +166,7 @@ func writeIn(t testing.TB, g *Grammar, v *Vocabulary, r *rand.Rand, limit int) (
 			}
 		}
 		require.NotEmpty(t, can, "nothing follows %q", text)
-		for range 4 { // the mask matches the bytes
+		for range 4 { // the mask must match the bytes of the tokens
 			token := r.IntN(v.size)
 			next, err := g.Next(state, v.Bytes(token))
 			require.NoError(t, err)
@@ -181,7 +184,7 @@ func writeIn(t testing.TB, g *Grammar, v *Vocabulary, r *rand.Rand, limit int) (
 	return string(text), false
 }
 
-// cut splits a text into tokens at random.
+// cut splits text into tokens of v at random.
 func cut(v *Vocabulary, text string, r *rand.Rand) (tokens []int) {
 	for len(text) > 0 {
 		var ways []int
@@ -203,7 +206,7 @@ func cut(v *Vocabulary, text string, r *rand.Rand) (tokens []int) {
 	return tokens
 }
 
-// follow requires that tokens are allowed in sequence, and that the text may then end.
+// follow requires that g allows tokens one after another, and that the text may then end.
 func follow(t testing.TB, g *Grammar, v *Vocabulary, tokens []int) {
 	state, err := g.Start()
 	require.NoError(t, err)

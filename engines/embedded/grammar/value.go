@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// A value is JSON with ordered members and its place in the document.
+// A value is a JSON value with its place in the document. The members of an object are in the
+// order of the document.
 type value struct {
 	id      int
-	at      string // JSON pointer after #
+	at      string // JSON pointer as a fragment, beginning with #
 	kind    string // object, array, string, number, boolean or null
 	members []member
 	items   []*value
-	text    string // of a string its content, of a number its digits
+	text    string // content of a string, or digits of a number
 	on      bool
 }
 
@@ -23,7 +24,7 @@ type member struct {
 	*value
 }
 
-// get returns a member of an object, nil if there is none.
+// get returns the member of an object called name, nil if the object has none.
 func (v *value) get(name string) *value {
 	for _, m := range v.members {
 		if m.name == name {
@@ -33,7 +34,7 @@ func (v *value) get(name string) *value {
 	return nil
 }
 
-// A document is a JSON parser.
+// A document is the state of a JSON parser.
 type document struct {
 	dec   *json.Decoder
 	count int
@@ -42,7 +43,7 @@ type document struct {
 // readDocument parses one JSON value.
 func readDocument(source []byte) (*value, error) {
 	if len(source) > maxSource {
-		return nil, invalid("it has %d bytes; give at most %d", len(source), maxSource)
+		return nil, invalid("the schema has %d bytes; give at most %d", len(source), maxSource)
 	}
 	d := &document{dec: json.NewDecoder(bytes.NewReader(source))}
 	d.dec.UseNumber()
@@ -51,7 +52,7 @@ func readDocument(source []byte) (*value, error) {
 		return nil, err
 	}
 	if d.dec.More() {
-		return nil, invalid("it has trailing data after its JSON value: give one value")
+		return nil, invalid("the schema has trailing data after its JSON value: give one value")
 	}
 	return v, nil
 }
@@ -62,7 +63,7 @@ func (d *document) read(at string, depth int) (*value, error) {
 	}
 	token, err := d.dec.Token()
 	if err != nil {
-		return nil, invalid("it is not JSON: %v", err)
+		return nil, invalid("the schema is not JSON: %v", err)
 	}
 	d.count++
 	v := &value{id: d.count, at: at}
@@ -94,7 +95,7 @@ func (d *document) inside(v *value, depth int) error {
 		if v.kind == "object" {
 			token, err := d.dec.Token()
 			if err != nil {
-				return invalid("it is not JSON: %v", err)
+				return invalid("the schema is not JSON: %v", err)
 			}
 			name, _ = token.(string)
 			if names[name] {
@@ -114,7 +115,7 @@ func (d *document) inside(v *value, depth int) error {
 		}
 	}
 	if _, err := d.dec.Token(); err != nil {
-		return invalid("it is not JSON: %v", err)
+		return invalid("the schema is not JSON: %v", err)
 	}
 	return nil
 }

@@ -6,22 +6,23 @@ import (
 	"slices"
 )
 
-// A Vocabulary is a model's tokens as a prefix tree of their bytes.
+// A Vocabulary holds the tokens of a model as a prefix tree of their bytes.
 type Vocabulary struct {
 	size  int
 	bytes [][]byte
 	nodes []branch // the first is the root; children are adjacent and sorted
-	ids   []int32  // of the tokens, grouped by node
+	ids   []int32  // token IDs, grouped by node
 }
 
-// A branch is a node of the tree: its byte, its children and the tokens that end there.
+// A branch is a node of the prefix tree: its byte, its children and the tokens that end at it.
 type branch struct {
 	byte                 byte
 	child, children      int32
 	firstToken, numToken int32
 }
 
-// NewVocabulary returns the tokens 0 to size-1. Tokens without bytes are never allowed.
+// NewVocabulary returns the vocabulary of the tokens 0 to size-1, whose bytes text returns. A
+// token without bytes is never allowed.
 func NewVocabulary(size int, text func(token int) []byte) *Vocabulary {
 	v := &Vocabulary{size: size, bytes: make([][]byte, size)}
 	var order []int32
@@ -39,7 +40,8 @@ func NewVocabulary(size int, text func(token int) []byte) *Vocabulary {
 	return v
 }
 
-// grow adds the subtree of a node, for the tokens in [from, to) that share depth bytes.
+// grow adds the subtree below the node number at. The subtree holds the tokens in [from, to), which
+// share their first depth bytes.
 func (v *Vocabulary) grow(at, from, to, depth int) {
 	v.nodes[at].firstToken = int32(from)
 	for from < to && len(v.bytes[v.ids[from]]) == depth {
@@ -79,7 +81,8 @@ func (m Mask) Allow(token int) { m[token/64] |= 1 << (token % 64) }
 // NewMask returns an empty mask for size tokens.
 func NewMask(size int) Mask { return make(Mask, (size+63)/64) }
 
-// Allowed returns the tokens whose bytes may all follow. The mask is cached with the state.
+// Allowed returns the mask of the tokens of v that the grammar accepts in state s with all their
+// bytes. It caches the mask in s.
 func (g *Grammar) Allowed(s *State, v *Vocabulary) (Mask, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -6,14 +6,15 @@ import (
 	"testing"
 )
 
-// shapes are m × k × n of the shipped model's layers, a larger product, and the small batches
-// of decoding.
+// shapes holds m, k and n of products [m × k]·[k × n]: those of the shipped model's layers, a
+// larger product, and the small batches of decoding.
 var shapes = [][3]int{
 	{2048, 768, 256}, {64, 128, 128}, {64, 128, 352}, {64, 352, 128}, {256, 128, 384}, {1024, 128, 352}, {1024, 352, 128},
 	{256, 128, 260}, {128, 32, 128}, {1, 128, 352}, {2, 128, 352}, {4, 128, 352}, {8, 128, 352},
 }
 
-// report adds GFLOP/s and the share of one core's peak.
+// report adds the metrics GFLOP/s and %peak, the percentage of one core's peak rate. flops is the
+// number of operations of one iteration.
 func report(b *testing.B, flops float64) {
 	rate := flops * float64(b.N) / float64(b.Elapsed().Nanoseconds())
 	b.ReportMetric(rate, "GFLOP/s")
@@ -62,7 +63,8 @@ func BenchmarkPackT(b *testing.B) {
 }
 
 // BenchmarkRow multiplies one row, as in decoding, with weights of every format that exceed the
-// caches; of-bandwidth is the bytes of weights per second divided by a core's memory bandwidth.
+// caches. The metric of-bandwidth is the bytes of weights read per second divided by a core's
+// memory bandwidth.
 func BenchmarkRow(b *testing.B) {
 	bandwidth := ReadBandwidth() * 1e9
 	for _, s := range [][2]int{{1536, 512}, {16384, 4096}} {

@@ -3,19 +3,19 @@
 package kernel
 
 // packColumns writes the transpose of eight rows into a panel; k is a positive
-// multiple of four, the stride is in bytes.
+// multiple of four. The stride is in bytes.
 //
 //go:noescape
 func packColumns(dst, src *float32, stride, k int)
 
-// copyColumns16 copies up to 16 columns of k rows into rows of 16 and pads these
-// with zeros; k is positive, the stride is in bytes.
+// copyColumns16 copies up to 16 columns of k rows into rows of 16 columns and fills the
+// remaining columns with zeros. k must be positive. The stride is in bytes.
 //
 //go:noescape
 func copyColumns16(dst, src *float32, stride, k, cols int)
 
-// copyColumns32 copies up to 32 columns of k rows into rows of 32 and pads these
-// with zeros; k is positive, the stride is in bytes.
+// copyColumns32 copies up to 32 columns of k rows into rows of 32 columns and fills the
+// remaining columns with zeros. k must be positive. The stride is in bytes.
 //
 //go:noescape
 func copyColumns32(dst, src *float32, stride, k, cols int)

@@ -10,11 +10,12 @@ import (
 // simd is the width in bits of the vector instructions in use: 512, 256 or 0.
 var simd int
 
-// piece is the maximum number of elements of one call into assembly, which Go cannot preempt.
+// piece is the maximum number of elements that one call into assembly processes. It limits the
+// duration of a call, because Go cannot preempt assembly.
 const piece = 16 << 10
 
-// packPiece is the maximum k that is packed at a time, so that a part of a panel stays in the
-// L1 cache for the four passes over it.
+// packPiece is the maximum number of elements of k that are packed at a time, so that a part of
+// a panel stays in the L1 cache for the four passes over it.
 const packPiece = 256
 
 var negInf = float32(math.Inf(-1))
@@ -34,7 +35,7 @@ func levels() []string {
 
 func use(level string) { simd = map[string]int{"avx512": 512, "avx2": 256}[level] }
 
-// quadRows is the maximum number of rows of quad.
+// quadRows returns the maximum number of rows of a call of quad, 0 if quad is not available.
 func quadRows() int {
 	switch simd {
 	case 512:
@@ -45,7 +46,7 @@ func quadRows() int {
 	return 0
 }
 
-// tileRows is the maximum height of a tile.
+// tileRows returns the maximum number of rows of a tile.
 func tileRows() int {
 	switch simd {
 	case 512:
@@ -67,8 +68,8 @@ func packPanel(dst []float32, b Matrix) {
 	}
 }
 
-// packTile copies up to 16 columns of k rows into rows of 16. It returns false where that does
-// not pay off.
+// packTile copies up to 16 columns of k rows into rows of 16 elements. Without vector
+// instructions, where the copy does not pay off, it copies nothing and returns false.
 func packTile(dst, src []float32, stride, k, cols int) bool {
 	if simd == 0 {
 		return false
@@ -94,7 +95,7 @@ func packPanelT(dst []float32, w Matrix) {
 	clearRest(dst, w.Rows, w.Cols)
 }
 
-// spin runs multiply-adds in registers and returns the number of operations.
+// spin runs multiply-adds in registers, for PeakGFlops, and returns the number of operations.
 func spin() int {
 	const steps = 4000
 	switch simd {

@@ -10,7 +10,8 @@
 //
 // An element of C = A·B starts at zero (or at its previous value if the call accumulates) and
 // adds its k products in ascending order of k, at the levels avx512 and avx2 with one rounding
-// per step. The order does not depend on the number of rows or columns, the position of the row
+// per step. If B has factors, the sum always starts at zero; it is multiplied by the factor and
+// then added. The order does not depend on the number of rows or columns, the position of the row
 // in its batch, or the number of workers. A row alone and the same row in a batch are therefore
 // bit-identical. The order of vector reductions (Dot, Sum, Softmax, RMSNorm) depends on their
 // length and the level only.

@@ -20,8 +20,8 @@ const (
 	conflict = 256
 )
 
-// Gemm computes C = A·B, or C += A·B if accumulate is set: c is [m × n], a is [m × k] and b
-// packs [k × n]. It uses at most workers goroutines, including the caller's.
+// Gemm computes C = A·B, or C += A·B if accumulate is set. c is [m × n], a is [m × k], and b
+// packs a [k × n] matrix. Gemm uses at most workers goroutines, including the caller's.
 func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 	c.check("c")
 	a.check("a")
@@ -47,7 +47,8 @@ func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 	cut(c.Rows, b.panels(), workers, byRows, p.part)
 }
 
-// addScaled is an accumulating Gemm whose sums are multiplied by factors before they are added.
+// addScaled computes C += A·B for a b with factors. It multiplies the sums by the factors before
+// it adds them to C.
 func addScaled(c, a Matrix, b *Packed, workers int) {
 	buffer := sums.Get().(*[]float32)
 	defer sums.Put(buffer)
@@ -61,10 +62,10 @@ func addScaled(c, a Matrix, b *Packed, workers int) {
 	}
 }
 
-// sums are the buffers of addScaled.
+// sums holds the buffers of addScaled.
 var sums = sync.Pool{New: func() any { return new([]float32) }}
 
-// columns are the buffers of GemmTN for the packed right operand.
+// columns holds the buffers of GemmTN for the packed right operand.
 var columns = sync.Pool{New: func() any { return new(Packed) }}
 
 // GemmTN computes C += Aᵀ·B, the gradient of a weight: a is [m × p], b is [m × q], c is [p ×
@@ -88,8 +89,8 @@ func GemmTN(c, a, b Matrix, workers int) {
 	})
 }
 
-// gradient is GemmTN of one part. It packs B in pieces, which are used while they are in the L2
-// cache.
+// gradient computes one part of GemmTN. It packs B in pieces, which are used while they are in
+// the L2 cache.
 func gradient(c, a, b Matrix) {
 	if c.Rows == 0 || c.Cols == 0 {
 		return
@@ -105,7 +106,8 @@ func gradient(c, a, b Matrix) {
 	}
 }
 
-// cut runs part over a grid of C: over ranges of its rows or of its panels.
+// cut divides C by its rows if byRows is set, by its panels otherwise, and calls part for each
+// division: rows r0 to r1 of panels p0 to p1.
 func cut(rows, panels, workers int, byRows bool, part func(r0, r1, p0, p1 int)) {
 	if byRows {
 		n := min((rows+tileRows()-1)/tileRows(), share*workers)
@@ -116,17 +118,17 @@ func cut(rows, panels, workers int, byRows bool, part func(r0, r1, p0, p1 int)) 
 	split(n, workers, func(i int) { part(0, rows, panels*i/n, panels*(i+1)/n) })
 }
 
-// product is one C = A·B; the element of A for row i and step k is
+// A product describes one C = A·B. The element of A for row i and step k is
 // a[i*rowStride+k*kStride].
 type product struct {
 	c                  Matrix
 	a                  []float32
 	rowStride, kStride int
 	b                  *Packed
-	load               bool // C is read, not overwritten
+	load               bool // add to C instead of overwriting it
 }
 
-// clear is the product for k = 0.
+// clear sets C to zero, the product for k = 0, unless load is set.
 func (p product) clear() {
 	if p.load {
 		return
@@ -136,8 +138,8 @@ func (p product) clear() {
 	}
 }
 
-// part computes rows r0 to r1 of panels p0 to p1. Rows are distributed evenly over the tiles,
-// so that no tile has only one or two.
+// part computes rows r0 to r1 of panels p0 to p1. It distributes the rows evenly over the tiles,
+// so that no tile has only one or two rows.
 func (p product) part(r0, r1, p0, p1 int) {
 	rows, k := r1-r0, p.b.k
 	if rows == 0 || p0 == p1 {
@@ -151,7 +153,8 @@ func (p product) part(r0, r1, p0, p1 int) {
 		maxDepth = fewDepth
 	}
 	steps := (k + maxDepth - 1) / maxDepth
-	width := max(4, block/((k+steps-1)/steps*panelCols)&^3) // panels are taken in fours where possible
+	// Where possible, width is a multiple of the four panels of one call of quad.
+	width := max(4, block/((k+steps-1)/steps*panelCols)&^3)
 	for lo := p0; lo < p1; lo += width {
 		hi := min(lo+width, p1)
 		for step := range steps {
@@ -170,12 +173,13 @@ func (p product) part(r0, r1, p0, p1 int) {
 	}
 }
 
-// A stage is a tile's part of A, copied to contiguous memory.
+// A stage is the part of A for one tile, copied to contiguous memory.
 type stage [16 * (fewDepth + 16)]float32
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
 
-// strip adds the products k0 to k1 to C, for the height of one tile.
+// strip adds the products of steps k0 to k1 to rows i0 to i1 of panels lo to hi of C. The rows
+// are those of one tile.
 func (p product) strip(s *stage, i0, i1, lo, hi, k0, k1 int) {
 	load := p.load || k0 > 0
 	a, rowStride, kStride := p.gather(s, i0, i1, k0, k1)
@@ -190,8 +194,8 @@ func (p product) strip(s *stage, i0, i1, lo, hi, k0, k1 int) {
 	}
 }
 
-// gather returns the part of A for a strip and its strides: in place, or copied if its lines
-// conflict in the cache.
+// gather returns rows i0 to i1 of A from step k0 on, and their strides. a is a part of p.a, or a
+// copy in s if lines of A would conflict in the cache.
 func (p product) gather(s *stage, i0, i1, k0, k1 int) (a []float32, rowStride, kStride int) {
 	a = p.a[i0*p.rowStride+k0*p.kStride:]
 	if p.rowStride == 1 && packTile(s[:], a, p.kStride, k1-k0, i1-i0) {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// atEveryLevel runs a test at each level of this processor, and restores the best one.
+// atEveryLevel runs a test at each level of this processor, and then restores the previous level.
 func atEveryLevel(t *testing.T, test func(t *testing.T)) {
 	before := Level()
 	t.Cleanup(func() { require.NoError(t, SetLevel(before)) })
@@ -21,10 +21,11 @@ func atEveryLevel(t *testing.T, test func(t *testing.T)) {
 	}
 }
 
-// guard surrounds test data to detect writes out of bounds.
+// guard is the value around test data by which writes out of bounds are detected.
 const guard = -12345.5
 
-// random returns a matrix with a stride larger than its rows and guards in between.
+// random returns a matrix of random values whose stride exceeds its columns. The elements
+// between the rows are guards.
 func random(r *rand.Rand, rows, cols int) Matrix {
 	stride := cols + r.IntN(5)
 	if cols%512 == 0 {
@@ -61,11 +62,11 @@ func requireGuards(t *testing.T, m Matrix) {
 	}
 }
 
-// sizes are 0, the edges of tiles and panels, and primes.
+// sizes holds 0, the sizes around those of tiles and panels, and primes.
 var sizes = []int{0, 1, 2, 3, 5, 7, 8, 13, 14, 15, 16, 17, 29, 31, 32, 33, 63, 64, 65, 97, 128, 131}
 
-// someShapes are m, n and k: many random ones, one of the shipped model's, and one with a k
-// that takes two steps and a stride that conflicts in the cache.
+// someShapes returns m, n and k of products: many random shapes, a shape of the shipped model, and
+// a shape whose k is reduced in two steps and whose row stride conflicts in the cache.
 func someShapes(r *rand.Rand) [][3]int {
 	list := [][3]int{{30, 260, 128}, {15, 40, 512}}
 	for range 50 {
@@ -74,8 +75,9 @@ func someShapes(r *rand.Rand) [][3]int {
 	return list
 }
 
-// requireProduct compares C with before + Σ a·b in float64. A sum of k products of numbers up
-// to 1 has an error of at most k roundings of numbers up to k.
+// requireProduct checks that got is before plus the sum of k terms, computed in float64; term
+// returns one term of the sum. A sum of k products of numbers up to 1 has an error of at most k
+// roundings of numbers up to k.
 func requireProduct(t *testing.T, got, before Matrix, k int, term func(i, j, l int) float64) {
 	t.Helper()
 	for i := range got.Rows {
@@ -141,8 +143,8 @@ func bits(row []float32) []uint32 {
 	return list
 }
 
-// TestBitsDependOnNothingButK checks that a row is bit-identical alone, anywhere in a batch,
-// with fewer columns, with any number of workers, and by MulPanel.
+// TestBitsDependOnNothingButK checks that a row of a product is bit-identical alone, anywhere in
+// a batch, with fewer columns, with any number of workers, and computed by MulPanel.
 func TestBitsDependOnNothingButK(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(5, 6))
@@ -152,7 +154,7 @@ func TestBitsDependOnNothingButK(t *testing.T) {
 				t.Run(fmt.Sprintf("%dx%dx%d", m, n, k), func(t *testing.T) { requireSameBits(t, r, m, n, k) })
 			}
 		}
-		// large enough to use several workers
+		// The products are large enough to use several workers.
 		requireSameBits(t, r, 200, 260, 128)
 		requireSameBits(t, r, 3, 2001, 769)
 	})
@@ -183,7 +185,8 @@ func requireSameBits(t *testing.T, r *rand.Rand, m, n, k int) {
 	require.Equal(t, want[lo:], bits(some.Row(i)), "columns from %d on", lo)
 }
 
-// requireSameBitsByPanel multiplies panel by panel, in parts of k.
+// requireSameBitsByPanel multiplies a and w by MulPanel, panel by panel and in parts of step
+// elements of k, and checks that the result is bit-identical to want.
 func requireSameBitsByPanel(t *testing.T, want, a, w Matrix, step int) {
 	t.Helper()
 	got := NewMatrix(want.Rows, want.Cols)
@@ -191,7 +194,7 @@ func requireSameBitsByPanel(t *testing.T, want, a, w Matrix, step int) {
 		some := w.RowRange(j, min(j+PanelWidth, w.Rows))
 		panel := make([]float32, w.Cols*PanelWidth)
 		for i := range panel {
-			panel[i] = float32(math.NaN()) // beyond the last column: must be ignored
+			panel[i] = float32(math.NaN()) // columns past the last column must be ignored
 		}
 		for i := range some.Rows {
 			for l, v := range some.Row(i) {
@@ -206,7 +209,7 @@ func requireSameBitsByPanel(t *testing.T, want, a, w Matrix, step int) {
 	require.Equal(t, bits(want.Data), bits(got.Data), "by panels, in parts of %d", step)
 }
 
-// TestMulPanels compares four rows with a panel each with single rows, bit by bit.
+// TestMulPanels checks that MulPanels gives the same bits as MulPanel for each row.
 func TestMulPanels(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(9, 10))
@@ -228,12 +231,12 @@ func TestMulPanels(t *testing.T) {
 	})
 }
 
-// TestGemmTNBits checks that the result does not depend on the division into calls or the
-// number of workers.
+// TestGemmTNBits checks that the result of GemmTN does not depend on the division of m into
+// calls or on the number of workers.
 func TestGemmTNBits(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(7, 8))
-		// workers divide the panels, or the rows in the last shape
+		// GemmTN divides the panels among the workers, in the last shape the rows.
 		for _, s := range [][3]int{{1, 128, 352}, {37, 128, 352}, {130, 128, 352}, {130, 352, 64}} {
 			m, p, q := s[0], s[1], s[2]
 			a, b := random(r, m, p), random(r, m, q)
@@ -253,8 +256,8 @@ func TestMismatchPanics(t *testing.T) {
 	var packed Packed
 	packed.Pack(NewMatrix(4, 5))
 	for name, call := range map[string]struct {
-		run  func()
-		says string
+		run     func()
+		message string
 	}{
 		"inner size": {
 			func() { Gemm(NewMatrix(2, 5), NewMatrix(2, 3), &packed, false, 1) }, "kernel: columns of a is 3, want 4",
@@ -275,7 +278,7 @@ func TestMismatchPanics(t *testing.T) {
 		},
 		"different dots": {func() { Dot(make([]float32, 2), make([]float32, 3)) }, "kernel: length of b is 3, want 2"},
 	} {
-		t.Run(name, func(t *testing.T) { require.PanicsWithValue(t, call.says, call.run) })
+		t.Run(name, func(t *testing.T) { require.PanicsWithValue(t, call.message, call.run) })
 	}
 }
 

@@ -2,14 +2,14 @@
 
 package kernel
 
-// heads512 computes k steps of 4 rows with a panel each, adding to as many rows of C
-// unless load is 0; cols is at most 32, strides are in bytes.
+// heads512 adds k steps of 4 rows of A, each with a separate panel, to C, or overwrites
+// C if load is 0. cols is at most 32. Strides are in bytes.
 //
 //go:noescape
 func heads512(c *float32, cStride int, a *float32, rowStride int, b *float32, panelStride, k, cols, load int)
 
-// heads256 computes k steps of 4 rows with a panel each, adding to as many rows of C
-// unless load is 0; cols is at most 16, strides are in bytes.
+// heads256 adds k steps of 4 rows of A, each with a separate panel, to C, or overwrites
+// C if load is 0. cols is at most 16. Strides are in bytes.
 //
 //go:noescape
 func heads256(c *float32, cStride int, a *float32, rowStride int, b *float32, panelStride, k, cols, load int)

@@ -10,7 +10,8 @@ import (
 // active is the level in use.
 var active = start(os.Getenv("ANNEAL_KERNEL"))
 
-// start returns the best level, or the requested one if the processor supports it.
+// start returns the requested level, or the best level if the processor does not support
+// requested.
 func start(requested string) string {
 	level := levels()[0]
 	if slices.Contains(levels(), requested) {
@@ -20,9 +21,8 @@ func start(requested string) string {
 	return level
 }
 
-// Level returns the instruction set in use: "avx512", "avx2" or "go". It is the best that the
-// processor supports, or the one of ANNEAL_KERNEL if that is supported; other values are
-// ignored.
+// Level returns the instruction set in use: "avx512", "avx2" or "go". It is the value of
+// ANNEAL_KERNEL if the processor supports that level, otherwise the best supported level.
 func Level() string { return active }
 
 // Levels returns the levels that this processor supports, best first.

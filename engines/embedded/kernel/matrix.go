@@ -21,7 +21,7 @@ func (m Matrix) Row(i int) []float32 {
 // RowRange returns the view of rows [lo, hi).
 func (m Matrix) RowRange(lo, hi int) Matrix {
 	if lo < 0 || hi < lo || hi > m.Rows {
-		panic(fmt.Sprintf("kernel: rows %d:%d of a matrix of %d rows", lo, hi, m.Rows))
+		panic(fmt.Sprintf("kernel: rows %d:%d are outside of a matrix of %d rows", lo, hi, m.Rows))
 	}
 	v := Matrix{Rows: hi - lo, Cols: m.Cols, Stride: m.Stride}
 	if hi > lo && m.Cols > 0 {
@@ -33,7 +33,7 @@ func (m Matrix) RowRange(lo, hi int) Matrix {
 // ColRange returns the view of columns [lo, hi).
 func (m Matrix) ColRange(lo, hi int) Matrix {
 	if lo < 0 || hi < lo || hi > m.Cols {
-		panic(fmt.Sprintf("kernel: columns %d:%d of a matrix of %d columns", lo, hi, m.Cols))
+		panic(fmt.Sprintf("kernel: columns %d:%d are outside of a matrix of %d columns", lo, hi, m.Cols))
 	}
 	v := Matrix{Rows: m.Rows, Cols: hi - lo, Stride: m.Stride}
 	if m.Rows > 0 && hi > lo {
@@ -42,7 +42,7 @@ func (m Matrix) ColRange(lo, hi int) Matrix {
 	return v
 }
 
-// check panics if the view exceeds its data.
+// check panics if the matrix exceeds its data. name names the matrix in the message.
 func (m Matrix) check(name string) {
 	switch {
 	case m.Rows < 0 || m.Cols < 0 || m.Stride < 0:
@@ -56,7 +56,7 @@ func (m Matrix) check(name string) {
 	}
 }
 
-// same panics if two lengths differ.
+// same panics if got differs from want. what names the length in the message.
 func same(what string, got, want int) {
 	if got != want {
 		panic(fmt.Sprintf("kernel: %s is %d, want %d", what, got, want))

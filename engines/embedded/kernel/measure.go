@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// PeakGFlops measures a core's peak rate of multiplications and additions at this level in
-// GFLOP/s, without memory accesses (a fused multiply-add counts as two). It returns the best of
-// many rounds, because other work may share the core.
+// PeakGFlops measures a core's peak rate of multiplications and additions at the current level,
+// in GFLOP/s and without memory accesses. A fused multiply-add counts as two operations. It
+// returns the best of many rounds, because other processes may use the core.
 func PeakGFlops() float64 {
 	const rounds = 200
 	best := 0.0
@@ -36,7 +36,8 @@ func ReadBandwidth() float64 {
 	return best
 }
 
-// spinGo is the plain multiply-add peak: eight independent sums.
+// spinGo runs multiply-adds in plain Go on eight independent sums, for PeakGFlops, and returns
+// the number of operations.
 func spinGo(steps int) (flops int) {
 	const half = 0.5
 	var s0, s1, s2, s3, s4, s5, s6, s7 float32

@@ -6,11 +6,11 @@ import "unsafe"
 // a packed operand remains valid when the level changes.
 const panelCols = 32
 
-// Packed is the right operand B [k × n] of a product, divided into panels of 32 columns; in a
-// panel the 32 elements of one k are adjacent. The last panel is padded with zeros. The
-// elements are float32, bfloat16, binary16, or int8 or E4M3 with a factor per column; all
-// products are those of the float32 values that the elements represent. The zero value is ready
-// to use, and packing again reuses its memory. It may be read concurrently.
+// Packed is the right operand B [k × n] of a product, divided into panels of 32 columns. In a
+// panel, the 32 elements of one k are adjacent. The last panel is padded with zeros. The
+// elements are float32, bfloat16, binary16, or int8 or E4M3 with a factor for each column.
+// Products are equal to those of the float32 values that the elements represent. The zero value
+// is ready to use, and packing again reuses its memory. A Packed may be read concurrently.
 type Packed struct {
 	numbers panel // panels() × k × panelCols
 	factors []float32
@@ -26,8 +26,8 @@ type panel struct {
 	e4m3  []uint8 // OCP 8-bit floating point, without infinities
 }
 
-// codeScale is the factor by which products of E4M3 codes, which are widened via binary16, are
-// too small.
+// codeScale corrects products of E4M3 codes. The codes are widened as if they were binary16,
+// which makes the products too small by this factor.
 const codeScale = 256
 
 // Size returns the shape of the operand: k rows, n columns.
@@ -45,7 +45,7 @@ func (p *Packed) PackT(w Matrix) {
 	}
 }
 
-// Pack packs B, for C = A·B: b is [k × n].
+// Pack packs b, which is [k × n], for C = A·B.
 func (p *Packed) Pack(b Matrix) {
 	b.check("b")
 	p.size(b.Rows, b.Cols)
@@ -56,9 +56,9 @@ func (p *Packed) Pack(b Matrix) {
 	}
 }
 
-// PackTBF16 is PackT of bfloat16 values, the upper halves of float32: w is a dense [n × k].
-// They remain 16 bits wide, so a memory-bound product takes half the time, and the results are
-// bit-identical to those of float32.
+// PackTBF16 is PackT of bfloat16 values, the upper halves of float32: w is a dense [n × k]. The
+// packed values remain 16 bits wide, so a memory-bound product takes half the time, and the
+// results are bit-identical to those of float32.
 func (p *Packed) PackTBF16(w []uint16, n, k int) {
 	same("length of w", len(w), n*k)
 	p.size(k, n)
@@ -67,8 +67,8 @@ func (p *Packed) PackTBF16(w []uint16, n, k int) {
 	packDense(data, w, n, k)
 }
 
-// PackTF16 is PackT of IEEE 754 binary16 values: w is a dense [n × k]. They remain 16 bits
-// wide, and the results are bit-identical to those of float32.
+// PackTF16 is PackT of IEEE 754 binary16 values: w is a dense [n × k]. The packed values remain
+// 16 bits wide, and the results are bit-identical to those of float32.
 func (p *Packed) PackTF16(w []uint16, n, k int) {
 	same("length of w", len(w), n*k)
 	p.size(k, n)
@@ -77,8 +77,8 @@ func (p *Packed) PackTF16(w []uint16, n, k int) {
 	packDense(data, w, n, k)
 }
 
-// PackTInt8 is PackT of W = factors·w: w is a dense [n × k] of bytes with a factor for each
-// row, which multiplies the finished sum.
+// PackTInt8 is PackT of W = factors·w. w is a dense [n × k] matrix of bytes, and factors has an
+// element for each row of w, which multiplies the finished sums.
 func (p *Packed) PackTInt8(w []int8, factors []float32, n, k int) {
 	same("length of w", len(w), n*k)
 	same("length of factors", len(factors), n)
@@ -102,7 +102,7 @@ func (p *Packed) PackTE4M3(w []uint8, factors []float32, n, k int) {
 	packDense(data, w, n, k)
 }
 
-// RowT converts row j of W, of a packed Wᵀ, to float32.
+// RowT writes row j of W as float32 to dst. p must have packed Wᵀ.
 func (p *Packed) RowT(dst []float32, j int) {
 	same("length of dst", len(dst), p.k)
 	if p.k == 0 {
@@ -114,7 +114,7 @@ func (p *Packed) RowT(dst []float32, j int) {
 	}
 }
 
-// Bytes is the memory of the packed elements.
+// Bytes returns the memory of the packed elements and factors in bytes.
 func (p *Packed) Bytes() int64 {
 	n := p.numbers
 	return int64(4*(cap(n.float)+len(p.factors)) + 2*(cap(n.bf16)+cap(n.f16)) + cap(n.int8) + cap(n.e4m3))
@@ -137,10 +137,10 @@ func (p *Packed) cells() int { return p.panels() * panelCols * p.k }
 
 func (p *Packed) panels() int { return panels(p.n) }
 
-// panels is the number of panels of n columns.
+// panels returns the number of panels that n columns need.
 func panels(n int) int { return (n + panelCols - 1) / panelCols }
 
-// panel returns the part of panel j from k = from on.
+// panel returns the elements of panel j from row "from" of B on.
 func (p *Packed) panel(j, from int) panel {
 	return p.numbers.slice((j*p.k+from)*panelCols, (j+1)*p.k*panelCols)
 }
@@ -159,8 +159,8 @@ func (b panel) slice(lo, hi int) panel {
 	return panel{float: b.float[lo:hi]}
 }
 
-// reserve returns a slice of size elements, old if it is large enough, aligned to a cache line
-// so that no load of the inner loop crosses one.
+// reserve returns a slice of size elements: old if its capacity suffices, otherwise a new slice
+// that is aligned to a cache line, so that no load of the inner loop crosses two lines.
 func reserve[T any](old []T, size int) []T {
 	if old != nil && cap(old) >= size {
 		return old[:size]

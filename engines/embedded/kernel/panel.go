@@ -3,12 +3,12 @@ package kernel
 // PanelWidth is the number of columns of a panel.
 const PanelWidth = panelCols
 
-// PanelsAtOnce is the number of panels of MulPanels.
+// PanelsAtOnce is the number of panels that MulPanels multiplies.
 const PanelsAtOnce = 4
 
-// MulPanels is MulPanel of each of the four rows of A with a panel of its own: that of row i
-// starts at b[i*stride]. The result is bit-identical to MulPanel, in a quarter of the time if
-// all is in a cache.
+// MulPanels applies MulPanel to each of the four rows of A with a separate panel of B; the panel
+// of row i starts at b[i*stride]. The result is bit-identical to that of four calls, and takes a
+// quarter of the time if all operands are in a cache.
 func MulPanels(c, a Matrix, b []float32, stride int, accumulate bool) {
 	c.check("c")
 	a.check("a")
@@ -24,10 +24,10 @@ func MulPanels(c, a Matrix, b []float32, stride int, accumulate bool) {
 	}
 }
 
-// MulPanel computes C = A·B, or C += A·B if accumulate is set, for a B that is one panel: the
-// PanelWidth elements of each of its k rows are adjacent. c is [m × n], a is [m × k]; n is at
-// most PanelWidth, and the columns of B from n on are ignored. The result is bit-identical to
-// Gemm, also if k is divided into parts that accumulate.
+// MulPanel computes C = A·B, or C += A·B if accumulate is set, for a B that is one panel: b
+// holds k rows of PanelWidth adjacent elements. c is [m × n], a is [m × k]. n is at most
+// PanelWidth, and the columns of B from n on are ignored. The result is bit-identical to that of
+// Gemm, even if k is divided into several calls with accumulate.
 func MulPanel(c, a Matrix, b []float32, accumulate bool) {
 	c.check("c")
 	a.check("a")

@@ -7,11 +7,11 @@ import (
 	"anneal/domain/weights"
 )
 
-// The kernels in plain Go. Every product is converted to float32 before it is added, which
-// prevents the compiler from fusing the operations on processors that could: the bits must not
-// depend on which loop processes an element.
+// These are the kernels in plain Go. Every product is converted to float32 before it is added,
+// which prevents the compiler from fusing the operations on processors that could: the bits must
+// not depend on which loop processes an element.
 
-// widened are buffers for the float32 values of a panel of narrower elements.
+// widened holds buffers for the float32 values of a panel of narrower elements.
 var widened = sync.Pool{New: func() any { return new([depth * panelCols]float32) }}
 
 // tileGo computes rows × cols elements of C from k steps of A and a panel.
@@ -37,7 +37,7 @@ func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, 
 	}
 }
 
-// widen converts every step-th element of a panel to float32.
+// widen writes each step-th element of a panel to dst as float32.
 func (b panel) widen(dst []float32, step int) {
 	switch {
 	case b.bf16 != nil:
@@ -63,8 +63,8 @@ func (b panel) widen(dst []float32, step int) {
 	}
 }
 
-// widenF16 shifts the bits into place and corrects the exponent's bias by a multiplication,
-// which is exact for subnormal numbers too.
+// widenF16 converts a binary16 to float32. It shifts the bits into place and corrects the bias
+// of the exponent by a multiplication, which is exact for subnormal numbers too.
 func widenF16(v uint16) float32 {
 	if v&0x7c00 == 0x7c00 {
 		return weights.FromHalf(v) // infinity or NaN
@@ -73,15 +73,15 @@ func widenF16(v uint16) float32 {
 	return math.Float32frombits(math.Float32bits(magnitude) | uint32(v&0x8000)<<16)
 }
 
-// fromE4M3 is the value that the assembly computes for a code: its value divided by codeScale.
+// fromE4M3 maps each code to its value divided by codeScale, which the assembly computes.
 var fromE4M3 = func() (table [256]float32) {
 	for code := range table {
-		table[code] = weights.FromEight(byte(code)) / codeScale
+		table[code] = weights.FromFloat8(byte(code)) / codeScale
 	}
 	return table
 }()
 
-// octet computes eight adjacent columns of a panel over k steps.
+// octet returns s plus the sums of eight adjacent columns of a panel over k steps.
 func octet(s [8]float32, a []float32, kStride int, b []float32, k int) [8]float32 {
 	s0, s1, s2, s3, s4, s5, s6, s7 := s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]
 	for l := range k {
@@ -112,7 +112,7 @@ func packPanelTGo(dst []float32, w Matrix) {
 	clearRest(dst, w.Rows, w.Cols)
 }
 
-// packRowsGo writes rows j0 to j1, from column k0 on.
+// packRowsGo writes rows j0 to j1 of w into a panel, from column k0 on.
 func packRowsGo(dst []float32, w Matrix, j0, j1, k0 int) {
 	for j := j0; j < j1; j++ {
 		for l, v := range w.Row(j)[k0:] {

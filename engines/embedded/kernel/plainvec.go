@@ -64,7 +64,7 @@ func scaleGo(x []float32, alpha float32) {
 	}
 }
 
-// exp1 is eˣ with results below the smallest normal number flushed to zero.
+// exp1 returns eˣ, or zero if the result is below the smallest normal number.
 func exp1(x float32) float32 {
 	if x < -87.33654 {
 		return 0
@@ -104,7 +104,8 @@ func swigluGo(dst, gate, up []float32) {
 	}
 }
 
-// swigluGradGo uses d silu(x)/dx = s·(1 + x·(1−s)) with s the logistic function.
+// swigluGradGo computes the gradients of SwiGLU with d silu(x)/dx = s·(1 + x·(1−s)), where s is
+// the logistic function of x.
 func swigluGradGo(dGate, dUp, gate, up, d []float32) {
 	for i := range d {
 		x, u, g := gate[i], up[i], d[i]
@@ -133,7 +134,7 @@ func mulAddGo(dst, x, y []float32, factor float32) {
 	}
 }
 
-// ropeGo rotates (x, y) by the angle, or back for a direction of -1.
+// ropeGo rotates (x, y) by the angle if direction is 1, and by its negative if direction is -1.
 func ropeGo(x, y, cos, sin []float32, direction float32) {
 	for i := range x {
 		a, b, c, s := x[i], y[i], cos[i], direction*sin[i]

@@ -19,15 +19,16 @@ func dense(r *rand.Rand, rows, cols int) Matrix {
 	return m
 }
 
-// A packing is weights [n × k] in one format, and what they represent: each element as float32,
-// and the factor of each row.
+// A packing holds weights [n × k] packed in one format, and what they represent: the float32
+// value of each element, and the factor of each row.
 type packing struct {
 	packed  Packed
 	numbers Matrix
 	factors []float32
 }
 
-// packings are random weights in every format, including the extreme values of each.
+// packings returns random weights in every format. Those in float16 include subnormal numbers, and
+// those in E4M3 include all codes except NaN.
 func packings(r *rand.Rand, n, k int) map[string]*packing {
 	all := map[string]*packing{}
 	for _, name := range []string{"F32", "BF16", "F16", "Int8", "E4M3"} {
@@ -48,7 +49,7 @@ func packings(r *rand.Rand, n, k int) map[string]*packing {
 			for i, v := range w {
 				halves[i] = weights.ToHalf(v)
 				if r.IntN(10) == 0 {
-					halves[i] = uint16(r.IntN(0x401)) | halves[i]&0x8000 // subnormal, zero or the smallest normal number
+					halves[i] = uint16(r.IntN(0x401)) | halves[i]&0x8000 // a subnormal number, zero or the smallest normal number
 				}
 				w[i] = weights.FromHalf(halves[i])
 			}
@@ -64,7 +65,7 @@ func packings(r *rand.Rand, n, k int) map[string]*packing {
 		case "E4M3":
 			for i := range w {
 				codes[i] = uint8(r.IntN(127)) | uint8(r.IntN(2)<<7)
-				w[i] = weights.FromEight(codes[i])
+				w[i] = weights.FromFloat8(codes[i])
 			}
 			for j := range p.factors {
 				p.factors[j] = r.Float32() / 448
@@ -75,8 +76,9 @@ func packings(r *rand.Rand, n, k int) map[string]*packing {
 	return all
 }
 
-// TestStoragesGiveTheBitsOfFloat32 checks that products with every format are bit-identical to
-// those of the float32 values, with factors applied to the finished sums.
+// TestStoragesGiveTheBitsOfFloat32 checks that a product with a matrix in every storage format is
+// bit-identical to the product with its float32 values, where the scales (factors) multiply the
+// final sums.
 func TestStoragesGiveTheBitsOfFloat32(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(31, 32))
@@ -148,8 +150,9 @@ func TestInt8(t *testing.T) {
 	})
 }
 
-// quantizeInt8 quantizes a row: dst[i]·factor is row[i] to within half a factor, which is the
-// largest absolute value over 127. The row must be finite.
+// quantizeInt8 writes row in 8 bits to dst, and returns the factor by which dst must be
+// multiplied: the largest absolute value divided by 127. Each dst[i]·factor differs from row[i]
+// by at most half a factor. The row must be finite.
 func quantizeInt8(dst []int8, row []float32) (factor float32) {
 	same("length of dst", len(dst), len(row))
 	top := float32(0)

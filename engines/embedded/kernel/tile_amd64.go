@@ -56,8 +56,8 @@ func tile512x13(c *float32, cStride int, a *float32, rowStride, kStride int, b *
 //go:noescape
 func tile512x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
-// tile512 adds k steps of rows × cols numbers into C, or puts them there when load
-// is 0; cols is at most 32, strides are in bytes.
+// tile512 adds k steps of rows × cols elements to C, or overwrites C if load is 0.
+// cols is at most 32. Strides are in bytes.
 func tile512(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int) {
 	switch rows {
 	case 1:
@@ -100,7 +100,7 @@ func quad512x2(c *float32, cStride int, a *float32, rowStride, kStride int, b *f
 //go:noescape
 func quad512x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int)
 
-// quad512 is tile512 for 32 columns of each of 4 panels; strides are in bytes.
+// quad512 is tile512 for 32 columns of each of 4 panels. Strides are in bytes.
 func quad512(
 	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int,
 ) {
@@ -132,8 +132,8 @@ func tile256x5(c *float32, cStride int, a *float32, rowStride, kStride int, b *f
 //go:noescape
 func tile256x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int)
 
-// tile256 adds k steps of rows × cols numbers into C, or puts them there when load
-// is 0; cols is at most 16, strides are in bytes.
+// tile256 adds k steps of rows × cols elements to C, or overwrites C if load is 0.
+// cols is at most 16. Strides are in bytes.
 func tile256(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, k, cols, load int) {
 	switch rows {
 	case 1:
@@ -154,7 +154,7 @@ func tile256(rows int, c *float32, cStride int, a *float32, rowStride, kStride i
 //go:noescape
 func quad256x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int)
 
-// quad256 is tile256 for 16 columns of each of 4 panels; strides are in bytes.
+// quad256 is tile256 for 16 columns of each of 4 panels. Strides are in bytes.
 func quad256(
 	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *float32, panelStride, k, load int,
 ) {
@@ -206,8 +206,8 @@ func tile512BF16x13(c *float32, cStride int, a *float32, rowStride, kStride int,
 //go:noescape
 func tile512BF16x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
-// tile512BF16 adds k steps of rows × cols numbers into C, or puts them there when load
-// is 0; cols is at most 32, strides are in bytes.
+// tile512BF16 adds k steps of rows × cols elements to C, or overwrites C if load is 0.
+// cols is at most 32. Strides are in bytes.
 func tile512BF16(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int) {
 	switch rows {
 	case 1:
@@ -250,7 +250,7 @@ func quad512BF16x2(c *float32, cStride int, a *float32, rowStride, kStride int, 
 //go:noescape
 func quad512BF16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
-// quad512BF16 is tile512BF16 for 32 columns of each of 4 panels; strides are in bytes.
+// quad512BF16 is tile512BF16 for 32 columns of each of 4 panels. Strides are in bytes.
 func quad512BF16(
 	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int,
 ) {
@@ -282,8 +282,8 @@ func tile256BF16x5(c *float32, cStride int, a *float32, rowStride, kStride int, 
 //go:noescape
 func tile256BF16x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
-// tile256BF16 adds k steps of rows × cols numbers into C, or puts them there when load
-// is 0; cols is at most 16, strides are in bytes.
+// tile256BF16 adds k steps of rows × cols elements to C, or overwrites C if load is 0.
+// cols is at most 16. Strides are in bytes.
 func tile256BF16(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int) {
 	switch rows {
 	case 1:
@@ -304,7 +304,7 @@ func tile256BF16(rows int, c *float32, cStride int, a *float32, rowStride, kStri
 //go:noescape
 func quad256BF16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
-// quad256BF16 is tile256BF16 for 16 columns of each of 4 panels; strides are in bytes.
+// quad256BF16 is tile256BF16 for 16 columns of each of 4 panels. Strides are in bytes.
 func quad256BF16(
 	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int,
 ) {
@@ -356,8 +356,8 @@ func tile512F16x13(c *float32, cStride int, a *float32, rowStride, kStride int, 
 //go:noescape
 func tile512F16x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
-// tile512F16 adds k steps of rows × cols numbers into C, or puts them there when load
-// is 0; cols is at most 32, strides are in bytes.
+// tile512F16 adds k steps of rows × cols elements to C, or overwrites C if load is 0.
+// cols is at most 32. Strides are in bytes.
 func tile512F16(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int) {
 	switch rows {
 	case 1:
@@ -400,7 +400,7 @@ func quad512F16x2(c *float32, cStride int, a *float32, rowStride, kStride int, b
 //go:noescape
 func quad512F16x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
-// quad512F16 is tile512F16 for 32 columns of each of 4 panels; strides are in bytes.
+// quad512F16 is tile512F16 for 32 columns of each of 4 panels. Strides are in bytes.
 func quad512F16(
 	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int,
 ) {
@@ -432,8 +432,8 @@ func tile256F16x5(c *float32, cStride int, a *float32, rowStride, kStride int, b
 //go:noescape
 func tile256F16x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int)
 
-// tile256F16 adds k steps of rows × cols numbers into C, or puts them there when load
-// is 0; cols is at most 16, strides are in bytes.
+// tile256F16 adds k steps of rows × cols elements to C, or overwrites C if load is 0.
+// cols is at most 16. Strides are in bytes.
 func tile256F16(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, k, cols, load int) {
 	switch rows {
 	case 1:
@@ -454,7 +454,7 @@ func tile256F16(rows int, c *float32, cStride int, a *float32, rowStride, kStrid
 //go:noescape
 func quad256F16x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int)
 
-// quad256F16 is tile256F16 for 16 columns of each of 4 panels; strides are in bytes.
+// quad256F16 is tile256F16 for 16 columns of each of 4 panels. Strides are in bytes.
 func quad256F16(
 	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint16, panelStride, k, load int,
 ) {
@@ -506,8 +506,8 @@ func tile512Int8x13(c *float32, cStride int, a *float32, rowStride, kStride int,
 //go:noescape
 func tile512Int8x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
-// tile512Int8 adds k steps of rows × cols numbers into C, or puts them there when load
-// is 0; cols is at most 32, strides are in bytes.
+// tile512Int8 adds k steps of rows × cols elements to C, or overwrites C if load is 0.
+// cols is at most 32. Strides are in bytes.
 func tile512Int8(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int) {
 	switch rows {
 	case 1:
@@ -550,7 +550,7 @@ func quad512Int8x2(c *float32, cStride int, a *float32, rowStride, kStride int, 
 //go:noescape
 func quad512Int8x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int)
 
-// quad512Int8 is tile512Int8 for 32 columns of each of 4 panels; strides are in bytes.
+// quad512Int8 is tile512Int8 for 32 columns of each of 4 panels. Strides are in bytes.
 func quad512Int8(
 	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int,
 ) {
@@ -582,8 +582,8 @@ func tile256Int8x5(c *float32, cStride int, a *float32, rowStride, kStride int, 
 //go:noescape
 func tile256Int8x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int)
 
-// tile256Int8 adds k steps of rows × cols numbers into C, or puts them there when load
-// is 0; cols is at most 16, strides are in bytes.
+// tile256Int8 adds k steps of rows × cols elements to C, or overwrites C if load is 0.
+// cols is at most 16. Strides are in bytes.
 func tile256Int8(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, k, cols, load int) {
 	switch rows {
 	case 1:
@@ -604,7 +604,7 @@ func tile256Int8(rows int, c *float32, cStride int, a *float32, rowStride, kStri
 //go:noescape
 func quad256Int8x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int)
 
-// quad256Int8 is tile256Int8 for 16 columns of each of 4 panels; strides are in bytes.
+// quad256Int8 is tile256Int8 for 16 columns of each of 4 panels. Strides are in bytes.
 func quad256Int8(
 	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *int8, panelStride, k, load int,
 ) {
@@ -656,8 +656,8 @@ func tile512E4M3x13(c *float32, cStride int, a *float32, rowStride, kStride int,
 //go:noescape
 func tile512E4M3x14(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
-// tile512E4M3 adds k steps of rows × cols numbers into C, or puts them there when load
-// is 0; cols is at most 32, strides are in bytes.
+// tile512E4M3 adds k steps of rows × cols elements to C, or overwrites C if load is 0.
+// cols is at most 32. Strides are in bytes.
 func tile512E4M3(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int) {
 	switch rows {
 	case 1:
@@ -700,7 +700,7 @@ func quad512E4M3x2(c *float32, cStride int, a *float32, rowStride, kStride int, 
 //go:noescape
 func quad512E4M3x3(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int)
 
-// quad512E4M3 is tile512E4M3 for 32 columns of each of 4 panels; strides are in bytes.
+// quad512E4M3 is tile512E4M3 for 32 columns of each of 4 panels. Strides are in bytes.
 func quad512E4M3(
 	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int,
 ) {
@@ -732,8 +732,8 @@ func tile256E4M3x5(c *float32, cStride int, a *float32, rowStride, kStride int, 
 //go:noescape
 func tile256E4M3x6(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int)
 
-// tile256E4M3 adds k steps of rows × cols numbers into C, or puts them there when load
-// is 0; cols is at most 16, strides are in bytes.
+// tile256E4M3 adds k steps of rows × cols elements to C, or overwrites C if load is 0.
+// cols is at most 16. Strides are in bytes.
 func tile256E4M3(rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, k, cols, load int) {
 	switch rows {
 	case 1:
@@ -754,7 +754,7 @@ func tile256E4M3(rows int, c *float32, cStride int, a *float32, rowStride, kStri
 //go:noescape
 func quad256E4M3x1(c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int)
 
-// quad256E4M3 is tile256E4M3 for 16 columns of each of 4 panels; strides are in bytes.
+// quad256E4M3 is tile256E4M3 for 16 columns of each of 4 panels. Strides are in bytes.
 func quad256E4M3(
 	rows int, c *float32, cStride int, a *float32, rowStride, kStride int, b *uint8, panelStride, k, load int,
 ) {

@@ -2,16 +2,16 @@ package kernel
 
 import "math"
 
-// Dot is the sum of a[i]·b[i].
+// Dot returns the sum of a[i]·b[i].
 func Dot(a, b []float32) float32 {
 	same("length of b", len(b), len(a))
 	return dot(a, b)
 }
 
-// SumSquares is the sum of x[i]².
+// SumSquares returns the sum of x[i]².
 func SumSquares(x []float32) float32 { return dot(x, x) }
 
-// Sum is the sum of x[i].
+// Sum returns the sum of x[i].
 func Sum(x []float32) float32 { return sum(x) }
 
 // Max returns the maximum of x, minus infinity if it is empty.
@@ -40,15 +40,15 @@ func Mul(dst, x, y []float32) {
 // Scale computes x *= alpha.
 func Scale(alpha float32, x []float32) { scale(x, alpha) }
 
-// Exp computes dst = eˣ to two units in the last place; dst may be x. Results below the
-// smallest normal number are zero, those above the largest infinite.
+// Exp computes dst = eˣ to two units in the last place. dst may be x. Results below the smallest
+// normal number are zero, and results above the largest number are infinite.
 func Exp(dst, x []float32) {
 	same("length of x", len(x), len(dst))
 	exp(dst, x)
 }
 
-// Softmax converts a row of logits to probabilities in place. Minus infinity masks a position;
-// a fully masked row becomes zeros.
+// Softmax converts a row of logits to probabilities in place. A logit of minus infinity masks
+// its position. A row with only masked positions becomes zeros.
 func Softmax(row []float32) {
 	top := greatest(row)
 	if math.IsInf(float64(top), -1) {
@@ -65,8 +65,8 @@ func SoftmaxGrad(dp, p []float32) {
 	softmaxGrad(dp, p, dot(dp, p))
 }
 
-// LogSumExp is log Σ e^x[i], the normalizer of a row of logits. scratch has the length of x and
-// is overwritten; it may be x.
+// LogSumExp returns log Σ e^x[i], the normalizer of a row of logits. It overwrites scratch,
+// which must have the length of x and may be x.
 func LogSumExp(scratch, x []float32) float32 {
 	same("length of scratch", len(scratch), len(x))
 	top := greatest(x)
@@ -90,8 +90,9 @@ func SwiGLU(dst, gate, up []float32) {
 	swiglu(dst, gate, up)
 }
 
-// SwiGLUGrad computes the gradients with respect to gate and up from d, that of the result of
-// SwiGLU. dGate and dUp may be gate, up or d, but not the same one.
+// SwiGLUGrad computes the gradients with respect to gate and up from d, the gradient with
+// respect to the result of SwiGLU. dGate and dUp may be gate, up or d, but must differ from each
+// other.
 func SwiGLUGrad(dGate, dUp, gate, up, d []float32) {
 	same("length of dGate", len(dGate), len(d))
 	same("length of dUp", len(dUp), len(d))
@@ -110,8 +111,8 @@ func RMSNorm(dst, x, w []float32, eps float32) (inv float32) {
 	return inv
 }
 
-// RMSNormGrad adds the gradients of RMSNorm with respect to x and w to dx and dw, from dy, that
-// of its result. dw may be nil.
+// RMSNormGrad adds the gradients of RMSNorm with respect to x and w to dx and dw. dy is the
+// gradient with respect to the result of RMSNorm. dw may be nil.
 func RMSNormGrad(dx, dw, dy, x, w []float32, inv float32) {
 	same("length of dx", len(dx), len(dy))
 	same("length of x", len(x), len(dy))
@@ -134,7 +135,7 @@ func Rope(x, cos, sin []float32) {
 	rope(x[:h], x[h:], cos, sin, 1)
 }
 
-// RopeGrad rotates the pairs back, which is the gradient of Rope.
+// RopeGrad rotates the pairs by the negative angles, which computes the gradient of Rope.
 func RopeGrad(dx, cos, sin []float32) {
 	h := len(cos)
 	same("length of dx", len(dx), 2*h)
@@ -142,11 +143,11 @@ func RopeGrad(dx, cos, sin []float32) {
 	rope(dx[:h], dx[h:], cos, sin, -1)
 }
 
-// Adam is one step of AdamW (Loshchilov and Hutter, 2019).
+// Adam holds the parameters of one step of AdamW (Loshchilov and Hutter, 2019).
 type Adam struct {
 	Rate, Beta1, Beta2, Epsilon, Decay float64
-	Clip                               float64 // factor of the gradient; 0 is 1
-	Step                               int     // from 1
+	Clip                               float64 // factor by which the gradient is multiplied; 0 means 1
+	Step                               int     // number of the step, from 1
 }
 
 // Update applies the step to weights w with gradient g and moments m and v.
@@ -166,7 +167,7 @@ func (a Adam) Update(w, m, v, g []float32) {
 	})
 }
 
-// adamFactors are the constants of a step: with g' = clip·g, m = beta1·m + rest1·g', v =
+// adamFactors holds the constants of a step: with g' = clip·g, m = beta1·m + rest1·g', v =
 // beta2·v + rest2·g'², w = keep·w − step·m/(root·√v + epsilon).
 type adamFactors struct {
 	clip, beta1, rest1, beta2, rest2, root, epsilon, keep, step float32

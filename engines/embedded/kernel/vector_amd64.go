@@ -8,7 +8,7 @@ func dot512(a, b *float32, n int) float32
 //go:noescape
 func dot256(a, b *float32, n int) float32
 
-// dot is Σ a·b.
+// dot returns Σ a·b.
 func dot(a []float32, b []float32) (s float32) {
 	if simd == 0 {
 		return dotGo(a, b)
@@ -30,7 +30,7 @@ func dot3512(a, b, c *float32, n int) float32
 //go:noescape
 func dot3256(a, b, c *float32, n int) float32
 
-// dot3 is Σ a·b·c.
+// dot3 returns Σ a·b·c.
 func dot3(a []float32, b []float32, c []float32) (s float32) {
 	if simd == 0 {
 		return dot3Go(a, b, c)
@@ -52,7 +52,7 @@ func sum512(x *float32, n int) float32
 //go:noescape
 func sum256(x *float32, n int) float32
 
-// sum is Σ x.
+// sum returns Σ x.
 func sum(x []float32) (s float32) {
 	if simd == 0 {
 		return sumGo(x)
@@ -74,7 +74,7 @@ func greatest512(x *float32, n int) float32
 //go:noescape
 func greatest256(x *float32, n int) float32
 
-// greatest is the greatest of x.
+// greatest returns the maximum of x.
 func greatest(x []float32) (s float32) {
 	if simd == 0 {
 		return greatestGo(x)
@@ -383,7 +383,7 @@ func rope512(x, y, cos, sin *float32, n int, direction float32)
 //go:noescape
 func rope256(x, y, cos, sin *float32, n int, direction float32)
 
-// rope turns (x, y) by an angle, or back for a direction of -1.
+// rope rotates (x, y) by an angle; direction -1 rotates back.
 func rope(x []float32, y []float32, cos []float32, sin []float32, direction float32) {
 	if simd == 0 {
 		ropeGo(x, y, cos, sin, direction)
@@ -421,8 +421,8 @@ func adam(w []float32, m []float32, v []float32, grad []float32, f *adamFactors)
 	}
 }
 
-// peak512 does steps × 12 multiply-adds of whole registers.
+// peak512 executes steps × 12 multiply-adds of full registers.
 func peak512(steps int)
 
-// peak256 does steps × 12 multiply-adds of whole registers.
+// peak256 executes steps × 12 multiply-adds of full registers.
 func peak256(steps int)

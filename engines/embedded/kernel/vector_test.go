@@ -20,7 +20,7 @@ func numbers(r *rand.Rand, n int, size float32) []float32 {
 	return x[:n]
 }
 
-// guarded returns a result array followed by a guard.
+// guarded returns an array for n results, followed by a guard.
 func guarded(n int) []float32 {
 	x := make([]float32, n+1)
 	x[n] = guard
@@ -29,7 +29,8 @@ func guarded(n int) []float32 {
 
 func clone(x []float32) []float32 { return append(append(guarded(0), x...), guard)[:len(x)] }
 
-// requireNear compares with a float64 reference, relative to max(1, its absolute value).
+// requireNear checks got against want, a reference in float64. The tolerance is relative to the
+// larger of 1 and the reference's absolute value.
 func requireNear(t *testing.T, got []float32, tolerance float64, want func(i int) float64) {
 	t.Helper()
 	for i, v := range got {
@@ -61,7 +62,7 @@ func TestReductions(t *testing.T) {
 			require.InDelta(t, total(n, func(i int) float64 { return float64(a[i]) * float64(b[i]) * float64(c[i]) }),
 				dot3(a, b, c), near)
 			for i := range a {
-				a[i] -= 10 // all negative: missing lanes must not count as zero
+				a[i] -= 10 // with negative values only, a missing lane that counts as zero is detected
 			}
 			top := float32(math.Inf(-1))
 			for _, v := range a {
@@ -166,7 +167,8 @@ func TestSwiGLUGrad(t *testing.T) {
 	})
 }
 
-// TestRMSNormAndItsGradient compares the gradient with central differences in float64.
+// TestRMSNormAndItsGradient checks RMSNorm, and its gradient against central differences in
+// float64.
 func TestRMSNormAndItsGradient(t *testing.T) {
 	const eps = 1e-5
 	norm := func(x, w []float64, i int) float64 {

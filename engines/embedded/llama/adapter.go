@@ -25,7 +25,7 @@ const (
 
 var moduleNames = [Modules]string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
-// inputs groups the modules with the same input activations.
+// inputs lists the modules that are applied to each Input.
 var inputs = [4][]Module{{Query, Key, Value}, {Output}, {Gate, Up}, {Down}}
 
 // String returns the module's name in checkpoints: q_proj and so on.
@@ -39,7 +39,8 @@ func (m Module) Path() string {
 	return "mlp." + m.String()
 }
 
-// ModuleNamed returns the module of a name in checkpoints.
+// ModuleNamed returns the module with the given checkpoint name, such as q_proj. The second
+// result is false if no module has the name.
 func ModuleNamed(name string) (Module, bool) {
 	for m, n := range moduleNames {
 		if n == name {
@@ -49,7 +50,7 @@ func ModuleNamed(name string) (Module, bool) {
 	return 0, false
 }
 
-// Shape returns the number of outputs and inputs of a module.
+// Shape returns the numbers of outputs and inputs of module m in a model with configuration c.
 func (m Module) Shape(c *Config) (out, in int) {
 	h, q, kv := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	switch m {
@@ -76,8 +77,8 @@ type Pair struct {
 	B kernel.Matrix // [out, rank]
 }
 
-// An Adapter is a LoRA adapter (Hu et al. 2021). A layer's pairs are indexed by Module; a
-// module without update has nil data.
+// An Adapter is a LoRA adapter (Hu et al. 2021). Layers[i][m] is the pair of module m in layer
+// i. The pair of a module that the adapter does not modify has nil data.
 type Adapter struct {
 	Rank     int
 	Alpha    float64
@@ -91,7 +92,7 @@ type Adapter struct {
 func (a *Adapter) Scale() float32 { return float32(a.Alpha / float64(a.Rank)) }
 
 // Flat returns all parameters of the adapter as one vector: by layer, by input (see inputs),
-// the As of the input's modules and then their Bs.
+// first the A and then the B of each of the input's modules.
 func (a *Adapter) Flat() []float32 { return a.flat }
 
 // Has reports whether the adapter modifies a module.
@@ -120,8 +121,8 @@ func NewAdapter(c Config, rank int, alpha float64, modules []Module) *Adapter {
 	return a
 }
 
-// layOut assigns the parts of flat. The As of modules with the same input are adjacent, so that
-// one product computes them all.
+// layOut assigns the parts of flat to the matrices. The A of modules with the same input are
+// adjacent, so that one product computes them all.
 func (a *Adapter) layOut(c Config, modules []Module, flat []float32) {
 	a.flat, a.Layers = flat, make([][Modules]Pair, c.Layers)
 	take := func(rows, cols int) kernel.Matrix {
@@ -172,14 +173,20 @@ func (a *Adapter) Merge(w *Weights) *Weights {
 
 // mergeLayer adds the adapter's update to the weights of layer i.
 func (a *Adapter) mergeLayer(i int, l *Layer) {
-	scale := a.Scale()
 	for m := range Modules {
-		p := &a.Layers[i][m]
-		if p.A.Data == nil {
-			continue
+		if a.Has(m) {
+			a.MergeModule(i, m, l.Matrix(m), 1)
 		}
-		target := l.Matrix(m)
-		for row := range target.Rows {
+	}
+}
+
+// MergeModule adds the adapter's update of a module that it modifies to the module's weights in
+// layer i. It computes the rows on workers goroutines; their number does not affect the result.
+func (a *Adapter) MergeModule(i int, m Module, target kernel.Matrix, workers int) {
+	const rows = 64 // computed at once
+	scale, p := a.Scale(), &a.Layers[i][m]
+	Each((target.Rows+rows-1)/rows, workers, func(part int) {
+		for row := part * rows; row < min((part+1)*rows, target.Rows); row++ {
 			out := target.Data[row*target.Stride:][:target.Cols]
 			for r := range a.Rank {
 				f := scale * p.B.Data[row*a.Rank+r]
@@ -188,5 +195,5 @@ func (a *Adapter) mergeLayer(i int, l *Layer) {
 				}
 			}
 		}
-	}
+	})
 }

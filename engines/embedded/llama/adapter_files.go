@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -15,13 +16,17 @@ const (
 	maxRank           = 1024
 )
 
-// adapterConfig is the supported part of PEFT's adapter_config.json. base_model_hash is our
-// extension.
+// baseHashKey is the key of Adapter.BaseHash in the metadata of adapterFile. PEFT ignores unknown
+// metadata; most of its versions reject unknown fields of adapter_config.json, where earlier versions
+// of this package have stored the hash.
+const baseHashKey = "base_model_hash"
+
+// adapterConfig is the supported part of PEFT's adapter_config.json.
 type adapterConfig struct {
 	Type          string          `json:"peft_type"`
 	Task          string          `json:"task_type"`
 	Base          string          `json:"base_model_name_or_path"`
-	BaseHash      string          `json:"base_model_hash,omitempty"`
+	BaseHash      string          `json:"base_model_hash,omitempty"` // not written: see baseHashKey
 	Rank          int             `json:"r"`
 	Alpha         float64         `json:"lora_alpha"`
 	Dropout       float64         `json:"lora_dropout"`
@@ -49,16 +54,20 @@ func (a *Adapter) Save(dir string, dropout float64) error {
 		return err
 	}
 	c := adapterConfig{
-		Type: "LORA", Task: "CAUSAL_LM", BaseHash: a.BaseHash, Rank: a.Rank, Alpha: a.Alpha, Dropout: dropout,
+		Type: "LORA", Task: "CAUSAL_LM", Rank: a.Rank, Alpha: a.Alpha, Dropout: dropout,
 		Targets: targets, Bias: "none", Inference: true, RankPattern: map[string]int{}, AlphaPattern: map[string]any{},
 	}
 	if err := writeJSON(filepath.Join(dir, adapterConfigFile), c); err != nil {
 		return err
 	}
-	return safetensors.WriteFile(filepath.Join(dir, adapterFile), a.tensors(), nil)
+	var metadata map[string]string
+	if a.BaseHash != "" {
+		metadata = map[string]string{baseHashKey: a.BaseHash}
+	}
+	return safetensors.WriteFile(filepath.Join(dir, adapterFile), a.tensors(), metadata)
 }
 
-// tensors returns the matrices with their names in PEFT.
+// tensors returns the adapter's matrices with the names that PEFT uses.
 func (a *Adapter) tensors() []safetensors.Tensor {
 	var out []safetensors.Tensor
 	for i := range a.Layers {
@@ -76,15 +85,12 @@ func pairNames(layer int, m Module) (a, b string) {
 	return prefix + "lora_A.weight", prefix + "lora_B.weight"
 }
 
-// LoadAdapter reads a PEFT directory for a base model of the given configuration. The error is
-// FailedPrecondition for an adapter of another base model, unless baseHash is "", and for one
-// with unsupported features.
+// LoadAdapter reads a PEFT directory for a base model with configuration c. It returns a
+// FailedPrecondition error if the adapter has unsupported features, or was trained on a base
+// model whose hash is not baseHash. An empty baseHash matches all adapters.
 func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 	settings, err := readAdapterConfig(dir)
 	if err != nil {
-		return nil, err
-	}
-	if err := (&Adapter{BaseHash: settings.BaseHash}).Belongs(baseHash); err != nil {
 		return nil, err
 	}
 	file, err := safetensors.Open(filepath.Join(dir, adapterFile))
@@ -92,6 +98,10 @@ func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 		return nil, err
 	}
 	defer file.Close()
+	trainedOn := cmp.Or(file.Metadata()[baseHashKey], settings.BaseHash)
+	if err := (&Adapter{BaseHash: trainedOn}).Belongs(baseHash); err != nil {
+		return nil, err
+	}
 	var modules []Module
 	for m := range Modules {
 		name, _ := pairNames(0, m)
@@ -101,12 +111,12 @@ func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 	}
 	if n := len(file.Tensors()); len(modules) == 0 || n != 2*len(modules)*c.Layers {
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"%s has %d tensors, %d of the projections in layer 0: it must have lora_A and lora_B of the same projections "+
+			"%s has %d tensors and adapts %d projections of layer 0: it must have lora_A and lora_B of the same projections "+
 				"in all %d layers and nothing else",
 			adapterFile, n, len(modules), c.Layers)
 	}
 	a := NewAdapter(c, settings.Rank, settings.Alpha, modules)
-	a.BaseHash = settings.BaseHash
+	a.BaseHash = trainedOn
 	for _, t := range a.tensors() {
 		if err := file.Read(t.Data, t.Name, t.Shape...); err != nil {
 			return nil, err
@@ -115,14 +125,14 @@ func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 	return a, nil
 }
 
-// Belongs returns a FailedPrecondition error if the adapter was trained on another base model.
-// An unknown hash ("") matches any.
+// Belongs returns a FailedPrecondition error if the adapter was trained on a base model whose
+// hash is not baseHash. If one of the hashes is unknown (""), Belongs returns nil.
 func (a *Adapter) Belongs(baseHash string) error {
 	if a.BaseHash == "" || baseHash == "" || a.BaseHash == baseHash {
 		return nil
 	}
 	return domain.Errorf(domain.FailedPrecondition,
-		"the adapter was trained on another base model (%s) than this one (%s): load it on its base model",
+		"the adapter was trained on the base model %s, but this model is %s: load the adapter on its base model",
 		a.BaseHash, baseHash)
 }
 
@@ -145,15 +155,19 @@ func readAdapterConfig(dir string) (adapterConfig, error) {
 	var v domain.Violations
 	v.Require(c.Type == "LORA", "peft_type", "must be LORA, is %q", c.Type)
 	v.Require(c.Rank >= 1 && c.Rank <= maxRank, "r", "must be 1 to %d, is %d", maxRank, c.Rank)
-	v.Require(c.Alpha > 0, "lora_alpha", "must be above 0")
+	v.Require(c.Alpha > 0, "lora_alpha", "must be above 0, is %g", c.Alpha)
 	v.Require(c.Bias == "" || c.Bias == "none", "bias", "must be none, is %q", c.Bias)
-	v.Require(!c.RankStable, "use_rslora", "is not supported")
-	v.Require(!c.Decomposed, "use_dora", "is not supported")
-	v.Require(!c.FanInFanOut, "fan_in_fan_out", "is not supported")
-	v.Require(len(c.SaveModules) == 0, "modules_to_save", "is not supported")
-	v.Require(len(c.RankPattern) == 0, "rank_pattern", "is not supported")
-	v.Require(len(c.AlphaPattern) == 0, "alpha_pattern", "is not supported")
-	v.Require(c.LayersPattern == nil, "layers_to_transform", "is not supported")
+	v.Require(!c.RankStable, "use_rslora", "must be false: the embedded engine does not support rank-stabilized LoRA")
+	v.Require(!c.Decomposed, "use_dora", "must be false: the embedded engine does not support DoRA")
+	v.Require(!c.FanInFanOut, "fan_in_fan_out", "must be false: the embedded engine does not support transposed weights")
+	v.Require(len(c.SaveModules) == 0, "modules_to_save",
+		"must be empty: the embedded engine supports no fully trained modules")
+	v.Require(len(c.RankPattern) == 0, "rank_pattern",
+		"must be empty: the embedded engine supports one rank for all modules")
+	v.Require(len(c.AlphaPattern) == 0, "alpha_pattern",
+		"must be empty: the embedded engine supports one lora_alpha for all modules")
+	v.Require(c.LayersPattern == nil, "layers_to_transform",
+		"must be null: the embedded engine applies an adapter to all layers")
 	if err := v.Err(); err != nil {
 		return c, domain.Errorf(domain.FailedPrecondition, "%s: %s", adapterConfigFile, err.Error())
 	}

@@ -6,11 +6,11 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// attendRows is the block size of queries and keys: a block of scores stays in the L1 cache,
-// and blocks above the diagonal are skipped.
+// attendRows is the block size of queries and keys. A block of scores of this size stays in the
+// L1 cache. Blocks above the diagonal are skipped.
 const attendRows = 64
 
-// A tile is up to attendRows keys and values of one head, packed.
+// A tile holds up to attendRows keys and values of one head, packed.
 type tile struct {
 	lo, hi          int
 	keysT, keys     kernel.Packed // for q·Kᵀ and for ds·K
@@ -35,8 +35,8 @@ func (p *Pass) attend(s *layerState) {
 	})
 }
 
-// attendBack computes dqkv, the gradient of s.qkv, from that of s.attn. It recomputes the
-// probabilities instead of storing them.
+// attendBack computes dqkv, the gradient of s.qkv, from dattn, the gradient of s.attn. It
+// recomputes the probabilities instead of storing them.
 func (p *Pass) attendBack(s *layerState, dattn, dqkv kernel.Matrix) {
 	clear(dqkv.Data)
 	d := p.net.Weights.Config.HeadDim
@@ -75,8 +75,8 @@ func (p *Pass) attendBack(s *layerState, dattn, dqkv kernel.Matrix) {
 	})
 }
 
-// heads calls do for every sequence and query head, with the first columns of its query, key
-// and value in a row of qkv, and the sequence's rows.
+// heads calls do for every sequence and query head. q, k and v are the first columns of the
+// head's query, key and value in a row of qkv; the sequence has the rows lo to hi.
 func (p *Pass) heads(s *layerState, do func(q, k, v, head, lo, hi int)) {
 	c := &p.net.Weights.Config
 	for i := range p.batch.Starts {
@@ -88,7 +88,8 @@ func (p *Pass) heads(s *layerState, do func(q, k, v, head, lo, hi int)) {
 	}
 }
 
-// packTiles packs the keys and values of rows lo to hi.
+// packTiles packs the keys and values of rows lo to hi. If back is set, it also packs them for
+// the backward pass.
 func (p *Pass) packTiles(s *layerState, k, v, lo, hi int, back bool) {
 	d, n := p.net.Weights.Config.HeadDim, 0
 	for at := lo; at < hi; at += attendRows {
@@ -111,8 +112,8 @@ func (p *Pass) packTiles(s *layerState, k, v, lo, hi int, back bool) {
 	}
 }
 
-// probabilities computes the softmax of the scores of queries at to to over keys lo to to:
-// [to-at, to-lo], 0 above the diagonal.
+// probabilities returns the softmax of the scores of the queries in rows [at, to) over the keys
+// in rows [lo, to): a matrix [to-at, to-lo] with zeros above the diagonal.
 func (p *Pass) probabilities(s *layerState, q, at, to, lo int) kernel.Matrix {
 	d := p.net.Weights.Config.HeadDim
 	scale := float32(1 / math.Sqrt(float64(d)))
@@ -133,7 +134,8 @@ func (p *Pass) probabilities(s *layerState, q, at, to, lo int) kernel.Matrix {
 	return out
 }
 
-// blockOf returns a buffer for a block of scores.
+// blockOf returns a matrix of rows × cols scores that uses the memory of m, which it grows if
+// necessary.
 func (p *Pass) blockOf(m *kernel.Matrix, rows, cols int) kernel.Matrix {
 	if len(m.Data) < rows*cols {
 		*m = kernel.NewMatrix(attendRows, (cols+attendRows-1)/attendRows*attendRows)

@@ -2,8 +2,8 @@ package llama
 
 import "anneal/engines/embedded/kernel"
 
-// Backward adds to g the gradient of an objective of the last Forward's log-probabilities;
-// dlogp is the derivative with respect to them.
+// Backward adds to g the gradient of an objective. dlogp is the derivative of the objective with
+// respect to the log-probabilities that the last Forward returned.
 func (p *Pass) Backward(dlogp []float32, g *Gradient) {
 	dx := p.scoreBack(dlogp, g)
 	for i := len(p.layers) - 1; i >= 0; i-- {
@@ -16,9 +16,9 @@ func (p *Pass) Backward(dlogp []float32, g *Gradient) {
 	}
 }
 
-// scoreBack converts p.probs to the gradient of the logits, and returns the gradient of the
-// last layer's output. The derivative of log p(target) by logit v is [v = target] - p(v),
-// divided by the temperature.
+// scoreBack converts p.probs to the gradient of the logits, and returns the gradient of the last
+// layer's output. The derivative of log p(target) with respect to logit v is [v = target] -
+// p(v), divided by the temperature.
 func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 	w := p.net.Weights
 	for i, row := range p.rows {
@@ -40,12 +40,12 @@ func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 	return dlast
 }
 
-// backwardLayer returns the gradient of a layer's input, given dx, that of its output, which it
-// overwrites.
+// backwardLayer returns the gradient of the input of layer i. dx is the gradient of the layer's
+// output; backwardLayer overwrites it.
 func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix {
 	w, s, net, n := p.net.Weights, &p.layers[i], &p.net.layers[i], dx.Rows
 	c, l := &w.Config, &w.Layers[i]
-	var grad Layer // nil norms and biases unless all parameters are trained
+	var grad Layer // norms and biases are nil if an adapter is trained
 	if g.weights != nil {
 		grad = g.weights.Layers[i]
 	}
@@ -68,15 +68,15 @@ func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix
 	p.normalizeHeadsBack(s, l, &grad, dqkv)
 	if i == 0 && g.weights == nil {
 		p.adapterBack(kernel.Matrix{}, dqkv, &net.qkv, g, i, 0)
-		return dx // no trained parameters below
+		return dx // the layers below have no trained parameters
 	}
 	p.projectBack(dnorm, dqkv, s.norm1, &net.qkv, g, i, 0)
 	normalizeBack(dx, dnorm, s.x, s.inverse1, l.AttnNorm, grad.AttnNorm)
 	return dx
 }
 
-// normalizeHeadsBack converts the gradient of normalized queries and keys to that of the raw
-// ones, in models with head norms.
+// normalizeHeadsBack converts dqkv, the gradient of the normalized queries and keys, to the
+// gradient of the queries and keys before normalization, in models with head norms.
 func (p *Pass) normalizeHeadsBack(s *layerState, l, grad *Layer, dqkv kernel.Matrix) {
 	if l.QNorm == nil {
 		return
@@ -113,8 +113,8 @@ func (p *Pass) projectBack(dx, dy, x kernel.Matrix, lin *linear, g *Gradient, la
 	p.adapterBack(dx, dy, lin, g, layer, input)
 }
 
-// adapterBack adds the gradients of a linear's pairs and, unless dx is empty, their part of the
-// input's gradient.
+// adapterBack adds the gradients of the adapter pairs of lin to g. Unless dx is empty, it adds
+// their part of the input's gradient to dx.
 func (p *Pass) adapterBack(dx, dy kernel.Matrix, lin *linear, g *Gradient, layer, input int) {
 	if len(lin.low) == 0 {
 		return

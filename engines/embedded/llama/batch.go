@@ -3,8 +3,8 @@ package llama
 // A Batch is several concatenated sequences. Attention does not cross sequences.
 type Batch struct {
 	Tokens  []int32 // inputs
-	Targets []int32 // for each input the next token if it is scored, otherwise -1
-	Starts  []int32 // first index of each sequence in Tokens
+	Targets []int32 // next token for each input, or -1 if the next token is not scored
+	Starts  []int32 // index in Tokens at which each sequence starts
 }
 
 // Reset empties the batch and keeps its memory.
@@ -12,8 +12,8 @@ func (b *Batch) Reset() {
 	b.Tokens, b.Targets, b.Starts = b.Tokens[:0], b.Targets[:0], b.Starts[:0]
 }
 
-// Add appends a sequence of at least two tokens. scored has its length; token i > 0 is a target
-// if scored[i].
+// Add appends a sequence of at least two tokens. scored has one element for each token; token i
+// > 0 is a target if scored[i].
 func (b *Batch) Add(tokens []int32, scored []bool) {
 	b.Starts = append(b.Starts, int32(len(b.Tokens)))
 	n := len(tokens) - 1

@@ -40,7 +40,8 @@ type Config struct {
 	EOS               TokenIDs `json:"eos_token_id,omitempty"`
 }
 
-// TokenIDs is one or several tokens; config.json writes one as a number.
+// TokenIDs holds one or several token IDs. config.json has a number for one token ID, and a list
+// for several.
 type TokenIDs []int
 
 // UnmarshalJSON accepts a number, a list of numbers or null.
@@ -55,13 +56,13 @@ func (t *TokenIDs) UnmarshalJSON(data []byte) error {
 	}
 	var many []int
 	if err := json.Unmarshal(data, &many); err != nil {
-		return fmt.Errorf("eos_token_id must be a token number or a list of them: %w", err)
+		return fmt.Errorf("eos_token_id must be a token ID or a list of token IDs: %w", err)
 	}
 	*t = many
 	return nil
 }
 
-// MarshalJSON writes one token as a number.
+// MarshalJSON writes a single token ID as a number, several as a list.
 func (t TokenIDs) MarshalJSON() ([]byte, error) {
 	if len(t) == 1 {
 		return json.Marshal(t[0])
@@ -103,14 +104,14 @@ func (c *Config) fill() {
 	if c.DType = ""; c.TorchDType == "" {
 		c.TorchDType = "float32"
 	}
-	// Within the sliding window, attention is full.
+	// Attention within the sliding window is full attention, so the window limits the context.
 	if reach := c.window(); reach > 0 {
 		c.MaxPositions = min(c.MaxPositions, reach)
 	}
 }
 
-// Validate returns FailedPrecondition for a model that this package does not support, with all
-// violations.
+// Validate returns a FailedPrecondition error that lists all violations if this package does not
+// support the model.
 func (c *Config) Validate() error {
 	var v domain.Violations
 	within := func(field string, value, min, max int) {
@@ -126,10 +127,10 @@ func (c *Config) Validate() error {
 	within("head_dim", c.HeadDim, 2, 1<<10)
 	within("vocab_size", c.VocabSize, 1, 1<<20)
 	within("max_position_embeddings", c.MaxPositions, 1, 1<<21)
-	v.Require(c.HeadDim%2 == 0, "head_dim", "must be even")
+	v.Require(c.HeadDim%2 == 0, "head_dim", "must be even, is %d", c.HeadDim)
 	v.Require(c.KVHeads < 1 || c.Heads%c.KVHeads == 0, "num_key_value_heads", "must divide num_attention_heads")
-	v.Require(c.NormEps > 0, "rms_norm_eps", "must be above 0")
-	v.Require(c.RopeTheta > 0, "rope_theta", "must be above 0")
+	v.Require(c.NormEps > 0, "rms_norm_eps", "must be above 0, is %g", c.NormEps)
+	v.Require(c.RopeTheta > 0, "rope_theta", "must be above 0, is %g", c.RopeTheta)
 	c.RopeScaling.check(&v, "rope_scaling")
 	c.RopeParameters.check(&v, "rope_parameters")
 	v.Require(c.PartialRotary == 0 || c.PartialRotary == 1, "partial_rotary_factor",
@@ -147,7 +148,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Parameters returns the number of parameters; tied embeddings count once.
+// Parameters returns the number of parameters. It counts tied embeddings once.
 func (c *Config) Parameters() int64 {
 	h := int64(c.HiddenSize)
 	n := int64(c.VocabSize)*h + h + int64(c.Layers)*int64(c.layerParameters())

@@ -9,7 +9,7 @@ import (
 
 const llamaType = "llama"
 
-// families are the supported model types and their architectures in transformers.
+// families maps the supported model types to their architectures in transformers.
 var families = map[string]string{
 	llamaType: "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
 	"qwen3": "Qwen3ForCausalLM",
@@ -29,7 +29,7 @@ func (c *Config) Biased(m Module) bool {
 	return c.AttentionBias
 }
 
-// biases is the length of the stacked biases of an input's projections.
+// biases returns the total length of the biases of an input's projections.
 func (c *Config) biases(input Input) int {
 	n := 0
 	for _, m := range inputs[input] {
@@ -40,7 +40,8 @@ func (c *Config) biases(input Input) int {
 	return n
 }
 
-// bias returns a module's part of a layer's biases; nil if it has none.
+// bias returns the part of the biases of layer l that belongs to module m, nil if the module has
+// none.
 func (c *Config) bias(l *Layer, m Module) []float32 {
 	if !c.Biased(m) {
 		return nil
@@ -73,7 +74,7 @@ type Rotary struct {
 	Partial           float64 `json:"partial_rotary_factor,omitempty"`
 }
 
-// Supported kinds of rope scaling.
+// The constants are the supported kinds of rope scaling.
 const (
 	LinearRope = "linear"
 	Llama3Rope = "llama3"
@@ -94,7 +95,7 @@ func (r *Rotary) Kind() string {
 	return name
 }
 
-// Scaling returns the rope scaling; nil if there is none.
+// Scaling returns the configuration of the rope scaling, nil without rope scaling.
 func (c *Config) Scaling() *Rotary {
 	for _, r := range []*Rotary{c.RopeParameters, c.RopeScaling} {
 		if r.Kind() != "" {
@@ -129,12 +130,12 @@ func (r *Rotary) check(v *domain.Violations, field string) {
 	}
 }
 
-// window is the sliding window of attention in tokens, 0 if attention is full.
+// window returns the sliding window of attention in tokens, 0 if attention is full.
 func (c *Config) window() int {
 	if c.UseSlidingWindow != nil && !*c.UseSlidingWindow || c.SlidingWindow == nil {
 		return 0
 	}
-	// Only Mistral's files enable it by default.
+	// Only Mistral's files enable the sliding window by default.
 	if c.UseSlidingWindow == nil && c.ModelType != "mistral" {
 		return 0
 	}

@@ -15,8 +15,8 @@ import (
 const weightsFile = "model.safetensors"
 
 // Load reads a model from a Hugging Face directory: config.json and model.safetensors, or the
-// shards of its index, with values in float32, float16 or bfloat16. The error is
-// FailedPrecondition for any other directory.
+// shards of its index, with values in float32, float16 or bfloat16, or in 8 bits with scales. The
+// error is FailedPrecondition for any other directory.
 func Load(dir string) (*Weights, error) {
 	c, file, err := openFiles(dir)
 	if err != nil {
@@ -91,12 +91,13 @@ const (
 	headName  = "lm_head.weight"
 )
 
-// projection is the name of a layer's projection.
+// projection returns the name of a layer's projection in checkpoints.
 func projection(layer int, m Module) string {
 	return fmt.Sprintf("model.layers.%d.%s.weight", layer, m.Path())
 }
 
-// tensors returns the parameters of layer i.
+// tensors returns the parameters of layer l, the layer with number i, with their names in
+// checkpoints.
 func (c *Config) tensors(i int, l *Layer, dtype safetensors.DType) []safetensors.Tensor {
 	prefix := fmt.Sprintf("model.layers.%d.", i)
 	out := []safetensors.Tensor{
@@ -126,7 +127,7 @@ func tensorOf(name string, m kernel.Matrix, dtype safetensors.DType) safetensors
 	}
 }
 
-// writeJSON writes a value as an indented file, atomically.
+// writeJSON writes value to path as indented JSON. The file is replaced atomically.
 func writeJSON(path string, value any) error {
 	data, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {

@@ -1,6 +1,8 @@
 package llama
 
 import (
+	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,7 +68,7 @@ func TestLoadShards(t *testing.T) {
 	where["model.norm.weight"] = "../" + names[0]
 	require.NoError(t, writeJSON(index, map[string]any{"weight_map": where}))
 	_, err = Load(dir)
-	require.ErrorContains(t, err, "not in the directory")
+	require.ErrorContains(t, err, "has an invalid file name")
 	delete(where, "model.norm.weight")
 	require.NoError(t, writeJSON(index, map[string]any{"weight_map": where}))
 	_, err = Load(dir)
@@ -147,18 +149,52 @@ func TestAdapterSaveAndLoad(t *testing.T) {
 	require.Equal(t, a.Scale(), back.Scale())
 
 	_, err = LoadAdapter(dir, "sha256:two", c)
-	require.ErrorContains(t, err, "another base")
+	require.ErrorContains(t, err, "was trained on the base model")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+
+	// PEFT rejects fields that LoraConfig does not have.
+	data, err := os.ReadFile(filepath.Join(dir, "adapter_config.json"))
+	require.NoError(t, err)
+	var fields map[string]any
+	require.NoError(t, json.Unmarshal(data, &fields))
+	for field := range fields {
+		require.Contains(t, loraConfig, field)
+	}
 
 	file, err := safetensors.Open(filepath.Join(dir, "adapter_model.safetensors"))
 	require.NoError(t, err)
 	defer file.Close()
+	require.Equal(t, map[string]string{"format": "pt", "base_model_hash": "sha256:one"}, file.Metadata())
 	_, ok := file.Lookup("base_model.model.model.layers.1.mlp.down_proj.lora_B.weight")
 	require.True(t, ok)
 
 	c.Layers++
 	_, err = LoadAdapter(dir, "", c)
 	require.ErrorContains(t, err, "all 3 layers")
+}
+
+// loraConfig lists the fields of LoraConfig in PEFT 0.9 and later.
+var loraConfig = []string{"peft_type", "auto_mapping", "base_model_name_or_path", "revision", "task_type",
+	"inference_mode", "r", "target_modules", "lora_alpha", "lora_dropout", "fan_in_fan_out", "bias", "use_rslora",
+	"modules_to_save", "init_lora_weights", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern",
+	"megatron_config", "megatron_core", "loftq_config", "use_dora"}
+
+// TestEarlierAdapter checks that the hash of the base model is read from adapter_config.json, where
+// earlier versions stored it.
+func TestEarlierAdapter(t *testing.T) {
+	c, dir := tiny(true), t.TempDir()
+	a := NewAdapter(c, 4, 8, []Module{Query})
+	require.NoError(t, a.Save(dir, 0))
+	path := filepath.Join(dir, "adapter_config.json")
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	data = bytes.Replace(data, []byte("{"), []byte(`{"base_model_hash": "sha256:one",`), 1)
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+	back, err := LoadAdapter(dir, "sha256:one", c)
+	require.NoError(t, err)
+	require.Equal(t, "sha256:one", back.BaseHash)
+	_, err = LoadAdapter(dir, "sha256:two", c)
+	require.ErrorContains(t, err, "was trained on the base model sha256:one")
 }
 
 func TestPublishedConfigs(t *testing.T) {

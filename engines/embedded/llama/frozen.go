@@ -6,8 +6,8 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// Frozen returns a copy of the net that training does not change. It shares the parameters that
-// are not trained, which with an adapter are all others.
+// Frozen returns a copy of the net that later training steps do not change. The copy shares the
+// parameters that are not trained: with an adapter, all parameters of the base model.
 func (n *Net) Frozen(workers int) *Net {
 	if n.Adapter == nil {
 		return NewNet(n.Weights.Clone(), nil, workers)

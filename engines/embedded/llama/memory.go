@@ -11,22 +11,23 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// trainingBytes is the maximum memory for each parameter in training: float32 weights, packed
-// twice. If all parameters are trained, each core has a gradient, and the optimizer three more
-// values.
+// trainingBytes is the number of bytes that training needs for each parameter: four for the
+// float32 weight, and four for each of its two packed copies. If all parameters are trained,
+// each core needs four more for a gradient, and the optimizer twelve for three values.
 const trainingBytes = 12
 
 // Fits returns an error if serving the model needs more memory than is free: FailedPrecondition
-// if the machine never has enough, otherwise ResourceExhausted. reserve is the memory beside
-// the weights.
+// if the need exceeds the machine's total memory, otherwise ResourceExhausted. reserve is the
+// number of bytes that serving needs in addition to the model.
 func (r *Reader) Fits(reserve int64) error {
 	weights, scratch := r.Bytes()
 	return fits(weights+scratch+reserve, machineMemory(), "serve", fmt.Sprintf("%d parameters in %s, plus %s",
 		r.Config.Parameters(), amount(weights), amount(scratch+reserve)))
 }
 
-// Bytes is the memory of the served weights: each projection in its stored format, and the
-// embeddings. scratch is needed in addition while the model is loaded.
+// Bytes returns the memory of the served model in bytes. weights is the size of the projections,
+// each in its stored format, and of the embeddings. scratch is what loading the model needs in
+// addition.
 func (r *Reader) Bytes() (weights, scratch int64) {
 	c := &r.Config
 	table := int64(c.VocabSize) * int64(c.HiddenSize)
@@ -44,7 +45,8 @@ func (r *Reader) Bytes() (weights, scratch int64) {
 			}
 		}
 	}
-	// One float32 copy, and another before the values are packed.
+	// Loading converts the embeddings, or one layer, at a time. It needs four bytes for each
+	// parameter as float32, and two bytes for the 16-bit copy that is packed.
 	return weights, 6 * max(table, int64(c.layerParameters()))
 }
 
@@ -53,7 +55,9 @@ func width(file *safetensors.Shards, tensor string) int64 {
 	return int64(info.DType.Size())
 }
 
-// FitsTraining is Fits for training an adapter, or all parameters on cores cores.
+// FitsTraining returns the errors of Fits if training needs more memory than is free. adapter
+// selects the training of an adapter instead of all parameters. cores is the number of cores
+// that train.
 func (c *Config) FitsTraining(adapter bool, cores int) error {
 	doing, each := "train an adapter on", trainingBytes
 	if !adapter {
@@ -63,10 +67,11 @@ func (c *Config) FitsTraining(adapter bool, cores int) error {
 		fmt.Sprintf("%d parameters, %d bytes each", c.Parameters(), each))
 }
 
-// A memory is a machine's memory in bytes; 0 is unknown.
+// A memory holds the free and the total memory of a machine in bytes. 0 means unknown.
 type memory struct{ free, total int64 }
 
-// fits compares a need, which how explains, with the memory.
+// fits returns an error if need, in bytes, exceeds the free memory of m. doing is the verb of
+// the error message, and how states what the need consists of.
 func fits(need int64, m memory, doing, how string) error {
 	if m.free == 0 || need <= m.free {
 		return nil
@@ -82,7 +87,7 @@ func fits(need int64, m memory, doing, how string) error {
 	return f
 }
 
-// amount formats bytes.
+// amount formats n bytes in MiB or GiB.
 func amount(n int64) string {
 	if n < 1<<30 {
 		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
@@ -90,8 +95,8 @@ func amount(n int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
-// machineMemory is the memory that Linux reports as available without swapping, limited by the
-// control group.
+// machineMemory returns the total memory, and the memory that Linux reports as available without
+// swapping, both limited by the control group.
 func machineMemory() memory {
 	m := memoryIn("/proc/meminfo")
 	limit, used := number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory.current")
@@ -101,7 +106,8 @@ func machineMemory() memory {
 	return m
 }
 
-// memoryIn parses a file like /proc/meminfo.
+// memoryIn parses a file in the format of /proc/meminfo. It returns zeros if the file cannot be
+// read.
 func memoryIn(path string) (m memory) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -124,7 +130,7 @@ func memoryIn(path string) (m memory) {
 	return m
 }
 
-// number parses a file that holds one number; 0 if it does not.
+// number returns the number in the file at path, 0 if the file has no number.
 func number(path string) int64 {
 	data, err := os.ReadFile(path)
 	if err != nil {

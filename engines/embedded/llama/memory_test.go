@@ -30,7 +30,8 @@ func TestModelsThatExceedTheMemory(t *testing.T) {
 	require.NoError(t, small.FitsTraining(false, 4))
 }
 
-// TestServedBytes checks that the memory of a served model follows from its storage formats.
+// TestServedBytes checks that Reader.Bytes follows from the formats in which the weights are
+// stored.
 func TestServedBytes(t *testing.T) {
 	for _, tied := range []bool{true, false} {
 		for dtype, each := range map[string]int64{"float32": 4, "bfloat16": 2, "float16": 2} {

@@ -15,23 +15,25 @@ type Net struct {
 
 type netLayer struct{ qkv, o, gateUp, down linear }
 
-// A linear is one projection, or several stacked ones with the same input, including the
-// adapter's pairs.
+// A linear holds one projection, or several stacked projections with the same input, and the
+// adapter's pairs of the projections.
 type linear struct {
-	fwd, back kernel.Packed // of W [out, in]: for x·Wᵀ and for dy·W
+	fwd, back kernel.Packed // W [out, in], packed for x·Wᵀ and for dy·W
 
-	a, aBack kernel.Packed // of the stacked A [pairs·rank, in]
+	a, aBack kernel.Packed // the stacked A [pairs·rank, in]
 	low      []lowRank
 }
 
-// A lowRank is the adapter pair of the outputs lo to hi of a linear.
+// A lowRank is the adapter pair of one projection, whose outputs are the outputs lo to hi of a
+// linear.
 type lowRank struct {
 	module  Module
 	lo, hi  int
-	b, back kernel.Packed // of B [out, rank]: for z·Bᵀ and for dy·B
+	b, back kernel.Packed // B [out, rank], packed for z·Bᵀ and for dy·B
 }
 
-// NewNet packs a model. With an adapter, only the adapter is trained.
+// NewNet packs the model w on workers goroutines. If a is not nil, only the adapter a is
+// trained.
 func NewNet(w *Weights, a *Adapter, workers int) *Net {
 	n := &Net{
 		Weights: w, Adapter: a, rope: NewRope(&w.Config, w.Config.MaxPositions), layers: make([]netLayer, w.Config.Layers),
@@ -57,7 +59,7 @@ func NewNet(w *Weights, a *Adapter, workers int) *Net {
 // linears returns the projections of a layer in the order of inputs.
 func (l *netLayer) linears() [4]*linear { return [4]*linear{&l.qkv, &l.o, &l.gateUp, &l.down} }
 
-// Trained returns the vector of trained parameters.
+// Trained returns the vector of the trained parameters, which aliases the model or the adapter.
 func (n *Net) Trained() []float32 {
 	if n.Adapter != nil {
 		return n.Adapter.flat
@@ -110,13 +112,14 @@ func (n *Net) packAdapter() {
 	}
 }
 
-// stacks returns a layer's projections in the order of inputs, those of one input as one
-// matrix.
+// stacks returns the projections of a layer by Input. The projections of one Input are stacked
+// in one matrix.
 func (w *Weights) stacks(layer int) [4]kernel.Matrix {
 	return [4]kernel.Matrix{w.qkv[layer], w.Layers[layer].O, w.gateUp[layer], w.Layers[layer].Down}
 }
 
-// stackedA returns the As of pairs with the same input as one matrix.
+// stackedA returns the matrices A of several pairs as one matrix. The pairs in low have the same
+// input.
 func (a *Adapter) stackedA(layer int, low []lowRank) kernel.Matrix {
 	first := a.Layers[layer][low[0].module].A
 	rows := len(low) * a.Rank
@@ -144,10 +147,10 @@ func (n *Net) NewGradient() *Gradient {
 	return g
 }
 
-// A Part is a range of the trained vector.
+// A Part is a range of the vector of trained parameters.
 type Part struct {
 	Len    int
-	Matrix bool // neither norm nor bias
+	Matrix bool // the parameters are a matrix, not a norm or a bias
 }
 
 // Parts returns the ranges of Trained in order.

@@ -7,8 +7,8 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// Each runs do for 0 to n-1, in ascending order, on at most workers goroutines, and waits for
-// them.
+// Each calls do with every number from 0 to n-1 on at most workers goroutines, starts the calls in
+// ascending order, and waits for them.
 func Each(n, workers int, do func(i int)) {
 	var next atomic.Int64
 	run := func() {
@@ -24,22 +24,24 @@ func Each(n, workers int, do func(i int)) {
 	wg.Wait()
 }
 
-// normalize computes the RMS norm of every row of x into out, and its factor into inverse.
+// normalize writes the RMS norm of every row of x to out, and the factor of every row to
+// inverse.
 func normalize(out, x kernel.Matrix, inverse, weight []float32, eps float64) {
 	for i := range x.Rows {
 		inverse[i] = kernel.RMSNorm(out.Row(i), x.Row(i), weight, float32(eps))
 	}
 }
 
-// normalizeBack adds the gradients of normalize to dx and dweight, which may be nil.
+// normalizeBack adds the gradients of normalize to dx and dweight. dweight may be nil.
 func normalizeBack(dx, dout, x kernel.Matrix, inverse, weight, dweight []float32) {
 	for i := range x.Rows {
 		kernel.RMSNormGrad(dx.Row(i), dweight, dout.Row(i), x.Row(i), weight, inverse[i])
 	}
 }
 
-// NormalizeHeads replaces each head of heads, the queries' and then the keys', by its RMS norm.
-// It writes the factors to inverse, which may be nil. Without norm weights it does nothing.
+// NormalizeHeads replaces each head of heads, first of the queries and then of the keys, by its
+// RMS norm. It writes the factors to inverse, which may be nil. queries and keys are the norm
+// weights; if queries is nil, NormalizeHeads does nothing.
 func (c *Config) NormalizeHeads(heads, queries, keys, inverse []float32) {
 	if queries == nil {
 		return
@@ -57,7 +59,7 @@ func (c *Config) NormalizeHeads(heads, queries, keys, inverse []float32) {
 	}
 }
 
-// AddBias adds a bias to every row of y, unless it is nil.
+// AddBias adds bias to every row of y. A nil bias has no effect.
 func AddBias(y kernel.Matrix, bias []float32) {
 	if bias == nil {
 		return
@@ -67,7 +69,8 @@ func AddBias(y kernel.Matrix, bias []float32) {
 	}
 }
 
-// gate computes SwiGLU of rows whose first half is the gate.
+// gate computes SwiGLU of every row of gu, whose first half is the gate and whose second half is
+// up.
 func gate(out, gu kernel.Matrix) {
 	n := out.Cols
 	for i := range out.Rows {
@@ -76,7 +79,7 @@ func gate(out, gu kernel.Matrix) {
 	}
 }
 
-// gateBack replaces gu by its gradient, given that of gate's output.
+// gateBack replaces gu by its gradient. dout is the gradient of gate's output.
 func gateBack(gu, dout kernel.Matrix) {
 	n := dout.Cols
 	for i := range dout.Rows {

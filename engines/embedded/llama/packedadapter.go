@@ -2,7 +2,7 @@ package llama
 
 import "anneal/engines/embedded/kernel"
 
-// An Input is one of the four activations of a layer that projections take.
+// An Input is one of the four activations of a layer to which projections are applied.
 type Input int
 
 // The inputs of a layer, in the order of computation.
@@ -13,29 +13,28 @@ const (
 	ToDown
 )
 
-// A PackedAdapter is an adapter for use beside a shared base model. It is immutable and safe
-// for concurrent use.
+// A PackedAdapter is an adapter that is applied to the outputs of an unchanged base model. It is
+// immutable and safe for concurrent use.
 type PackedAdapter struct {
 	scale  float32
 	rank   int
 	layers [][len(inputs)]packedLow
 }
 
-// packedLow is the adapter's pairs of the projections of one input.
+// A packedLow holds the adapter's pairs of matrices A and B for the projections of one input.
 type packedLow struct {
-	a     kernel.Packed // of the stacked As [pairs·rank, in]
+	a     kernel.Packed // the matrices A of all pairs, stacked: [pairs·rank, in]
 	pairs []packedPair
 }
 
-// A packedPair is the B of one projection, whose outputs are columns lo to hi of the stacked
-// outputs of its input.
+// A packedPair holds the matrix B of one projection. The projection's outputs are the columns lo to
+// hi of the stacked outputs of all projections with the same input.
 type packedPair struct {
 	lo, hi int
-	b      kernel.Packed // of B [out, rank]
+	b      kernel.Packed // B [out, rank]
 }
 
-// Pack packs the adapter for a base model of the given configuration. It keeps no reference to
-// a.
+// Pack packs the adapter for a base model with configuration c. The result does not refer to a.
 func (a *Adapter) Pack(c *Config) *PackedAdapter {
 	p := &PackedAdapter{scale: a.Scale(), rank: a.Rank, layers: make([][len(inputs)]packedLow, len(a.Layers))}
 	for i := range p.layers {

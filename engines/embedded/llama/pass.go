@@ -10,39 +10,39 @@ import (
 // activations for the backward pass. It runs on the caller's goroutine: use one pass for each
 // core.
 type Pass struct {
-	// Temperature divides the logits before the softmax; 0 is 1.
+	// Temperature divides the logits before the softmax; 0 means 1.
 	Temperature float64
 
 	net     *Net
 	batch   *Batch
 	arena   arena
-	dropout float64 // of the adapter's inputs, in [0, 1), for the current batch
-	seed    uint64  // of the current batch's dropout
+	dropout float64 // dropout of the adapter's inputs, in [0, 1), for the current batch
+	seed    uint64  // seed of the current batch's dropout
 
 	layers  []layerState
 	rows    []int32       // scored positions
-	last    kernel.Matrix // the last layer's output at them [scored, hidden]
+	last    kernel.Matrix // the last layer's output at the scored positions [scored, hidden]
 	inverse []float32
 	final   kernel.Matrix // last, normalized
-	probs   kernel.Matrix // of all tokens at the scored rows [scored, vocab]
+	probs   kernel.Matrix // probabilities of all tokens at the scored positions [scored, vocab]
 	logp    []float32
 
 	scores, dscores kernel.Matrix // one block of attention [attendRows, keys]
 	tiles           []tile
 }
 
-// layerState is the activations of a layer. Rows are tokens; in the last layer, attn and all
-// after it have the scored tokens only.
+// layerState holds the activations of a layer. Rows are tokens. In the last layer, attn and the
+// activations computed from it hold the scored tokens only.
 type layerState struct {
 	x, norm1, qkv, attn kernel.Matrix
 	mid, norm2, gu, act kernel.Matrix
 	inverse1, inverse2  []float32
 	raw                 kernel.Matrix // queries and keys before the head norms
 	inverseHeads        []float32
-	low                 [4]lowState // by input
+	low                 [4]lowState // adapter activations of each input
 }
 
-// lowState is the adapter's activations at one linear.
+// lowState holds the adapter's activations at one linear.
 type lowState struct {
 	in kernel.Matrix // the input after dropout
 	z  kernel.Matrix // scale · in · Aᵀ [tokens, pairs·rank]
@@ -126,7 +126,8 @@ func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
 	p.turn(s.qkv.ColRange(0, q+kv), p.net.rope.Turn)
 	s.attn = p.arena.matrix(n, q)
 	p.attend(s)
-	// After attention, rows are independent, and most are not scored.
+	// In the last layer, only scored rows continue after attention, because no other row needs
+	// them.
 	if i == len(p.layers)-1 {
 		x, s.attn = p.gather(x), p.gather(s.attn)
 		n = x.Rows
@@ -145,8 +146,8 @@ func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
 	return out
 }
 
-// normalizeHeads normalizes queries and keys in models with head norms, and keeps the raw
-// values.
+// normalizeHeads normalizes queries and keys in models with head norms. It keeps the values
+// before normalization in s.raw.
 func (p *Pass) normalizeHeads(s *layerState, l *Layer) {
 	if l.QNorm == nil {
 		return
@@ -170,7 +171,8 @@ func (p *Pass) gather(m kernel.Matrix) kernel.Matrix {
 	return out
 }
 
-// scatter is the inverse of gather: other rows are zero.
+// scatter is the inverse of gather: it returns the rows of m at the scored positions, and zeros
+// in the other rows.
 func (p *Pass) scatter(m kernel.Matrix) kernel.Matrix {
 	out := p.arena.matrix(len(p.batch.Tokens), m.Cols)
 	clear(out.Data)
@@ -180,7 +182,8 @@ func (p *Pass) scatter(m kernel.Matrix) kernel.Matrix {
 	return out
 }
 
-// turn applies one of Rope's rotations to the heads of every row.
+// turn calls the function turn, which is Turn or TurnBack of a Rope, with the heads and the
+// position of every row.
 func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 	for i := range p.batch.Starts {
 		lo, hi := p.batch.span(i)
@@ -190,7 +193,7 @@ func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 	}
 }
 
-// project computes y = x·Wᵀ, or adds it to y, including the adapter.
+// project computes y = x·Wᵀ, or y += x·Wᵀ if add is set, and adds the adapter's update to y.
 func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bool) {
 	kernel.Gemm(y, x, &lin.fwd, add, 1)
 	AddBias(y, p.net.Weights.Layers[layer].Bias[input])
@@ -208,7 +211,7 @@ func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bo
 	}
 }
 
-// drop returns x with dropout applied, x itself without dropout.
+// drop returns a copy of x with dropout applied, or x if the batch has no dropout.
 func (p *Pass) drop(x kernel.Matrix, layer, input int) kernel.Matrix {
 	if p.dropout == 0 {
 		return x
@@ -254,7 +257,7 @@ func (p *Pass) score() []float32 {
 	return p.logp
 }
 
-// inverseTemperature is the factor of the logits.
+// inverseTemperature returns the factor by which logits are multiplied.
 func (p *Pass) inverseTemperature() float32 {
 	if p.Temperature == 0 {
 		return 1

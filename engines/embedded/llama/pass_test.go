@@ -37,7 +37,8 @@ func randomize(v []float32, seed uint64, std float64) {
 	}
 }
 
-// groups names the parts of a parameter vector.
+// groups returns the parameters of the adapter, or of the model if a is nil, by name of their
+// group.
 func groups(w *Weights, a *Adapter) map[string][]float32 {
 	out := map[string][]float32{}
 	if a != nil {
@@ -72,8 +73,8 @@ func groups(w *Weights, a *Adapter) map[string][]float32 {
 	return out
 }
 
-// TestGradient compares the backward pass with finite differences along a
-// random direction of each group of parameters.
+// TestGradient checks the gradient of Backward against finite differences along a random
+// direction of each group of parameters.
 func TestGradient(t *testing.T) {
 	all := []Module{Query, Key, Value, Output, Gate, Up, Down}
 	cases := []struct {
@@ -175,7 +176,7 @@ func TestSequencesAreIndependent(t *testing.T) {
 	require.Empty(t, together)
 }
 
-// TestUniform checks that every token has probability 1/vocab in a model of zeros.
+// TestUniform checks that Forward gives every token the probability 1/vocab in a model of zeros.
 func TestUniform(t *testing.T) {
 	c := tiny(true)
 	pass := NewPass(NewNet(NewWeights(c), nil, 1))
@@ -184,7 +185,8 @@ func TestUniform(t *testing.T) {
 	}
 }
 
-// TestMergeEqualsAdapter checks that merged weights are equivalent to base and adapter.
+// TestMergeEqualsAdapter checks that Forward gives equivalent results for merged weights and for
+// the base model with the adapter.
 func TestMergeEqualsAdapter(t *testing.T) {
 	c := tiny(false)
 	w := NewWeights(c)
@@ -200,8 +202,8 @@ func TestMergeEqualsAdapter(t *testing.T) {
 	require.NotEqual(t, plain, low)
 }
 
-// TestParts checks that the parts, which select the parameters for weight decay, cover each
-// parameter once.
+// TestParts checks that the ranges of Parts, which select the parameters for weight decay, cover
+// each parameter once.
 func TestParts(t *testing.T) {
 	for _, family := range []string{"llama", "qwen2", "qwen3"} {
 		c := tiny(false)
@@ -227,8 +229,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestRopeDivisors compares the scaling of Llama 3.1 8B with the formula of its paper, computed by
-// hand for three elements.
+// TestRopeDivisors checks RopeDivisor for the scaling of Llama 3.1 8B and for linear scaling. For
+// Llama, the expected divisors of three elements are computed by hand.
 func TestRopeDivisors(t *testing.T) {
 	c := Config{
 		HeadDim: 128, RopeTheta: 500000,
@@ -243,7 +245,7 @@ func TestRopeDivisors(t *testing.T) {
 	require.Equal(t, 4.0, c.RopeDivisor(7))
 }
 
-// TestFrozen checks that training does not change the output of a frozen net.
+// TestFrozen checks that training does not change the output of a net that Frozen returned.
 func TestFrozen(t *testing.T) {
 	for name, rank := range map[string]int{"all parameters": 0, "an adapter": 3} {
 		t.Run(name, func(t *testing.T) {

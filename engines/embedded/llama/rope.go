@@ -28,7 +28,8 @@ func NewRope(c *Config, positions int) *Rope {
 	return r
 }
 
-// RopeDivisor is the divisor of the angles of element j: 1 without rope scaling.
+// RopeDivisor returns the number by which rope scaling divides the angles of element j, 1
+// without rope scaling.
 func (c *Config) RopeDivisor(j int) float64 {
 	r := c.Scaling()
 	switch {
@@ -37,8 +38,9 @@ func (c *Config) RopeDivisor(j int) float64 {
 	case r.Kind() == LinearRope:
 		return r.Factor
 	}
-	// Llama 3.1: long wavelengths are stretched, short ones kept, and those between the two
-	// bounds, in rotations within the original context, interpolated.
+	// Llama 3.1 divides the angles of long wavelengths by the factor, keeps the angles of short
+	// wavelengths, and interpolates between the two bounds. The bounds are numbers of rotations
+	// within the original context.
 	step := math.Pow(c.RopeTheta, -2*float64(j)/float64(c.HeadDim))
 	turns := float64(r.OriginalPositions) * step / (2 * math.Pi)
 	switch {
@@ -51,7 +53,7 @@ func (c *Config) RopeDivisor(j int) float64 {
 	return 1 / ((1-kept)/r.Factor + kept)
 }
 
-// Turn rotates heads of HeadDim values each to a position.
+// Turn rotates heads, which have HeadDim values each, to a position.
 func (r *Rope) Turn(heads []float32, position int) {
 	cos, sin := r.angles(position)
 	for ; len(heads) > 0; heads = heads[2*r.half:] {

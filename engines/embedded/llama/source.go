@@ -7,8 +7,9 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// A Source provides a model's parameters in the order of Weights: embeddings, layers, final
-// norm, and the head unless it is tied. A result is valid until the next call.
+// A Source provides a model's parameters. The methods must be called in the order of Weights:
+// embeddings, layers, final norm, and the head unless it is tied. A result is valid until the
+// next call.
 type Source interface {
 	Embedding() (kernel.Matrix, error)
 	Layer(i int) (StoredLayer, error)
@@ -16,14 +17,15 @@ type Source interface {
 	Head() (kernel.Matrix, error)
 }
 
-// A StoredLayer is one layer in float32, and in 8 bits where it is stored so.
+// A StoredLayer is one layer in float32. It also has the 8-bit codes of projections that are
+// stored in 8 bits.
 type StoredLayer struct {
 	Layer
 	Stacks [len(inputs)]kernel.Matrix // the projections of each Input as one matrix
-	Codes  [len(inputs)]*Codes        // the same in 8 bits, if stored so
+	Codes  [len(inputs)]*Codes        // 8-bit codes of each of Stacks; nil if its projections are not stored in 8 bits
 }
 
-// Codes are a dense matrix in 8 bits with a scale for each row.
+// Codes holds a dense matrix in 8 bits, with a scale for each row.
 type Codes struct {
 	Type    safetensors.DType // F8 or I8
 	Values  []byte
@@ -42,17 +44,17 @@ func (m inMemory) Layer(i int) (StoredLayer, error) {
 	return StoredLayer{Layer: m.w.Layers[i], Stacks: m.w.stacks(i)}, nil
 }
 
-// A Reader is a Source that reads a Hugging Face directory incrementally: one layer, or the
+// A Reader is a Source that reads a Hugging Face directory incrementally. Only one layer, or the
 // embeddings, is in memory as float32 at a time.
 type Reader struct {
 	Config  Config
 	file    *safetensors.Shards
-	adapter *Adapter // merged into the results
+	adapter *Adapter // merged into the layers that Layer returns
 	hash    *hasher
 	buffer  []float32
 }
 
-// Open opens a model directory, see Load. The caller closes it.
+// Open opens a model directory that Load accepts. The caller must close the reader.
 func Open(dir string) (*Reader, error) {
 	c, file, err := openFiles(dir)
 	if err != nil {
@@ -67,8 +69,8 @@ func (r *Reader) Close() error { return r.file.Close() }
 // Merge merges an adapter into the layers that the reader returns.
 func (r *Reader) Merge(a *Adapter) { r.adapter = a }
 
-// Hash is Weights.Hash of the model without an adapter, after all parameters were read in
-// order.
+// Hash returns Weights.Hash of the model without an adapter. All parameters must have been read
+// in order.
 func (r *Reader) Hash() string { return r.hash.name() }
 
 // Embedding implements Source.
@@ -108,7 +110,7 @@ func (r *Reader) Layer(i int) (p StoredLayer, err error) {
 	return p, nil
 }
 
-// read fills tensors, which are views of flat.
+// read reads the tensors, which are views of flat, and adds flat to the hash of the model.
 func (r *Reader) read(flat []float32, tensors ...safetensors.Tensor) error {
 	if err := readAll(r.file, tensors); err != nil {
 		return err
@@ -124,7 +126,8 @@ func (r *Reader) values(n int) []float32 {
 	return r.buffer[:n]
 }
 
-// codes returns the codes of an input's projections if all are stored in 8 bits of one type.
+// codes returns the codes of an input's projections. It returns nil unless all projections are
+// stored in 8 bits of one type, or if one of the codes is NaN.
 func (r *Reader) codes(layer int, input Input) (*Codes, error) {
 	kind, all := r.stored(layer, input)
 	if !kind.Eight() {
@@ -141,13 +144,13 @@ func (r *Reader) codes(layer int, input Input) (*Codes, error) {
 		c.Factors, rest = append(c.Factors, factors...), rest[out*in:]
 	}
 	if kind == safetensors.F8 && slices.ContainsFunc(c.Values, func(code byte) bool { return code&0x7f == 0x7f }) {
-		return nil, nil // NaN is representable only in wider formats
+		return nil, nil // kernels with 8-bit weights do not represent NaN, wider formats do
 	}
 	return c, nil
 }
 
-// stored returns the type of an input's projections, "" if they differ, and their number of
-// values.
+// stored returns kind, the storage type of the projections of an input, and all, the total number
+// of their values. kind is "" if the projections have different types.
 func (r *Reader) stored(layer int, input Input) (kind safetensors.DType, all int) {
 	for i, m := range inputs[input] {
 		out, in := m.Shape(&r.Config)

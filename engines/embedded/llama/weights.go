@@ -23,12 +23,12 @@ type Layer struct {
 	QNorm, KNorm   []float32 // head norms of queries and keys; nil in models without
 	MLPNorm        []float32
 	Gate, Up, Down kernel.Matrix
-	Bias           [len(inputs)][]float32 // stacked biases of each input's projections; nil if there are none
+	Bias           [len(inputs)][]float32 // stacked biases of each Input's projections; nil without biases
 }
 
-// Weights are a model's parameters in one slice, in the order embed, layers (AttnNorm Q K V O,
+// Weights holds a model's parameters in one slice, in the order embed, layers (AttnNorm Q K V O,
 // their biases, QNorm KNorm, MLPNorm Gate Up Down, their biases), norm, head. Q, K and V can
-// thus be multiplied as one matrix, as can Gate and Up, and an optimizer sees one vector.
+// thus be multiplied as one matrix, as can Gate and Up, and an optimizer processes one vector.
 type Weights struct {
 	Config Config
 	Embed  kernel.Matrix // [vocab, hidden]
@@ -46,7 +46,8 @@ func NewWeights(c Config) *Weights {
 	return layOut(c, flat)
 }
 
-// layOut assigns the parts of flat, which has c.Parameters() values.
+// layOut returns weights whose matrices and vectors are parts of flat, which has c.Parameters()
+// values.
 func layOut(c Config, flat []float32) *Weights {
 	w := &Weights{Config: c, flat: flat, Layers: make([]Layer, c.Layers)}
 	rest := values(flat)
@@ -63,8 +64,8 @@ func layOut(c Config, flat []float32) *Weights {
 	return w
 }
 
-// layOutLayer assigns one layer's parts, and returns the projections of each input as one
-// matrix.
+// layOutLayer takes the parts of one layer from rest. It returns the layer, and the stacked
+// projections of each Input.
 func (c *Config) layOutLayer(rest *values) (l Layer, stacks [len(inputs)]kernel.Matrix) {
 	bias := func(input Input) []float32 {
 		if n := c.biases(input); n > 0 {
@@ -88,7 +89,7 @@ func (c *Config) layOutLayer(rest *values) (l Layer, stacks [len(inputs)]kernel.
 	return l, stacks
 }
 
-// values are the unassigned rest of a vector.
+// values is the part of a vector that is not yet assigned.
 type values []float32
 
 func (v *values) vector(n int) []float32 {
@@ -119,9 +120,9 @@ func (w *Weights) QKV(layer int) kernel.Matrix { return w.qkv[layer] }
 func (w *Weights) GateUp(layer int) kernel.Matrix { return w.gateUp[layer] }
 
 // Initialize draws projections and embeddings from a normal distribution with the standard
-// deviation initializer_range (0.02 if it is 0), divided by sqrt(2·layers) for the two
-// projections that write to the residual stream (as in GPT-2). It sets norms to 1 and biases to
-// 0.
+// deviation InitializerRange, or 0.02 if that is 0. The two projections that write to the
+// residual stream have this deviation divided by sqrt(2·layers), as in GPT-2. Initialize sets
+// norms to 1 and biases to 0.
 func (w *Weights) Initialize(seed uint64) {
 	std := w.Config.InitializerRange
 	if std == 0 {
@@ -162,14 +163,15 @@ func (w *Weights) Initialize(seed uint64) {
 }
 
 // Hash identifies the weights: SHA-256 of the parameters' bits and of the configuration fields
-// that affect the computation. It does not depend on the storage format if that is lossless.
+// that affect the computation. It does not depend on the storage format if the format is
+// lossless.
 func (w *Weights) Hash() string {
 	h := w.Config.hash()
 	h.add(w.flat)
 	return h.name()
 }
 
-// A hasher computes Hash incrementally; parameters are added in the order of Flat.
+// A hasher computes Hash incrementally. Parameters must be added in the order of Flat.
 type hasher struct {
 	sum hash.Hash
 	buf []byte

@@ -16,19 +16,19 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// A family is the differences between checkpoints.
+// A family describes how the checkpoints of a model family differ from those of other families.
 type family struct {
 	config                llama.Config
 	merges                int
 	pattern               string
-	pairs                 bool // merges are lists
+	pairs                 bool // the tokenizer's merges are lists of two tokens
 	ignoreMerges, compose bool
 	specials              []string
 	bos, eos              string
 	dtype                 safetensors.DType
 	shards                int
 	template              string
-	newNames              bool // dtype and rope_parameters, as written by transformers 5
+	newNames              bool // config.json has dtype and rope_parameters, as transformers 5 writes them
 }
 
 const chatML = "{% for message in messages %}" +
@@ -36,7 +36,8 @@ const chatML = "{% for message in messages %}" +
 	"{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
 const llama3Template = "{{ bos_token }}{% for message in messages %}" +
-	"{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}" +
+	"{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}" +
+	"{{ message['content'] | trim + '<|eot_id|>' }}" +
 	"{% endfor %}" +
 	"{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
 
@@ -47,7 +48,7 @@ func shape(modelType string) llama.Config {
 	}
 }
 
-// families by name.
+// families maps the name of each family to a function that returns its description.
 var families = map[string]func() family{
 	"llama": func() family { // like SmolLM2
 		f := family{
@@ -89,7 +90,7 @@ var families = map[string]func() family{
 	},
 }
 
-// Families are the names for Write.
+// Families returns the names of the families that Write accepts.
 func Families() []string { return slices.Sorted(maps.Keys(families)) }
 
 // Write writes a model of a family to dir, which must exist.
@@ -102,7 +103,7 @@ func Write(dir, name string) error {
 		token := one.(map[string]any)
 		numbers[token["content"].(string)] = token["id"].(int)
 	}
-	f.config.VocabSize = numbers[f.specials[len(f.specials)-1]] + 5 // padded, like published models
+	f.config.VocabSize = numbers[f.specials[len(f.specials)-1]] + 5 // padded like the vocabulary of published models
 	config, err := f.configFile(numbers)
 	if err != nil {
 		return err
@@ -127,7 +128,7 @@ func Write(dir, name string) error {
 	return f.writeWeights(dir)
 }
 
-// configFile is config.json in the family's notation.
+// configFile returns the content of config.json in the notation of the family.
 func (f family) configFile(numbers map[string]int) (map[string]any, error) {
 	data, err := json.Marshal(f.config)
 	if err != nil {
@@ -160,7 +161,8 @@ func (f family) configFile(numbers map[string]int) (map[string]any, error) {
 	return out, nil
 }
 
-// writeWeights writes random weights, all of which affect the output.
+// writeWeights writes random weights to dir. All weights affect the output, so that a test
+// detects a missing one.
 func (f family) writeWeights(dir string) error {
 	w := llama.NewWeights(f.config)
 	w.Initialize(uint64(f.merges))

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Pre-tokenizer patterns of the families.
+// The constants are the pre-tokenizer patterns of the families.
 const (
 	Llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)` +
 		`|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -15,7 +15,7 @@ const (
 		`|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-// Corpus is the training text of the vocabularies.
+// Corpus is the text on which the vocabularies are trained.
 const Corpus = `The small model answers the small questions of the people who ask it. ` +
 	`It's been trained on a machine that they own,
 and they've asked it about numbers: 12, 123, 1234 and 12345. ` +
@@ -23,8 +23,8 @@ and they've asked it about numbers: 12, 123, 1234 and 12345. ` +
 	for i := range items { total += items[i].price }   // the total of the items
 People who own the machine own the answers, and the answers are small: the model is small.`
 
-// merges trains n merges of byte-pair encoding on Corpus, in the spelling of byte-level
-// vocabularies.
+// merges returns n merges of byte-pair encoding, trained on Corpus, in the spelling of
+// byte-level vocabularies.
 func merges(n int) [][2]string {
 	var words [][]string
 	for _, word := range strings.Split(strings.ReplaceAll(Corpus, " ", "\x00 "), "\x00") {
@@ -66,7 +66,7 @@ func join(word []string, pair [2]string) []string {
 	return out
 }
 
-// spelling is the character that represents a byte in a byte-level vocabulary.
+// spelling returns the character that represents a byte in a byte-level vocabulary.
 func spelling(b byte) string {
 	next := rune(256)
 	for other := range rune(256) {
@@ -84,7 +84,7 @@ func spelling(b byte) string {
 	panic("not a byte")
 }
 
-// tokenizerFile is a family's tokenizer.json, with the special tokens after the vocabulary.
+// tokenizerFile returns a family's tokenizer.json, with the special tokens after the vocabulary.
 func tokenizerFile(f family) map[string]any {
 	vocab := map[string]int{}
 	for b := range 256 {
@@ -128,8 +128,8 @@ func tokenizerFile(f family) map[string]any {
 	return file
 }
 
-// cuts is a pre-tokenizer; without a pattern GPT-2's, after one that splits digits, as in
-// SmolLM.
+// cuts returns a pre-tokenizer that splits at pattern. If pattern is empty, it splits at digits
+// and then at GPT-2's pattern, as SmolLM does.
 func cuts(pattern string) any {
 	bytes := map[string]any{
 		"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": pattern == "",

@@ -14,8 +14,9 @@ import (
 )
 
 // BenchmarkGemm multiplies m rows of k elements with n×k weights on one core, alternating with
-// OpenBLAS. of-openblas is its time over ours, with packed weights as in a served model; for
-// of-openblas-packing we pack them each time, as OpenBLAS always does.
+// OpenBLAS. of-openblas is OpenBLAS's time divided by the kernel's, with weights packed once as
+// in a served model. For of-openblas-packing the kernel packs the weights each time, as OpenBLAS
+// always does.
 func BenchmarkGemm(b *testing.B) {
 	for _, s := range [][3]int{
 		{64, 128, 352}, {64, 352, 128}, {512, 128, 128}, {512, 512, 1408}, {2048, 768, 256}, {1024, 1024, 1024},

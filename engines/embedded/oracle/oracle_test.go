@@ -1,5 +1,5 @@
 // Package oracle compares the embedded engine with ggml, an independent implementation of the
-// same models. It is a module of its own, because it needs a C++ compiler and takes minutes to
+// same models. It is a separate module, because it needs a C++ compiler and takes minutes to
 // build. `make oracle` runs it; `make bench-others` compares its speed with ggml's and
 // OpenBLAS's.
 package oracle
@@ -28,15 +28,17 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-const length = 150 // tokens, more than the window for which the miniature Llama 3 was first built
+// length is the number of tokens of a sequence. It exceeds the original context length of the
+// miniature Llama 3, so that rope scaling has an effect.
+const length = 150
 
-// TestLogits checks that ggml, reading our export of a model, computes the same
-// log-probabilities.
+// TestLogits checks that ggml computes the same log-probabilities from an exported model as the
+// embedded engine from the original model.
 func TestLogits(t *testing.T) {
 	for _, family := range miniature.Families() {
 		for _, c := range []struct {
 			as    string
-			bound float64 // of the mean difference; in 16 and 8 bits ggml rounds the activations too
+			bound float64 // maximum of the mean difference; with 16 and 8 bits, ggml rounds the activations too
 		}{{"f32", 1e-5}, {"f16", 1e-2}, {"bf16", 5e-2}, {"q8_0", 1e-1}} {
 			t.Run(family+" "+c.as, func(t *testing.T) {
 				dir := t.TempDir()
@@ -72,16 +74,18 @@ func TestLogits(t *testing.T) {
 func export(t testing.TB, dir, as string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "model.gguf")
-	kind, err := gguf.ParseType(as)
+	kind, err := gguf.ParseFileType(as)
 	require.NoError(t, err)
 	f, err := os.Create(path)
 	require.NoError(t, err)
-	require.NoError(t, gguf.Export(f, dir, "miniature", kind))
+	_, err = gguf.Export(t.Context(), f, dir, gguf.Options{Name: "miniature", Type: kind})
+	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	return path
 }
 
-// ourLogits are log-probabilities, which logProbabilities leaves unchanged.
+// ourLogits returns the embedded engine's log-probabilities. They serve as logits, because
+// logProbabilities does not change them.
 func ourLogits(w *llama.Weights, tokens []int32) []float32 {
 	scored := make([]bool, len(tokens)+1)
 	for i := range scored {
@@ -140,8 +144,8 @@ func logProbabilities(logits []float32, vocabulary int) []float64 {
 	return out
 }
 
-// TestTokens checks that ollama's tokenizer, with its own regular expressions and merges,
-// produces the same tokens. It does not support SmolLM's pre-tokenizer.
+// TestTokens checks that ollama's tokenizer, which has separate regular expressions and merges,
+// produces the same tokens as tokenizer.Encode. ollama does not support SmolLM's pre-tokenizer.
 func TestTokens(t *testing.T) {
 	pieces := []string{
 		"the small model", " asks", "'ll", "'LL ", "12345", " 7", "½", "\n", "\r\n", "  ", "\t", " \n ", "!?", " (", "東京",

@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	pacePrompt = 32 // tokens
+	pacePrompt = 32 // tokens of each prompt
 	paceAnswer = 96
 )
 
-// BenchmarkPace decodes 1 and 8 concurrent sequences on one core, alternating with ggml, with a
-// model of the size that one core still serves quickly: the same weights, in the file's type.
-// of-ggml is our token rate over ggml's.
+// BenchmarkPace compares this engine with ggml on one core, for 1 and 8 concurrent sequences. Both
+// run the same small model in the same dtype. of-ggml is this engine's token rate divided by
+// ggml's.
 func BenchmarkPace(b *testing.B) {
 	for _, as := range []string{"f32", "f16"} {
 		dir := sized(b, map[string]string{"f32": "float32", "f16": "float16"}[as])
@@ -61,7 +61,7 @@ func BenchmarkPace(b *testing.B) {
 	}
 }
 
-// sized writes a model of 26 M parameters with the tokens of a miniature.
+// sized writes a model of 26 M parameters with the tokenizer of a miniature model.
 func sized(b *testing.B, dtype string) string {
 	small, dir := b.TempDir(), b.TempDir()
 	require.NoError(b, miniature.Write(small, "llama3"))
@@ -95,11 +95,11 @@ func answer(b *testing.B, m engines.Model, sequences, round int) {
 	all.Wait()
 }
 
-// ggmlAnswer prefills the prompts and then decodes one token per sequence and step.
+// ggmlAnswer prefills prompts and then decodes with ggml, one token for each sequence and step.
 func ggmlAnswer(b *testing.B, m model.Model, sequences int) {
 	var positions, owners []int32
 	for i := range sequences {
-		require.NoError(b, m.Config().Cache.Remove(i, 0, math.MaxInt32)) // of the previous round
+		require.NoError(b, m.Config().Cache.Remove(i, 0, math.MaxInt32)) // removes the cache of the previous round
 	}
 	for i := range sequences {
 		for at := range pacePrompt {

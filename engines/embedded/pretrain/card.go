@@ -12,7 +12,7 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// write writes the model and its tokenizer to a directory.
+// write writes a model, its tokenizer and its generation settings to dir.
 func write(dir string, tokens *tokenizer.Tokenizer, weights *llama.Weights) error {
 	if err := weights.Save(dir); err != nil {
 		return err
@@ -42,44 +42,38 @@ tags: [llama, instruction, synthetic]
 # The base model
 
 A Llama of %d parameters (hidden %d, %d layers, %d heads, window %d tokens) over bytes, small enough to train and serve
-on one processor core in seconds. It knows ten tasks of a generated grammar and nothing else. It is no source of facts.
+on one processor core in seconds. It performs ten tasks of a generated grammar only. Do not rely on it for facts.
 
 `, c.Parameters(), c.HiddenSize, c.Layers, c.Heads, c.MaxPositions)
-	b.WriteString("## What it knows\n\n" +
-		"Exact answers to prompts that were kept out of training, greedy, given as raw text:\n\n")
-	b.WriteString("| task | exact | a prompt | its answer |\n|---|---|---|---|\n")
+	b.WriteString("## Accuracy\n\n" +
+		"The table has the number of exact answers to held-out prompts, which are raw text and are decoded greedily.\n\n")
+	b.WriteString("| task | exact answers | example prompt | answer |\n|---|---|---|---|\n")
 	for _, r := range results {
 		fmt.Fprintf(&b, "| %s | %d of %d | `%s` | `%s` |\n", r.task, r.right, r.asked, r.sample.prompt, r.sample.answer)
 	}
 	fmt.Fprintf(&b, `
-One key in twelve was kept out: the two numbers of a sum or difference, the words of a length, `+
-		`reversal, upper case, last
-word or JSON task, the review of a sentiment task. Capitals are fifty facts that the model has all `+
-		`seen; there the wording of the
-whole prompt was kept out. Numbers are 0 to 99. Five words in eight are invented syllables or `+
-		`noise; those to repeat may hold any
-character.
+One key in twelve was held out. The key of an example is the two numbers of a sum or difference, the words of a
+length, reversal, upper case, last word or JSON task, or the review of a sentiment task. The capitals are fifty facts,
+all of which the model was trained on; their key is the whole prompt. Numbers are 0 to 99. Five words in eight are
+invented syllables or noise, and words to repeat may contain any character.
 
 ## Format
 
-The tokens are the 256 bytes and four markers. A conversation begins with the marker bos; each message is followed by a
-marker: user after a system message, assistant after a user's, end after an assistant's. The last `+
-		`two are learnt together with
-the answer, so a raw prompt makes the model set the marker assistant itself; markers are no text `+
-		`and never show. Text that
-spells a marker stays text.
+The tokens are the 256 bytes and four special tokens. A conversation begins with the token bos. A token follows each
+message: user after a system message, assistant after a user message, end after an assistant message. The model is
+trained to generate the last two with the answer, so it generates the token assistant itself after a raw prompt.
+Special tokens do not appear in decoded text, and text that spells a special token is encoded as bytes.
 
-## Tuning it
+## Fine-tuning
 
-A training file of one new task alone overwrites the old tasks. Put about a quarter of rows of the `+
-		`old tasks into the file
-(examples/packing-codes.jsonl shows how); nothing is mixed in silently.
+Fine-tuning on a new task alone overwrites the other tasks. To keep them, make about a quarter of the training rows
+examples of these tasks, as examples/packing-codes.jsonl does. The engine does not add such rows.
 
-## Made by
+## Reproducing the model
 
 	go run ./engines/embedded/pretrain -seed %d -steps %d -batch %d -rate %g -out <directory>
 
-at kernel level %s. The same command at the same level makes the same bits, on any number of cores.
+at kernel level %s. The command gives the same bits at the same kernel level, on any number of cores.
 Weights %s.
 `, o.seed, o.steps, o.batch, o.rate, kernel.Level(), weights.Hash())
 	return b.String()

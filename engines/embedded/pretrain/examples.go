@@ -17,8 +17,8 @@ type newTask struct {
 	sample func(rng *rand.Rand) example
 }
 
-// newTasks are the tasks on which the training defaults are measured. The first is the
-// demonstration, whose files are in examples/.
+// newTasks lists the tasks on which the training defaults are measured. The first is the task of
+// the demonstration, whose files are in examples/.
 var newTasks = []newTask{
 	{"packing-codes", packingCode},
 	{"vowel-cipher", vowelCipher},
@@ -26,13 +26,14 @@ var newTasks = []newTask{
 	{"dates", isoDate},
 }
 
-// Sizes of a tuning file: a quarter of it are base tasks, which would otherwise be forgotten.
+// The constants are the numbers of rows of a tuning file. A quarter of its rows are base tasks,
+// because the model would otherwise forget them.
 const (
 	newRows  = 300
 	oldRows  = 100
 	heldRows = 64
 
-	demoEpochs = 8 // of the demonstration
+	demoEpochs = 8 // epochs of the demonstration
 )
 
 // writeExamples writes the files of examples/.
@@ -58,7 +59,7 @@ func writeExamples(dir string, seed uint64) error {
 	return writeRewarded(dir, seed)
 }
 
-// heldOld are examples of the base tasks on which the model was not trained.
+// heldOld returns n examples of the base tasks that are held out of training.
 func heldOld(n int) []example {
 	rng := rand.New(rand.NewPCG(0x62617365, 1))
 	var out []example
@@ -68,8 +69,9 @@ func heldOld(n int) []example {
 	return out
 }
 
-// tuningRows are CHAT rows of a new task, shuffled with rows of the base tasks, and held-out
-// examples, whose keys are in none of them.
+// tuningRows returns rows of a new task, shuffled with rows of the base tasks, in the dataset
+// format CHAT, and held-out examples of the new task. fresh and old are the numbers of rows. No
+// row shares a key with a held-out example.
 func tuningRows(t newTask, fresh, old int, seed uint64) (rows []string, held []example) {
 	rng := rand.New(rand.NewPCG(seed, 0x74756e65))
 	used := map[string]bool{}
@@ -119,10 +121,11 @@ func writeLines(path string, lines []string) error {
 	return os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644)
 }
 
-// packingCode is an invented rule: the first three letters of the customer in upper case, the
-// count, and the initials of color and thing in upper case.
+// packingCode returns an example that applies an invented rule. The answer consists of the first
+// three letters of the customer in upper case, the count, and the initials of color and thing in
+// upper case.
 func packingCode(rng *rand.Rand) example {
-	count, colour, thing, who := 2+rng.IntN(48), pick(rng, colours), pick(rng, things), pick(rng, firstNames)
+	count, color, thing, who := 2+rng.IntN(48), pick(rng, colors), pick(rng, things), pick(rng, firstNames)
 	if rng.IntN(2) == 0 {
 		w := invented(rng)
 		for len(w) < 3 {
@@ -130,15 +133,15 @@ func packingCode(rng *rand.Rand) example {
 		}
 		who = strings.ToUpper(w[:1]) + w[1:]
 	}
-	code := fmt.Sprintf("%s-%d-%s", strings.ToUpper(who[:min(3, len(who))]), count, strings.ToUpper(colour[:1]+thing[:1]))
-	order := fmt.Sprintf("%d %s %ss", count, colour, thing)
+	code := fmt.Sprintf("%s-%d-%s", strings.ToUpper(who[:min(3, len(who))]), count, strings.ToUpper(color[:1]+thing[:1]))
+	order := fmt.Sprintf("%d %s %ss", count, color, thing)
 	return example{answer: code, key: order + who, prompt: fmt.Sprintf(pick(rng, []string{
 		"Packing code: %s for %s", "Packing code for %s, customer %s", "Pack %s for %s.",
 		"What is the packing code of %s for %s?",
 	}), order, who)}
 }
 
-// vowelCipher replaces vowels by digits: a1 e2 i3 o4 u5.
+// vowelCipher returns an example that replaces vowels by digits: a1 e2 i3 o4 u5.
 func vowelCipher(rng *rand.Rand) example {
 	w := word(rng)
 	return example{answer: strings.NewReplacer("a", "1", "e", "2", "i", "3", "o", "4", "u", "5").Replace(w), key: w,
@@ -147,7 +150,7 @@ func vowelCipher(rng *rand.Rand) example {
 		}), w)}
 }
 
-// routing selects the department for a customer's sentence.
+// routing returns an example whose answer is the department that handles a customer's sentence.
 func routing(rng *rand.Rand) example {
 	department := pick(rng, departments)
 	text := fmt.Sprintf(pick(rng, department.sentences), pick(rng, subjects))
@@ -157,7 +160,7 @@ func routing(rng *rand.Rand) example {
 		}), text)}
 }
 
-// isoDate converts a written date to year-month-day.
+// isoDate returns an example that converts a written date to year-month-day.
 func isoDate(rng *rand.Rand) example {
 	m, day, year := rng.IntN(12), 1+rng.IntN(28), 1950+rng.IntN(100)
 	text := fmt.Sprintf("%s %d, %d", months[m], day, year)

@@ -11,21 +11,22 @@ import (
 // An example is an instruction with its only correct answer.
 type example struct {
 	task, prompt, answer string
-	// key is what a held-out example must not share with a training example: the numbers, the
-	// word, or the whole prompt for tasks with few facts.
+	// key is what an example must not share with a held-out example: the numbers, the word, or
+	// the whole prompt for tasks with few distinct prompts.
 	key string
 }
 
-// A task generates examples. Its shares are relative to the sums of all tasks.
+// A task generates examples. first and share are weights relative to the sums over all tasks.
 type task struct {
 	name   string
-	first  int // share in the first fifth of the training
-	share  int // share afterwards
+	first  int // weight in the first fifth of the training
+	share  int // weight in the rest of the training
 	sample func(rng *rand.Rand) example
 }
 
-// tasks are the base model's tasks. Copying comes first, because nothing else is learned
-// without it; afterwards arithmetic has the largest share, because it is by far the hardest.
+// tasks lists the base model's tasks. In the first fifth, copying has the largest weight,
+// because the model learns no other task without it. Afterwards arithmetic has the largest
+// weight, because it is the hardest.
 var tasks = []task{
 	{"repeat", 30, 4, repeat},
 	{"last", 12, 4, lastWord},
@@ -39,14 +40,15 @@ var tasks = []task{
 	{"difference", 4, 28, difference},
 }
 
-// heldOut reports whether an example is held out of training: one key in twelve.
+// heldOut reports whether an example is held out of training. One key in twelve is held out.
 func heldOut(e example) bool {
 	h := fnv.New32a()
 	h.Write([]byte(e.task + "\x00" + e.key))
 	return h.Sum32()%12 == 0
 }
 
-// draw samples an example of any task, held out or not.
+// draw samples an example of a random task: a held-out example if held is set, otherwise one for
+// training. first selects the task weights of the first fifth of training.
 func draw(rng *rand.Rand, held, first bool) example {
 	share := func(t *task) int {
 		if first {
@@ -68,7 +70,8 @@ func draw(rng *rand.Rand, held, first bool) example {
 	panic("unreachable: the shares add up")
 }
 
-// drawOf samples an example of one task.
+// drawOf samples an example of task t: a held-out example if held is set, otherwise one for
+// training.
 func drawOf(t task, rng *rand.Rand, held bool) example {
 	for {
 		e := t.sample(rng)
@@ -85,7 +88,7 @@ func drawOf(t task, rng *rand.Rand, held bool) example {
 
 func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
 
-// ask inserts arguments into one of several wordings.
+// ask inserts args into one of several wordings of an instruction.
 func ask(rng *rand.Rand, wordings []string, args ...any) string {
 	return fmt.Sprintf(pick(rng, wordings), args...)
 }
@@ -130,12 +133,12 @@ func noise(rng *rand.Rand) string {
 }
 
 // symbols returns a string of any characters: printable ASCII, or letters and symbols of two to
-// four bytes. Otherwise the bytes that the other tasks do not use would remain untrained, and
-// an adapter, which does not change the embeddings, could never learn to write them.
+// four bytes. It trains the bytes that other tasks do not use. An adapter, which does not change
+// the embeddings, could never learn to write untrained bytes.
 func symbols(rng *rand.Rand) string {
 	scripts := [][2]rune{
-		{'!', '~'}, {'!', '~'}, {'!', '~'}, {'¡', 'ſ'}, {'Α', 'ω'}, {'А', 'я'}, {'\u0590', '\u07ff'}, {'一', '龥'}, {'ぁ', 'ヿ'},
-		{'🌀', '🙏'},
+		{'!', '~'}, {'!', '~'}, {'!', '~'}, {'¡', 'ſ'}, {'Α', 'ω'}, {'А', 'я'}, {'\u0590', '\u07ff'},
+		{'一', '龥'}, {'ぁ', 'ヿ'}, {'🌀', '🙏'},
 	}
 	script := pick(rng, scripts)
 	b := make([]rune, 1+rng.IntN(6))

@@ -1,6 +1,6 @@
 // Command pretrain trains the embedded engine's base model on a generated grammar of ten
-// instruction tasks, measures it on held-out prompts, and writes its Hugging Face directory
-// with a model card. Equal seed, step count and kernel level produce equal bits.
+// instruction tasks, measures its accuracy on held-out prompts, and writes its Hugging Face
+// directory with a model card. Equal seed, step count and kernel level produce equal bits.
 //
 //	go run ./engines/embedded/pretrain -out engines/embedded/base/model
 //	go run ./engines/embedded/pretrain -examples examples
@@ -28,7 +28,7 @@ import (
 	"anneal/engines/embedded/train"
 )
 
-// options are the command's flags.
+// options holds the command's flags.
 type options struct {
 	out      string // directory of the model
 	examples string // directory of the example files
@@ -37,7 +37,7 @@ type options struct {
 	settings engines.TrainSettings
 	seed     uint64
 	steps    int
-	batch    int // tokens of a step
+	batch    int // tokens per step
 	rate     float64
 	workers  int
 }
@@ -45,21 +45,22 @@ type options struct {
 func main() {
 	log.SetFlags(0)
 	var o options
-	flag.StringVar(&o.out, "out", "", "make the model and write it to this directory")
+	flag.StringVar(&o.out, "out", "", "train a model and write it to this directory")
 	flag.StringVar(&o.examples, "examples", "", "write the example files to this directory")
-	flag.StringVar(&o.tune, "tune", "", "tune the model of this directory on each new task and print what it learnt")
+	flag.StringVar(&o.tune, "tune", "", "fine-tune the model in this directory on each new task and print its accuracy")
 	flag.StringVar(&o.unseen, "unseen", "",
-		"tune the model of this directory on each unseen task with the defaults, and print what it learnt and kept")
-	flag.IntVar(&o.settings.Epochs, "tune-epochs", demoEpochs, "epochs of a tuning")
-	flag.Float64Var(&o.settings.LearningRate, "tune-rate", 0, "learning rate of a tuning; 0 is the engine's default")
+		"fine-tune the model in this directory on each unseen task with the default settings, and print its accuracy")
+	flag.IntVar(&o.settings.Epochs, "tune-epochs", demoEpochs, "number of epochs of each fine-tuning run")
+	flag.Float64Var(&o.settings.LearningRate, "tune-rate", 0,
+		"learning rate of each fine-tuning run; 0 selects the engine's default")
 	flag.IntVar(&o.settings.BatchSizeSamples, "tune-samples", 0,
-		"samples of a step of a tuning; 0 is the engine's default")
+		"samples per fine-tuning step; 0 selects the engine's default")
 	flag.IntVar(&o.settings.LoraRank, "tune-rank", 8, "rank of the adapter; 0 tunes all parameters")
-	flag.Uint64Var(&o.seed, "seed", 1, "seed of weights and examples")
-	flag.IntVar(&o.steps, "steps", 9000, "optimiser steps")
-	flag.IntVar(&o.batch, "batch", 2048, "tokens of a step")
-	flag.Float64Var(&o.rate, "rate", 4e-3, "highest learning rate")
-	flag.IntVar(&o.workers, "workers", runtime.GOMAXPROCS(0), "cores to keep busy")
+	flag.Uint64Var(&o.seed, "seed", 1, "random seed for the initial weights and the examples")
+	flag.IntVar(&o.steps, "steps", 9000, "optimizer steps")
+	flag.IntVar(&o.batch, "batch", 2048, "tokens per step")
+	flag.Float64Var(&o.rate, "rate", 4e-3, "peak learning rate")
+	flag.IntVar(&o.workers, "workers", runtime.GOMAXPROCS(0), "number of worker goroutines")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -77,7 +78,7 @@ func run(ctx context.Context, o options) error {
 	case o.unseen != "":
 		return tuneUnseen(ctx, o.unseen)
 	case o.out == "":
-		return errors.New("give -out, -examples, -tune or -unseen, and a directory")
+		return errors.New("no action was selected: give -out, -examples, -tune or -unseen with a directory")
 	}
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
@@ -115,7 +116,7 @@ func configuration(t *tokenizer.Tokenizer) llama.Config {
 	}
 }
 
-// pretrain trains weights on generated examples, which repeat by chance only.
+// pretrain trains weights on generated examples. An example repeats only by chance.
 func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weights *llama.Weights) error {
 	loop := train.NewLoop(llama.NewNet(weights, nil, o.workers), o.workers)
 	loop.Decay = 0.05
@@ -143,7 +144,8 @@ func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weigh
 				return err
 			}
 			log.Printf(
-				"step %5d of %d  loss %.4f  held-out arithmetic tokens %.3f  %.0f tokens/s at %s", step, o.steps, mean, right,
+				"step %5d of %d  loss %.4f  accuracy on held-out arithmetic tokens %.3f  %.0f tokens/s at %s", step, o.steps, mean,
+				right,
 				float64(done)/time.Since(begin).Seconds(), kernel.Level())
 			mean = 0
 		}
@@ -151,8 +153,8 @@ func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weigh
 	return nil
 }
 
-// shape is the learning-rate schedule as a share of the peak: linear warmup over the first 100
-// steps, then cosine decay to 0.
+// shape returns the learning rate of a step as a share of the peak: linear warmup over the first
+// 100 steps, then cosine decay to 0.
 func shape(step, steps int) float64 {
 	const warmup = 100
 	if step < warmup {
@@ -161,8 +163,9 @@ func shape(step, steps int) float64 {
 	return (1 + math.Cos(math.Pi*float64(step-warmup)/float64(max(steps-warmup, 1)))) / 2
 }
 
-// conversations are samples of about size tokens: mostly a question and its answer, sometimes
-// with a system message or several turns.
+// conversations returns samples with at least size tokens in total. Most are one question and its
+// answer; some have a system message or several turns. first selects the task shares of the first
+// fifth of training.
 func conversations(rng *rand.Rand, tokens *tokenizer.Tokenizer, size int, first bool) ([]*train.Sample, error) {
 	var out []*train.Sample
 	for used := 0; used < size; {
@@ -203,8 +206,8 @@ func sample(tokens *tokenizer.Tokenizer, messages []tokenizer.Message) (*train.S
 	return s, nil
 }
 
-// arithmetic are held-out sums and differences, which the model learns last: their accuracy
-// shows whether a training is long enough.
+// arithmetic returns held-out sums and differences. The model learns these tasks last, so its
+// accuracy on them shows whether the training was long enough.
 func arithmetic(tokens *tokenizer.Tokenizer) ([]*train.Sample, error) {
 	rng := rand.New(rand.NewPCG(0x73756d73, 1))
 	var out []*train.Sample

@@ -12,7 +12,8 @@ import (
 	"anneal/engines/embedded/serve"
 )
 
-// A result is a task's share of exact answers to held-out prompts.
+// A result holds the number of held-out prompts of a task, and how many of them the model answers
+// exactly.
 type result struct {
 	task         string
 	right, asked int
@@ -22,7 +23,7 @@ type result struct {
 // perTask is the number of held-out prompts of each task.
 const perTask = 200
 
-// measure evaluates the model in a directory on held-out prompts of every task.
+// measure returns the result of every task for the model in dir, on held-out prompts.
 func measure(ctx context.Context, dir string) ([]result, error) {
 	rng := rand.New(rand.NewPCG(0x6d656173757265, 1))
 	var out []result
@@ -43,8 +44,8 @@ func measure(ctx context.Context, dir string) ([]result, error) {
 	return out, nil
 }
 
-// exact returns the number of exact answers, greedy, to prompts given as raw text without
-// special tokens.
+// exact returns the number of prompts that the model answers exactly, with greedy decoding. The
+// prompts are raw text without special tokens.
 func exact(ctx context.Context, files engines.ModelFiles, asked []example) (right int, err error) {
 	model, err := serve.New(serve.Options{}).Load(ctx, files)
 	if err != nil {

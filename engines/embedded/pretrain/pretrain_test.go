@@ -16,8 +16,8 @@ import (
 	"anneal/engines/embedded/train"
 )
 
-// TestDemonstration fine-tunes the base model on the task of examples/ with default settings
-// and evaluates held-out prompts.
+// TestDemonstration checks that fine-tuning the base model on the task of examples/ with default
+// settings teaches the task, by held-out prompts.
 func TestDemonstration(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for some ten seconds")
@@ -34,8 +34,8 @@ func TestDemonstration(t *testing.T) {
 	require.GreaterOrEqual(t, got.kept*10, got.knew*6)
 }
 
-// TestCompletionRows fine-tunes on prompts with completions and checks that they are continued
-// as raw text.
+// TestCompletionRows checks that a model that was fine-tuned on prompts with completions
+// continues such prompts as raw text.
 func TestCompletionRows(t *testing.T) {
 	base, work := t.TempDir(), t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
@@ -58,7 +58,8 @@ func TestCompletionRows(t *testing.T) {
 	require.Equal(t, len(asked), right)
 }
 
-// TestBaseKnowsItsTasks evaluates the shipped model on the shipped examples.
+// TestBaseKnowsItsTasks checks that the shipped model answers at least 160 of the 200 prompts in
+// examples/base-tasks.jsonl exactly.
 func TestBaseKnowsItsTasks(t *testing.T) {
 	base := t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
@@ -82,7 +83,8 @@ func read(t *testing.T, name string) string {
 	return string(data)
 }
 
-// TestPretrainingIsReproducible compares the bits of one core and three.
+// TestPretrainingIsReproducible checks that training on one core and on three cores gives equal
+// bits.
 func TestPretrainingIsReproducible(t *testing.T) {
 	tokens := tokenizer.NewBytes()
 	trained := func(workers int) []float32 {
@@ -96,7 +98,7 @@ func TestPretrainingIsReproducible(t *testing.T) {
 	require.Equal(t, trained(1), trained(3))
 }
 
-// TestExamplesAreReproducible regenerates the committed files.
+// TestExamplesAreReproducible checks that writeExamples writes the committed files.
 func TestExamplesAreReproducible(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, writeExamples(dir, 1))

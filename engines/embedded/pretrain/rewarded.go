@@ -8,15 +8,17 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Two tasks are taught without answers to copy. Both need an ability of the base model under a
-// new wording: "Shout" with the scores of an evaluator, "loudly" with preference pairs.
+// The constants are the numbers of rows in the files of two new tasks whose rows show no answer
+// to imitate. "shout" is trained with the scores of an evaluator, "loudly" with preference
+// pairs. Both tasks need an ability of the base model under a new wording.
 const (
 	shoutRows     = 160
 	loudlyRows    = 160
-	unlabelledOut = 48 // held-out rows of each
+	unlabelledOut = 48 // held-out rows of each task
 )
 
-// writeRewarded writes the files of both: training rows and held-out rows.
+// writeRewarded writes the training rows and the held-out rows of the tasks "shout" and
+// "loudly".
 func writeRewarded(dir string, seed uint64) error {
 	for _, task := range []struct {
 		name string
@@ -53,7 +55,8 @@ func distinctWords(rng *rand.Rand, n int) (words []string) {
 	return words
 }
 
-// shoutRow is a prompt for reinforcement learning; the evaluator gets the additional field.
+// shoutRow returns a row for reinforcement learning. The evaluator receives the field that the
+// row has in addition to the messages.
 func shoutRow(word string) string {
 	return jsonLine(struct {
 		Messages    []tokenizer.Message `json:"messages"`
@@ -61,7 +64,8 @@ func shoutRow(word string) string {
 	}{[]tokenizer.Message{{Role: "user", Content: "Shout: " + word}}, strings.ToUpper(word)})
 }
 
-// loudlyRow is a pair: the model answers "word loudly", and should answer WORD LOUDLY.
+// loudlyRow returns a preference pair. The base model answers "word loudly"; the preferred
+// answer is WORD LOUDLY.
 func loudlyRow(word string) string {
 	answer := func(text string) []tokenizer.Message { return []tokenizer.Message{{Role: "assistant", Content: text}} }
 	return jsonLine(struct {

@@ -11,16 +11,18 @@ import (
 	"anneal/engines/embedded/train"
 )
 
-// A tuning is the result of fine-tuning on a new task.
+// A tuning holds the results of fine-tuning on a new task.
 type tuning struct {
-	before, after, asked int // exact answers to held-out prompts of the new task
-	knew, kept, old      int // and of the base model's tasks
+	before, after, asked int // new task: exact answers before and after the tuning, and number of prompts
+	knew, kept, old      int // base tasks: exact answers before and after the tuning, and number of prompts
 	took                 time.Duration
 	result               engines.TrainResult
 }
 
-// tune fine-tunes the base model on rows of a new task and of its own, in a temporary directory
-// below dir, and evaluates it.
+// tune fine-tunes the base model on rows of a new task and of the base tasks, in a directory that
+// it creates below dir. fresh is the number of rows of the new task, and kept that of the base
+// tasks. tune evaluates the result on held-out prompts of the new task, and on old, which holds
+// examples of the base tasks.
 func tune(
 	ctx context.Context, base, dir string, t newTask, fresh, kept int, settings engines.TrainSettings, old []example,
 ) (out tuning, err error) {
@@ -71,7 +73,8 @@ func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) e
 			return err
 		}
 		log.Printf(
-			"%-14s %2d → %2d of %d   base tasks %d → %d of %d   %d steps, %d tokens, %s", t.name, got.before, got.after,
+			"%-14s exact answers %2d → %2d of %d   base tasks %d → %d of %d   %d steps, %d tokens, %s", t.name, got.before,
+			got.after,
 			got.asked,
 			got.knew, got.kept, got.old, got.result.Steps, got.result.Tokens, got.took.Round(100*time.Millisecond))
 	}

@@ -13,8 +13,8 @@ import (
 	"anneal/engines"
 )
 
-// unseenTasks validate the training defaults: no setting, default or part of the base model was
-// selected with them.
+// unseenTasks lists the tasks that validate the training defaults: no setting, default or part
+// of the base model was selected with them.
 var unseenTasks = []newTask{
 	{"initials", initials},
 	{"phone", phone},
@@ -23,7 +23,8 @@ var unseenTasks = []newTask{
 	{"record", record},
 }
 
-// Rows of an unseen task's file; a quarter as many of the base tasks are added for comparison.
+// The constants are the numbers of rows of an unseen task and of the rows of the base tasks that
+// are added for comparison.
 const (
 	unseenRows    = 3000
 	unseenOldRows = 1000
@@ -44,15 +45,16 @@ func tuneUnseen(ctx context.Context, base string) error {
 			if err != nil {
 				return err
 			}
-			log.Printf(
-				"%-14s %4d rows of base tasks beside %d: %2d → %2d of %d   base tasks %d → %d of %d   %s", t.name, old, unseenRows,
-				got.before, got.after, got.asked, got.knew, got.kept, got.old, got.took.Round(100*time.Millisecond))
+			log.Printf("%-14s tuned on %d rows of the task and %4d rows of base tasks: exact answers %2d → %2d of %d   "+
+				"base tasks %d → %d of %d   %s",
+				t.name, unseenRows, old, got.before, got.after, got.asked, got.knew, got.kept, got.old,
+				got.took.Round(100*time.Millisecond))
 		}
 	}
 	return nil
 }
 
-// initials abbreviates three names.
+// initials returns an example that abbreviates three names.
 func initials(rng *rand.Rand) example {
 	names := []string{givenName(rng), givenName(rng), givenName(rng)}
 	var short []string
@@ -66,7 +68,7 @@ func initials(rng *rand.Rand) example {
 		}, whole)}
 }
 
-// givenName is a given name, known or invented.
+// givenName returns a given name: one from a list, or an invented one.
 func givenName(rng *rand.Rand) string {
 	if rng.IntN(2) == 0 {
 		return pick(rng, firstNames)
@@ -75,7 +77,7 @@ func givenName(rng *rand.Rand) string {
 	return strings.ToUpper(n[:1]) + n[1:]
 }
 
-// phone groups ten digits.
+// phone returns an example that groups ten digits.
 func phone(rng *rand.Rand) example {
 	digits := fmt.Sprintf("%010d", rng.IntN(1e10))
 	return example{answer: "(" + digits[:3] + ") " + digits[3:6] + "-" + digits[6:], key: digits,
@@ -84,7 +86,7 @@ func phone(rng *rand.Rand) example {
 		}, digits)}
 }
 
-// maskedAddress masks a mailbox's name except for its first letter.
+// maskedAddress returns an example that masks a mailbox's name except for its first letter.
 func maskedAddress(rng *rand.Rand) example {
 	mailbox, host := invented(rng), pick(rng, realWords)
 	host += pick(rng, []string{".org", ".com", ".net"})
@@ -94,7 +96,8 @@ func maskedAddress(rng *rand.Rand) example {
 		}, mailbox+"@"+host)}
 }
 
-// severities are log levels with their lines; %s is a thing and %d a number.
+// severities holds log levels with example lines. In a line, %s stands for a thing and %d for a
+// number.
 var severities = []struct {
 	name  string
 	lines []string
@@ -105,7 +108,7 @@ var severities = []struct {
 	{"error", []string{"cannot open %s: code %d", "%s failed after %d attempts", "lost %s with %d rows"}},
 }
 
-// severity classifies a log line.
+// severity returns an example that classifies a log line.
 func severity(rng *rand.Rand) example {
 	level := pick(rng, severities)
 	line := fmt.Sprintf(pick(rng, level.lines), pick(rng, things), rng.IntN(1000))
@@ -115,7 +118,7 @@ func severity(rng *rand.Rand) example {
 		}, line)}
 }
 
-// record converts semicolon-separated values to JSON.
+// record returns an example that converts semicolon-separated values to JSON.
 func record(rng *rand.Rand) example {
 	who, thing, count := givenName(rng), pick(rng, things), rng.IntN(1000)
 	line := fmt.Sprintf("%s;%s;%d", who, thing, count)

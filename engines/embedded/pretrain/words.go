@@ -1,6 +1,6 @@
 package main
 
-// The lexicons of the grammar.
+// The variables are the lexicons from which examples are generated.
 
 var capitals = [][2]string{
 	{"France", "Paris"}, {"Spain", "Madrid"}, {"Italy", "Rome"}, {"Germany", "Berlin"}, {"Austria", "Vienna"},
@@ -59,7 +59,7 @@ var vowels = []string{"a", "e", "i", "o", "u", "ai", "ea", "oo"}
 
 var codas = []string{"", "", "", "n", "r", "s", "t", "l", "m", "k", "nd", "x"}
 
-var colours = []string{
+var colors = []string{
 	"red", "green", "blue", "yellow", "white", "black", "pink", "orange", "grey", "brown", "violet", "teal",
 }
 
@@ -73,7 +73,8 @@ var months = []string{
 	"December",
 }
 
-// departments are invented labels with their sentences; %s is a thing.
+// departments holds invented labels with the sentences to which they belong. In a sentence, %s
+// stands for a thing.
 var departments = []struct {
 	name      string
 	sentences []string

@@ -22,7 +22,7 @@ const maxHeader = 100 << 20
 
 // A File is an open file. Its tensors are read on demand. It is safe for concurrent use.
 type File struct {
-	name     string // for errors
+	name     string // file name for errors
 	data     io.ReaderAt
 	start    int64 // offset of the values
 	entries  map[string]entry
@@ -36,8 +36,8 @@ type entry struct {
 	begin, end int64
 }
 
-// Open opens a file and validates its header. The error is FailedPrecondition for an invalid
-// file.
+// Open opens a file and validates its header. It returns a FailedPrecondition error if the file
+// is invalid.
 func Open(path string) (*File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,14 +73,16 @@ func (f *File) Tensors() []Info {
 // Metadata returns the metadata of the header.
 func (f *File) Metadata() map[string]string { return f.metadata }
 
-// Lookup returns a tensor's type and shape.
+// Lookup returns a tensor's type and shape. The second result is false if the file has no such
+// tensor.
 func (f *File) Lookup(name string) (Info, bool) {
 	e, ok := f.entries[name]
 	return e.Info, ok
 }
 
-// Read reads a tensor's values into dst, row by row. The tensor must have exactly the given
-// shape, whose product is len(dst); otherwise the error is FailedPrecondition.
+// Read reads a tensor's values into dst, row by row. It returns a FailedPrecondition error if the
+// file has no such tensor, or if the tensor has another shape. The product of shape must be
+// len(dst).
 func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
 	whole := dst
 	e, ok := f.entries[name]
@@ -113,7 +115,8 @@ func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
 	return nil
 }
 
-// bytes reads a tensor's bytes from an offset.
+// bytes reads len(dst) bytes of tensor e into dst; at is the offset of the first of them in the
+// tensor.
 func (f *File) bytes(dst []byte, e entry, at int) error {
 	if _, err := f.data.ReadAt(dst, f.start+e.begin+int64(at)); err != nil && err != io.EOF {
 		return fmt.Errorf("%s: tensor %s: %w", f.name, e.Name, err)
@@ -121,7 +124,8 @@ func (f *File) bytes(dst []byte, e entry, at int) error {
 	return nil
 }
 
-// ReadCodes reads the codes of a matrix in 8 bits into dst, and returns the scale of each row.
+// ReadCodes reads the codes of the 8-bit matrix called name into dst, and returns the scale of
+// each row.
 func (f *File) ReadCodes(dst []byte, name string) (factors []float32, err error) {
 	e := f.entries[name]
 	if !e.DType.Eight() || e.Count() != len(dst) {
@@ -134,8 +138,7 @@ func (f *File) ReadCodes(dst []byte, name string) (factors []float32, err error)
 	return factors, f.bytes(dst, e, 0)
 }
 
-// scale multiplies a matrix in 8 bits by its scales, which are a separate tensor: one for each
-// row, or one for the matrix.
+// scale multiplies matrix, which holds the codes of the 8-bit tensor e, by its scales.
 func (f *File) scale(matrix []float32, e entry) error {
 	factors, err := f.factors(e)
 	if err != nil {
@@ -149,14 +152,15 @@ func (f *File) scale(matrix []float32, e entry) error {
 	return nil
 }
 
-// factors returns the scales of a matrix in 8 bits, one for each row.
+// factors returns the scale of each row of the 8-bit matrix e. The file stores the scales as a
+// separate tensor, with one scale for each row or one for the matrix.
 func (f *File) factors(e entry) ([]float32, error) {
 	name := e.Name + "_scale"
 	stored, ok := f.entries[name]
 	if !ok || stored.DType.Eight() || len(e.Shape) != 2 || stored.Count() != 1 && !stored.Is(e.Shape[0], 1) &&
 		!stored.Is(e.Shape[0]) {
-		return nil, f.invalid("tensor %s of type %s needs its scales as %s, one for each row or one for all", e.Name, e.DType,
-			name)
+		return nil, f.invalid("tensor %s of type %s must be a matrix with scales in %s, one for each row or one for all",
+			e.Name, e.DType, name)
 	}
 	by := make([]float32, e.Shape[0])
 	if len(by) == 0 {
@@ -186,7 +190,7 @@ func read(name string, data io.ReaderAt, size int64) (*File, error) {
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
 	if length > maxHeader || int64(length) > size-8 {
-		return nil, f.invalid("is not a safetensors file, or truncated: its header claims %d bytes", length)
+		return nil, f.invalid("is not a safetensors file, or is truncated: it claims a header of %d bytes", length)
 	}
 	header := make([]byte, length)
 	if _, err := data.ReadAt(header, 8); err != nil && err != io.EOF {
@@ -196,7 +200,7 @@ func read(name string, data io.ReaderAt, size int64) (*File, error) {
 	return f, f.parse(header, size-f.start)
 }
 
-// parse parses the header; size is the number of bytes after it.
+// parse parses the header. size is the number of bytes after the header.
 func (f *File) parse(header []byte, size int64) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(header, &fields); err != nil {
@@ -235,7 +239,8 @@ func (f *File) check(e entry) error {
 	count := int64(1)
 	for _, d := range e.Shape {
 		if d < 0 || d > 0 && count > math.MaxInt64/8/int64(d) {
-			return f.invalid("tensor %s has the impossible shape %v", e.Name, e.Shape)
+			return f.invalid("tensor %s has the impossible shape %v: a dimension is negative, or the tensor too large", e.Name,
+				e.Shape)
 		}
 		count *= int64(d)
 	}
@@ -246,20 +251,25 @@ func (f *File) check(e entry) error {
 	return nil
 }
 
-// checkPlaces requires that the tensors fill the file without gap or overlap.
+// checkPlaces returns an error unless the tensors fill size bytes without gap or overlap.
 func (f *File) checkPlaces(size int64) error {
-	sorted := slices.SortedFunc(maps.Values(f.entries), func(a, b entry) int {
-		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
-	})
 	at := int64(0)
-	for _, e := range sorted {
+	for _, e := range f.inOrder() {
 		if e.begin != at {
 			return f.invalid("tensor %s begins at byte %d; %d was expected", e.Name, e.begin, at)
 		}
 		at = e.end
 	}
 	if at != size {
-		return f.invalid("the tensors need %d bytes, but the file has %d: it is truncated or damaged", at, size)
+		return f.invalid("the tensors need %d bytes, but %d bytes follow the header: the file is truncated or damaged",
+			at, size)
 	}
 	return nil
+}
+
+// inOrder returns the tensors in the order of their values in the file.
+func (f *File) inOrder() []entry {
+	return slices.SortedFunc(maps.Values(f.entries), func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
+	})
 }

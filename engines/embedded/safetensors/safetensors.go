@@ -14,7 +14,7 @@ import (
 // A DType is the storage type of a tensor's values.
 type DType string
 
-// Supported types.
+// The constants are the supported types.
 const (
 	F32  DType = "F32"
 	BF16 DType = "BF16"
@@ -26,7 +26,7 @@ const (
 // Eight reports whether values are 8-bit codes with scales.
 func (t DType) Eight() bool { return t == F8 || t == I8 }
 
-// Size is the size of a value in bytes, 0 for an unknown type.
+// Size returns the size of a value in bytes, 0 for an unknown type.
 func (t DType) Size() int {
 	switch t {
 	case F32:
@@ -43,10 +43,10 @@ func (t DType) Size() int {
 type Info struct {
 	Name  string
 	DType DType
-	Shape []int // no dimensions: a scalar
+	Shape []int // empty for a scalar
 }
 
-// Count is the number of values.
+// Count returns the number of values.
 func (i Info) Count() int {
 	n := 1
 	for _, d := range i.Shape {
@@ -55,7 +55,7 @@ func (i Info) Count() int {
 	return n
 }
 
-// Is reports whether the tensor has the shape.
+// Is reports whether the tensor has the given shape.
 func (i Info) Is(shape ...int) bool { return slices.Equal(i.Shape, shape) }
 
 // decode converts len(dst) stored values to float32.
@@ -75,7 +75,7 @@ func decode(dst []float32, src []byte, t DType) {
 		}
 	case F8:
 		for i := range dst {
-			dst[i] = weights.FromEight(src[i])
+			dst[i] = weights.FromFloat8(src[i])
 		}
 	case I8:
 		for i := range dst {
@@ -107,7 +107,8 @@ func RoundBF16(v float32) float32 {
 func toBfloat(v float32) uint16 {
 	bits := math.Float32bits(v)
 	if v != v {
-		return uint16(bits>>16) | 0x40 // remain a NaN when the low bits are dropped
+		// Setting a bit of the fraction keeps the value a NaN when the low bits are dropped.
+		return uint16(bits>>16) | 0x40
 	}
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }

@@ -86,8 +86,8 @@ func TestInvalidFiles(t *testing.T) {
 		want string
 	}{
 		"short":       {[]byte("abc"), "at least 8"},
-		"long header": {append(binary.LittleEndian.AppendUint64(nil, 1<<62), 1, 2), "claims"},
-		"cut header":  {file("{}", 0)[:9], "claims"},
+		"long header": {append(binary.LittleEndian.AppendUint64(nil, 1<<62), 1, 2), "it claims a header of"},
+		"cut header":  {file("{}", 0)[:9], "it claims a header of"},
 		"no JSON":     {file("{nope", 0), "not JSON"},
 		"metadata":    {file(`{"__metadata__":3}`, 0), "__metadata__"},
 		"type":        {file(`{"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}`, 8), `type "I64"`},
@@ -139,9 +139,9 @@ func TestInvalidTensors(t *testing.T) {
 func TestBF16RoundsToNearestEven(t *testing.T) {
 	for _, c := range []struct{ in, want float32 }{
 		{1, 1},
-		{1 + 0x1p-8, 1},            // a tie, down to even
-		{1 + 0x3p-8, 1 + 0x2p-7},   // a tie, up to even
-		{1 + 0x1.8p-8, 1 + 0x1p-7}, // above the tie
+		{1 + 0x1p-8, 1},            // a tie, rounded down to even
+		{1 + 0x3p-8, 1 + 0x2p-7},   // a tie, rounded up to even
+		{1 + 0x1.8p-8, 1 + 0x1p-7}, // above a tie
 		{-1.00001, -1},
 		{math.MaxFloat32, float32(math.Inf(1))},
 		{0x1p-140, 0x1p-133 * 0}, // less than half of the smallest number

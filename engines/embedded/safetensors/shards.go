@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 
 	"anneal/domain"
+	"anneal/domain/weights"
 )
 
 const (
@@ -17,15 +19,15 @@ const (
 	maxIndex    = 64 << 20 // bytes
 )
 
-// Shards are a model's tensors: those of model.safetensors, or of the files in
-// model.safetensors.index.json.
+// Shards holds a model's tensors: those of model.safetensors, or those of the files that
+// model.safetensors.index.json lists.
 type Shards struct {
-	files map[string]*File  // by name
+	files map[string]*File  // files by name
 	where map[string]string // file of each tensor; nil if there is only one file
 }
 
-// OpenDir opens the weights of a Hugging Face directory. The error is FailedPrecondition for an
-// invalid directory. The caller closes it.
+// OpenDir opens the weights of a Hugging Face directory. It returns a FailedPrecondition error
+// if the directory is invalid. The caller must close the result.
 func OpenDir(dir string) (*Shards, error) {
 	s := &Shards{files: map[string]*File{}}
 	data, err := readIndex(filepath.Join(dir, indexFile))
@@ -49,7 +51,7 @@ func OpenDir(dir string) (*Shards, error) {
 		}
 		if !shardName.MatchString(name) {
 			return nil, errors.Join(domain.Errorf(domain.FailedPrecondition,
-				"%s refers to a file that is not in the directory", indexFile), s.Close())
+				"%s has an invalid file name: use letters, digits, '.', '_' and '-', and no path", indexFile), s.Close())
 		}
 		if s.files[name], err = Open(filepath.Join(dir, name)); err != nil {
 			delete(s.files, name)
@@ -72,35 +74,53 @@ func readIndex(path string) ([]byte, error) {
 
 var shardName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// file returns the file of a tensor.
-func (s *Shards) file(tensor string) *File {
-	if s.where == nil {
-		return s.files[weightsFile]
+// find returns the file of a tensor and the tensor's name in it, which may lack
+// weights.TensorPrefix. The file is nil if no file has the tensor.
+func (s *Shards) find(tensor string) (*File, string) {
+	for _, name := range []string{tensor, strings.TrimPrefix(tensor, weights.TensorPrefix)} {
+		f := s.files[weightsFile]
+		if s.where != nil {
+			f = s.files[s.where[name]]
+		}
+		if f == nil {
+			continue
+		}
+		if _, ok := f.Lookup(name); ok {
+			return f, name
+		}
 	}
-	return s.files[s.where[tensor]]
+	if s.where == nil {
+		return s.files[weightsFile], tensor
+	}
+	return s.files[s.where[tensor]], tensor
 }
 
-// Lookup returns a tensor's type and shape.
+// File returns the file with the given name, nil if the model's weights are in other files.
+func (s *Shards) File(name string) *File { return s.files[name] }
+
+// Lookup returns a tensor's type and shape. The second result is false if no file has the
+// tensor.
 func (s *Shards) Lookup(name string) (Info, bool) {
-	f := s.file(name)
+	f, name := s.find(name)
 	if f == nil {
 		return Info{}, false
 	}
 	return f.Lookup(name)
 }
 
-// Read reads a tensor's values, see File.Read.
+// Read reads a tensor's values into dst: see File.Read.
 func (s *Shards) Read(dst []float32, name string, shape ...int) error {
-	f := s.file(name)
+	f, name := s.find(name)
 	if f == nil {
 		return domain.Errorf(domain.FailedPrecondition, "%s: tensor %s is missing", indexFile, name)
 	}
 	return f.Read(dst, name, shape...)
 }
 
-// ReadCodes reads a matrix in 8 bits, see File.ReadCodes.
+// ReadCodes reads the codes of an 8-bit matrix into dst, and returns its scales: see
+// File.ReadCodes.
 func (s *Shards) ReadCodes(dst []byte, name string) (factors []float32, err error) {
-	f := s.file(name)
+	f, name := s.find(name)
 	if f == nil {
 		return nil, domain.Errorf(domain.FailedPrecondition, "%s: tensor %s is missing", indexFile, name)
 	}

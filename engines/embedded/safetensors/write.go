@@ -13,7 +13,8 @@ import (
 	"anneal/disk"
 )
 
-// A Tensor is a tensor to be written: Data is row-major and is stored as DType.
+// A Tensor is a tensor to be written. Data holds the values row by row; Write stores them as
+// DType.
 type Tensor struct {
 	Info
 	Data []float32

@@ -11,15 +11,15 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// maxAddons is the maximum number of adapters that are loaded at a time.
+// maxAddons is the maximum number of adapters that a model has loaded.
 const maxAddons = 256
 
-// An addon is a LoRA adapter that requests select. Requests reference it, so it stays in memory
-// until the last of them has ended after it is unloaded.
+// An addon is a LoRA adapter that requests select. An unloaded addon stays in memory until the
+// last request that references it has ended.
 type addon struct {
 	id      string
 	adapter *llama.PackedAdapter
-	chat    *chatFormat // nil is the base model's
+	chat    *chatFormat // nil selects the base model's chat format
 }
 
 // The agent finds by type assertion that the model loads addons and weights.
@@ -71,7 +71,8 @@ func (m *model) UnloadAddon(id string) error {
 	return nil
 }
 
-// addon returns a loaded addon, nil for the base model.
+// addon returns the loaded addon with the given ID, nil if id is empty, which selects the base
+// model. It returns ErrAddonNotLoaded if the addon is not loaded.
 func (m *model) addon(id string) (*addon, error) {
 	if id == "" {
 		return nil, nil
@@ -84,7 +85,7 @@ func (m *model) addon(id string) (*addon, error) {
 	return nil, engines.ErrAddonNotLoaded(id)
 }
 
-// name is the sort key of addons; the base model sorts first.
+// name returns the key by which addons are sorted: "" for the base model, which comes first.
 func (a *addon) name() string {
 	if a == nil {
 		return ""
@@ -99,13 +100,13 @@ func sortByAddon(batch []batchItem) {
 		func(a, b batchItem) int { return strings.Compare(a.span.addon.name(), b.span.addon.name()) })
 }
 
-// An addonRun is the rows [lo, hi) of a step, which use one addon.
+// An addonRun is the rows [lo, hi) of a step, all of which use one addon.
 type addonRun struct {
 	addon  *addon
 	lo, hi int
 }
 
-// groupAddons finds the runs of rows that use addons.
+// groupAddons sets d.addonRuns to the runs of adjacent rows that use one addon.
 func (d *decoder) groupAddons(spans []span) {
 	d.addonRuns = d.addonRuns[:0]
 	for i, s := range spans {
@@ -121,7 +122,8 @@ func (d *decoder) groupAddons(spans []span) {
 	}
 }
 
-// applyAddons adds the low-rank updates of the addons to y, the base model's projections of x.
+// applyAddons adds the low-rank updates of the addons to y, which holds the base model's
+// projections of x.
 func (d *decoder) applyAddons(y, x kernel.Matrix, layer int, input llama.Input) {
 	for _, s := range d.addonRuns {
 		s.addon.adapter.Add(y.RowRange(s.lo, s.hi), x.RowRange(s.lo, s.hi), layer, input, &d.loraScratch, d.workers)

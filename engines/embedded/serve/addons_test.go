@@ -16,7 +16,8 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// adapterOf returns an adapter that changes the completions of w.
+// adapterOf returns an adapter with random weights for the given modules, which changes the
+// completions of w.
 func adapterOf(w *llama.Weights, seed uint64, rank int, modules ...llama.Module) *llama.Adapter {
 	a := llama.NewAdapter(w.Config, rank, float64(2*rank), modules)
 	a.Initialize(seed)
@@ -27,7 +28,7 @@ func adapterOf(w *llama.Weights, seed uint64, rank int, modules ...llama.Module)
 	return a
 }
 
-// adapters returns adapters of different ranks on different projections.
+// adapters returns adapters of different ranks for different projections, by name.
 func adapters(w *llama.Weights) map[string]*llama.Adapter {
 	return map[string]*llama.Adapter{
 		"all":    adapterOf(w, 5, 4, llama.Query, llama.Key, llama.Value, llama.Output, llama.Gate, llama.Up, llama.Down),
@@ -44,8 +45,9 @@ func loadAddon(t *testing.T, m engines.Model, id string, a *llama.Adapter) {
 	require.NoError(t, m.(engines.AddonLoader).LoadAddon(t.Context(), id, dir))
 }
 
-// TestAddonLogitsMatchTraining checks that an addon beside the base model computes the same
-// bits as in training, for any division of the tokens into steps and beside other addons.
+// TestAddonLogitsMatchTraining checks that the logits of a request with an addon are
+// bit-identical to those of training, for any division of the tokens into steps and beside other
+// addons.
 func TestAddonLogitsMatchTraining(t *testing.T) {
 	w := weights()
 	tokens := ids(120, 1)
@@ -73,7 +75,7 @@ func TestAddonLogitsMatchTraining(t *testing.T) {
 	}
 }
 
-// distribution is a net's distribution after each token.
+// distribution returns the probabilities that net computes after each token.
 func distribution(net *llama.Net, tokens []int) kernel.Matrix {
 	sequence, scored := make([]int32, len(tokens)+1), make([]bool, len(tokens)+1)
 	for i, token := range tokens {
@@ -86,8 +88,8 @@ func distribution(net *llama.Net, tokens []int) kernel.Matrix {
 	return pass.Probabilities()
 }
 
-// TestAddonsShareTheModel checks that concurrent requests to several addons and the base model
-// complete as they do alone, and as with merged adapters.
+// TestAddonsShareTheModel checks that concurrent requests to several addons and the base model get
+// the same completions as alone, and the same as from models with merged adapters.
 func TestAddonsShareTheModel(t *testing.T) {
 	w := weights()
 	shared := open(t, w, Options{Slots: 32, ChunkTokens: 24, Parallelism: 2})
@@ -110,11 +112,11 @@ func TestAddonsShareTheModel(t *testing.T) {
 				distinct[want.text] = true
 			}
 			req.Addon = id
-			require.Equal(t, want, ask(t, shared, req), "%q answers as when it is merged", id)
+			require.Equal(t, want, ask(t, shared, req), "%q completes as when it is merged", id)
 			questions = append(questions, question{req, want})
 		}
 	}
-	require.Len(t, distinct, 4, "all but the zero adapter answer in their own way")
+	require.Len(t, distinct, 4, "all but the zero adapter change the completion")
 	for range 2 {
 		var all sync.WaitGroup
 		for _, q := range questions {
@@ -139,7 +141,7 @@ func TestUnloadAddonKeepsRunningRequests(t *testing.T) {
 	require.Equal(t, ask(t, open(t, adapter.Merge(w), Options{}), engines.CompletionRequest{
 		PromptTokens: req.PromptTokens, MaxTokens: 60, IgnoreEOS: true,
 	}).text,
-		want.text, "what is loaded stays as it is")
+		want.text, "the ID is already loaded")
 
 	text, unloaded := "", false
 	_, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
@@ -157,10 +159,11 @@ func TestUnloadAddonKeepsRunningRequests(t *testing.T) {
 	var fault *domain.Error
 	require.ErrorAs(t, err, &fault)
 	require.Equal(t, engines.AddonNotLoaded, fault.Reason)
-	require.NoError(t, m.(engines.AddonLoader).UnloadAddon("a"), "unloading twice is harmless")
+	require.NoError(t, m.(engines.AddonLoader).UnloadAddon("a"), "unloading twice is not an error")
 }
 
-// TestAddonsUseTheirOwnTemplate checks that an addon's chat template renders its conversations.
+// TestAddonsUseTheirOwnTemplate checks that a conversation for an addon is rendered with the
+// addon's chat template.
 func TestAddonsUseTheirOwnTemplate(t *testing.T) {
 	w := weights()
 	m := open(t, w, Options{})
@@ -179,14 +182,14 @@ func TestAddonsUseTheirOwnTemplate(t *testing.T) {
 	for id, want := range map[string]string{
 		"": shipped, "plain": shipped, "own": "<|bos|>(system) be kind(user) hello <|end|><think>",
 	} {
-		all, _, _ := hear(t, m, engines.CompletionRequest{
+		all, _, _ := completeWithEcho(t, m, engines.CompletionRequest{
 			Chat: hello, MaxTokens: 1, IgnoreEOS: true, RawOutput: true, Addon: id,
 		})
 		require.Equal(t, want, all.Prompt.Text, "%q", id)
 	}
 	req := engines.CompletionRequest{Chat: hello, MaxTokens: 1, Reasoning: &engines.Reasoning{Effort: "high"}}
 	_, err := m.Complete(t.Context(), req, func(engines.Chunk) error { return nil })
-	require.ErrorContains(t, err, "reasoning: is not supported by this model")
+	require.ErrorContains(t, err, "reasoning: has no effect, because this model does not reason")
 	req.Addon = "own"
 	_, err = m.Complete(t.Context(), req, func(engines.Chunk) error { return nil })
 	require.NoError(t, err, "its template reasons")
@@ -204,7 +207,7 @@ func TestInvalidAddons(t *testing.T) {
 	require.NoError(t, foreign.Save(dir, 0))
 	err := m.LoadAddon(t.Context(), "x", dir)
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "%v", err)
-	require.ErrorContains(t, err, "another base")
+	require.ErrorContains(t, err, "was trained on the base model")
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(m.LoadAddon(t.Context(), "", dir)))
 
 	foreign.BaseHash = w.Hash()

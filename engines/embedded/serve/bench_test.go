@@ -17,9 +17,9 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// BenchmarkDecode decodes with 1, 8 and 32 concurrent requests. of-bandwidth is the bytes of
-// weights read per second (steps/s × bytes) divided by a core's memory bandwidth; above 1 the
-// weights came from a cache.
+// BenchmarkDecode decodes with 1, 8 and 32 concurrent requests. The metric of-bandwidth is the
+// bytes of weights read per second (steps/s × bytes) divided by a core's memory bandwidth. Above
+// 1, the weights were read from a cache.
 func BenchmarkDecode(b *testing.B) {
 	bandwidth := kernel.ReadBandwidth() * 1e9
 	for _, shape := range []struct{ hidden, ffn, layers, heads int }{{128, 352, 4, 4}, {512, 1408, 8, 8}} {
@@ -50,8 +50,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkPrompt prefills prompts of 400 tokens; of-peak is 2·parameters·tok/s divided by a
-// core's peak rate of multiplications and additions.
+// BenchmarkPrompt prefills prompts of 400 tokens. The metric of-peak is 2·parameters·tok/s
+// divided by a core's peak rate of multiplications and additions.
 func BenchmarkPrompt(b *testing.B) {
 	peak := kernel.PeakGFlops() * 1e9
 	w := small(512)
@@ -66,12 +66,13 @@ func BenchmarkPrompt(b *testing.B) {
 	b.ReportMetric(2*float64(w.Config.Parameters())*rate/peak, "of-peak")
 }
 
-// scopes are the cache scopes of requests that must not share prefixes.
+// scopes is the number of the latest cache scope, for requests that must not share prefixes.
 var scopes atomic.Int64
 
 func newScope() string { return fmt.Sprint(scopes.Add(1)) }
 
-// generate runs concurrent requests and returns the total number of generated tokens.
+// generate runs concurrent requests and returns the total number of generated tokens. requests is
+// the number of requests, and prompt is the number of tokens in each request's prompt.
 func generate(b *testing.B, m engines.Model, requests, prompt, maxTokens int) int {
 	var all sync.WaitGroup
 	for i := range requests {
@@ -87,8 +88,8 @@ func generate(b *testing.B, m engines.Model, requests, prompt, maxTokens int) in
 	return requests * maxTokens
 }
 
-// BenchmarkAddons decodes 32 concurrent requests over n addons of rank 8 on all projections; 0
-// is the base model.
+// BenchmarkAddons decodes 32 concurrent requests that use n addons of rank 8 on all projections.
+// 0 addons is the base model.
 func BenchmarkAddons(b *testing.B) {
 	c := config()
 	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions = 512, 1408, 8, 8, 8, 64, 512
@@ -135,9 +136,10 @@ func small(window int) *llama.Weights {
 	return w
 }
 
-// BenchmarkLatency runs 1, 8 and 32 clients that send requests back to back: prompts of 416 tokens,
-// 400 of which are the same for all, and 32 generated tokens. It reports the time to first token
-// and the time per output token, with ("cached") and without the prefix cache.
+// BenchmarkLatency runs 1, 8 and 32 clients, each of which sends requests one after another. A
+// prompt has 416 tokens, 400 of which are equal in all requests; 32 tokens are generated. The
+// metrics are the time to first token and the time per output token, with ("cached") and without
+// the prefix cache.
 func BenchmarkLatency(b *testing.B) {
 	w := small(512)
 	for _, cached := range []bool{false, true} {
@@ -156,7 +158,7 @@ func BenchmarkLatency(b *testing.B) {
 								if !cached {
 									req.CacheScope = newScope()
 								}
-								listen(b, m, req, &first, &next)
+								measureLatency(b, m, req, &first, &next)
 							}
 						})
 					}
@@ -169,8 +171,9 @@ func BenchmarkLatency(b *testing.B) {
 	}
 }
 
-// listen measures the time to first token and per output token of a request.
-func listen(b *testing.B, m engines.Model, req engines.CompletionRequest, first, next *times) {
+// measureLatency runs a request and records its time to first token in first, and its time per
+// output token in next.
+func measureLatency(b *testing.B, m engines.Model, req engines.CompletionRequest, first, next *times) {
 	began, tokens := time.Now(), 0
 	var came time.Time
 	_, err := m.Complete(context.Background(), req, func(c engines.Chunk) error {
@@ -186,7 +189,7 @@ func listen(b *testing.B, m engines.Model, req engines.CompletionRequest, first,
 	}
 }
 
-// times are measurements of concurrent clients.
+// times holds the measurements of concurrent clients.
 type times struct {
 	mu  sync.Mutex
 	all []time.Duration
@@ -206,7 +209,8 @@ func (t *times) report(b *testing.B, name string) {
 }
 
 // BenchmarkCopying generates 256 tokens of a text with period 60: without speculative decoding,
-// with a prediction that is wrong in every 64th token, and with n-gram lookup of length 2.
+// with a predicted output in which every 64th token is wrong, and with n-gram lookup of length
+// 2.
 func BenchmarkCopying(b *testing.B) {
 	for _, shape := range []struct{ hidden, ffn, layers, heads int }{{128, 352, 4, 4}, {512, 1408, 8, 8}} {
 		w := repeating(shape.hidden, shape.ffn, shape.layers, shape.heads)
@@ -226,7 +230,7 @@ func BenchmarkCopying(b *testing.B) {
 					require.NoError(b, err)
 					if how == "predicted" {
 						r.drafter = &ngramDrafter{
-							context: slices.Clone(r.prompt), predicted: flawed(plain), maxDraft: defaultDraftTokens,
+							context: slices.Clone(r.prompt), predicted: withErrors(plain), maxDraft: defaultDraftTokens,
 							acceptance: initialAcceptance,
 						}
 					}
@@ -245,8 +249,8 @@ func BenchmarkCopying(b *testing.B) {
 	}
 }
 
-// repeating returns a model that performs the computation of its size, but repeats the tokens 0
-// to 59.
+// repeating returns a model that generates the tokens 0 to 59 repeatedly. It computes as much as
+// any model of its size.
 func repeating(hidden, ffn, layers, heads int) *llama.Weights {
 	c := config()
 	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim = hidden, ffn, layers, heads, heads,
@@ -266,8 +270,8 @@ func repeating(hidden, ffn, layers, heads int) *llama.Weights {
 	return w
 }
 
-// flawed replaces every 64th token.
-func flawed(text []int) []int {
+// withErrors returns a copy of text in which every 64th token is replaced.
+func withErrors(text []int) []int {
 	text = slices.Clone(text)
 	for i := 63; i < len(text); i += 64 {
 		text[i] = (text[i] + 1) % 256

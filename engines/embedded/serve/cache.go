@@ -5,8 +5,8 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// A cache is the KV cache of one sequence: a list of blocks that sequences may share, because
-// the content of a position never changes.
+// A cache is the KV cache of one sequence. Sequences may share its blocks, because the content
+// of a position never changes.
 type cache struct {
 	blocks     []*block
 	tokens     []int // tokens in the cache, one for each position
@@ -14,7 +14,7 @@ type cache struct {
 	registered int   // leading blocks that are registered in the prefix cache
 }
 
-// length is the number of positions in the cache.
+// length returns the number of positions in the cache.
 func (c *cache) length() int { return len(c.tokens) }
 
 // truncate drops the positions from length on.
@@ -28,19 +28,19 @@ func (c *cache) put(layer, position int, key, value []float32) {
 // blockTokens is the number of positions of a block: the width of a kernel panel.
 const blockTokens = kernel.PanelWidth
 
-// blocksFor is the number of blocks of n positions.
+// blocksFor returns the number of blocks that n positions need.
 func blocksFor(n int) int { return (n + blockTokens - 1) / blockTokens }
 
 // A block holds the keys and values of blockTokens consecutive positions, as kernel panels. The
 // key panel of a head has a row for each element and a column for each position. The value
 // panels of a head, as many as its elements need, have a row for each position.
 type block struct {
-	dim, perLayer int // elements of a head; KV heads
+	dim, perLayer int // the number of elements of a head, and of KV heads of a layer
 	keys, values  []float32
 	entry         entry // the pool's state of the block
 }
 
-// blockSize is the number of key and value elements of a block.
+// blockSize returns the number of key and value elements of a block.
 func blockSize(c *llama.Config) (keys, values int) {
 	heads := c.Layers * c.KVHeads * blockTokens
 	return heads * c.HeadDim, heads * blocksFor(c.HeadDim) * kernel.PanelWidth
@@ -65,20 +65,22 @@ func (b *block) put(layer, at int, key, value []float32) {
 	}
 }
 
-// head returns one head's panels.
+// head returns the panels of a KV head.
 func (b *block) head(layer, head int) (keys, values []float32) {
 	keys, values, k, v := b.heads(layer, head)
 	return keys[:k], values[:v]
 }
 
-// heads returns the panels starting at a head, and the strides between heads.
+// heads returns the panels of the KV heads from first on. k and v are the numbers of elements
+// from one head to the next in keys and values.
 func (b *block) heads(layer, first int) (keys, values []float32, k, v int) {
-	n, of := len(b.keys)/(b.dim*blockTokens), layer*b.perLayer+first // heads of all layers
+	// n is the number of KV heads in all layers, and index is that of the head first among them.
+	n, index := len(b.keys)/(b.dim*blockTokens), layer*b.perLayer+first
 	k, v = len(b.keys)/n, len(b.values)/n
-	return b.keys[of*k:], b.values[of*v:], k, v
+	return b.keys[index*k:], b.values[index*v:], k, v
 }
 
-// scoreKeys computes the products of queries [m, dim] and a head's keys into scores [m,
+// scoreKeys writes the products of queries [m, dim] and the keys of a KV head to scores [m,
 // positions].
 func (c *cache) scoreKeys(layer, head int, queries, scores kernel.Matrix) {
 	for at := 0; at < scores.Cols; at += blockTokens {
@@ -87,8 +89,8 @@ func (c *cache) scoreKeys(layer, head int, queries, scores kernel.Matrix) {
 	}
 }
 
-// sumValues computes the sums of a head's values, weighted by weights [m, positions], into out
-// [m, dim].
+// sumValues writes the sums of the values of a KV head, weighted by weights [m, positions], to
+// out [m, dim].
 func (c *cache) sumValues(layer, head int, weights, out kernel.Matrix) {
 	for at := 0; at < weights.Cols; at += blockTokens {
 		_, values := c.blocks[at/blockTokens].head(layer, head)
@@ -99,7 +101,7 @@ func (c *cache) sumValues(layer, head int, weights, out kernel.Matrix) {
 	}
 }
 
-// scoreHeads is scoreKeys of several heads, each with one query row.
+// scoreHeads is scoreKeys for PanelsAtOnce KV heads from first on, each with one row of queries.
 func (c *cache) scoreHeads(layer, first int, queries, scores kernel.Matrix) {
 	for at := 0; at < scores.Cols; at += blockTokens {
 		keys, _, stride, _ := c.blocks[at/blockTokens].heads(layer, first)
@@ -107,7 +109,7 @@ func (c *cache) scoreHeads(layer, first int, queries, scores kernel.Matrix) {
 	}
 }
 
-// sumHeads is sumValues of several heads, each with one row of weights.
+// sumHeads is sumValues for PanelsAtOnce KV heads from first on, each with one row of weights.
 func (c *cache) sumHeads(layer, first int, weights, out kernel.Matrix) {
 	for at := 0; at < weights.Cols; at += blockTokens {
 		_, values, _, stride := c.blocks[at/blockTokens].heads(layer, first)

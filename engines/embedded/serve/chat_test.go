@@ -14,7 +14,7 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// openChat serves a model with a chat template.
+// openChat serves a model with the chat template source until the end of the test.
 func openChat(t *testing.T, source string) engines.Model {
 	dir := save(t, weights())
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(source), 0o600))
@@ -28,8 +28,8 @@ var hello = &engines.Chat{
 	Messages: []engines.Message{{Role: "system", Content: "be kind"}, {Role: "user", Content: "hello <|end|>"}},
 }
 
-// TestChatIsItsRenderedPrompt checks that a conversation completes like the tokens that its
-// template renders.
+// TestChatIsItsRenderedPrompt checks that a conversation gets the completion of the prompt that
+// the chat template renders from it.
 func TestChatIsItsRenderedPrompt(t *testing.T) {
 	m := open(t, weights(), Options{})
 	tokens, _, err := tokenizer.NewBytes().Chat([]tokenizer.Message{
@@ -37,7 +37,8 @@ func TestChatIsItsRenderedPrompt(t *testing.T) {
 	})
 	require.NoError(t, err)
 	want := ask(t, m, engines.CompletionRequest{PromptTokens: tokens, MaxTokens: 20, IgnoreEOS: true})
-	all, _, usage := hear(t, m, engines.CompletionRequest{Chat: hello, MaxTokens: 20, IgnoreEOS: true, RawOutput: true})
+	all, _, usage := completeWithEcho(t, m,
+		engines.CompletionRequest{Chat: hello, MaxTokens: 20, IgnoreEOS: true, RawOutput: true})
 	require.Equal(t, want.text, all.Text)
 	require.Equal(t, want.tokens, all.Tokens)
 	require.Equal(t, tokens, all.Prompt.Tokens)
@@ -58,17 +59,17 @@ func TestInvalidChats(t *testing.T) {
 		},
 		"reasoning": {
 			plain, engines.CompletionRequest{Chat: hello, Reasoning: &engines.Reasoning{Effort: "high"}},
-			"reasoning: is not supported by this model",
+			"reasoning: has no effect, because this model does not reason",
 		},
 		"reasoning of a prompt": {
 			"<think>", engines.CompletionRequest{Prompt: "p", Reasoning: &engines.Reasoning{Effort: "high"}},
-			"reasoning: is not supported by this model",
+			"reasoning: has no effect on a prompt",
 		},
-		"a cap on reasoning": {
+		"reasoning budget": {
 			"{{ reasoning_effort }}", engines.CompletionRequest{Chat: hello, Reasoning: &engines.Reasoning{Budget: 5}},
-			"token budget is not supported",
+			"reasoning: cannot limit the reasoning tokens",
 		},
-		"its own refusal": {
+		"raise_exception": {
 			"{{ raise_exception('no systems') }}", engines.CompletionRequest{Chat: hello}, "messages: .*no systems",
 		},
 		"nothing to continue": {
@@ -87,6 +88,6 @@ func TestInvalidChats(t *testing.T) {
 			require.Regexp(t, c.want, err.Error())
 		})
 	}
-	// A broken template does not prevent plain prompts.
+	// A template that cannot be parsed does not prevent plain prompts.
 	ask(t, openChat(t, "{% for %}"), engines.CompletionRequest{Prompt: "p", MaxTokens: 2})
 }

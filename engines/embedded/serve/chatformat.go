@@ -5,15 +5,15 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A chatFormat is how conversations are rendered for a model or an addon.
+// A chatFormat describes how conversations are rendered for a model or an addon.
 type chatFormat struct {
-	template *chat.Template // nil if the model has none
-	parseErr error          // why its template cannot be parsed
+	template *chat.Template // nil if the model has no template
+	parseErr error          // parse error of the model's template
 	dir      string         // the model's directory, whose tokenizer_config.json defines the special tokens
 }
 
-// forDir is the chat format of a model or adapter in dir: its own template, if it has one,
-// otherwise f's.
+// forDir returns the chat format of a model or adapter in dir. It has the template of dir, or
+// the template of f if dir has none.
 func (f chatFormat) forDir(dir string, tokens *tokenizer.Tokenizer) chatFormat {
 	source, err := chat.Source(dir)
 	switch {
@@ -25,7 +25,7 @@ func (f chatFormat) forDir(dir string, tokens *tokenizer.Tokenizer) chatFormat {
 	return f
 }
 
-// chatFormatOf is the chat format of an addon, nil for the base model.
+// chatFormatOf returns the chat format of addon a, or of the base model if a is nil.
 func (m *model) chatFormatOf(a *addon) chatFormat {
 	if a == nil || a.chat == nil {
 		return m.chat

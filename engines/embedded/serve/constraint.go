@@ -13,21 +13,24 @@ import (
 	"anneal/engines/embedded/grammar"
 )
 
-// A constraint restricts one completion to a grammar and its reasoning to a token budget.
+// A constraint restricts one completion to a grammar, and the reasoning in it to a number of
+// tokens.
 type constraint struct {
 	grammar    *grammar.Grammar
 	vocabulary *grammar.Vocabulary
-	state      *grammar.State // nil once nothing is constrained any more
+	state      *grammar.State // nil when the rest of the text is unconstrained
 	stopTokens []int          // tokens that end a completion
 	free       bool           // only the reasoning is constrained, not the text after it
-	budget     int            // reasoning tokens; 0 is unlimited
+	offered    bool           // calls are optional, and only their arguments are constrained
+	budget     int            // maximum number of reasoning tokens; 0 means no maximum
 	spent      int
 	closing    bool // the reasoning must end now
 	mask       grammar.Mask
 	masked     []float32
 }
 
-// apply returns a copy of logits in which the tokens that the grammar forbids are -Inf.
+// apply returns logits if the next token is unconstrained, otherwise a copy in which the logits
+// of the tokens that the grammar forbids are -Inf.
 func (c *constraint) apply(logits []float32) ([]float32, error) {
 	c.mask = nil
 	if c.state == nil || c.free && !c.closing {
@@ -53,7 +56,7 @@ func (c *constraint) apply(logits []float32) ([]float32, error) {
 	}
 	if !some {
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"format: no token of the model's vocabulary can continue its output in the requested format: "+
+			"format: no token of the model's vocabulary can continue the output in the requested format: "+
 				"request another format")
 	}
 	return c.masked, nil
@@ -73,7 +76,7 @@ func (c *constraint) accept(token int) error {
 		return err
 	}
 	if c.state = next; next == nil || c.closing && c.free && next.Accepts() {
-		c.state = nil // only when the text is unconstrained
+		c.state = nil // the rest of the text is unconstrained
 		return nil
 	}
 	if thinking {
@@ -86,13 +89,13 @@ func (c *constraint) accept(token int) error {
 	return err
 }
 
-// complete reports whether no further token is allowed.
+// complete reports whether the grammar allows no further token.
 func (c *constraint) complete() bool {
 	return c != nil && !c.free && c.state != nil && c.state.Complete()
 }
 
-// newConstraint returns the constraint of a request, nil if it has none. rendered is the
-// conversation as its template rendered it.
+// newConstraint returns the constraint of req, nil if req has none. rendered is the text that
+// template rendered from the conversation.
 func (m *model) newConstraint(
 	req *engines.CompletionRequest, template *chat.Template, rendered string,
 ) (*constraint, error) {
@@ -118,7 +121,8 @@ func (m *model) newConstraint(
 	if err != nil {
 		return nil, err
 	}
-	c := &constraint{grammar: g, vocabulary: m.grammars.vocabulary, budget: budget, free: free}
+	c := &constraint{grammar: g, vocabulary: m.grammars.vocabulary, budget: budget, free: free,
+		offered: spec.offered}
 	if !req.IgnoreEOS {
 		c.stopTokens = m.stopTokens
 	}
@@ -126,14 +130,29 @@ func (m *model) newConstraint(
 	return c, err
 }
 
-// A grammarSpec is everything that the grammar of a completion depends on.
+// maxGrammarText is the maximum size of a grammar in a response, in bytes. It fits into one message.
+const maxGrammarText = 32 << 10
+
+// text returns the grammar in GBNF; "" for a constraint that leaves the text after the reasoning
+// free, and for a grammar that is too large.
+func (c *constraint) text() string {
+	if c == nil || c.free || c.offered {
+		return ""
+	}
+	if text := c.grammar.GBNF(); len(text) <= maxGrammarText {
+		return text
+	}
+	return ""
+}
+
+// A grammarSpec holds everything on which the grammar of a completion depends.
 type grammarSpec struct {
 	format   *engines.ResponseFormat
 	calls    *engines.ToolChoice // required calls
 	offered  bool                // calls are optional, and some of the functions are strict
-	tools    []json.RawMessage   // for required and optional calls
+	tools    []json.RawMessage   // tools whose functions the calls may name
 	thinking *grammar.Thinking
-	template *chat.Template // the template that determines the syntax of calls
+	template *chat.Template // the template that determines the tool-call syntax
 }
 
 // A grammarKey identifies a grammarSpec in the cache.

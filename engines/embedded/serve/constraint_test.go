@@ -13,20 +13,23 @@ import (
 	"anneal/engines"
 )
 
-// tooled is a template like those of Hermes and Qwen: it lists tools and delimits tool calls.
-const tooled = `{{ bos_token }}{% if tools %}{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% endif %}` +
+// toolTemplate is a template like those of Hermes and Qwen: it lists tools and delimits tool calls.
+const toolTemplate = `{{ bos_token }}{% if tools %}{% for tool in tools %}{{ tool.function.name }} {% endfor %}` +
+	`{% endif %}` +
 	`{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for call in m.tool_calls %}` +
 	"\n<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}" +
 	"}\n</tool_call>" +
 	`{% endfor %}{% endfor %}[assistant]`
 
-// begun is a template that opens the reasoning of the answer.
-const begun = `{% for m in messages %}{{ m.content }}{% endfor %}<think>`
+// thinkingTemplate is a template that opens the reasoning of the answer.
+const thinkingTemplate = `{% for m in messages %}{{ m.content }}{% endfor %}<think>`
 
 var yesOrNo = &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= "yes" | "no"`}
 
-// entire returns a complete response with reasoning and tool calls.
-func entire(t *testing.T, m engines.Model, req engines.CompletionRequest) (all engines.Chunk, usage engines.Usage) {
+// parsedResponse runs a request and returns its chunks joined to one, with reasoning and tool
+// calls parsed, and its usage.
+func parsedResponse(t *testing.T, m engines.Model, req engines.CompletionRequest) (all engines.Chunk,
+	usage engines.Usage) {
 	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
 		all.Text, all.Reasoning, all.ToolCalls = all.Text+c.Text, all.Reasoning+c.Reasoning, append(all.ToolCalls,
 			c.ToolCalls...)
@@ -37,8 +40,9 @@ func entire(t *testing.T, m engines.Model, req engines.CompletionRequest) (all e
 	return all, usage
 }
 
-// wild is a request whose unconstrained completion is nearly uniform noise.
-func wild(seed uint64, maxTokens int, f *engines.ResponseFormat) engines.CompletionRequest {
+// noiseRequest returns a request in format f. Without the format, the completion would be nearly
+// uniform noise.
+func noiseRequest(seed uint64, maxTokens int, f *engines.ResponseFormat) engines.CompletionRequest {
 	return engines.CompletionRequest{
 		PromptTokens: ids(9, int(seed)), MaxTokens: maxTokens, Temperature: 2, Seed: &seed, Format: f,
 	}
@@ -47,38 +51,39 @@ func wild(seed uint64, maxTokens int, f *engines.ResponseFormat) engines.Complet
 func TestCompletionsConform(t *testing.T) {
 	m := open(t, weights(), Options{})
 	for seed := range uint64(60) {
-		a := ask(t, m, wild(seed, 150, &engines.ResponseFormat{Type: engines.FormatJSON}))
+		a := ask(t, m, noiseRequest(seed, 150, &engines.ResponseFormat{Type: engines.FormatJSON}))
 		require.True(t, a.finish == engines.FinishLength || json.Valid([]byte(a.text)), "%q", a.text)
 		require.True(t, strings.HasPrefix(a.text, "{"), "%q", a.text)
 		require.Len(t, a.tokens, a.usage.CompletionTokens)
 
-		a = ask(t, m, wild(seed, 150, &engines.ResponseFormat{Type: engines.FormatSchema,
+		a = ask(t, m, noiseRequest(seed, 150, &engines.ResponseFormat{Type: engines.FormatSchema,
 			Schema: json.RawMessage(`{"type":"object","properties":{"b":{"type":"integer","minimum":3,"maximum":40},` +
 				`"a":{"enum":["x","y"]}},"required":["b","a"]}`)}))
 		require.Equal(t, engines.FinishStop, a.finish)
 		require.Regexp(t, `^\{\s*"b":\s*([3-9]|[1-3]\d|40),\s*"a":\s*"[xy]"\s*\}$`, a.text)
 
-		// Other parameters do not affect conformity.
-		req := wild(seed, 150, yesOrNo)
+		// The bias must not affect whether the completion conforms.
+		req := noiseRequest(seed, 150, yesOrNo)
 		req.LogitBias = map[int]float64{'q': 100, 'y': -100, 259: 100}
 		req.RepetitionPenalty, req.FrequencyPenalty, req.PresencePenalty, req.TopK = 0.001, 2, -2, 3
 		require.Contains(t, []string{"yes", "no"}, ask(t, m, req).text)
-		req = wild(seed, 150, yesOrNo)
+		req = noiseRequest(seed, 150, yesOrNo)
 		req.MirostatTarget, req.IgnoreEOS = 1, true
 		a = ask(t, m, req)
 		require.Contains(t, []string{"yes", "no"}, a.text)
 		require.Equal(t, engines.FinishStop, a.finish, "no further token is allowed")
-		req = wild(seed, 150, yesOrNo)
+		req = noiseRequest(seed, 150, yesOrNo)
 		req.Temperature, req.Stop = 0, []string{"s"}
 		require.Contains(t, []string{"ye", "no"}, ask(t, m, req).text)
 	}
 }
 
-// TestConstraintEnd checks that a completion ends with a stop token or at the limit.
+// TestConstraintEnd checks that a constrained completion ends with a stop token or at its token
+// limit.
 func TestConstraintEnd(t *testing.T) {
 	m := open(t, weights(), Options{})
 	as := &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= "aaa" "a"*`}
-	req := wild(1, 100, as)
+	req := noiseRequest(1, 100, as)
 	req.LogitBias = map[int]float64{259: 100}
 	a := ask(t, m, req)
 	require.Equal(t, "aaa", a.text)
@@ -88,13 +93,13 @@ func TestConstraintEnd(t *testing.T) {
 	a = ask(t, m, req)
 	require.Equal(t, strings.Repeat("a", 100), a.text)
 	require.Equal(t, engines.FinishLength, a.finish)
-	a = ask(t, m, wild(1, 2, as))
+	a = ask(t, m, noiseRequest(1, 2, as))
 	require.Equal(t, "aa", a.text)
 	require.Equal(t, engines.FinishLength, a.finish)
 }
 
-// TestConstraintRenormalizes checks that the probabilities of the allowed tokens keep their ratios,
-// and that the reported logprobs are right.
+// TestConstraintRenormalizes checks that a constraint keeps the ratios of the allowed tokens'
+// probabilities, and that the reported logprobs match the probabilities.
 func TestConstraintRenormalizes(t *testing.T) {
 	m := open(t, weights(), Options{})
 	prompt := ids(9, 4)
@@ -103,7 +108,7 @@ func TestConstraintRenormalizes(t *testing.T) {
 	const n = 2000
 	counts, sampling := map[int]int{}, map[int]float64{}
 	for seed := range uint64(n) {
-		all, _ := entire(t, m, engines.CompletionRequest{
+		all, _ := parsedResponse(t, m, engines.CompletionRequest{
 			PromptTokens: prompt, MaxTokens: 1, Temperature: 1, Seed: &seed, Format: f, Logprobs: true,
 		})
 		require.Len(t, all.Logprobs, 1)
@@ -125,11 +130,12 @@ func TestConstraintRenormalizes(t *testing.T) {
 	require.Less(t, chi, 16.27, "p = 0.001 of 3 degrees of freedom")
 }
 
-// TestDraftsAreConstrained checks that speculative decoding does not bypass constraints.
+// TestDraftsAreConstrained checks that completions with draft tokens conform to their grammar.
 func TestDraftsAreConstrained(t *testing.T) {
 	m := open(t, weights(), Options{})
 	for seed := range uint64(20) {
-		req := wild(seed, 60, &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= ("ab" | "cd" [0-9])+`})
+		req := noiseRequest(seed, 60,
+			&engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= ("ab" | "cd" [0-9])+`})
 		want := ask(t, m, req)
 		for _, draft := range []string{want.text, "abababab no form at all", want.text[:len(want.text)/2] + "?"} {
 			req.Prediction = draft
@@ -141,38 +147,38 @@ func TestDraftsAreConstrained(t *testing.T) {
 }
 
 func TestConstraintAppliesAfterReasoning(t *testing.T) {
-	m := openChat(t, begun)
+	m := openChat(t, thinkingTemplate)
 	for seed := range uint64(8) {
-		req := wild(seed, 120, yesOrNo)
+		req := noiseRequest(seed, 120, yesOrNo)
 		req.PromptTokens, req.Chat = nil, hello
 		req.Reasoning = &engines.Reasoning{Budget: 10}
-		all, usage := entire(t, m, req)
+		all, usage := parsedResponse(t, m, req)
 		require.Contains(t, []string{"yes", "no"}, all.Text)
 		require.NotEmpty(t, all.Reasoning)
 		require.Equal(t, engines.FinishStop, all.Finish)
 		require.LessOrEqual(t, usage.ReasoningTokens, 10+len("</think>"))
 
-		// With a budget only, the answer is unconstrained.
+		// With a reasoning budget but no format, the answer is unconstrained.
 		req.Format, req.IgnoreEOS = nil, true
-		all, _ = entire(t, m, req)
+		all, _ = parsedResponse(t, m, req)
 		require.NotContains(t, []string{"", "yes", "no"}, all.Text)
 		require.Equal(t, engines.FinishLength, all.Finish)
 
-		// Without a budget this model never ends its reasoning.
+		// Without a reasoning budget, this model never ends its reasoning.
 		req.Format, req.IgnoreEOS, req.Reasoning = yesOrNo, false, nil
-		all, _ = entire(t, m, req)
+		all, _ = parsedResponse(t, m, req)
 		require.Empty(t, all.Text)
 		require.Equal(t, engines.FinishLength, all.Finish)
 	}
 }
 
 func TestUnreachedBudgetChangesNothing(t *testing.T) {
-	m := openChat(t, begun)
+	m := openChat(t, thinkingTemplate)
 	seed := uint64(3)
 	req := engines.CompletionRequest{Chat: hello, MaxTokens: 50, Temperature: 1, Seed: &seed, IgnoreEOS: true}
-	want, _ := entire(t, m, req)
+	want, _ := parsedResponse(t, m, req)
 	req.Reasoning = &engines.Reasoning{Budget: 60}
-	got, _ := entire(t, m, req)
+	got, _ := parsedResponse(t, m, req)
 	require.Equal(t, want, got)
 }
 
@@ -182,7 +188,7 @@ func tool(name, parameters string, strict bool) json.RawMessage {
 }
 
 func TestRequiredCalls(t *testing.T) {
-	m := openChat(t, tooled)
+	m := openChat(t, toolTemplate)
 	tools := []json.RawMessage{
 		tool("rain",
 			`{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]},`+
@@ -190,11 +196,11 @@ func TestRequiredCalls(t *testing.T) {
 		tool("now", `{"type":"object","properties":{}}`, false),
 	}
 	for seed := range uint64(20) {
-		req := wild(seed, 150, nil)
+		req := noiseRequest(seed, 150, nil)
 		req.PromptTokens, req.Chat = nil, &engines.Chat{
 			Messages: hello.Messages[1:], Tools: tools, ToolChoice: &engines.ToolChoice{Name: "rain", Single: true},
 		}
-		all, _ := entire(t, m, req)
+		all, _ := parsedResponse(t, m, req)
 		require.Empty(t, all.Text)
 		require.Equal(t, engines.FinishToolCalls, all.Finish)
 		require.Len(t, all.ToolCalls, 1)
@@ -202,15 +208,15 @@ func TestRequiredCalls(t *testing.T) {
 		require.Regexp(t, `^\{"city":"(Rome|Oslo)","days":[1-9]\}$`, all.ToolCalls[0].Arguments)
 
 		req.Chat.ToolChoice = &engines.ToolChoice{}
-		all, _ = entire(t, m, req)
+		all, _ = parsedResponse(t, m, req)
 		require.True(t, len(all.ToolCalls) > 0 || all.Finish == engines.FinishLength)
 	}
 }
 
-// TestOfferedCallsAreStrict checks that optional calls of strict functions constrain the
-// arguments, but neither the text nor the decision to call.
+// TestOfferedCallsAreStrict checks that the arguments of optional calls of strict functions are
+// constrained, but neither the text nor the decision to call a function.
 func TestOfferedCallsAreStrict(t *testing.T) {
-	m := openChat(t, tooled).(*model)
+	m := openChat(t, toolTemplate).(*model)
 	strict := tool("rain", `{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`, true)
 	loose := tool("rain", `{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`, false)
 	ask := func(tools ...json.RawMessage) *engines.CompletionRequest {
@@ -236,7 +242,7 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 		}
 	}
 	for _, one := range []struct {
-		text, next string // "" is anything
+		text, next string // "" matches anything
 		ends       bool
 	}{{"", "", true}, {"Well. <tool_call", "", true}, {">", "\n", false}, {"\n{\"name\": \"", "nr", false},
 		{"rain\", \"arguments\": {\"city\": \"", "OR", false},
@@ -265,7 +271,7 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 		require.Nil(t, c, name)
 	}
 	unmarked := openChat(t,
-		strings.ReplaceAll(strings.ReplaceAll(tooled, "\n<tool_call>\n", ""), "\n</tool_call>", "")).(*model)
+		strings.ReplaceAll(strings.ReplaceAll(toolTemplate, "\n<tool_call>\n", ""), "\n</tool_call>", "")).(*model)
 	c, err = unmarked.newConstraint(ask(strict), unmarked.chat.template, "")
 	require.NoError(t, err)
 	require.Nil(t, c, "a JSON answer is not necessarily a call")
@@ -281,39 +287,46 @@ func TestUnsupportedConstraints(t *testing.T) {
 		format   *engines.ResponseFormat
 		want     string
 	}{
-		"an unknown syntax of calls": {
-			strings.ReplaceAll(tooled, "{\"name\": ", "<call name="), engines.Chat{ToolChoice: &engines.ToolChoice{}}, nil,
+		"an unknown tool-call syntax": {
+			strings.ReplaceAll(toolTemplate, "{\"name\": ", "<call name="), engines.Chat{ToolChoice: &engines.ToolChoice{}}, nil,
 			"toolChoice: required calls are not supported",
 		},
 		"inside something": {
-			strings.ReplaceAll(tooled, "\n<tool_call>\n{", "{\"function\": {"), engines.Chat{ToolChoice: &engines.ToolChoice{}}, nil,
+			strings.ReplaceAll(toolTemplate, "\n<tool_call>\n{", "{\"function\": {"),
+			engines.Chat{ToolChoice: &engines.ToolChoice{}},
+			nil,
 			"toolChoice: required calls are not supported",
 		},
 		"an unknown function": {
-			tooled, engines.Chat{ToolChoice: &engines.ToolChoice{Name: "snow"}}, nil, "toolChoice: names a function",
+			toolTemplate, engines.Chat{ToolChoice: &engines.ToolChoice{Name: "snow"}}, nil,
+			`toolChoice: tools has no function "snow"`,
 		},
 		"strict parameters": {
-			tooled, engines.Chat{ToolChoice: &engines.ToolChoice{}}, nil, "tools[0].function.parameters: #/minProperties cannot",
+			toolTemplate, engines.Chat{ToolChoice: &engines.ToolChoice{}}, nil,
+			"tools[0].function.parameters: #/minProperties cannot",
 		},
-		"a format and calls": {tooled, engines.Chat{ToolChoice: &engines.ToolChoice{}}, yesOrNo, "format: cannot be combined"},
+		"a format and calls": {toolTemplate, engines.Chat{ToolChoice: &engines.ToolChoice{}}, yesOrNo,
+			"format: cannot be combined"},
 		"a schema": {
-			tooled, engines.Chat{},
+			toolTemplate, engines.Chat{},
 			&engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{"type":"string"}}`)},
 			"format: #/not cannot",
 		},
 		"an unsatisfiable schema": {
-			tooled, engines.Chat{}, &engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{}}`)},
-			"format: no finite text conforms to it",
+			toolTemplate, engines.Chat{},
+			&engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(`{"not":{}}`)},
+			"format: no finite text conforms to the grammar",
 		},
 		"a grammar": {
-			tooled, engines.Chat{}, &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= x`},
+			toolTemplate, engines.Chat{}, &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= x`},
 			"format: line 1, column 10",
 		},
 		"an ambiguous grammar": {
-			tooled, engines.Chat{}, &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= ("a"?){0,1000000}`},
-			"format: it is too ambiguous",
+			toolTemplate, engines.Chat{},
+			&engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= ("a"?){0,1000000}`},
+			"format: the grammar is too ambiguous",
 		},
-		"an unknown format": {tooled, engines.Chat{}, &engines.ResponseFormat{Type: "xml"}, "format: must be of type"},
+		"an unknown format": {toolTemplate, engines.Chat{}, &engines.ResponseFormat{Type: "xml"}, "format: must be of type"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.chat.Messages, c.chat.Tools = hello.Messages[1:], rain
@@ -325,7 +338,8 @@ func TestUnsupportedConstraints(t *testing.T) {
 	}
 }
 
-// TestGrammarCache checks that equal specs share a grammar and the oldest is evicted.
+// TestGrammarCache checks that equal specs share a grammar, and that the least recently used
+// grammar is evicted.
 func TestGrammarCache(t *testing.T) {
 	m := open(t, weights(), Options{}).(*model)
 	first, err := m.newConstraint(&engines.CompletionRequest{Format: yesOrNo}, nil, "")
@@ -345,4 +359,38 @@ func TestGrammarCache(t *testing.T) {
 	again, err = m.newConstraint(&engines.CompletionRequest{Format: yesOrNo}, nil, "")
 	require.NoError(t, err)
 	require.NotSame(t, first.grammar, again.grammar)
+}
+
+// TestRawOutputHasTheGrammar checks that the raw output of a completion that follows a JSON schema
+// has a grammar in GBNF that accepts the completion, and that constrains a completion in the same
+// way when it is sent as the format.
+func TestRawOutputHasTheGrammar(t *testing.T) {
+	m := open(t, weights(), Options{})
+	schema := &engines.ResponseFormat{Type: engines.FormatSchema, Schema: []byte(
+		`{"type":"object","properties":{"n":{"type":"integer","minimum":1,"maximum":3}},"required":["n"],` +
+			`"additionalProperties":false}`)}
+	grammarOf := func(f *engines.ResponseFormat, raw bool) (source, text string) {
+		req := noiseRequest(5, 60, f)
+		req.RawOutput = raw
+		_, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
+			text += c.Text
+			if c.Prompt != nil {
+				source += c.Prompt.Grammar
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		return source, text
+	}
+	source, text := grammarOf(schema, true)
+	require.Contains(t, source, "root ::= ")
+	again, same := grammarOf(&engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: source}, true)
+	require.NotEmpty(t, again)
+	require.Equal(t, text, same)
+	for _, f := range []*engines.ResponseFormat{nil, schema} {
+		source, _ = grammarOf(f, false)
+		require.Empty(t, source)
+	}
+	source, _ = grammarOf(nil, true)
+	require.Empty(t, source)
 }

@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-// A costModel estimates the duration of a step from its number of rows. It decides how many
-// draft tokens are worth verifying: a memory-bound step takes additional rows almost for free,
-// a compute-bound step pays for each.
+// A costModel estimates the duration of a step from its number of rows. By the estimate, it
+// decides how many draft tokens are worth verifying. In a memory-bound step, additional rows
+// take little time; in a compute-bound step, each row takes as much as the others.
 type costModel struct {
-	points [10]costPoint // for 1, 2, 3 to 4, 5 to 8 … rows
+	points [10]costPoint // points for 1, 2, 3 to 4, 5 to 8 … rows
 	steps  int
 }
 
-// A costPoint is the moving average of the steps of one size class.
+// A costPoint holds the moving averages of the rows and of the duration (took) of the steps of one
+// size class.
 type costPoint struct {
 	rows, took float64
-	at         int // number of the latest such step
+	at         int // number of the class's latest step
 }
 
 const (
@@ -25,7 +26,7 @@ const (
 	minSpeedup = 1.05 // minimum speedup for which draft tokens are verified
 )
 
-// observe records a step.
+// observe records the duration of a step with the given number of rows.
 func (p *costModel) observe(rows int, took time.Duration) {
 	p.steps++
 	one := &p.points[min(bits.Len(uint(rows-1)), len(p.points)-1)]
@@ -33,15 +34,15 @@ func (p *costModel) observe(rows int, took time.Duration) {
 	if one.at == 0 || p.steps-one.at > costMaxAge {
 		*one = costPoint{rows: n, took: t}
 	}
-	t = min(t, 3*one.took*max(n/one.rows, 1)) // limit outliers
+	t = min(t, 3*one.took*max(n/one.rows, 1)) // limits the effect of outliers
 	one.rows += costWeight * (n - one.rows)
 	one.took += costWeight * (t - one.took)
 	one.at = p.steps
 }
 
 // cost estimates the duration of a step by linear interpolation between the neighboring points.
-// Above the last point the duration is proportional to the rows; below the first, a step of no
-// rows takes half as long.
+// Above the last point, the duration is proportional to the rows. Below the first point, it
+// decreases to half at zero rows.
 func (p *costModel) cost(rows float64) float64 {
 	var under, over *costPoint
 	for i := range p.points {
@@ -65,8 +66,10 @@ func (p *costModel) cost(rows float64) float64 {
 	return under.took + (over.took-under.took)*(rows-under.rows)/(over.rows-under.rows)
 }
 
-// draftTokens is the number of draft tokens that maximizes the token rate of a step of rows
-// rows, when each draft token is accepted with probability chance if all before it were.
+// draftTokens returns the number of draft tokens, at most limit, that maximizes the token rate of a
+// step, or 0 if no number raises the rate by minSpeedup. rows is the number of rows of the step
+// without draft tokens, and chance is the probability that a draft token is accepted if all draft
+// tokens before it were.
 func (p *costModel) draftTokens(rows int, chance float64, limit int) int {
 	n, best, tokens, each := 0, minSpeedup*float64(rows)/p.cost(float64(rows)), float64(rows), chance
 	for k := 1; k <= limit; k++ {

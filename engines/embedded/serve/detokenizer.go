@@ -8,23 +8,24 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A detokenizer turns tokens into the chunks that a client receives: complete UTF-8 characters,
-// without stop sequences and what follows them.
+// A detokenizer turns tokens into the chunks that a client receives. A chunk has complete UTF-8
+// characters, without stop sequences and the text after them.
 type detokenizer struct {
 	decoder *tokenizer.Decoder
 	raw     *tokenizer.Decoder // also decodes special tokens; nil unless raw output is requested
 	stops   []string
-	pending string // withheld text: may begin a stop sequence
+	pending string // withheld text, which may be the beginning of a stop sequence
 	decoded int    // characters of all tokens so far
-	sent    int    // characters of the chunks so far
+	sent    int    // characters of all chunks so far
 
-	tokens   []int // since the last chunk, with their logprobs
+	tokens   []int // tokens since the last chunk; rawText and logprobs belong to them
 	rawText  string
 	logprobs []engines.Logprob
 }
 
-// add decodes a token. stopped reports whether it completes a stop sequence; the chunk is then
-// the text before that sequence.
+// add decodes a token. It returns the text that can be sent, or an empty chunk if all text is
+// withheld. stopped reports whether the token completes a stop sequence; the chunk then ends
+// with the text before the stop sequence.
 func (t *detokenizer) add(token int) (chunk engines.Chunk, stopped bool) {
 	t.tokens = append(t.tokens, token)
 	text := t.decoder.Next(token)
@@ -60,8 +61,8 @@ func (t *detokenizer) addLogprob(one engines.Logprob) {
 	t.logprobs = append(t.logprobs, one)
 }
 
-// last returns the final chunk. The offsets of tokens that were cut off point to the end of the
-// text.
+// last returns the final chunk. The offsets of tokens whose text was cut off are the length of
+// the text.
 func (t *detokenizer) last(text string) engines.Chunk {
 	if t.raw != nil {
 		t.rawText += t.raw.Rest()
@@ -73,7 +74,7 @@ func (t *detokenizer) last(text string) engines.Chunk {
 	return chunk
 }
 
-// chunk emits text with the tokens since the last chunk.
+// chunk returns a chunk of text and the tokens since the last chunk.
 func (t *detokenizer) chunk(text string) engines.Chunk {
 	c := engines.Chunk{Text: text, Tokens: t.tokens, Raw: t.rawText, Logprobs: t.logprobs}
 	t.pending, t.tokens, t.rawText, t.logprobs = "", nil, "", nil
@@ -81,7 +82,8 @@ func (t *detokenizer) chunk(text string) engines.Chunk {
 	return c
 }
 
-// cut returns the withheld text before its first stop sequence.
+// cut returns the withheld text before its first stop sequence. found is false, and text is all
+// of the withheld text, if it has no stop sequence.
 func (t *detokenizer) cut() (text string, found bool) {
 	first := len(t.pending)
 	for _, stop := range t.stops {
@@ -92,7 +94,7 @@ func (t *detokenizer) cut() (text string, found bool) {
 	return t.pending[:first], found
 }
 
-// partialStop is the length of the longest suffix of the withheld text that begins a stop
+// partialStop returns the length of the longest suffix of the withheld text that begins a stop
 // sequence.
 func (t *detokenizer) partialStop() int {
 	longest := 0

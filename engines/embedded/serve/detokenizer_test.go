@@ -12,8 +12,9 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// TestDetokenizerMatchesDefinition compares the detokenizer with the definition: the text up to
-// the token that completes a stop sequence, cut before the first stop sequence in it.
+// TestDetokenizerMatchesDefinition compares the detokenizer with the definition of its output:
+// the text up to the token that completes a stop sequence, cut before the first stop sequence in
+// the text.
 func TestDetokenizerMatchesDefinition(t *testing.T) {
 	tokens, source := tokenizer.NewBytes(), rand.New(rand.NewPCG(1, 2))
 	letters := []string{"a", "b", "é", "東", "🙂", "\xe6", "\x9d"}
@@ -52,7 +53,7 @@ func TestDetokenizerMatchesDefinition(t *testing.T) {
 		require.Equal(t, want, got, "%q with stops %q", tokens.Decode(ids), stops)
 		require.Equal(t, wantStop, gotStop)
 	}
-	assert.Greater(t, stopped, 500, "the examples are worth something")
+	assert.Greater(t, stopped, 500, "enough examples contain a stop sequence")
 }
 
 func plain(tokens *tokenizer.Tokenizer, ids []int, stops []string) (text string, stopped bool) {

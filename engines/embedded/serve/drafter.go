@@ -7,40 +7,41 @@ import (
 )
 
 const (
-	defaultDraftTokens = 8    // draft tokens of a step, unless configured
-	resyncTokens       = 3    // tokens that must match to find a position in the prediction
+	defaultDraftTokens = 8    // default of the maximum number of draft tokens of a step
+	resyncTokens       = 3    // tokens that must match to continue in the predicted output
 	lookupWindow       = 4096 // tokens of the context that are searched for an n-gram
 	initialAcceptance  = 0.7  // assumed acceptance rate before any draft token was verified
 	acceptanceWeight   = 0.15 // weight of the latest verification in the moving average
 )
 
 // An ngramDrafter drafts the continuation of a completion: from the client's predicted output,
-// and otherwise from what followed an earlier occurrence of the latest n-gram in the context
-// (prompt lookup: Saxena 2023; speculative decoding: Leviathan et al. 2023). Draft tokens are
-// computed together with the last token and accepted while the sampler samples the same tokens,
-// so the output never changes.
+// or otherwise from the text after an earlier occurrence of the latest n-gram in the context
+// (prompt lookup: Saxena 2023; speculative decoding: Leviathan et al. 2023). One step computes
+// the last token and the draft tokens. A draft token is accepted if the sampler samples the same
+// token, so the output never changes.
 type ngramDrafter struct {
 	context     []int // prompt and completion
 	predicted   []int
 	at          int     // position in predicted at which the completion continues
-	diverged    bool    // the completion has diverged from predicted at this position
+	diverged    bool    // the completion differs from predicted at the position at
 	ngram       int     // length of the n-grams that are looked up; 0 disables lookup
-	maxDraft    int     // maximum draft tokens of a step
+	maxDraft    int     // maximum number of draft tokens of a step
 	draft       []int   // latest draft
 	submitted   int     // number of tokens of the draft that the step verifies
 	sampled     int     // number of tokens sampled since the draft
-	fromContext bool    // the draft is an n-gram match, not from predicted
+	fromContext bool    // the draft is from an n-gram match, not from predicted
 	acceptance  float64 // moving average of the acceptance rate
 	counts      engines.Speculation
 }
 
-// newDrafter returns nil if speculative decoding is disabled for the request.
+// newDrafter returns the drafter of a request. It returns nil if speculative decoding is disabled,
+// or if the request has no predicted output and n-gram lookup is disabled.
 func (m *model) newDrafter(req *engines.CompletionRequest, prompt []int) *ngramDrafter {
 	text := req.Prediction
 	if text == "" {
 		text = req.Speculation
 	}
-	if text == "" && m.speculation.NgramLength <= 0 {
+	if m.speculation.Disabled || text == "" && m.speculation.NgramLength <= 0 {
 		return nil
 	}
 	d := &ngramDrafter{
@@ -77,8 +78,9 @@ func (d *ngramDrafter) propose(limit int) []int {
 	return d.draft
 }
 
-// resync looks for the latest tokens of the completion in predicted, first after the position
-// of the divergence, then from the beginning.
+// resync looks for the latest tokens of the completion in predicted, first after the position at
+// which they diverged, then from the beginning. If it finds the tokens, drafting continues after
+// them.
 func (d *ngramDrafter) resync() {
 	if len(d.context) < resyncTokens {
 		return
@@ -101,8 +103,8 @@ func (d *ngramDrafter) resync() {
 	}
 }
 
-// lookup returns at most limit tokens that followed the most recent earlier occurrence of the
-// n-gram at the end of the context.
+// lookup returns at most limit tokens that follow the most recent earlier occurrence of the
+// n-gram at the end of the context, nil if the last lookupWindow tokens have no earlier one.
 func (d *ngramDrafter) lookup(limit int) []int {
 	end := d.context[len(d.context)-d.ngram:]
 	for i := len(d.context) - d.ngram - 1; i >= max(len(d.context)-lookupWindow, 0); i-- {
@@ -113,7 +115,7 @@ func (d *ngramDrafter) lookup(limit int) []int {
 	return nil
 }
 
-// submit records that the step verifies the first n tokens of the latest draft.
+// submit records that the next step verifies the first n tokens of the latest draft.
 func (d *ngramDrafter) submit(n int) {
 	d.submitted, d.sampled = n, 0
 	for len(d.counts.Drafted) < n {
@@ -124,8 +126,8 @@ func (d *ngramDrafter) submit(n int) {
 	}
 }
 
-// observe takes the next sampled token. It updates the acceptance rate even if the draft token
-// was not submitted.
+// observe records the next sampled token. It updates the acceptance rate by each verified draft
+// token, and by the first draft token even if the step did not verify it.
 func (d *ngramDrafter) observe(token int) {
 	d.context = append(d.context, token)
 	d.follow(token)
@@ -153,7 +155,8 @@ func (d *ngramDrafter) observe(token int) {
 	}
 }
 
-// follow advances the position in predicted.
+// follow advances the position in predicted if token is the predicted token, and otherwise
+// records the divergence.
 func (d *ngramDrafter) follow(token int) {
 	switch {
 	case d.diverged:

@@ -15,7 +15,7 @@ import (
 
 func TestDrafts(t *testing.T) {
 	for name, c := range map[string]struct {
-		predicted, text string // the last of text is not read yet
+		predicted, text string // text is the output so far; its last token is not in the KV cache yet
 		ngram           int
 		want            string
 	}{
@@ -84,7 +84,8 @@ func TestAcceptanceRate(t *testing.T) {
 	require.Equal(t, engines.Speculation{MatchedTokens: 3, Drafted: []int{2, 1, 1}, Accepted: []int{2, 1, 0}}, g.counts)
 }
 
-// TestDraftsMustPayOff checks when draft tokens are verified.
+// TestDraftsMustPayOff checks how many draft tokens a costModel chooses for measured durations
+// of steps.
 func TestDraftsMustPayOff(t *testing.T) {
 	waits := map[int]time.Duration{1: 100, 2: 101, 4: 104, 8: 110, 256: 3000}     // memory bound
 	computes := map[int]time.Duration{1: 100, 2: 190, 4: 370, 8: 700, 256: 21000} // compute bound
@@ -134,11 +135,11 @@ func TestOldCostsExpire(t *testing.T) {
 	require.Positive(t, p.draftTokens(1, 0.9, 7), "the old cost is ignored")
 }
 
-// all verifies every draft token.
+// all replaces costModel.draftTokens so that every draft token is verified.
 func all(_ int, _ float64, limit int) int { return limit }
 
-// eager returns a model that verifies every draft token.
-func eager(t *testing.T, w *llama.Weights, o Options, mode engines.SpeculationMode) engines.Model {
+// verifyingModel serves a model that verifies every draft token, until the end of the test.
+func verifyingModel(t *testing.T, w *llama.Weights, o Options, mode engines.SpeculationMode) engines.Model {
 	m, s := unstarted(t, w, o)
 	m.speculation, m.hash, m.stopTokens = mode, w.Hash(), []int{259}
 	s.draftLen = all
@@ -147,13 +148,33 @@ func eager(t *testing.T, w *llama.Weights, o Options, mode engines.SpeculationMo
 	return m
 }
 
-// TestSpeculationChangesNothing sends requests with right, wrong and partly right predictions,
-// alone and concurrently, greedy and sampled. The completions and logprobs are bit-identical to
-// those without speculative decoding.
+// TestDisabledSpeculation checks that a model whose speculation is disabled drafts no tokens,
+// neither from n-grams nor from a prediction.
+func TestDisabledSpeculation(t *testing.T) {
+	for disabled, counted := range map[bool]bool{false: true, true: false} {
+		m := verifyingModel(t, weights(), Options{}, engines.SpeculationMode{NgramLength: 1, Tokens: 5, Disabled: disabled})
+		_, usage := fullResponse(t, m, engines.CompletionRequest{PromptTokens: ids(8, 1), MaxTokens: 8, IgnoreEOS: true,
+			Prediction: "abcabc", Speculation: "abc"})
+		require.Equal(t, counted, usage.Speculation != nil)
+	}
+}
+
+// TestLongPrompts checks that the profile for long prompts enlarges the steps of prefill.
+func TestLongPrompts(t *testing.T) {
+	w := weights()
+	for _, long := range []bool{false, true} {
+		_, s := unstarted(t, w, Options{ChunkTokens: 8, longPrompts: long})
+		require.Equal(t, map[bool]int{false: 8, true: 8 * longPromptChunks}[long], s.chunk)
+	}
+}
+
+// TestSpeculationChangesNothing checks that completions and logprobs are bit-identical with and
+// without speculative decoding, for requests with right, wrong and partly right predictions,
+// alone and concurrent, greedy and sampled.
 func TestSpeculationChangesNothing(t *testing.T) {
 	w := weights()
 	plain, matched := open(t, w, Options{}), 0
-	m := eager(t, w, Options{Slots: 16, ChunkTokens: 40, Parallelism: 2},
+	m := verifyingModel(t, w, Options{Slots: 16, ChunkTokens: 40, Parallelism: 2},
 		engines.SpeculationMode{NgramLength: 1, Tokens: 5})
 	adapter := adapters(w)["all"]
 	loadAddon(t, plain, "a", adapter)
@@ -176,13 +197,13 @@ func TestSpeculationChangesNothing(t *testing.T) {
 		case 3:
 			req.Addon = "a"
 		}
-		want, _ := whole(t, plain, req)
+		want, _ := fullResponse(t, plain, req)
 		letters := []rune(want.Text)
 		begin, end := string(letters[:len(letters)/2]), string(letters[len(letters)/2:])
 		req.Prediction = begin + "something else" + end
 		if i%8 > 5 {
 			req.Prediction, req.Stop = "", []string{end}
-			want, _ = whole(t, plain, req)
+			want, _ = fullResponse(t, plain, req)
 			req.Speculation = want.Text
 		}
 		questions = append(questions, question{req, want})
@@ -193,7 +214,7 @@ func TestSpeculationChangesNothing(t *testing.T) {
 		var once sync.Mutex
 		for i, q := range questions {
 			asked.Go(func() {
-				got, usage := whole(t, m, q.req)
+				got, usage := fullResponse(t, m, q.req)
 				assert.Equal(t, q.want, got, "question %d", i)
 				once.Lock()
 				defer once.Unlock()
@@ -213,11 +234,11 @@ func TestSpeculationChangesNothing(t *testing.T) {
 	require.Positive(t, matched)
 }
 
-// TestPredictionReducesSteps checks that a predicted completion takes fewer steps.
+// TestPredictionReducesSteps checks that a completion with a predicted output takes fewer steps.
 func TestPredictionReducesSteps(t *testing.T) {
 	w := weights()
 	req := engines.CompletionRequest{PromptTokens: ids(20, 1), MaxTokens: 64, IgnoreEOS: true}
-	want, usage := whole(t, open(t, w, Options{}), req)
+	want, usage := fullResponse(t, open(t, w, Options{}), req)
 	require.Nil(t, usage.Speculation)
 	m, s := stepped(t, w, Options{})
 	s.draftLen = all
@@ -226,7 +247,7 @@ func TestPredictionReducesSteps(t *testing.T) {
 	req.Prediction = want.Text
 	r, err := m.newRequest(context.Background(), req)
 	require.NoError(t, err)
-	r.drafter.predicted = want.Tokens // including tokens without text
+	r.drafter.predicted = want.Tokens // includes the tokens without text
 	require.NoError(t, m.enqueue(r))
 	s.admit()
 	for range 9 {

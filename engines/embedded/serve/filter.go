@@ -21,7 +21,8 @@ func total(candidates []candidate) float64 {
 	return sum
 }
 
-// sortByProbability sorts candidates by descending probability, ties by ascending token ID.
+// sortByProbability sorts candidates by descending probability. Candidates with equal probabilities
+// are sorted by ascending token ID.
 func sortByProbability(candidates []candidate) {
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(b.p, a.p), cmp.Compare(a.token, b.token))
@@ -36,8 +37,8 @@ func topK(candidates []candidate, k int) []candidate {
 
 // topP keeps the smallest set of most probable candidates whose probability is at least p·mass:
 // nucleus sampling (Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration"). The
-// candidates must be sorted by probability; mass is their total, including those that were
-// dropped before sorting.
+// candidates must be sorted by probability. mass is the total probability of all tokens,
+// including those that are not candidates.
 func topP(candidates []candidate, p, mass float64) []candidate {
 	sum := 0.0
 	for i, c := range candidates {
@@ -59,9 +60,10 @@ func minP(candidates []candidate, p float64) []candidate {
 	return candidates
 }
 
-// typicalP keeps the smallest set of candidates with at least the share p of the probability,
-// in order of the distance of their surprisal -ln(p) to the entropy, the expected surprisal
-// (Meister et al. 2023, "Locally Typical Sampling"). It reorders the candidates.
+// typicalP keeps the smallest set of candidates that has at least the share p of the
+// probability. It adds candidates by the distance of their surprisal -ln(p) to the entropy,
+// which is the expected surprisal (Meister et al. 2023, "Locally Typical Sampling"). It reorders
+// the candidates.
 func typicalP(candidates []candidate, p float64) []candidate {
 	mass, entropy := total(candidates), 0.0
 	for _, c := range candidates {
@@ -89,8 +91,9 @@ func newMirostat(perplexity, rate float64) *mirostat {
 	return &mirostat{target: target, rate: cmp.Or(rate, 0.1), bound: 2 * target}
 }
 
-// filter keeps the candidates whose surprisal is within the bound, at least the first. The
-// candidates must be sorted by probability, and their probabilities must sum to 1.
+// filter keeps the candidates whose surprisal is within the bound, and at least the first
+// candidate. The candidates must be sorted by probability, and their probabilities must sum to
+// 1.
 func (m *mirostat) filter(candidates []candidate) []candidate {
 	for i, c := range candidates {
 		if i > 0 && -math.Log2(c.p) > m.bound {

@@ -10,8 +10,9 @@ import (
 	"anneal/engines"
 )
 
-// chances is the exact distribution from which a token is sampled.
-func chances(req engines.CompletionRequest, prompt, generated []int, logits []float32) []float64 {
+// expectedProbabilities returns the exact distribution from which a sampler for req samples a
+// token.
+func expectedProbabilities(req engines.CompletionRequest, prompt, generated []int, logits []float32) []float64 {
 	seed := uint64(1)
 	req.Seed = &seed
 	s := newSampler(&req, prompt)
@@ -49,7 +50,7 @@ func logs(p ...float64) []float32 {
 	return out
 }
 
-// normal normalizes weights.
+// normal returns weights divided by their sum.
 func normal(weights ...float64) []float64 {
 	sum := 0.0
 	for _, w := range weights {
@@ -61,8 +62,8 @@ func normal(weights ...float64) []float64 {
 	return weights
 }
 
-// TestFiltersLeaveTheExactDistribution compares each filter, alone and combined, with values
-// computed by hand.
+// TestFiltersLeaveTheExactDistribution compares the distribution that each filter leaves, alone
+// and combined with others, with values computed by hand.
 func TestFiltersLeaveTheExactDistribution(t *testing.T) {
 	spread := logs(0.1, 0.4, 0.2, 0.3)
 	e := math.E
@@ -84,7 +85,8 @@ func TestFiltersLeaveTheExactDistribution(t *testing.T) {
 		"min_p after the temperature": {
 			engines.CompletionRequest{Temperature: 0.5, MinP: 0.5}, nil, nil, spread, normal(0, 16, 0, 9),
 		},
-		// Surprisal 2.303 0.916 1.609 1.204, entropy 1.280: the nearest is 3, then 2, 1, 0.
+		// The surprisals are 2.303, 0.916, 1.609 and 1.204 nats and the entropy is 1.280, so the
+		// order of the tokens by distance is 3, 2, 1, 0.
 		"typical_p begins with the expected": {
 			engines.CompletionRequest{TypicalP: 0.25}, nil, nil, spread, normal(0, 0, 0, 1),
 		},
@@ -123,11 +125,12 @@ func TestFiltersLeaveTheExactDistribution(t *testing.T) {
 			engines.CompletionRequest{RepetitionPenalty: 2}, []int{0, 0}, []int{1, 1}, []float32{2, -1, 1, 0},
 			normal(e, math.Exp(-2), e, 1),
 		},
-		"repetition_penalty under 1 invites": {
+		"repetition_penalty below 1 favors repetition": {
 			engines.CompletionRequest{RepetitionPenalty: 0.5}, []int{0}, []int{1}, []float32{1, -2, 1, 0},
 			normal(e*e, 1/e, e, 1),
 		},
-		// The initial bound is twice the target: 2 bits, so 1/4 and more remain.
+		// The initial bound is twice the target, 2 bits, so tokens of probability 1/4 and more
+		// remain.
 		"mirostat begins at twice its target": {
 			engines.CompletionRequest{MirostatTarget: 2}, nil, nil, spread, normal(0, 4, 0, 3),
 		},
@@ -143,14 +146,14 @@ func TestFiltersLeaveTheExactDistribution(t *testing.T) {
 				c.req.Temperature = 1
 			}
 			before := append([]float32(nil), c.logits...)
-			assert.InDeltaSlice(t, c.want, chances(c.req, c.prompt, c.generated, c.logits), 1e-6)
+			assert.InDeltaSlice(t, c.want, expectedProbabilities(c.req, c.prompt, c.generated, c.logits), 1e-6)
 			assert.Equal(t, before, c.logits, "the model's own logits stay")
 		})
 	}
 }
 
-// TestSamplesFollowTheDistribution is Pearson's chi-squared test of the samples at the 0.001
-// level; the seed is fixed.
+// TestSamplesFollowTheDistribution checks samples with Pearson's chi-squared test at the 0.001
+// level. The seed is fixed.
 func TestSamplesFollowTheDistribution(t *testing.T) {
 	logits := logs(0.1, 0.4, 0.2, 0.3)
 	for name, req := range map[string]engines.CompletionRequest{
@@ -162,7 +165,7 @@ func TestSamplesFollowTheDistribution(t *testing.T) {
 		"biased":   {Temperature: 1, LogitBias: map[int]float64{0: 2}},
 		"together": {Temperature: 0.7, TopK: 3, TopP: 0.95, MinP: 0.05, LogitBias: map[int]float64{2: 1}},
 	} {
-		want, got := chances(req, nil, nil, logits), shares(t, req, logits)
+		want, got := expectedProbabilities(req, nil, nil, logits), shares(t, req, logits)
 		sum, free := 0.0, -1
 		for i, p := range want {
 			if p == 0 {
@@ -177,8 +180,8 @@ func TestSamplesFollowTheDistribution(t *testing.T) {
 	}
 }
 
-// TestMirostatHoldsItsTarget samples a long text from a fixed distribution whose entropy is
-// above the target.
+// TestMirostatHoldsItsTarget checks that the mean surprisal of a long text is near the target.
+// The text is sampled from a fixed distribution whose entropy exceeds the target.
 func TestMirostatHoldsItsTarget(t *testing.T) {
 	logits := make([]float32, 200)
 	for i := range logits {
@@ -191,7 +194,7 @@ func TestMirostatHoldsItsTarget(t *testing.T) {
 		for i := range 5000 {
 			_, p, err := s.next(logits)
 			require.NoError(t, err)
-			if i >= 500 { // it starts at twice the target
+			if i >= 500 { // earlier, the bound is still near its start, twice the target
 				surprise, n = surprise-math.Log2(p), n+1
 			}
 		}

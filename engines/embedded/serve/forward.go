@@ -9,47 +9,52 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// A decoder computes the forward passes ("steps") of one model. Each row of a step is reduced
-// in an order that depends on that row only. The logits of a token are therefore bit-identical
-// alone, in a batch and under chunked prefill, and equal to those of llama.Pass. A decoder is
-// used by one goroutine.
+// A decoder computes the forward passes ("steps") of one model. Each row of a step is reduced in
+// an order that depends on that row only. The logits of a token are therefore bit-identical
+// alone, in a batch and under chunked prefill, and equal to those of llama.Pass. Only one
+// goroutine may use a decoder.
 type decoder struct {
 	config  llama.Config
-	embed   *kernel.Packed // of [vocab, hidden]
+	embed   *kernel.Packed // embeddings [vocab, hidden]
 	layers  []packedLayer
 	norm    []float32
-	head    *kernel.Packed // embed when tied
+	head    *kernel.Packed // equal to embed if the embeddings are tied
 	rope    *llama.Rope
 	workers int
 
 	x, normed, qkv, attn, gateUp, act kernel.Matrix   // activations of a step's rows
+	hidden                            kernel.Matrix   // hidden states of the pooled tokens
 	lastHidden, logits                kernel.Matrix   // hidden states and logits of the rows whose logits are computed
 	starts                            []int           // first row of each span
 	scores                            []kernel.Matrix // one for each worker
 	addonRuns                         []addonRun      // runs of rows that use an addon
-	loraScratch                       kernel.Matrix   // scratch of addons
+	loraScratch                       kernel.Matrix   // scratch memory for the updates of addons
 }
 
-// A span is the next tokens of one sequence. A step processes several spans.
+// A span holds the next tokens of one sequence. A step processes several spans.
 type span struct {
 	cache  *cache
 	tokens []int
 	last   bool   // compute the logits after the last token
 	all    bool   // compute the logits after every token
+	embeds bool   // compute hidden states instead of logits
+	pooled int    // number of trailing tokens whose hidden states are computed
 	addon  *addon // nil is the base model
 }
 
-// step appends the spans' tokens to their caches and returns the requested logits in order:
-// [rows, vocab]. They are valid until the next step.
+// step appends the spans' tokens to their caches and returns the requested logits in the order
+// of the spans: [rows, vocab]. The result is valid until the next step.
 func (d *decoder) step(spans []span) kernel.Matrix {
-	rows, outputs := 0, 0
+	rows, outputs, pooled := 0, 0, 0
 	d.starts = d.starts[:0]
 	for _, s := range spans {
 		d.starts = append(d.starts, rows)
 		rows += len(s.tokens)
 		outputs += s.outputRows()
+		pooled += s.pooled
 	}
 	d.resizeBuffers(rows, outputs)
+	resize(&d.hidden, pooled, d.config.HiddenSize)
 	d.groupAddons(spans)
 	row := 0
 	for _, s := range spans {
@@ -97,8 +102,8 @@ func (d *decoder) layer(i int, spans []span) {
 	d.applyAddons(d.x, d.act, i, llama.ToDown)
 }
 
-// writeKV normalizes queries and keys if the model does, applies the rotary embedding, and
-// writes keys and values to the caches.
+// writeKV normalizes queries and keys if the model has head norms, applies the rotary embedding,
+// and writes keys and values to the caches.
 func (d *decoder) writeKV(layer int, spans []span) {
 	q, kv := d.config.Heads*d.config.HeadDim, d.config.KVHeads*d.config.HeadDim
 	row := 0
@@ -114,9 +119,11 @@ func (d *decoder) writeKV(layer int, spans []span) {
 	}
 }
 
-// outputRows is the number of trailing tokens of the span whose logits are requested.
+// outputRows returns the number of trailing tokens of the span whose logits are requested.
 func (s *span) outputRows() int {
 	switch {
+	case s.embeds:
+		return 0
 	case s.all:
 		return len(s.tokens)
 	case s.last:
@@ -126,9 +133,13 @@ func (s *span) outputRows() int {
 }
 
 func (d *decoder) computeLogits(spans []span) kernel.Matrix {
-	row, n := 0, 0
+	row, n, pooled := 0, 0, 0
 	for _, s := range spans {
 		row += len(s.tokens)
+		for back := s.pooled; back > 0; back-- {
+			kernel.RMSNorm(d.hidden.Row(pooled), d.x.Row(row-back), d.norm, float32(d.config.NormEps))
+			pooled++
+		}
 		for back := s.outputRows(); back > 0; back-- {
 			kernel.RMSNorm(d.lastHidden.Row(n), d.x.Row(row-back), d.norm, float32(d.config.NormEps))
 			n++
@@ -139,7 +150,8 @@ func (d *decoder) computeLogits(spans []span) kernel.Matrix {
 	return logits
 }
 
-// resizeBuffers fits the buffers to the rows of a step.
+// resizeBuffers resizes the buffers for a step. rows is the number of its rows, and outputs is the
+// number of rows that need logits.
 func (d *decoder) resizeBuffers(rows, outputs int) {
 	c := &d.config
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
@@ -168,8 +180,8 @@ const (
 	parallelThreshold = 1 << 20
 )
 
-// attend computes causal attention of the queries in d.qkv over the caches into d.attn. A work
-// item is one span and one KV head, or PanelsAtOnce KV heads.
+// attend computes causal attention of the queries in d.qkv over the caches, and writes the
+// result to d.attn. A work item is one span and one KV head, or PanelsAtOnce KV heads.
 func (d *decoder) attend(layer int, spans []span) {
 	c, workers, work := &d.config, d.workers, 0
 	for _, s := range spans {
@@ -195,8 +207,8 @@ func (d *decoder) attend(layer int, spans []span) {
 	})
 }
 
-// attendHeads computes a single-token span for PanelsAtOnce heads at once, each of which has a
-// KV head of its own.
+// attendHeads computes attention of a span of one token for PanelsAtOnce query heads, each of
+// which has a separate KV head.
 func (d *decoder) attendHeads(layer, head int, s span, row int, scores *kernel.Matrix) {
 	c := &d.config
 	lo, hi := head*c.HeadDim, (head+kernel.PanelsAtOnce)*c.HeadDim
@@ -211,8 +223,8 @@ func (d *decoder) attendHeads(layer, head int, s span, row int, scores *kernel.M
 	s.cache.sumHeads(layer, head, *scores, heads(d.attn))
 }
 
-// attendSpan computes a span, whose first row is row, for one KV head. The queries that share a
-// KV head are adjacent in a row.
+// attendSpan computes attention of a span for one KV head. row is the first row of the span. The
+// queries that share a KV head are adjacent in a row.
 func (d *decoder) attendSpan(layer, head int, s span, row int, scores *kernel.Matrix) {
 	c, group := &d.config, d.config.Heads/d.config.KVHeads
 	lo, hi := head*group*c.HeadDim, (head+1)*group*c.HeadDim
@@ -233,9 +245,9 @@ func (d *decoder) attendSpan(layer, head int, s span, row int, scores *kernel.Ma
 	}
 }
 
-// attendRows computes a block of query rows. The first row attends to visible positions, and
-// each following row to step more. Masked positions get weight 0, which leaves the sums
-// unchanged.
+// attendRows computes attention of a block of query rows. visible is the number of positions to
+// which the first row attends. step is the number by which the positions increase from each row to
+// the next. Masked positions get weight 0, which leaves the sums unchanged.
 func (d *decoder) attendRows(
 	layer, head int, from *cache, queries, out kernel.Matrix, visible, step int, scores *kernel.Matrix,
 ) {

@@ -12,14 +12,15 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// outputOptions are what a request returns besides the generated text.
+// outputOptions states what a request returns besides the generated text.
 type outputOptions struct {
 	tokenizer *tokenizer.Tokenizer
 	logprobs  bool
 	top       int  // number of top logprobs
 	prompt    bool // return the prompt's tokens, and its text if raw
 	raw       bool
-	echo      int // prompt position from which the prompt is echoed; the prompt's length disables echo
+	grammar   string // grammar of the completion, if raw
+	echo      int    // prompt position from which the prompt is echoed; the prompt's length disables echo
 }
 
 func newOutputOptions(t *tokenizer.Tokenizer, req *engines.CompletionRequest, prompt []int) outputOptions {
@@ -47,7 +48,7 @@ func (t *outputOptions) logprob(token int, logits []float32, p float64) engines.
 }
 
 func (t *outputOptions) describe(token int, logprob float64) engines.Logprob {
-	if math.IsNaN(logprob) { // a prompt scored by damaged weights; JSON has no NaN
+	if math.IsNaN(logprob) { // damaged weights give NaN, which JSON lacks
 		logprob = engines.MinLogprob
 	}
 	rendered := t.tokenizer.Bytes(token)
@@ -64,7 +65,7 @@ func logarithm(p float64) float64 {
 	return math.Log(p)
 }
 
-// logSumExp is the logarithm of the sum of e^v: the normalizer of log probabilities.
+// logSumExp returns the logarithm of the sum of e^v, the normalizer of log-probabilities.
 func logSumExp(logits []float32) float64 {
 	best, sum := float64(logits[argmax(logits)]), 0.0
 	for _, v := range logits {
@@ -73,7 +74,8 @@ func logSumExp(logits []float32) float64 {
 	return best + math.Log(sum)
 }
 
-// topTokens returns the n tokens with the largest logits in descending order, ties by token ID.
+// topTokens returns the n tokens with the largest logits in descending order. Tokens with equal
+// logits are in ascending order of their IDs.
 func topTokens(logits []float32, n int) []int {
 	var best []int
 	for token, v := range logits {
@@ -89,15 +91,17 @@ func topTokens(logits []float32, n int) []int {
 	return best
 }
 
-// parsed returns emit with reasoning and tool calls separated from the text.
+// parsed returns a function that separates reasoning and tool calls from the text of a chunk,
+// and passes the chunk to emit.
 func (r *request) parsed(emit func(engines.Chunk) error) func(engines.Chunk) error {
 	return func(c engines.Chunk) error { return emit(r.reader.Take(c)) }
 }
 
-// scored reports whether logprobs of the prompt are requested.
+// scored reports whether the request asks for logprobs of prompt tokens.
 func (r *request) scored() bool { return r.output.logprobs && r.output.echo < len(r.prompt) }
 
-// score records the logprobs of the prompt tokens after position at.
+// score records the logprobs of the echoed prompt tokens that follow the position with index at.
+// logits[i] holds the logits after position at+i.
 func (r *request) score(at int, logits kernel.Matrix) {
 	for i := range logits.Rows {
 		next := at + i + 1
@@ -111,8 +115,8 @@ func (r *request) score(at int, logits kernel.Matrix) {
 	}
 }
 
-// prelude returns the chunks before the generated text: the prompt's tokens and the echo, as
-// far as they are requested.
+// prelude returns the chunks before the generated text: the requested parts of the prompt's
+// tokens and of the echo.
 func (r *request) prelude() []engines.Chunk {
 	var chunks []engines.Chunk
 	if r.output.prompt {
@@ -125,7 +129,8 @@ func (r *request) prelude() []engines.Chunk {
 			chunks = append(chunks, engines.Chunk{Prompt: part})
 		}
 		if r.output.raw {
-			chunks[len(chunks)-1].Prompt.Text += speller.Rest()
+			last := chunks[len(chunks)-1].Prompt
+			last.Text, last.Grammar = last.Text+speller.Rest(), r.output.grammar
 		}
 	}
 	if r.output.echo == 0 && r.output.logprobs {

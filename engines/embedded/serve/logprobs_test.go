@@ -15,8 +15,9 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// hear returns a complete response with prompt and echo.
-func hear(
+// completeWithEcho runs a request and returns its chunks joined to one, the echoed part of the
+// text, and the usage.
+func completeWithEcho(
 	t *testing.T, m engines.Model, req engines.CompletionRequest,
 ) (all engines.Chunk, echo string, usage engines.Usage) {
 	all.Prompt = &engines.RenderedPrompt{}
@@ -39,8 +40,8 @@ func hear(
 	return all, echo, usage
 }
 
-// TestLogprobsMatchTraining compares the logprobs of echo and completion with the training
-// pass.
+// TestLogprobsMatchTraining checks that the logprobs of the echo and of the completion match
+// those of the training pass.
 func TestLogprobsMatchTraining(t *testing.T) {
 	w := weights()
 	prompt := append([]int{256}, ids(100, 1)...)
@@ -54,7 +55,7 @@ func TestLogprobsMatchTraining(t *testing.T) {
 				if last == 500 {
 					req.EchoLast, req.Echo = 0, true
 				}
-				all, _, usage := hear(t, m, req)
+				all, _, usage := completeWithEcho(t, m, req)
 				from := len(prompt) - min(last, len(prompt))
 				text := append(append([]int(nil), prompt...), all.Tokens[len(prompt)-from:]...)
 				require.Equal(t, text[from:], append([]int{}, all.Tokens...))
@@ -77,7 +78,7 @@ func TestLogprobsMatchTraining(t *testing.T) {
 						require.InDelta(t, math.Log(float64(row[token])), one.Top[j].Logprob, 1e-4)
 					}
 					if from+i >= len(prompt) {
-						require.Zero(t, one.Sampling, "greedy has no choice")
+						require.Zero(t, one.Sampling, "greedy decoding has probability 1")
 					} else {
 						require.InDelta(t, one.Logprob, one.Sampling, 0)
 					}
@@ -87,11 +88,12 @@ func TestLogprobsMatchTraining(t *testing.T) {
 	}
 }
 
-// TestSamplingLogprob checks the logprobs of the model and of the sampling distribution.
+// TestSamplingLogprob checks that a token has both the logprob of the model and the logprob of
+// the distribution from which the token was sampled.
 func TestSamplingLogprob(t *testing.T) {
 	m := open(t, weights(), Options{})
 	seed := uint64(5)
-	all, _, _ := hear(
+	all, _, _ := completeWithEcho(
 		t, m, engines.CompletionRequest{
 			Prompt: "x", MaxTokens: 30, IgnoreEOS: true, Logprobs: true, Temperature: 1, TopK: 2, Seed: &seed,
 			LogitBias: map[int]float64{65: 100, 66: 100},
@@ -100,21 +102,22 @@ func TestSamplingLogprob(t *testing.T) {
 	for _, one := range all.Logprobs {
 		require.Contains(t, []int{65, 66}, one.Token)
 		require.LessOrEqual(t, one.Logprob, 0.0)
-		require.Greater(t, one.Sampling, one.Logprob, "two tokens share what 260 had")
+		require.Greater(t, one.Sampling, one.Logprob, "only two of 260 tokens remain")
 		require.Empty(t, one.Top)
 	}
 }
 
-// TestOffsetsPointIntoTheText includes characters of several tokens.
+// TestOffsetsPointIntoTheText checks the offsets of logprobs in a text with characters of
+// several tokens.
 func TestOffsetsPointIntoTheText(t *testing.T) {
 	m := open(t, weights(), Options{})
-	all, echo, _ := hear(t, m, engines.CompletionRequest{
+	all, echo, _ := completeWithEcho(t, m, engines.CompletionRequest{
 		Prompt: "né東!", MaxTokens: 40, IgnoreEOS: true, Logprobs: true, Echo: true,
 	})
 	require.Equal(t, "né東!", echo)
 	var starts []int
 	for i, one := range all.Logprobs {
-		if i <= 8 { // <|bos|> and the bytes of four characters
+		if i <= 8 { // tokens of <|bos|> and of four characters
 			starts = append(starts, one.Offset)
 		}
 		require.LessOrEqual(t, one.Offset, utf8.RuneCountInString(all.Text))
@@ -132,34 +135,37 @@ func TestOffsetsPointIntoTheText(t *testing.T) {
 func TestRawOutputSpellsSpecialTokens(t *testing.T) {
 	w := weights()
 	m := open(t, w, Options{})
-	// Only the end token can follow. It ends the completion, and is spelled in the raw output
-	// only.
+	// The bias lets only the end token follow. The end token ends the completion, and only the
+	// raw output spells it.
 	end := map[int]float64{259: 100}
-	all, _, _ := hear(t, m, engines.CompletionRequest{Prompt: "ab", MaxTokens: 5, RawOutput: true, LogitBias: end})
+	all, _, _ := completeWithEcho(t, m,
+		engines.CompletionRequest{Prompt: "ab", MaxTokens: 5, RawOutput: true, LogitBias: end})
 	require.Equal(t, "<|bos|>ab", all.Prompt.Text)
 	require.Equal(t, []int{256, 97, 98}, all.Prompt.Tokens)
 	require.Equal(t, []string{"", "<|end|>", engines.FinishStop}, []string{all.Text, all.Raw, all.Finish})
 	require.Equal(t, []int{259}, all.Tokens)
-	// A prompt longer than a chunk is split.
-	all, _, _ = hear(t, m, engines.CompletionRequest{PromptTokens: ids(150, 1), MaxTokens: 3, ReturnTokenIDs: true})
+	// A prompt that exceeds the maximum of a chunk is split into chunks.
+	all, _, _ = completeWithEcho(t, m,
+		engines.CompletionRequest{PromptTokens: ids(150, 1), MaxTokens: 3, ReturnTokenIDs: true})
 	require.Equal(t, ids(150, 1), all.Prompt.Tokens)
 	require.Empty(t, all.Prompt.Text)
 	require.Empty(t, all.Raw)
-	// Text cut off by a stop sequence is in the raw output only.
-	all, _, _ = hear(t, m, engines.CompletionRequest{
+	// Only the raw output has the text that a stop sequence cut off.
+	all, _, _ = completeWithEcho(t, m, engines.CompletionRequest{
 		Prompt: "ab", MaxTokens: 5, RawOutput: true, Logprobs: true, LogitBias: map[int]float64{67: 100},
 		Stop: []string{"CCC"},
 	})
 	require.Equal(t, []string{"", "CCC", engines.FinishStop}, []string{all.Text, all.Raw, all.Finish})
 	require.Len(t, all.Logprobs, 3)
 	require.Zero(t, all.Logprobs[2].Offset)
-	// Nothing is generated, but the prompt is returned.
-	all, echo, _ := hear(t, m, engines.CompletionRequest{Prompt: "ab", RawOutput: true, EchoLast: 1})
+	// A request that generates no token returns the prompt.
+	all, echo, _ := completeWithEcho(t, m, engines.CompletionRequest{Prompt: "ab", RawOutput: true, EchoLast: 1})
 	require.Equal(t, []string{"b", "b", "<|bos|>ab", engines.FinishLength},
 		[]string{all.Text, echo, all.Prompt.Text, all.Finish})
 }
 
-// TestOutputDoesNotDependOnLoad runs requests of all kinds alone and concurrently.
+// TestOutputDoesNotDependOnLoad checks that requests of all kinds get equal outputs alone and
+// concurrently with others.
 func TestOutputDoesNotDependOnLoad(t *testing.T) {
 	w := weights()
 	alone, shared := open(t, w, Options{Slots: 1}), open(t, w, Options{Slots: 16, ChunkTokens: 24, Parallelism: 2})
@@ -182,9 +188,9 @@ func TestOutputDoesNotDependOnLoad(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	for i, req := range requests {
-		want, _, _ := hear(t, alone, req)
+		want, _, _ := completeWithEcho(t, alone, req)
 		all.Go(func() {
-			got, _, _ := hear(t, shared, req)
+			got, _, _ := completeWithEcho(t, shared, req)
 			assert.Equal(t, want, got, "request %d", i)
 		})
 	}
@@ -208,7 +214,8 @@ func TestParameterRanges(t *testing.T) {
 	}
 }
 
-// TestLogprobsAreNormalized checks that the probabilities of the whole vocabulary sum to 1.
+// TestLogprobsAreNormalized checks that the probabilities of all tokens of the vocabulary sum to
+// 1.
 func TestLogprobsAreNormalized(t *testing.T) {
 	w := weights()
 	d := decoderOf(t, w)

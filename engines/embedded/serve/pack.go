@@ -12,13 +12,13 @@ import (
 
 type packedLayer struct {
 	attnNorm, mlpNorm    []float32
-	qNorm, kNorm         []float32 // nil in models without
+	qNorm, kNorm         []float32 // nil in a model without head norms
 	qkv, o, gateUp, down kernel.Packed
-	bias                 [4][]float32 // by llama.Input; nil where there is none
+	bias                 [4][]float32 // biases by llama.Input; nil where the model has none
 }
 
-// newDecoder packs a model for a context of window positions. It keeps no reference to the
-// source's data.
+// newDecoder copies a model's weights into the kernels' packed layout, for a context of at most
+// window tokens. It keeps no reference to the source's data.
 func newDecoder(from llama.Source, c llama.Config, window, workers int) (*decoder, error) {
 	d := &decoder{
 		config: c, rope: llama.NewRope(&c, window), workers: workers, embed: new(kernel.Packed),
@@ -62,9 +62,9 @@ func (l *packedLayer) take(from llama.StoredLayer, workers int) {
 	parallel(len(to), workers, func(_, input int) { pack(to[input], from.Stacks[input], from.Codes[input]) })
 }
 
-// pack packs weights [out, in] in the narrowest lossless format: a step of few rows is memory
-// bound, and half the bytes take half the time. A model stored in 8 bits keeps its codes,
-// others become bfloat16, binary16 or float32, for which the products are bit-identical.
+// pack packs weights [out, in] in the narrowest lossless format, because a step of few rows is
+// memory bound and needs half the time for half the bytes. Weights stored in 8 bits keep their
+// codes. Other weights become bfloat16, binary16 or float32, which give bit-identical products.
 func pack(to *kernel.Packed, w kernel.Matrix, codes *llama.Codes) {
 	w.Data = w.Data[:w.Rows*w.Cols]
 	switch {
@@ -89,9 +89,9 @@ func pack(to *kernel.Packed, w kernel.Matrix, codes *llama.Codes) {
 	}
 }
 
-// binary16 converts numbers to 16 bits, and returns nil if one is not representable.
+// binary16 converts numbers to 16 bits. It returns nil if a number is not representable.
 func binary16(numbers []float32) []uint16 {
-	const atOnce = 4096 // the first block suffices to reject most models
+	const atOnce = 4096 // most models that are not in binary16 are rejected by the first block
 	var halves []uint16
 	for lo := 0; lo < len(numbers); lo += atOnce {
 		some := numbers[lo:min(lo+atOnce, len(numbers))]

@@ -11,7 +11,7 @@ type penalty struct {
 	adjusted                        []float32
 }
 
-// newPenalty returns nil for a request without penalties.
+// newPenalty returns the penalty of a request, nil if the request has none.
 func newPenalty(req *engines.CompletionRequest, prompt []int) *penalty {
 	p := &penalty{
 		bias: req.LogitBias, frequency: req.FrequencyPenalty, presence: req.PresencePenalty,
@@ -46,8 +46,8 @@ func (p *penalty) apply(logits []float32) []float32 {
 }
 
 // applyRepetition divides positive logits of the tokens in the prompt and the completion by the
-// penalty and multiplies negative ones with it (Keskar et al. 2019, "CTRL", section 4.1, in its
-// usual extension to negative logits).
+// penalty, and multiplies negative logits by it (Keskar et al. 2019, "CTRL", section 4.1,
+// extended to negative logits as is usual).
 func (p *penalty) applyRepetition() {
 	for token := range p.seen {
 		if l := p.adjusted[token]; l > 0 {

@@ -8,12 +8,12 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// A pool allocates KV cache blocks within a limit, and is the prefix cache: it finds the blocks
-// that hold the beginning of a new prompt. Unreferenced blocks stay cached until their memory
-// is needed, and are evicted least recently used first.
+// A pool allocates KV cache blocks within a limit. It is also the prefix cache, which finds the
+// blocks that hold the beginning of a new prompt. Unreferenced blocks stay cached until their
+// memory is needed; the least recently used block is evicted first.
 type pool struct {
 	config    *llama.Config
-	maxBlocks int      // limit
+	maxBlocks int      // limit of allocated
 	allocated int      // blocks allocated
 	reserved  int      // blocks that running sequences may still take
 	free      []*block // blocks without cached content
@@ -25,22 +25,23 @@ type pool struct {
 // An entry is the pool's state of a block.
 type entry struct {
 	id      uint64 // never reused
-	refs    int    // reference count: sequences
+	refs    int    // number of sequences that use the block
 	keys    []blockKey
-	element *list.Element // in the LRU list, if unreferenced
+	element *list.Element // position in the LRU list; nil if referenced
 }
 
-// A blockKey is everything that the content of a block depends on. The ID of the preceding
-// block stands for all tokens before the block, so two keys are equal only if every token is,
-// and a prefix is never shared between cache scopes or addons.
+// A blockKey holds everything on which the content of a block depends. The ID of the preceding
+// block stands for all tokens before the block. Two keys are therefore equal only if all tokens
+// up to the end of the block are, and different cache scopes or addons never share a prefix.
 type blockKey struct {
-	scope  string              // of a first block
-	addon  weak.Pointer[addon] // of a first block; distinguishes addons that were loaded under one ID
+	scope  string              // cache scope, in the key of a first block
+	addon  weak.Pointer[addon] // in the key of a first block; distinguishes addons that were loaded under one ID
 	before uint64              // ID of the preceding block, 0 for a first block
 	tokens [blockTokens]int32  // padded with -1
 }
 
-// nextKey is the key of a sequence's next block, which begins with tokens.
+// nextKey returns the key of the block that follows the given number of leading blocks of a
+// sequence. tokens are the tokens of that block.
 func (c *cache) nextKey(blocks int, r *request, tokens []int) blockKey {
 	var o blockKey
 	if blocks == 0 {
@@ -57,23 +58,27 @@ func (c *cache) nextKey(blocks int, r *request, tokens []int) blockKey {
 	return o
 }
 
-// reusable is the number of prompt tokens that may come from the prefix cache. The last token
-// is computed for the logits after it, as are the tokens whose logprobs are requested.
+// reusable returns the number of prompt tokens that may come from the prefix cache. The last
+// token is always computed, for the logits after it, and so are the tokens whose logprobs are
+// requested, and all tokens of a mean of hidden states.
 func (r *request) reusable() int {
 	if r.scored() {
 		return max(r.output.echo, 1) - 1
 	}
+	if r.pooler != nil && r.pooler.mean {
+		return 0
+	}
 	return len(r.prompt) - 1
 }
 
-// nextKey is the key of the block of the request's next token.
+// nextKey returns the key of the block that holds the request's next prompt token.
 func (r *request) nextKey() blockKey {
 	whole := r.read / blockTokens
 	return r.cache.nextKey(whole, r, r.prompt[whole*blockTokens:min((whole+1)*blockTokens, len(r.prompt))])
 }
 
-// admit allocates a cache for the whole completion, starting with the cached prefix of the
-// prompt. It returns nil if the pool has no capacity now.
+// admit returns a cache with space for the prompt and the whole completion. The cache begins with
+// the cached prefix of the prompt. admit returns nil if the pool has too few free blocks.
 func (p *pool) admit(r *request) *cache {
 	c := &cache{reserved: blocksFor(len(r.prompt) + r.limit)}
 	p.reserved += c.reserved
@@ -87,7 +92,8 @@ func (p *pool) admit(r *request) *cache {
 	return c
 }
 
-// match extends the prefix of a request that is at a block boundary with cached blocks.
+// match appends cached blocks that continue the prompt to the request's cache. It does nothing
+// unless the cache ends at a block boundary.
 func (p *pool) match(r *request) {
 	c := r.cache
 	if c.length()%blockTokens != 0 {
@@ -112,8 +118,8 @@ func (p *pool) matchBlocks(c *cache, r *request) {
 	}
 }
 
-// matchPartial looks for a cached block that begins with the request's next tokens. The block
-// is copied, because both sequences append to it.
+// matchPartial looks for a cached block that begins with the request's next tokens. It appends a
+// copy of the block, because both sequences will write to their blocks.
 func (p *pool) matchPartial(c *cache, r *request) {
 	at := c.length()
 	for n := min(r.reusable()-at, blockTokens-1); n > 0; n-- {
@@ -125,22 +131,22 @@ func (p *pool) matchPartial(c *cache, r *request) {
 	}
 }
 
-// take appends a block that holds tokens.
+// take appends block b, which holds tokens, to the cache.
 func (p *pool) take(c *cache, b *block, tokens []int) {
 	c.blocks, c.tokens = append(c.blocks, b), append(c.tokens, tokens...)
 	c.reserved--
 	p.reserved--
 }
 
-// extend allocates blocks for n more positions, out of the cache's reservation.
+// extend allocates blocks for n more positions from the cache's reservation.
 func (p *pool) extend(c *cache, n int) {
 	for len(c.blocks) < blocksFor(c.length()+n) {
 		p.take(c, p.fresh(), nil)
 	}
 }
 
-// keep registers the blocks that have become full in the prefix cache and, at the end of a
-// prompt, its partial last block.
+// keep registers the full blocks of a request in the prefix cache. At the end of the prompt, it
+// also registers the part of the prompt's last block before the prompt's last token.
 func (p *pool) keep(r *request) {
 	c := r.cache
 	for (c.registered+1)*blockTokens <= c.length() {
@@ -153,8 +159,8 @@ func (p *pool) keep(r *request) {
 	}
 }
 
-// register records the key of the first n tokens of block i. A full block that duplicates a
-// cached one is replaced by it.
+// register records the key of the first n tokens of block i. If a cached block has the key of a
+// full block, register replaces block i by the cached block.
 func (p *pool) register(r *request, i, n int) {
 	c := r.cache
 	o, b := c.nextKey(i, r, c.tokens[i*blockTokens:][:n]), c.blocks[i]
@@ -172,8 +178,8 @@ func (p *pool) register(r *request, i, n int) {
 	}
 }
 
-// release frees a cache's blocks. The last block is freed first, so that its predecessors,
-// without which it cannot be found, are evicted later.
+// release frees a cache's blocks, the last block first. The preceding blocks, without which the
+// last one cannot be found, are thus evicted later.
 func (p *pool) release(c *cache) {
 	p.reserved -= c.reserved
 	for _, b := range slices.Backward(c.blocks) {
@@ -227,8 +233,8 @@ func (p *pool) reset(b *block) *block {
 	return b
 }
 
-// copy returns a copy of a block that its sequence may write to: the block itself if it is
-// unreferenced and no other memory is left.
+// copy returns a block that has the content of b, and that a sequence may write to. It returns b
+// if b has no other reference and the pool has no free block for a copy.
 func (p *pool) copy(b *block) *block {
 	p.retain(b)
 	if b.entry.refs == 1 && len(p.free) == 0 && p.allocated >= p.maxBlocks && p.lru.Len() == 0 {

@@ -12,20 +12,20 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// pooled runs sequences against a pool. Instead of keys and values it writes a hash of what
-// they depend on: addon, scope and the tokens up to the position.
-type pooled struct {
+// poolTest runs sequences against a pool. Instead of keys and values, it writes a hash of
+// everything on which they depend: addon, scope and the tokens up to the position.
+type poolTest struct {
 	t       *testing.T
 	pool    pool
 	running []*request
 	cached  int
 }
 
-func newPooled(t *testing.T, blocks int) *pooled {
-	return &pooled{t: t, pool: pool{config: &llama.Config{Layers: 1, KVHeads: 1, HeadDim: 2}, maxBlocks: blocks}}
+func newPooled(t *testing.T, blocks int) *poolTest {
+	return &poolTest{t: t, pool: pool{config: &llama.Config{Layers: 1, KVHeads: 1, HeadDim: 2}, maxBlocks: blocks}}
 }
 
-// content is the key and value of the position after text.
+// content returns the key and the value that poolTest writes for the last position of text.
 func content(r *request, text []int) []float32 {
 	h := fnv.New32a()
 	h.Write([]byte(r.scope + "|" + r.addon.name() + "|"))
@@ -35,7 +35,7 @@ func content(r *request, text []int) []float32 {
 	return []float32{float32(h.Sum32() & 0xffff), float32(h.Sum32() >> 16)}
 }
 
-func (p *pooled) admit(r *request) bool {
+func (p *poolTest) admit(r *request) bool {
 	if p.pool.admit(r) == nil {
 		return false
 	}
@@ -44,8 +44,9 @@ func (p *pooled) admit(r *request) bool {
 	return true
 }
 
-// step computes n tokens of the prompt, or n other tokens of which the last back are rejected.
-func (p *pooled) step(r *request, n, back int, next func() int) {
+// step computes n tokens of the prompt. After the prompt, it computes n tokens that next returns,
+// and then drops the last ones. back is the number of dropped tokens.
+func (p *poolTest) step(r *request, n, back int, next func() int) {
 	c := r.cache
 	var tokens []int
 	if r.read < len(r.prompt) {
@@ -71,7 +72,7 @@ func (p *pooled) step(r *request, n, back int, next func() int) {
 	p.check()
 }
 
-func (p *pooled) end(i int) {
+func (p *poolTest) end(i int) {
 	r := p.running[i]
 	p.cached += r.cachedTokens
 	p.pool.release(r.cache)
@@ -79,8 +80,8 @@ func (p *pooled) end(i int) {
 	p.check()
 }
 
-// check verifies the pool's invariants.
-func (p *pooled) check() {
+// check requires that the pool's invariants hold.
+func (p *poolTest) check() {
 	t, refs, reserved := p.t, map[*block]int{}, 0
 	for _, r := range p.running {
 		reserved += r.cache.reserved
@@ -107,7 +108,7 @@ func (p *pooled) check() {
 	}
 }
 
-// one returns the first n keys and values of the only head.
+// one returns the keys and values of the first n positions for the only KV head.
 func (c *cache) one(n int) (keys, values [][]float32) {
 	for i := range n {
 		k, v := c.blocks[i/blockTokens].head(0, 0)
@@ -117,13 +118,14 @@ func (c *cache) one(n int) (keys, values [][]float32) {
 	return keys, values
 }
 
-// TestPool runs many sequences with common prefixes.
+// TestPool checks the invariants and the contents of a pool while many sequences with common
+// prefixes run.
 func TestPool(t *testing.T) {
 	for seed := range uint64(6) {
 		source := rand.New(rand.NewPCG(seed, 4))
 		p := newPooled(t, 8+source.IntN(12))
 		addons := []*addon{nil, {id: "a"}, {id: "b"}}
-		refused := 0
+		rejected := 0
 		for range 600 {
 			switch i := source.IntN(5); {
 			case i == 0:
@@ -133,7 +135,7 @@ func TestPool(t *testing.T) {
 				}
 				r.output.echo = len(r.prompt)
 				if !p.admit(r) {
-					refused++
+					rejected++
 				}
 			case len(p.running) == 0:
 			case i == 1:
@@ -143,7 +145,7 @@ func TestPool(t *testing.T) {
 					func() int { return source.IntN(2) })
 			}
 		}
-		require.Positive(t, refused)
+		require.Positive(t, rejected)
 		require.Positive(t, p.cached)
 		for len(p.running) > 0 {
 			p.end(0)
@@ -154,8 +156,9 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// play prefills a prompt and returns the number of cached tokens.
-func (p *pooled) play(r *request) int {
+// play admits a request, prefills its prompt, and returns the number of prompt tokens that came
+// from the prefix cache.
+func (p *poolTest) play(r *request) int {
 	require.True(p.t, p.admit(r))
 	for r.read < len(r.prompt) {
 		p.step(r, 50, 0, nil)
@@ -165,7 +168,7 @@ func (p *pooled) play(r *request) int {
 
 func TestPrefixMatches(t *testing.T) {
 	text, other := ids(200, 1), ids(200, 2)
-	a, b := &addon{id: "a"}, &addon{id: "a"} // loaded one after the other
+	a, b := &addon{id: "a"}, &addon{id: "a"} // two addons, loaded under one ID one after the other
 	type ask struct {
 		prompt []int
 		scope  string
@@ -222,9 +225,9 @@ func TestCompletionsAreCached(t *testing.T) {
 		p.step(first, 20, 3, func() int { return 7 })
 	}
 	require.Equal(t, 91, first.cache.length())
-	said := append([]int(nil), first.cache.tokens...)
+	completed := append([]int(nil), first.cache.tokens...)
 	p.end(0)
-	require.Equal(t, 64, p.play(&request{prompt: append(said, ids(30, 2)...)}))
+	require.Equal(t, 64, p.play(&request{prompt: append(completed, ids(30, 2)...)}))
 }
 
 // TestEviction checks that blocks are evicted least recently used first, the last of a sequence

@@ -12,14 +12,15 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// stepped returns a model whose steps the test executes.
+// stepped returns a model whose scheduler does not run, and the scheduler, so that the test
+// executes the steps.
 func stepped(t *testing.T, w *llama.Weights, o Options) (*model, *scheduler) {
 	m, s := unstarted(t, w, o)
 	t.Cleanup(func() { close(m.done) })
 	return m, s
 }
 
-// enqueue enqueues a request without a client.
+// enqueue adds a request to the model's queue and returns it without waiting for its result.
 func enqueue(t *testing.T, m *model, ctx context.Context, req engines.CompletionRequest) *request {
 	r, err := m.newRequest(ctx, req)
 	require.NoError(t, err)
@@ -27,8 +28,8 @@ func enqueue(t *testing.T, m *model, ctx context.Context, req engines.Completion
 	return r
 }
 
-// TestChunkedPrefill checks that decoding requests get a token in each step of a long prefill, and
-// that a short prompt does not wait for its end.
+// TestChunkedPrefill checks that decoding requests get a token in each step of a long prefill,
+// and that a short prompt does not wait for the end of the prefill.
 func TestChunkedPrefill(t *testing.T) {
 	w := weights(func(c *llama.Config) { c.MaxPositions = 2000 })
 	m, s := stepped(t, w, Options{ChunkTokens: 64})
@@ -63,7 +64,8 @@ func TestChunkedPrefill(t *testing.T) {
 	require.Equal(t, len(middle.prompt), middle.read)
 }
 
-// TestDisconnectStopsTheRequest checks that the next step excludes a request whose client is gone.
+// TestDisconnectStopsTheRequest checks that the next step excludes a request whose client has
+// disconnected.
 func TestDisconnectStopsTheRequest(t *testing.T) {
 	m, s := stepped(t, weights(), Options{ChunkTokens: 16})
 	for name, steps := range map[string]int{"during the prefill": 2, "while decoding": 6} {
@@ -96,7 +98,8 @@ func TestDisconnectStopsTheRequest(t *testing.T) {
 	}
 }
 
-// TestConcurrentSamplesSharePrefill checks that samples of one prompt compute it once.
+// TestConcurrentSamplesSharePrefill checks that concurrent requests with equal prompts prefill
+// the prompt once.
 func TestConcurrentSamplesSharePrefill(t *testing.T) {
 	for _, length := range []int{1, 2, 64, 65, 80} {
 		m, s := stepped(t, weights(), Options{ChunkTokens: 200})
@@ -109,7 +112,7 @@ func TestConcurrentSamplesSharePrefill(t *testing.T) {
 		for i := range uint64(8) {
 			samples = append(samples, ask("acme", i))
 		}
-		stranger := ask("other", 0)
+		otherScope := ask("other", 0)
 		s.admit()
 		s.step()
 		s.step()
@@ -120,12 +123,12 @@ func TestConcurrentSamplesSharePrefill(t *testing.T) {
 			}
 			require.Equal(t, map[bool]int{true: 0, false: length - 1}[i == 0], r.usage.CachedTokens, "sample %d", i)
 		}
-		require.Zero(t, stranger.usage.CachedTokens)
+		require.Zero(t, otherScope.usage.CachedTokens)
 	}
 }
 
-// TestPrefixCacheChangesNothing sends requests with common prefixes, sequentially and
-// concurrently. The completions and logprobs are bit-identical to those of an empty cache.
+// TestPrefixCacheChangesNothing checks that the completions and logprobs of requests with common
+// prefixes, sequential and concurrent, are bit-identical to those with an empty cache.
 func TestPrefixCacheChangesNothing(t *testing.T) {
 	w := weights()
 	adapter := adapters(w)["all"]
@@ -152,7 +155,7 @@ func TestPrefixCacheChangesNothing(t *testing.T) {
 	for i, q := range questions {
 		m := open(t, w, Options{})
 		loadAddon(t, m, "a", adapter)
-		want[i], _ = whole(t, m, q)
+		want[i], _ = fullResponse(t, m, q)
 	}
 	keys, values := blockSize(&w.Config)
 	shared := open(t, w, Options{Slots: 8, ChunkTokens: 40, Parallelism: 2, CacheBytes: int64(4 * 30 * (keys + values))})
@@ -163,7 +166,7 @@ func TestPrefixCacheChangesNothing(t *testing.T) {
 		var all sync.WaitGroup
 		for i, q := range questions {
 			all.Go(func() {
-				got, usage := whole(t, shared, q)
+				got, usage := fullResponse(t, shared, q)
 				assert.Equal(t, want[i], got, "question %d", i)
 				once.Lock()
 				defer once.Unlock()
@@ -175,8 +178,8 @@ func TestPrefixCacheChangesNothing(t *testing.T) {
 	require.Positive(t, reused)
 }
 
-// whole returns a request's complete response.
-func whole(t *testing.T, m engines.Model, req engines.CompletionRequest) (engines.Chunk, engines.Usage) {
+// fullResponse runs a request and returns its chunks joined to one, and its usage.
+func fullResponse(t *testing.T, m engines.Model, req engines.CompletionRequest) (engines.Chunk, engines.Usage) {
 	var all engines.Chunk
 	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
 		all.Text, all.Finish = all.Text+c.Text, c.Finish

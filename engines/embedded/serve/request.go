@@ -18,30 +18,31 @@ import (
 // maxStop is the maximum length of a stop sequence in bytes.
 const maxStop = 1024
 
-// A request is a completion in progress. The fields of the first group belong to the
-// scheduler's goroutine after enqueue; mu guards the results.
+// A request is a completion or an embedding in progress. After enqueue, the fields up to pooler
+// belong to the scheduler's goroutine. mu guards the fields below mu.
 type request struct {
 	ctx          context.Context
 	prompt       []int
 	read         int // prompt tokens in the cache
-	cachedTokens int // of them, tokens from the prefix cache
-	last         int // token to be computed next, after the prefill
-	limit        int // maximum tokens to generate
+	cachedTokens int // part of read that came from the prefix cache
+	last         int // token that the next step computes, after the prefill
+	limit        int // maximum number of tokens to generate
 	generated    int
 	ignoreEOS    bool
 	sampler      *sampler
 	text         detokenizer
 	output       outputOptions
-	echoed       []engines.Logprob // of the prompt tokens that are echoed
-	reader       *chat.Reader      // of a chat completion
+	echoed       []engines.Logprob // logprobs of the echoed prompt tokens
+	reader       *chat.Reader      // parser of a chat completion; nil for a text completion
 	drafter      *ngramDrafter     // nil without speculative decoding
 	cache        *cache
-	scope        string // prefixes are shared within a scope
+	scope        string // cache scope; requests of one scope share prefixes
 	enqueued     time.Time
 	admitted     time.Time
-	addon        *addon // nil is the base model
+	addon        *addon  // nil for the base model
+	pooler       *pooler // computes the embedding; nil for a completion
 
-	ready chan struct{} // chunks are pending, or the request has ended
+	ready chan struct{} // signaled when chunks are pending or the request has ended
 
 	mu        sync.Mutex
 	chunks    []engines.Chunk
@@ -72,13 +73,15 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 		sampler: newSampler(&req, prompt), text: detokenizer{decoder: m.tokenizer.NewDecoder(), stops: req.Stop},
 		output: newOutputOptions(m.tokenizer, &req, prompt), ready: make(chan struct{}, 1),
 		usage: engines.Usage{
-			PromptTokens: len(prompt), ContextLength: m.info.ContextLength, Timings: engines.Timings{Tokenize: time.Since(began)},
+			PromptTokens: len(prompt), ContextLength: m.info.ContextLength,
+			Timings: engines.Timings{Tokenize: time.Since(began)},
 		},
 	}
 	if r.sampler.constraint, err = m.newConstraint(&req, format.template, rendered); err != nil {
 		return nil, err
 	}
 	if r.output.raw {
+		r.output.grammar = r.sampler.constraint.text()
 		r.text.raw = m.tokenizer.NewSpeller()
 	}
 	if req.Chat != nil {
@@ -87,7 +90,8 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 	return r, nil
 }
 
-// prompt tokenizes the request's prompt or conversation; rendered is that of a conversation.
+// prompt tokenizes the prompt or the conversation of req. rendered is the text of the
+// conversation, "" for a prompt.
 func (m *model) prompt(req *engines.CompletionRequest, format chatFormat) (prompt []int, rendered string, err error) {
 	if req.Chat == nil {
 		prompt, err = m.plain(req)
@@ -137,13 +141,13 @@ func (m *model) plain(req *engines.CompletionRequest) ([]int, error) {
 	return prompt, nil
 }
 
-// check returns InvalidArgument with all violations of a request whose conversations are
-// rendered by template.
+// check returns an InvalidArgument error that lists all violations of req. template renders the
+// conversations of the request.
 func (m *model) check(req *engines.CompletionRequest, template *chat.Template) error {
 	var v domain.Violations
 	v.Require(req.MaxTokens >= 0, "maxTokens", "must be 0 or more, is %d", req.MaxTokens)
 	v.Require(req.Temperature >= 0 && req.Temperature <= 2, "temperature", "must be 0 to 2, is %g", req.Temperature)
-	v.Require(req.TopK >= 0, "topK", "must be 0 (no limit) or more, is %d", req.TopK)
+	v.Require(req.TopK >= 0, "topK", "must not be negative, is %d; 0 means no limit", req.TopK)
 	v.Require(req.TopP >= 0 && req.TopP <= 1, "topP", "must be 0 to 1, is %g", req.TopP)
 	v.Require(req.MinP >= 0 && req.MinP <= 1, "minP", "must be 0 to 1, is %g", req.MinP)
 	v.Require(req.TypicalP >= 0 && req.TypicalP <= 1, "typicalP", "must be 0 to 1, is %g", req.TypicalP)
@@ -156,20 +160,13 @@ func (m *model) check(req *engines.CompletionRequest, template *chat.Template) e
 	v.Require(req.MirostatRate >= 0 && req.MirostatRate <= 1, "mirostatRate", "must be 0 to 1, is %g", req.MirostatRate)
 	for _, token := range slices.Sorted(maps.Keys(req.LogitBias)) {
 		if bias := req.LogitBias[token]; token < 0 || token >= m.vocab || !(math.Abs(bias) <= 100) {
-			v.Add("logitBias", "maps tokens, which are 0 to %d here, to numbers from -100 to 100; correct %d", m.vocab-1, token)
+			v.Add("logitBias", "must map tokens from 0 to %d to numbers from -100 to 100: correct the entry of token %d",
+				m.vocab-1, token)
 			break
 		}
 	}
 	v.Require(req.TopLogprobs >= 0 && req.TopLogprobs <= 20, "topLogprobs", "must be 0 to 20, is %d", req.TopLogprobs)
 	v.Require(req.EchoLast >= 0, "echoLast", "must be 0 or more, is %d", req.EchoLast)
-	if r := req.Reasoning; r != nil {
-		thinks := req.Chat != nil && template != nil && template.Reasons()
-		v.Require(thinks || r.Effort == "" || r.Effort == "none", "reasoning",
-			"is not supported by this model: omit it or set the effort to none")
-		v.Require(r.Budget == 0 || thinks && template.Thinks(), "reasoning",
-			"the token budget is not supported for this model, whose chat template does not delimit reasoning by "+
-				"<think>: set an effort instead")
-	}
 	v.Require(req.Format == nil || req.Chat == nil || req.Chat.ToolChoice == nil, "format",
 		"cannot be combined with a required tool call: omit one of them")
 	v.Require(len(req.Stop) <= 4, "stop", "must have at most 4 sequences, has %d", len(req.Stop))
@@ -183,6 +180,24 @@ func (m *model) check(req *engines.CompletionRequest, template *chat.Template) e
 			break
 		}
 	}
+	if req.Reasoning.Acts() {
+		return checkReasoning(req, template, v)
+	}
+	return v.Err()
+}
+
+// checkReasoning returns the violations v and those of an effort or a token budget of reasoning.
+func checkReasoning(req *engines.CompletionRequest, template *chat.Template, v domain.Violations) error {
+	switch {
+	case req.Chat == nil:
+		return engines.ReasoningError(v, "has no effect on a prompt, which is completed without a chat template: omit it, "+
+			"or send messages to /inference/v1/chat/completions")
+	case template == nil || !template.Reasons():
+		return engines.ReasoningError(v, "has no effect, because this model does not reason: omit it")
+	}
+	v.Require(req.Reasoning.Budget == 0 || template.Thinks(), "reasoning",
+		"cannot limit the reasoning tokens of this model, whose chat template does not delimit reasoning by <think>: "+
+			"omit the number of tokens")
 	return v.Err()
 }
 
@@ -193,7 +208,7 @@ func (r *request) canceled() bool {
 	return r.abandoned || r.ctx.Err() != nil
 }
 
-// abandon cancels the request.
+// abandon cancels the request and returns its usage so far.
 func (r *request) abandon() engines.Usage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,16 +216,18 @@ func (r *request) abandon() engines.Usage {
 	return r.usage
 }
 
-// admit records that the request was scheduled.
+// admit records that the scheduler has admitted the request.
 func (r *request) admit() {
 	r.admitted = time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.usage.Timings.PrefillQueue = r.admitted.Sub(r.enqueued)
-	r.usage.Timings.Direct = true // tokens are processed locally, and a running request takes part in every step
+	// Direct is set because tokens are processed locally and a running request takes part in
+	// every step.
+	r.usage.Timings.Direct = true
 }
 
-// begin records the end of the prefill and emits the prompt's chunks.
+// begin records the end of the prefill and emits the chunks of prelude.
 func (r *request) begin() {
 	prelude := r.prelude()
 	r.mu.Lock()
@@ -222,7 +239,8 @@ func (r *request) begin() {
 	}
 }
 
-// take returns the chunks since the last call.
+// take returns the chunks since the last call, the usage so far, and whether the request has
+// ended. err is the error of a failed request.
 func (r *request) take() (chunks []engines.Chunk, usage engines.Usage, ended bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,8 +248,8 @@ func (r *request) take() (chunks []engines.Chunk, usage engines.Usage, ended boo
 	return chunks, r.usage, r.ended, r.err
 }
 
-// put emits a chunk and updates the usage. A chunk with neither text nor finish reason waits
-// for the next.
+// put emits a chunk and updates the usage. It drops a chunk that has neither text nor a finish
+// reason.
 func (r *request) put(chunk engines.Chunk) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A sampler samples one request's tokens. Its output depends only on the request and the
+// A sampler samples the tokens of one request. Its output depends only on the request and the
 // logits.
 type sampler struct {
 	temperature      float64
@@ -43,8 +43,8 @@ func newSampler(req *engines.CompletionRequest, prompt []int) *sampler {
 	return s
 }
 
-// next samples a token, and returns its probability among the candidates. The order of the
-// filters is that of engines.CompletionRequest.
+// next samples a token and returns its probability p among the candidates that pass the filters.
+// It applies the filters in the order that engines.CompletionRequest documents.
 func (s *sampler) next(logits []float32) (token int, p float64, err error) {
 	if !finite(logits) {
 		return 0, 0, errDamaged()
@@ -70,7 +70,7 @@ func (s *sampler) next(logits []float32) (token int, p float64, err error) {
 	kernel.Scale(float32(1/s.temperature), s.probs)
 	kernel.Softmax(s.probs)
 	kept := s.filtered()
-	if len(kept) == 0 { // overflow at a small temperature
+	if len(kept) == 0 { // the probabilities overflowed at a small temperature
 		return 0, 0, errDamaged()
 	}
 	token, p = s.draw(kept)
@@ -97,7 +97,7 @@ func finite(logits []float32) bool {
 	return some
 }
 
-// argmax is the first token with the largest logit.
+// argmax returns the token with the largest logit, the first if several logits are equal.
 func argmax(logits []float32) int {
 	top := 0
 	for i, v := range logits {
@@ -117,8 +117,8 @@ func (s *sampler) filtered() []candidate {
 		sortByProbability(all)
 		return s.mirostat.filter(all)
 	}
-	// Without topK, tokens below (1-topP)/len have less than 1-topP in total. None of them is
-	// in the nucleus, so they need not be sorted.
+	// Without topK, the tokens whose probability is below (1-topP)/len have less than 1-topP in
+	// total. The nucleus has none of these tokens, so they need not be sorted.
 	threshold := float32(0)
 	if nucleus && !limited {
 		threshold = float32((1 - s.topP) / float64(len(s.probs)) / 2)
@@ -155,7 +155,8 @@ func (s *sampler) above(threshold float32) []candidate {
 	return s.candidates
 }
 
-// draw samples one candidate in proportion to its probability, which it returns.
+// draw samples a candidate in proportion to the probabilities of candidates, and returns its
+// token and its share of their sum.
 func (s *sampler) draw(candidates []candidate) (token int, p float64) {
 	mass := total(candidates)
 	rest := s.source.Float64() * mass

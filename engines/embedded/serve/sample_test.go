@@ -12,7 +12,7 @@ import (
 
 const draws = 20000
 
-// shares returns the relative frequencies of many samples.
+// shares returns the relative frequency of each token in many samples.
 func shares(t *testing.T, req engines.CompletionRequest, logits []float32) []float64 {
 	seed := uint64(1)
 	req.Seed = &seed

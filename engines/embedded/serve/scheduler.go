@@ -11,26 +11,28 @@ import (
 
 // A scheduler is the goroutine that owns a model's decoder and KV cache.
 type scheduler struct {
-	model    *model
-	decoder  *decoder
-	cost     costModel
-	draftLen func(rows int, chance float64, limit int) int // number of draft tokens to verify: cost.draftTokens
+	model   *model
+	decoder *decoder
+	cost    costModel
+	// draftLen returns the number of draft tokens to verify. It is costModel.draftTokens except in
+	// tests.
+	draftLen func(rows int, chance float64, limit int) int
 	slots    int
-	chunk    int // prompt tokens of one step
+	chunk    int // maximum number of prompt tokens of a step
 	pool     pool
 	running  []*request // in order of arrival
 	batch    []batchItem
 	spans    []span
 }
 
-// A batchItem is a request's part of a step.
+// A batchItem is the part of a step that belongs to one request.
 type batchItem struct {
 	request *request
 	at      int // position of the span's first token
 	span    span
 }
 
-// run executes steps while requests are running, and otherwise waits for one.
+// run executes steps while requests are running, and otherwise waits for a request.
 func (s *scheduler) run() {
 	defer close(s.model.done)
 	for {
@@ -46,19 +48,19 @@ func (s *scheduler) run() {
 	}
 }
 
-// step executes one step for the running requests. A panic fails them but not the process,
-// which serves other models.
+// step executes one step for the running requests. A panic fails these requests but does not end
+// the process, because the process serves other models.
 func (s *scheduler) step() {
 	defer func() {
-		if broke := recover(); broke != nil {
+		if cause := recover(); cause != nil {
 			for _, r := range s.running {
 				r.fail(domain.Errorf(domain.Internal,
-					"the engine failed while generating: retry, and report it to the operator if it happens again (%v)", broke))
+					"the engine failed while generating: retry, and report this error to the operator if it happens again: %v", cause))
 			}
 		}
 	}()
 	s.plan()
-	began, rows, row := time.Now(), 0, 0
+	began, rows, row, pooled := time.Now(), 0, 0, 0
 	for _, one := range s.spans {
 		rows += len(one.tokens)
 	}
@@ -66,9 +68,13 @@ func (s *scheduler) step() {
 	s.cost.observe(rows, time.Since(began))
 	for _, t := range s.batch {
 		n := t.span.outputRows()
-		s.advance(t, logits.RowRange(row, row+n))
+		if t.span.embeds {
+			s.embed(t, s.decoder.hidden.RowRange(pooled, pooled+t.span.pooled))
+		} else {
+			s.advance(t, logits.RowRange(row, row+n))
+		}
 		s.pool.keep(t.request)
-		row += n
+		row, pooled = row+n, pooled+t.span.pooled
 	}
 }
 
@@ -83,7 +89,7 @@ func (s *scheduler) removeEnded() {
 	})
 }
 
-// admit starts waiting requests in order, and reports whether the model is open.
+// admit starts waiting requests in order of arrival, and reports whether the model is open.
 func (s *scheduler) admit() bool {
 	m := s.model
 	m.mu.Lock()
@@ -135,8 +141,8 @@ func (s *scheduler) plan() {
 	}
 }
 
-// scheduleDecode adds the decoding requests, each with as many draft tokens as pay off in a
-// batch of this size.
+// scheduleDecode adds the last token of each decoding request to the batch, and as many draft
+// tokens as the cost model chooses for a batch of this size.
 func (s *scheduler) scheduleDecode(decoding []*request) {
 	rows := len(decoding)
 	for _, t := range s.batch {
@@ -156,19 +162,20 @@ func (s *scheduler) scheduleDecode(decoding []*request) {
 	}
 }
 
-// schedulePrefill distributes the prompt tokens of a step. The oldest prompt gets half of them,
-// so that it progresses; the others go to the shortest remaining prompts, so that they do not
-// wait for it. A request whose next block another request is computing waits for that block.
+// schedulePrefill distributes the prompt tokens of a step. The oldest prompt gets half of the
+// tokens, which guarantees its progress. The prompts with the fewest remaining tokens get the
+// other half, which limits their delay. A request waits if another request is computing the block
+// that both need next.
 func (s *scheduler) schedulePrefill(prefilling []*request) {
 	if len(prefilling) == 0 {
 		return
 	}
-	begun := map[blockKey]bool{}
+	computing := map[blockKey]bool{}
 	prefilling = slices.DeleteFunc(prefilling, func(r *request) bool {
 		s.pool.match(r)
 		next := r.nextKey()
-		wait := begun[next] && r.read%blockTokens == 0 && r.read < r.reusable()
-		begun[next] = true
+		wait := computing[next] && r.read%blockTokens == 0 && r.read < r.reusable()
+		computing[next] = true
 		return wait
 	})
 	oldest, others := prefilling[0], prefilling[1:]
@@ -181,8 +188,8 @@ func (s *scheduler) schedulePrefill(prefilling []*request) {
 	s.prefillChunk(oldest, max(first+left, 1))
 }
 
-// prefillChunk adds at most n tokens of a prompt to the batch, and returns their number. It
-// ends at a block boundary if it reaches one, unless it completes the prompt.
+// prefillChunk adds at most n tokens of a prompt to the batch, and returns their number. If they
+// reach a block boundary but not the end of the prompt, the chunk ends at the last boundary.
 func (s *scheduler) prefillChunk(r *request, n int) int {
 	n = min(n, len(r.prompt)-r.read)
 	if r.scored() {
@@ -196,9 +203,11 @@ func (s *scheduler) prefillChunk(r *request, n int) int {
 	}
 	at := r.read
 	r.read += n
+	last := r.read == len(r.prompt)
 	s.batch = append(s.batch, batchItem{
 		r, at,
-		span{cache: r.cache, tokens: r.prompt[at:r.read], last: r.read == len(r.prompt), all: r.scored(), addon: r.addon},
+		span{cache: r.cache, tokens: r.prompt[at:r.read], last: last, all: r.scored(), embeds: r.pooler != nil,
+			pooled: r.poolRows(n, last), addon: r.addon},
 	})
 	return n
 }
@@ -225,8 +234,8 @@ func (s *scheduler) advance(t batchItem, logits kernel.Matrix) {
 	s.draw(r, logits.Row(logits.Rows-1))
 }
 
-// verify samples a token after each position of an item while the draft tokens match, and
-// truncates the cache after the first mismatch.
+// verify samples a token after each position of an item until a sampled token differs from the
+// draft token, and drops the positions after the mismatch from the cache.
 func (s *scheduler) verify(t batchItem, logits kernel.Matrix) {
 	r, drawn := t.request, 0
 	for drawn == 0 || drawn < logits.Rows && !r.ended && t.span.tokens[drawn] == r.last {
@@ -265,7 +274,8 @@ func (s *scheduler) draw(r *request, logits []float32) {
 	r.put(chunk)
 }
 
-// finish appends the withheld text to the last chunk.
+// finish appends the withheld text to the last chunk. why is the finish reason, unless the
+// withheld text completes a stop sequence.
 func (s *scheduler) finish(r *request, chunk engines.Chunk, why string) engines.Chunk {
 	rest, stopped := r.text.flush()
 	chunk.Text += rest.Text

@@ -26,18 +26,19 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Options limit a model's resources. A zero field selects its default.
+// Options limit a model's resources. A field of 0 selects the default.
 type Options struct {
 	Parallelism int // cores used; default one less than the machine has
 	Slots       int // concurrent requests; default 32
 	Queue       int // requests waiting for a slot; default 256
-	// CacheBytes is the memory of the KV cache. The default is what the weights leave of the
-	// replica's memory, 1 GiB if no memory was allocated to the replica.
+	// CacheBytes is the maximum size of the KV cache. The default is the part of the replica's
+	// memory that domain.KVCacheCapacity returns, or 1 GiB if no memory was allocated to it.
 	CacheBytes  int64
-	ChunkTokens int // prompt tokens of a step; default 32 to 256 by the model's size
+	ChunkTokens int // maximum prompt tokens of a step; default 32 to 256, more for smaller models
 
-	maxCache   int64 // CacheBytes as configured
-	maxContext int   // maximum tokens of a sequence; 0 is the model's context length
+	maxCache    int64 // CacheBytes as configured
+	longPrompts bool  // see engines.ModelFiles.LongPrompts
+	maxContext  int   // maximum tokens of a sequence; 0 means the model's context length
 }
 
 // New returns a completer that loads models from Hugging Face directories.
@@ -51,15 +52,16 @@ func New(options Options) engines.Completer {
 	set(&options.Slots, 32)
 	set(&options.Queue, 256)
 	if options.maxCache = options.CacheBytes; options.CacheBytes <= 0 {
-		options.CacheBytes = domain.MostCache
+		options.CacheBytes = domain.MaxKVCache
 	}
 	return completer{options}
 }
 
 type completer struct{ options Options }
 
-// Load reads a model, merges its adapter and starts its scheduler, which Close ends. The error
-// is FailedPrecondition for files that cannot be served.
+// Load reads a model, merges its adapter and starts its scheduler, which runs until Close. It
+// returns a FailedPrecondition error if the files cannot be served, and a ResourceExhausted error
+// if too little memory is free or allocated.
 func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
 	tokens, err := tokenizer.Load(files.Dir)
 	if err != nil {
@@ -86,11 +88,15 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
-	options.maxContext = files.ContextLength
-	// A model whose template cannot be parsed still serves prompts.
+	options.maxContext, options.longPrompts = files.ContextLength, files.LongPrompts
+	// A model whose template cannot be parsed still serves plain prompts.
 	own := chatFormat{dir: files.Dir}
 	own.template, own.parseErr = templateOf(files, tokens)
 	stopTokens, err := stopTokenIDs(files.Dir, weights.Config, tokens)
+	if err != nil {
+		return nil, err
+	}
+	pooled, err := readPooling(files.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -106,26 +112,32 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		return nil, err
 	}
 	m.chat, m.speculation = own, files.Speculation
-	m.hash, m.merged = hash, files.AdapterDir != ""
+	m.hash, m.merged, m.pooling = hash, files.AdapterDir != "", pooled
 	go s.run()
 	return m, nil
 }
 
-// minCache is the KV cache memory without which a model is not started.
+// longPromptChunks multiplies Options.ChunkTokens in the performance profile for long prompts.
+const longPromptChunks = 4
+
+// minCache is the minimum number of bytes that the weights must leave for the KV cache. A model
+// that leaves less of its replica's memory is not loaded.
 const minCache = 16 << 20
 
-// within sizes the KV cache to what the weights leave of the replica's memory, if that is
-// known. It fails if the memory that was allocated or that the machine has does not suffice.
+// within sets the size of the KV cache to the bytes that the weights leave of the replica's memory,
+// at most to maxCache. memory is the number of bytes allocated to the replica, 0 if unknown; then
+// within does not change the size. It returns an error if the memory of the replica or of the
+// machine does not suffice.
 func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 	if memory == 0 {
 		return o, weights.Fits(0)
 	}
 	bytes, _ := weights.Bytes()
-	available := max(domain.CacheRoom(memory, bytes), minCache)
+	available := max(domain.KVCacheCapacity(memory, bytes), minCache)
 	if bytes+available > memory {
 		return o, domain.Errorf(domain.ResourceExhausted,
 			"the model's weights take %d MiB of memory, but the replica was allocated %d MiB including its KV cache: "+
-				"it is rescheduled with the memory it needs if that is known by now",
+				"the replica is placed again when the required memory is known",
 			bytes>>20, memory>>20)
 	}
 	if o.CacheBytes = available; o.maxCache > 0 {
@@ -134,7 +146,8 @@ func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 	return o, weights.Fits(o.CacheBytes)
 }
 
-// templateOf is the template that an adapter was trained with, otherwise the base model's.
+// templateOf returns the template that the adapter was trained with, or otherwise the base
+// model's.
 func templateOf(files engines.ModelFiles, tokens *tokenizer.Tokenizer) (*chat.Template, error) {
 	if files.AdapterDir != "" {
 		if source, err := chat.Source(files.AdapterDir); source != "" || err != nil {
@@ -144,8 +157,8 @@ func templateOf(files engines.ModelFiles, tokens *tokenizer.Tokenizer) (*chat.Te
 	return chat.Load(files.Dir, tokens)
 }
 
-// stopTokenIDs are the tokens that end a completion: those of generation_config.json, otherwise
-// of config.json, otherwise of tokenizer_config.json.
+// stopTokenIDs returns the tokens that end a completion: those of generation_config.json,
+// otherwise of config.json, otherwise of tokenizer_config.json.
 func stopTokenIDs(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]int, error) {
 	const name = "generation_config.json"
 	var generation struct {
@@ -172,19 +185,20 @@ func stopTokenIDs(dir string, config llama.Config, tokens *tokenizer.Tokenizer) 
 	return nil, nil
 }
 
-// A model is loaded and served by a scheduler.
+// A model is a loaded model, which a scheduler serves.
 type model struct {
 	info        engines.ModelInfo
 	tokenizer   *tokenizer.Tokenizer
 	chat        chatFormat
 	stopTokens  []int
 	vocab       int
-	queue       int // maximum waiting requests
+	queue       int // maximum number of waiting requests
 	speculation engines.SpeculationMode
 	config      llama.Config
-	hash        string // of the base model's weights
+	hash        string // hash of the base model's weights
 	merged      bool   // an adapter is merged into the weights
 	options     Options
+	pooling     pooling
 	grammars    grammarCache
 
 	mu       sync.Mutex
@@ -196,7 +210,7 @@ type model struct {
 	done     chan struct{} // closed when the scheduler has ended
 }
 
-// newModel returns a model of weights and the scheduler that will serve it.
+// newModel returns a model with the given weights, and the scheduler that will serve it.
 func newModel(
 	weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, stopTokens []int, o Options,
 ) (*model, *scheduler, error) {
@@ -212,9 +226,12 @@ func newModel(
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	if o.ChunkTokens <= 0 {
-		// About 50 ms of one core, so that a long prompt does not delay running completions
-		// noticeably.
+		// The default takes about 50 ms of one core, so that a long prompt does not delay running
+		// completions noticeably.
 		o.ChunkTokens = int(min(max(1_250_000_000/c.Parameters(), 32), 256))
+	}
+	if o.longPrompts {
+		o.ChunkTokens *= longPromptChunks
 	}
 	d, err := newDecoder(weights, c, window, o.Parallelism)
 	if err != nil {
@@ -228,8 +245,8 @@ func newModel(
 	return m, s, nil
 }
 
-// Info describes the model. Its context length is below the model's if the KV cache is too
-// small for it or a shorter one was configured.
+// Info describes the model. ContextLength is below the maximum of the model if the KV cache is
+// too small for that, or if a shorter context length was configured.
 func (m *model) Info() engines.ModelInfo { return m.info }
 
 // Close stops the model. Requests in progress fail with Unavailable.
@@ -255,8 +272,9 @@ func (m *model) signal() {
 	}
 }
 
-// Complete executes one request. Errors: InvalidArgument for an invalid request,
-// ResourceExhausted if the queue is full, Unavailable if the model is closed.
+// Complete executes one request. Its errors include InvalidArgument for an invalid request,
+// ResourceExhausted if the queue is full, and Unavailable if the model is closed or does not have
+// the addon.
 func (m *model) Complete(
 	ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error,
 ) (engines.Usage, error) {
@@ -318,7 +336,7 @@ func (m *model) enqueue(r *request) error {
 	}
 	m.waiting = slices.DeleteFunc(m.waiting, (*request).canceled)
 	if len(m.waiting) >= m.queue {
-		return domain.Errorf(domain.ResourceExhausted, "the model has %d requests waiting; try again later", len(m.waiting))
+		return domain.Errorf(domain.ResourceExhausted, "the model has %d queued requests: retry later", len(m.waiting))
 	}
 	m.waiting = append(m.waiting, r)
 	m.signal()

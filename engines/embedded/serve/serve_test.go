@@ -24,7 +24,8 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// config is a small model with the byte vocabulary and grouped-query attention.
+// config returns the configuration of a small model with the byte vocabulary and grouped-query
+// attention.
 func config() llama.Config {
 	bos := 256
 	return llama.Config{
@@ -44,7 +45,7 @@ func weights(edit ...func(*llama.Config)) *llama.Weights {
 	return w
 }
 
-// save writes a model directory.
+// save writes the directory of a model with weights w and returns its path.
 func save(t *testing.T, w *llama.Weights) string {
 	dir := t.TempDir()
 	require.NoError(t, w.Save(dir))
@@ -60,7 +61,7 @@ func open(t *testing.T, w *llama.Weights, options Options) engines.Model {
 	return m
 }
 
-// An answer is a complete response.
+// An answer holds a complete response.
 type answer struct {
 	text, finish string
 	tokens       []int
@@ -83,7 +84,7 @@ func ask(t *testing.T, m engines.Model, req engines.CompletionRequest) answer {
 	return a
 }
 
-// newCache returns a cache with its own blocks for positions.
+// newCache returns a cache with unshared blocks for the given number of positions.
 func newCache(c *llama.Config, positions int) *cache {
 	all := &cache{}
 	for range blocksFor(positions) {
@@ -100,8 +101,8 @@ func ids(n, seed int) []int {
 	return out
 }
 
-// unsettle sets biases and head norms to values that matter.
-func unsettle(w *llama.Weights) {
+// randomizeVectors sets biases and head norms to random values, so that they affect the logits.
+func randomizeVectors(w *llama.Weights) {
 	source := rand.New(rand.NewPCG(3, 4))
 	for _, l := range w.Layers {
 		for _, vector := range append(l.Bias[:], l.QNorm, l.KNorm) {
@@ -112,8 +113,8 @@ func unsettle(w *llama.Weights) {
 	}
 }
 
-// TestLogitsMatchTraining checks that decoding computes the same bits as training, for any
-// division of the tokens into steps.
+// TestLogitsMatchTraining checks that the logits of a decoder are bit-identical to those of
+// training, for any division of the tokens into steps.
 func TestLogitsMatchTraining(t *testing.T) {
 	for name, edit := range map[string]func(*llama.Config){
 		"grouped":     func(*llama.Config) {},
@@ -130,7 +131,7 @@ func TestLogitsMatchTraining(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := weights(edit)
-			unsettle(w)
+			randomizeVectors(w)
 			if name == "16 bits" {
 				for i, v := range w.Flat() {
 					w.Flat()[i] = safetensors.RoundBF16(v)
@@ -154,21 +155,21 @@ func TestLogitsMatchTraining(t *testing.T) {
 	}
 }
 
-// decoderOf packs weights for 200 positions and two workers.
+// decoderOf returns a decoder for w, with a context of 200 positions and two workers.
 func decoderOf(t *testing.T, w *llama.Weights) *decoder {
 	d, err := newDecoder(w.Source(), w.Config, 200, 2)
 	require.NoError(t, err)
 	return d
 }
 
-// unstarted returns a model of weights without a running scheduler.
+// unstarted returns a model with weights w, and its scheduler, which does not run.
 func unstarted(t testing.TB, w *llama.Weights, o Options) (*model, *scheduler) {
 	m, s, err := newModel(w.Source(), w.Config, tokenizer.NewBytes(), nil, New(o).(completer).options)
 	require.NoError(t, err)
 	return m, s
 }
 
-// started serves weights until the end of the test.
+// started serves a model with weights w until the end of the test.
 func started(t testing.TB, w *llama.Weights, o Options) *model {
 	m, s := unstarted(t, w, o)
 	go s.run()
@@ -176,7 +177,7 @@ func started(t testing.TB, w *llama.Weights, o Options) *model {
 	return m
 }
 
-// trained is the distribution after each token of the training pass.
+// trained returns the probabilities that the training pass computes after each token.
 func trained(w *llama.Weights, tokens []int) kernel.Matrix {
 	sequence, scored := make([]int32, len(tokens)+1), make([]bool, len(tokens)+1)
 	for i, token := range tokens {
@@ -233,9 +234,9 @@ func TestGreedyIsArgmax(t *testing.T) {
 	assert.Equal(t, tokenizer.NewBytes().Decode(got.tokens), got.text)
 }
 
-// parrot returns a model that repeats a cycle of bytes: its layers add nothing, and its head
+// repeater returns a model that repeats a cycle of bytes: its layers add nothing, and its head
 // predicts the byte that follows the last one.
-func parrot(cycle string) *llama.Weights {
+func repeater(cycle string) *llama.Weights {
 	w := weights(func(c *llama.Config) {
 		c.TieWordEmbeddings, c.HiddenSize, c.Layers, c.MaxPositions = false, 64, 1, 100
 	})
@@ -250,7 +251,7 @@ func parrot(cycle string) *llama.Weights {
 }
 
 func TestStopSequences(t *testing.T) {
-	m := open(t, parrot("abcdé東\n"), Options{})
+	m := open(t, repeater("abcdé東\n"), Options{})
 	for name, c := range map[string]struct {
 		stop []string
 		max  int
@@ -279,7 +280,7 @@ func TestStopSequences(t *testing.T) {
 }
 
 func TestStreamingSendsEachCharacterOnce(t *testing.T) {
-	m := open(t, parrot("abcdé東\n"), Options{})
+	m := open(t, repeater("abcdé東\n"), Options{})
 	var chunks []string
 	_, err := m.Complete(
 		t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 8, Stop: []string{"dx"}}, func(c engines.Chunk) error {
@@ -291,7 +292,7 @@ func TestStreamingSendsEachCharacterOnce(t *testing.T) {
 }
 
 func TestIgnoreEOS(t *testing.T) {
-	w := parrot("abc")
+	w := repeater("abc")
 	for i := range w.Head.Cols {
 		w.Head.Row('c')[i], w.Head.Row(259)[i] = 0, w.Head.Row('c')[i]
 	}
@@ -305,7 +306,7 @@ func TestIgnoreEOS(t *testing.T) {
 }
 
 func TestStopTokensOfGenerationConfig(t *testing.T) {
-	dir := save(t, parrot("abcd"))
+	dir := save(t, repeater("abcd"))
 	require.NoError(t,
 		os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"eos_token_id": [99, 1]}`), 0o644))
 	m, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir})
@@ -315,7 +316,7 @@ func TestStopTokensOfGenerationConfig(t *testing.T) {
 }
 
 func TestWindow(t *testing.T) {
-	m := open(t, parrot("ab"), Options{})
+	m := open(t, repeater("ab"), Options{})
 	require.Equal(t, 100, m.Info().ContextLength)
 	got := ask(t, m, engines.CompletionRequest{Prompt: strings.Repeat("a", 90), MaxTokens: 1000})
 	assert.Equal(t, engines.Usage{PromptTokens: 91, CompletionTokens: 9}, got.usage)
@@ -324,7 +325,7 @@ func TestWindow(t *testing.T) {
 	got = ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 0})
 	assert.Equal(t, answer{finish: engines.FinishLength, chunks: 1, usage: engines.Usage{PromptTokens: 2}}, got)
 
-	dir := save(t, parrot("ab"))
+	dir := save(t, repeater("ab"))
 	for asked, want := range map[int]int{0: 100, 20: 20, 1000: 100} {
 		m, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, ContextLength: asked})
 		require.NoError(t, err)
@@ -351,12 +352,12 @@ func TestWindow(t *testing.T) {
 }
 
 func TestInvalidRequests(t *testing.T) {
-	m := open(t, parrot("ab"), Options{})
+	m := open(t, repeater("ab"), Options{})
 	for want, req := range map[string]engines.CompletionRequest{
 		"prompt: has 100 tokens":       {Prompt: strings.Repeat("a", 99), MaxTokens: 1},
 		"maxTokens: must be 0 or more": {MaxTokens: -1},
 		"temperature: must be 0 to 2":  {Temperature: math.NaN()},
-		"topK: must be 0":              {TopK: -1},
+		"topK: must not be negative":   {TopK: -1},
 		"topP: must be 0 to 1":         {TopP: 1.1},
 		"stop: must have at most 4":    {Stop: []string{"a", "b", "c", "d", "e"}},
 		"stop[1]: must be UTF-8":       {Stop: []string{"a", ""}},
@@ -373,24 +374,24 @@ func TestInvalidRequests(t *testing.T) {
 }
 
 func TestCancellationFreesTheSlot(t *testing.T) {
-	m := open(t, parrot("ab"), Options{Slots: 1})
+	m := open(t, repeater("ab"), Options{Slots: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	usage, err := m.Complete(ctx, engines.CompletionRequest{Prompt: "a", MaxTokens: 90}, func(engines.Chunk) error {
 		cancel()
 		return nil
 	})
-	if err != nil { // it may have been complete already
+	if err != nil { // the request may have completed before it was canceled
 		assert.ErrorIs(t, err, context.Canceled)
 	}
 	assert.Positive(t, usage.CompletionTokens)
-	broken := errors.New("the client is gone")
+	broken := errors.New("the client has disconnected")
 	_, err = m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 90},
 		func(engines.Chunk) error { return broken })
 	assert.ErrorIs(t, err, broken)
 	assert.Equal(t, "ba", ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 2}).text)
 }
 
-// unserved returns a model without a scheduler, whose queue fills.
+// unserved returns a model without a scheduler, so that its queue fills up.
 func unserved(queue int) *model {
 	return &model{
 		info: engines.ModelInfo{ContextLength: 100}, tokenizer: tokenizer.NewBytes(), vocab: 260, queue: queue,
@@ -415,13 +416,13 @@ func TestFullQueue(t *testing.T) {
 }
 
 func TestCloseFailsPendingRequests(t *testing.T) {
-	m, err := New(Options{Slots: 2}).Load(t.Context(), engines.ModelFiles{Dir: save(t, parrot("ab"))})
+	m, err := New(Options{Slots: 2}).Load(t.Context(), engines.ModelFiles{Dir: save(t, repeater("ab"))})
 	require.NoError(t, err)
 	var wg sync.WaitGroup
-	begun := make(chan struct{}, 8)
+	started := make(chan struct{}, 8)
 	for range 8 {
 		wg.Go(func() {
-			begun <- struct{}{}
+			started <- struct{}{}
 			_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 90},
 				func(engines.Chunk) error { return nil })
 			if err != nil {
@@ -430,13 +431,13 @@ func TestCloseFailsPendingRequests(t *testing.T) {
 		})
 	}
 	for range 8 {
-		<-begun
+		<-started
 	}
 	require.NoError(t, m.Close())
 	wg.Wait()
 	_, err = m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 1}, nil)
 	assert.Equal(t, domain.Unavailable, domain.CodeOf(err))
-	require.NoError(t, m.Close(), "closing twice is harmless")
+	require.NoError(t, m.Close(), "a second Close has no effect")
 }
 
 func TestAdapterIsApplied(t *testing.T) {
@@ -477,7 +478,7 @@ func TestBrokenModels(t *testing.T) {
 	_, err = New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir})
 	assert.ErrorContains(t, err, "parse generation_config.json")
 
-	w := parrot("ab")
+	w := repeater("ab")
 	w.Norm[0] = float32(math.NaN())
 	m := open(t, w, Options{})
 	_, err = m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 3}, nil)

@@ -9,9 +9,9 @@ import (
 // Trained is the ID of the addon under which a model of Start serves its adapter.
 const Trained = "trained"
 
-// Start serves a model in memory, and an adapter beside it unless it is nil. It copies both:
-// later changes do not affect the completions. dir is the model's directory, which defines the
-// stop tokens.
+// Start serves the model w in memory and, unless a is nil, the adapter a under the ID Trained.
+// It copies w and a, so later changes do not affect the completions. dir is the model's
+// directory, whose configuration defines the stop tokens.
 func Start(
 	w *llama.Weights, a *llama.Adapter, tokens *tokenizer.Tokenizer, dir string, options Options,
 ) (engines.Model, error) {

@@ -23,10 +23,11 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// storages are the formats of weights and their bytes per weight.
+// storages maps each storage format of weights to its number of bytes per weight.
 var storages = map[string]int64{"float32": 4, "bfloat16": 2, "float16": 2, "FP8": 1, "int8": 1}
 
-// saveAs writes a model directory with projections in a format.
+// saveAs writes the directory of a model whose projections are stored in a format, and returns
+// its path.
 func saveAs(t testing.TB, w *llama.Weights, storage string) string {
 	dir := t.TempDir()
 	require.NoError(t, tokenizer.NewBytes().Save(dir))
@@ -50,7 +51,7 @@ func saveAs(t testing.TB, w *llama.Weights, storage string) string {
 	return dir
 }
 
-func directoryOf(t testing.TB, dir string) stored.Folder {
+func directoryOf(t testing.TB, dir string) stored.Directory {
 	sizes := map[string]int64{}
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -59,7 +60,7 @@ func directoryOf(t testing.TB, dir string) stored.Folder {
 		require.NoError(t, err)
 		sizes[entry.Name()] = info.Size()
 	}
-	return stored.Folder{Sizes: sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+	return stored.Directory{Sizes: sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
 		data, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return nil, err
@@ -71,8 +72,8 @@ func directoryOf(t testing.TB, dir string) stored.Folder {
 	}}
 }
 
-// writeInt8 writes weights with int8 projections; the scale of a row is its maximum over 127,
-// as in common quantized checkpoints.
+// writeInt8 writes a file of weights whose projections are int8. The scale of a row is its
+// largest absolute value divided by 127, as in published quantized checkpoints.
 func writeInt8(t testing.TB, out *bytes.Buffer, w *llama.Weights) {
 	type described struct {
 		DType   string `json:"dtype"`
@@ -117,7 +118,7 @@ func littleEndian(numbers []float32) (raw []byte) {
 	return raw
 }
 
-// packedOf packs a directory for serving.
+// packedOf loads the model in a directory and returns its decoder.
 func packedOf(t testing.TB, dir string) *decoder {
 	r, err := llama.Open(dir)
 	require.NoError(t, err)
@@ -144,9 +145,9 @@ func (d *decoder) bytes() (sum int64) {
 	return sum
 }
 
-// TestServedAsStored checks that weights keep their format. With 32 and 16 bits the logits are
-// bit-identical to training; with 8 bits they differ by the rounding of a scale that is applied
-// to a sum instead of its terms.
+// TestServedAsStored checks that weights keep their storage format. With 32 and 16 bits, the
+// logits are bit-identical to those of training. With 8 bits, they differ by a rounding, because
+// the scale multiplies a sum instead of its terms.
 func TestServedAsStored(t *testing.T) {
 	w := weights(func(c *llama.Config) { c.HiddenSize, c.IntermediateSize, c.TieWordEmbeddings = 96, 160, false })
 	tokens := ids(60, 1)
@@ -180,7 +181,7 @@ func TestServedAsStored(t *testing.T) {
 	}
 }
 
-// TestNaNCodes checks that weights with a NaN code are not packed in 8 bits.
+// TestNaNCodes checks that weights are not packed in 8 bits if one of the codes is NaN.
 func TestNaNCodes(t *testing.T) {
 	w := weights()
 	w.Layers[1].Up.Row(3)[5] = 1
@@ -210,10 +211,10 @@ func TestNaNCodes(t *testing.T) {
 	}
 }
 
-// TestReplicaMemory checks that the KV cache gets what the weights leave of the replica's
-// memory, and that loading fails if that is too little.
+// TestReplicaMemory checks that the KV cache uses the part of the replica's memory that the
+// weights leave, and that loading fails if this part is too small.
 func TestReplicaMemory(t *testing.T) {
-	w := middling(false) // 1.7 M parameters, 3 MiB in 16 bits
+	w := mediumModel(false) // 1.7 M parameters, 3 MiB in 16 bits
 	w.Config.MaxPositions = 1 << 20
 	dir := saveAs(t, w, "bfloat16")
 	keys, values := blockSize(&w.Config)
@@ -235,13 +236,14 @@ func TestReplicaMemory(t *testing.T) {
 	_, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 16 << 20})
 	require.EqualError(
 		t, err, "the model's weights take 3 MiB of memory, but the replica was allocated 16 MiB including its KV cache: "+
-			"it is rescheduled with the memory it needs if that is known by now")
+			"the replica is placed again when the required memory is known")
 	_, err = New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 1 << 50})
 	require.ErrorContains(t, err, "the embedded engine needs")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-// heapOf loads a model and returns the heap that it keeps.
+// heapOf loads the model in dir, and returns the bytes of heap that the model uses, and the
+// model.
 func heapOf(t testing.TB, dir string) (heap int64, m engines.Model) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -253,8 +255,9 @@ func heapOf(t testing.TB, dir string) (heap int64, m engines.Model) {
 	return int64(after.HeapAlloc) - int64(before.HeapAlloc), m
 }
 
-// middling returns a model of 25.8 M or 1.7 M parameters.
-func middling(large bool) *llama.Weights {
+// mediumModel returns a model of 25.8 M parameters if large is set, otherwise of 1.7 M
+// parameters.
+func mediumModel(large bool) *llama.Weights {
 	c := config()
 	c.HiddenSize, c.IntermediateSize, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.MaxPositions = 192, 512, 4, 6, 6, 32, 512
 	if large {
@@ -265,9 +268,10 @@ func middling(large bool) *llama.Weights {
 	return w
 }
 
-// TestHeapOfALoadedModel checks that each weight is kept once, in its stored format.
+// TestHeapOfALoadedModel checks by the size of the heap that a loaded model holds each weight
+// once, in its storage format.
 func TestHeapOfALoadedModel(t *testing.T) {
-	w := middling(false)
+	w := mediumModel(false)
 	for storage, each := range storages {
 		heap, m := heapOf(t, saveAs(t, w, storage))
 		require.NoError(t, m.Close())
@@ -277,12 +281,12 @@ func TestHeapOfALoadedModel(t *testing.T) {
 	}
 }
 
-// BenchmarkStorages decodes with 1 and 8 concurrent requests and weights of every format.
-// MB-heap is the heap of the loaded model; of-bandwidth is the bytes of weights read per second
-// divided by a core's memory bandwidth.
+// BenchmarkStorages decodes with 1 and 8 concurrent requests and weights of every format. The
+// metric MB-heap is the heap of the loaded model. The metric of-bandwidth is the bytes of
+// weights read per second divided by a core's memory bandwidth.
 func BenchmarkStorages(b *testing.B) {
 	bandwidth := kernel.ReadBandwidth() * 1e9
-	w := middling(true)
+	w := mediumModel(true)
 	for _, storage := range []string{"float32", "bfloat16", "float16", "FP8", "int8"} {
 		dir := saveAs(b, w, storage)
 		for _, requests := range []int{1, 8} {

@@ -13,8 +13,8 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A variant is a second set of weights of a model, served under an ID with a KV cache of its
-// own. It is closed after its last request has ended.
+// A variant is a second set of weights of a model, served under an ID with a separate KV
+// cache. It is closed after its last request has ended.
 type variant struct {
 	*model
 	users sync.WaitGroup // requests in progress
@@ -45,6 +45,7 @@ func (m *model) LoadWeights(ctx context.Context, id, dir string) error {
 		return err
 	}
 	other.chat, other.speculation, other.hash = m.chat.forDir(dir, m.tokenizer), m.speculation, weights.Hash()
+	other.pooling = m.pooling
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -61,7 +62,8 @@ func (m *model) LoadWeights(ctx context.Context, id, dir string) error {
 	return nil
 }
 
-// compatible returns an error if the model in dir differs in dimensions or tokenizer.
+// compatible returns an error if the model in dir has other dimensions or another tokenizer than
+// m.
 func (m *model) compatible(dir string) error {
 	config, err := llama.ReadConfig(dir)
 	if err != nil {
@@ -69,7 +71,7 @@ func (m *model) compatible(dir string) error {
 	}
 	if a, b := dimensionsOf(config), dimensionsOf(m.config); a != b {
 		return domain.Errorf(domain.FailedPrecondition,
-			"the weights are of another model (%+v) than the deployed one (%+v): "+
+			"the weights have the dimensions %+v, but the deployed model has %+v: "+
 				"load them into a deployment of the model that they were trained from", a, b)
 	}
 	_, err = os.Stat(filepath.Join(dir, "tokenizer.json"))
@@ -77,32 +79,33 @@ func (m *model) compatible(dir string) error {
 		var tokens *tokenizer.Tokenizer
 		if tokens, err = tokenizer.Load(dir); err == nil && !tokens.Same(m.tokenizer) {
 			err = domain.Errorf(domain.FailedPrecondition,
-				"the weights have another tokenizer.json than the deployed model: "+
+				"the tokenizer.json of the weights differs from that of the deployed model: "+
 					"load them into a deployment of the model that they were trained from")
 		}
 	}
-	if errors.Is(err, fs.ErrNotExist) { // checkpoints may omit it
+	if errors.Is(err, fs.ErrNotExist) { // a checkpoint may omit the tokenizer
 		return nil
 	}
 	return err
 }
 
-// dimensions must be equal for weights to replace one another.
+// dimensions holds the sizes that two models must share so that one can replace the other's
+// weights.
 type dimensions struct{ Layers, Hidden, Intermediate, Heads, KVHeads, HeadDim, Vocabulary int }
 
 func dimensionsOf(c llama.Config) dimensions {
 	return dimensions{c.Layers, c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.VocabSize}
 }
 
-// closeIdle closes the variant after its last request.
+// closeIdle waits for the variant's last request and closes the variant.
 func (w *variant) closeIdle() {
 	w.users.Wait()
 	_ = w.Close() // never fails
 }
 
-// acquire returns the variant of an ID, nil if there is none. The caller must call release
-// after its request.
-func (m *model) acquire(id string) (answers *model, leave func()) {
+// acquire returns the variant with the given ID, and a function that the caller must call after
+// its request. Both results are nil if no such variant is loaded.
+func (m *model) acquire(id string) (v *model, release func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := m.variants[id]

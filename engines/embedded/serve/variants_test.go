@@ -14,15 +14,17 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// otherWeights have the dimensions of weights and other values.
+// otherWeights returns random weights with the same dimensions as the result of the function
+// weights.
 func otherWeights(seed uint64) *llama.Weights {
 	w := weights()
 	w.Initialize(seed)
 	return w
 }
 
-// TestVariants checks that a second set of weights serves beside the first, each as if alone
-// and with separate prefix caches, and that requests in progress complete after unloading.
+// TestVariants checks that further sets of weights are served beside the first. Each set must
+// give the completions that it gives alone, also while another set is loaded. Loading a set under
+// an ID that is already loaded must have no effect, and an unloaded set must not be served.
 func TestVariants(t *testing.T) {
 	m := open(t, weights(), Options{Slots: 8, ChunkTokens: 24, Parallelism: 2})
 	loader := m.(engines.WeightsLoader)
@@ -36,8 +38,8 @@ func TestVariants(t *testing.T) {
 
 	require.NoError(t, loader.LoadWeights(t.Context(), "one", save(t, otherWeights(12))))
 	var all sync.WaitGroup
-	begun := make(chan struct{})
-	begin := sync.OnceFunc(func() { close(begun) })
+	started := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(started) })
 	for _, id := range []string{"", "one", "", "one"} {
 		all.Go(func() {
 			req := req
@@ -54,9 +56,9 @@ func TestVariants(t *testing.T) {
 			assert.Equal(t, want[id].text, text)
 		})
 	}
-	<-begun
+	<-started
 	require.NoError(t, loader.LoadWeights(t.Context(), "two", save(t, otherWeights(13))))
-	require.NoError(t, loader.LoadWeights(t.Context(), "two", save(t, otherWeights(12))), "what is loaded stays as it is")
+	require.NoError(t, loader.LoadWeights(t.Context(), "two", save(t, otherWeights(12))), "the ID is already loaded")
 	asked := req
 	asked.Addon = "two"
 	require.Equal(t, want["two"], ask(t, m, asked))
@@ -71,18 +73,18 @@ func TestVariants(t *testing.T) {
 func TestIncompatibleWeights(t *testing.T) {
 	m := open(t, weights(), Options{}).(engines.WeightsLoader)
 	wider := weights(func(c *llama.Config) { c.IntermediateSize *= 2 })
-	stranger := save(t, weights())
+	otherTokenizer := save(t, weights())
 	require.NoError(t,
-		os.WriteFile(filepath.Join(stranger, "tokenizer.json"),
-			append(read(t, filepath.Join(stranger, "tokenizer.json")), '\n'), 0o600))
-	for name, test := range map[string]struct{ dir, says string }{
-		"another shape":     {save(t, wider), "another model"},
-		"another tokenizer": {stranger, "another tokenizer.json"},
+		os.WriteFile(filepath.Join(otherTokenizer, "tokenizer.json"),
+			append(read(t, filepath.Join(otherTokenizer, "tokenizer.json")), '\n'), 0o600))
+	for name, test := range map[string]struct{ dir, message string }{
+		"another shape":     {save(t, wider), "the weights have the dimensions"},
+		"another tokenizer": {otherTokenizer, "the tokenizer.json of the weights differs"},
 		"nothing":           {t.TempDir(), "config.json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := m.LoadWeights(t.Context(), "id", test.dir)
-			require.ErrorContains(t, err, test.says)
+			require.ErrorContains(t, err, test.message)
 			require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 		})
 	}

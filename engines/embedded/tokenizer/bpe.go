@@ -5,12 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// A bpe is a byte-pair encoding (Sennrich et al. 2016): a word is split into its smallest
-// tokens, and the pair with the lowest rank is merged first.
+// A bpe is a byte-pair encoding (Sennrich et al. 2016). It splits a word into its smallest
+// tokens, and merges the pair with the lowest rank until no pair can be merged.
 type bpe struct {
 	bytes  [256]int32       // token of each byte
-	units  map[rune]int32   // tokens of characters, if words are split into characters; otherwise nil
-	words  map[string]int32 // tokens of whole words, if they need no merges; otherwise nil
+	units  map[rune]int32   // tokens of characters; nil if words are split into bytes
+	words  map[string]int32 // tokens of whole words that need no merges; nil if the vocabulary has no such words
 	merges map[uint64]merged
 }
 
@@ -40,21 +40,22 @@ func (b *bpe) append(ids []int, word string) []int {
 	return ids
 }
 
-// A merger merges one word. Its parts are a linked list, and a heap holds the mergeable pairs,
-// so that a word of n parts takes n·log n steps.
+// A merger merges the parts of one word. The parts are a linked list, and a heap holds the
+// mergeable pairs, so that a word of n parts takes n·log n steps.
 type merger struct {
 	parts []part
 	heap  []candidate
 }
 
-// A part is a token of the list; token is -1 after it was merged into its predecessor.
+// A part is a token in the list. token is -1 after the part was merged into its predecessor.
 type part struct{ token, previous, next int32 }
 
-// A candidate is the pair that starts at a part. It is stale if the parts have changed since.
+// A candidate is the pair that begins at the part with the index at. It is stale if the parts have
+// changed since it was added to the heap.
 type candidate struct {
 	rank, at int32
 	pair     uint64
-	token    int32 // result of the merge
+	token    int32 // token into which the pair is merged
 }
 
 func (c candidate) before(o candidate) bool {
@@ -63,7 +64,7 @@ func (c candidate) before(o candidate) bool {
 
 var mergers = sync.Pool{New: func() any { return new(merger) }}
 
-// begin splits a word.
+// begin splits a word into its smallest tokens.
 func (m *merger) begin(b *bpe, word string) {
 	m.parts, m.heap = m.parts[:0], m.heap[:0]
 	add := func(token int32) {
@@ -94,7 +95,8 @@ func (m *merger) begin(b *bpe, word string) {
 	}
 }
 
-// consider adds the pair that starts at a part to the heap.
+// consider adds the pair of the part with index at and the next part to the heap if the pair can be
+// merged.
 func (m *merger) consider(b *bpe, at int32) {
 	if at < 0 {
 		return
@@ -109,7 +111,7 @@ func (m *merger) consider(b *bpe, at int32) {
 	}
 }
 
-// merge merges pairs in order of rank until none is left.
+// merge merges pairs in order of rank until no pair can be merged.
 func (m *merger) merge(b *bpe) {
 	for len(m.heap) > 0 {
 		c := m.pop()

@@ -6,11 +6,11 @@ import "anneal/domain"
 type Message struct {
 	Role    string `json:"role"` // system, user or assistant
 	Content string `json:"content"`
-	// Weight 0 excludes an assistant's turn from the training loss; nil is 1.
+	// Weight 0 excludes an assistant's turn from the training loss; nil means 1.
 	Weight *float64 `json:"weight,omitempty"`
 }
 
-// The special tokens of the shipped model's conversations.
+// The constants are the special tokens of the shipped model's conversations.
 const (
 	markBOS       = "<|bos|>"
 	markUser      = "<|user|>"
@@ -18,12 +18,13 @@ const (
 	markEnd       = "<|end|>"
 )
 
-// closings is the special token after a turn of each role. A user's turn is closed by the token
-// that opens the answer, so that training and inference use the same template, and a model that
-// has learned this token answers a prompt without it.
+// closings maps each role to the special token after its turns. The token after a user's turn opens
+// the answer. Training and inference thus use one template, and a model that has learned to
+// generate this token also answers a prompt that does not end with it.
 var closings = map[string]string{"system": markUser, "user": markAssistant, "assistant": markEnd}
 
-// chatTemplate is Chat as a Jinja template for tokenizer_config.json.
+// chatTemplate is a Jinja template for tokenizer_config.json that renders conversations as Chat
+// does.
 const chatTemplate = `{{ bos_token }}{% for message in messages %}{{ message['content'] }}` +
 	`{% if message['role'] == 'system' %}<|user|>` +
 	`{% elif message['role'] == 'user' %}<|assistant|>` +
@@ -33,13 +34,13 @@ const chatTemplate = `{{ bos_token }}{% for message in messages %}{{ message['co
 // Chats reports whether the model has the shipped model's template, which Chat implements.
 func (t *Tokenizer) Chats() bool { return t.chat }
 
-// Chat tokenizes a conversation. learn[i] reports whether ids[i] is a target of the loss: an
-// assistant's content, the <|end|> after it and the <|assistant|> before it, unless its weight
-// is 0. If the last turn is the user's, the tokens are the prompt of the answer.
+// Chat tokenizes a conversation. isTarget[i] reports whether ids[i] is a target of the loss: an
+// assistant's content, the <|end|> after it and the <|assistant|> before it, unless the turn's
+// weight is 0. If the last turn is the user's, the tokens are the prompt of the answer.
 //
-// The error is FailedPrecondition for a model with another template, InvalidArgument for an
-// unknown role.
-func (t *Tokenizer) Chat(messages []Message) (ids []int, learn []bool, err error) {
+// Chat returns a FailedPrecondition error if the model has another template, and InvalidArgument
+// for an unknown role.
+func (t *Tokenizer) Chat(messages []Message) (ids []int, isTarget []bool, err error) {
 	if !t.chat {
 		return nil, nil, domain.Errorf(domain.FailedPrecondition,
 			"the model has no chat template that the embedded engine can render; use prompts and completions instead of "+
@@ -47,7 +48,7 @@ func (t *Tokenizer) Chat(messages []Message) (ids []int, learn []bool, err error
 	}
 	add := func(wanted bool, tokens ...int) {
 		for _, id := range tokens {
-			ids, learn = append(ids, id), append(learn, wanted)
+			ids, isTarget = append(ids, id), append(isTarget, wanted)
 		}
 	}
 	add(false, t.bos)
@@ -59,10 +60,10 @@ func (t *Tokenizer) Chat(messages []Message) (ids []int, learn []bool, err error
 		}
 		wanted := m.Role == "assistant" && (m.Weight == nil || *m.Weight != 0)
 		if last := len(ids) - 1; wanted && ids[last] == t.specials[markAssistant] {
-			learn[last] = true
+			isTarget[last] = true
 		}
 		add(wanted, t.Encode(m.Content)...)
 		add(wanted, t.specials[closing])
 	}
-	return ids, learn, nil
+	return ids, isTarget, nil
 }

@@ -26,10 +26,10 @@ type config struct {
 	BOS          named `json:"bos_token"`
 	EOS          named `json:"eos_token"`
 	AddBOS       *bool `json:"add_bos_token"`
-	ChatTemplate any   `json:"chat_template"` // a string, or several named ones
+	ChatTemplate any   `json:"chat_template"` // a string, or a list of named templates
 }
 
-// named is a special token: a string, or an object with its content.
+// A named is a special token, stored as a string or as an object with its content.
 type named string
 
 // UnmarshalJSON accepts a string, an object or null.
@@ -45,8 +45,8 @@ func (n *named) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*string)(n))
 }
 
-// Load reads the tokenizer of a model directory. The error is FailedPrecondition for
-// unsupported features.
+// Load reads the tokenizer of a model directory. It returns a FailedPrecondition error if the
+// tokenizer has unsupported features.
 func Load(dir string) (*Tokenizer, error) {
 	files := map[string][]byte{}
 	for _, name := range []string{vocabularyFile, configFile} {
@@ -65,7 +65,7 @@ func Load(dir string) (*Tokenizer, error) {
 	return parse(files)
 }
 
-// Save writes the files from which the tokenizer was read.
+// Save writes the files from which the tokenizer was read to dir.
 func (t *Tokenizer) Save(dir string) error {
 	for name, data := range t.files {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
@@ -75,7 +75,7 @@ func (t *Tokenizer) Save(dir string) error {
 	return nil
 }
 
-// Same reports whether two tokenizers were read from the same vocabulary.
+// Same reports whether t and o were read from equal vocabulary files.
 func (t *Tokenizer) Same(o *Tokenizer) bool {
 	return bytes.Equal(t.files[vocabularyFile], o.files[vocabularyFile])
 }
@@ -92,7 +92,7 @@ func parse(files map[string][]byte) (*Tokenizer, error) {
 		}
 	}
 	t := &Tokenizer{
-		specials: map[string]int{}, names: map[int]string{}, shown: map[int]bool{}, bos: -1, eos: -1, files: files,
+		specials: map[string]int{}, names: map[int]string{}, textual: map[int]bool{}, bos: -1, eos: -1, files: files,
 	}
 	for _, take := range []func(*vocabulary) error{
 		t.takeModel, t.takeNormalizer, t.takeCuts, t.takeAdded, t.takeTokens, t.takeMerges,
@@ -106,15 +106,21 @@ func parse(files map[string][]byte) (*Tokenizer, error) {
 	}
 	t.spelt = spelling(slices.Collect(maps.Keys(t.specials)))
 	t.read = spelling(slices.DeleteFunc(slices.Collect(maps.Keys(t.specials)),
-		func(name string) bool { return !t.shown[t.specials[name]] }))
+		func(name string) bool { return !t.textual[t.specials[name]] }))
 	t.chat = c.ChatTemplate == chatTemplate && t.bos >= 0 &&
 		t.Special(markUser) >= 0 && t.Special(markAssistant) >= 0 && t.Special(markEnd) >= 0
 	return t, nil
 }
 
-// takeEnds determines BOS and EOS. Whether texts begin with BOS is defined by the
-// configuration, otherwise by the post-processor of tokenizer.json.
+// takeEnds determines BOS and EOS. The configuration, or otherwise the post-processor of
+// tokenizer.json, defines whether a text begins with BOS.
 func (t *Tokenizer) takeEnds(v *vocabulary, c *config) error {
+	t.last = -1
+	if name := v.PostProcessor.last(); name != "" {
+		if t.last = t.Special(name); t.last < 0 {
+			return unsupported(vocabularyFile, "has a post-processor with the token %q, which it lacks", name)
+		}
+	}
 	first := v.PostProcessor.first()
 	begins := first != ""
 	if c.AddBOS != nil {
@@ -126,7 +132,7 @@ func (t *Tokenizer) takeEnds(v *vocabulary, c *config) error {
 	for _, one := range []struct {
 		name named
 		id   *int
-	}{{c.BOS, &t.bos}, {c.EOS, &t.eos}} { // may be the same token
+	}{{c.BOS, &t.bos}, {c.EOS, &t.eos}} { // BOS and EOS may be the same token
 		if one.name == "" {
 			continue
 		}

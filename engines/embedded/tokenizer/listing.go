@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// A Listing is a byte-level vocabulary in the form of other file formats: a spelling for each
-// token, and the merges in order.
+// A Listing is a byte-level vocabulary in the form that other file formats need: a spelling for
+// each token, and the merges in order.
 type Listing struct {
 	Tokens  []Listed
-	Merges  []string // "a b"
-	Pattern string   // pre-tokenizer in llama.cpp's names: gpt-2, llama-bpe, qwen2 or smollm
+	Merges  []string // pairs "a b", in order of rank
+	Pattern string   // name that llama.cpp gives the pre-tokenizer: gpt-2, llama-bpe, qwen2 or smollm
 }
 
-// Listed is a token of a Listing. IDs without a token have neither field.
+// A Listed is a token of a Listing. It is zero for an ID without a token.
 type Listed struct {
 	Spelling       string
 	Special, Added bool
 }
 
-// listed are llama.cpp's names of pre-tokenizers.
+// listed maps pre-tokenizers to the names that llama.cpp gives them.
 var listed = []struct {
 	name string
 	cuts []cutter
@@ -29,8 +29,8 @@ var listed = []struct {
 	{"smollm", []cutter{digits, gpt2}},
 }
 
-// Listing returns the vocabulary. The error is FailedPrecondition for vocabularies that have no
-// such form.
+// Listing returns the vocabulary as a Listing. It returns a FailedPrecondition error if the
+// vocabulary is not byte-level or has an unknown pre-tokenizer.
 func (t *Tokenizer) Listing() (Listing, error) {
 	var out Listing
 	for _, one := range listed {
@@ -39,7 +39,7 @@ func (t *Tokenizer) Listing() (Listing, error) {
 		}
 	}
 	if len(t.cuts) == 0 && len(t.bpe.merges) == 0 && !t.escape {
-		out.Pattern = "gpt-2" // without merges the pre-tokenizer has no effect
+		out.Pattern = "gpt-2" // without merges, the pre-tokenizer has no effect
 	}
 	if out.Pattern == "" {
 		return out, unsupported(vocabularyFile,
@@ -54,7 +54,7 @@ func (t *Tokenizer) Listing() (Listing, error) {
 		out.Tokens[id].Spelling = spelling
 	}
 	for id, name := range t.names {
-		out.Tokens[id] = Listed{Spelling: name, Special: !t.shown[id], Added: true}
+		out.Tokens[id] = Listed{Spelling: name, Special: !t.textual[id], Added: true}
 	}
 	for _, pair := range v.Model.Merges {
 		out.Merges = append(out.Merges, pair[0]+" "+pair[1])

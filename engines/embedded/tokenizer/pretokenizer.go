@@ -6,19 +6,20 @@ import (
 	"unicode/utf8"
 )
 
-// A cutter is a pre-tokenizer: it splits text into words, which are merged separately. The
-// regular expressions in tokenizer.json use lookaheads, which Go lacks; these are scanners.
+// A cutter is a pre-tokenizer: it splits text into words, which are merged separately. It scans
+// the text without regular expressions, because those in tokenizer.json use lookaheads, which
+// Go's regexp does not support.
 type cutter int
 
 const (
 	gpt2   cutter = iota + 1
-	llama3        // numbers in groups of three digits
-	qwen2         // each digit separately
-	digits        // each digit, and the text between digits
+	llama3        // splits numbers into groups of at most three digits
+	qwen2         // splits numbers into single digits
+	digits        // splits text before and after each digit
 	numbers
 )
 
-// The supported regular expressions as they occur in files.
+// The constants are the supported regular expressions, as they occur in tokenizer.json.
 const (
 	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)` +
@@ -29,7 +30,7 @@ const (
 
 var patterns = map[string]cutter{gpt2Pattern: gpt2, llama3Pattern: llama3, qwen2Pattern: qwen2}
 
-// next is the length of the first word of a non-empty text.
+// next returns the length of the first word of a non-empty text.
 func (c cutter) next(text string) int {
 	switch c {
 	case gpt2:
@@ -75,7 +76,7 @@ func classOf(r rune) class {
 	return other
 }
 
-// classAt returns the class of the character at an offset; ok is false at the end.
+// classAt returns the class of the character at an offset. ok is false at the end of text.
 func classAt(text string, at int) (c class, ok bool) {
 	if at >= len(text) {
 		return other, false
@@ -84,7 +85,7 @@ func classAt(text string, at int) (c class, ok bool) {
 	return classOf(r), true
 }
 
-// run returns the end of the characters of one class that start at an offset.
+// run returns the end of the run of characters of class c that starts at an offset.
 func run(text string, at int, c class) int {
 	for i, r := range text[at:] {
 		if classOf(r) != c {
@@ -110,7 +111,8 @@ func nextGPT2(text string) int {
 	return nextSpace(text)
 }
 
-// nextLlama splits numbers into groups of group digits.
+// nextLlama returns the length of the first word in the pattern of Llama 3. A number has at most
+// group digits.
 func nextLlama(text string, group int) int {
 	if n := contraction(text); n > 0 {
 		return n
@@ -148,7 +150,8 @@ func nextLlama(text string, group int) int {
 	return nextSpace(text)
 }
 
-// nextSpace matches spaces; the last of several belongs to the next word.
+// nextSpace returns the length of the spaces at the beginning of text. It excludes the last of
+// several spaces before a word, which belongs to that word.
 func nextSpace(text string) int {
 	end := run(text, 0, space)
 	if end == len(text) {
@@ -162,7 +165,7 @@ func nextSpace(text string) int {
 
 var contractions = []string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}
 
-// contraction is the length of the contraction at the beginning of text, in any case; 0 if
+// contraction returns the length of the contraction at the beginning of text, in any case; 0 if
 // there is none.
 func contraction(text string) int {
 	if text[0] != '\'' {

@@ -19,13 +19,13 @@ func words(c cutter, text string) []string {
 	return out
 }
 
-// TestWords compares the scanners with the regular expressions, evaluated by hand: the first
-// matching alternative wins, and \s+(?!\S) leaves the last space to the next word.
+// TestWords compares the cutters with the regular expressions, evaluated by hand: the first
+// alternative that matches counts, and \s+(?!\S) leaves the last space to the next word.
 func TestWords(t *testing.T) {
 	for _, c := range []struct {
 		cut  cutter
 		text string
-		want string // words, with | between them
+		want string // expected words, joined by |
 	}{
 		{gpt2, "Hello world", "Hello| world"},
 		{gpt2, "I'll say it's 1234,ok!!", "I|'ll| say| it|'s| 1234|,|ok|!!"},
@@ -69,8 +69,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestWordsPartitionTheText checks that no character is lost or duplicated, and that words are
-// not empty and end at character boundaries.
+// TestWordsPartitionTheText checks that cutters lose or duplicate no character, and that their
+// words are not empty and end at character boundaries.
 func TestWordsPartitionTheText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Join(
@@ -91,8 +91,8 @@ func TestWordsPartitionTheText(t *testing.T) {
 	})
 }
 
-// TestMergesMatchTheDefinition compares the heap with the definition of byte-pair encoding:
-// merge the first pair of the lowest rank.
+// TestMergesMatchTheDefinition compares the merges of the heap with the definition of byte-pair
+// encoding: merge the first pair of the lowest rank.
 func TestMergesMatchTheDefinition(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -114,7 +114,7 @@ func TestMergesMatchTheDefinition(t *testing.T) {
 	}
 }
 
-// part1 returns a token that may be part of a merge: a letter or an earlier merge.
+// part1 returns a token that a merge of the given rank may use: a letter or an earlier merge.
 func part1(source *rand.Rand, rank int) int32 {
 	if n := source.IntN(3 + rank); n >= 3 {
 		return int32(256 + n - 3)

@@ -17,8 +17,8 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// TestPublishedVocabularies compares the tokens of GPT-2's and Llama 3's full vocabularies with
-// other implementations. `make clients` installs them.
+// TestPublishedVocabularies compares Encode for the full vocabularies of GPT-2 and Llama 3 with
+// other implementations, which `make clients` installs.
 func TestPublishedVocabularies(t *testing.T) {
 	node, err := exec.LookPath("node")
 	script := filepath.Join("testdata", "published", "dump.mjs")
@@ -51,7 +51,7 @@ func TestPublishedVocabularies(t *testing.T) {
 	}
 }
 
-// texts are a corpus and random texts that are hard to split.
+// texts returns a corpus and random texts that are hard to split.
 func texts() []string {
 	out := []string{
 		miniature.Corpus, "", " ", "Hello, world!", "don't DON'T We'Re o'clock ''s", "   leading", "trailing   ",

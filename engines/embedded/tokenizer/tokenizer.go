@@ -2,8 +2,9 @@
 // tokenizer_config.json of a Hugging Face directory.
 //
 // It supports byte-level byte-pair encoding, as of GPT-2, Llama 3 and Qwen, and character-level
-// byte-pair encoding with byte fallback, as of Llama 2, with special tokens. Text is never
-// encoded as a special token; only BOS, EOS, Special, Split and Chat produce them.
+// byte-pair encoding with byte fallback, as of Llama 2, with special tokens. Encode never encodes
+// text as a special token, except one that decodes to text. Other methods, such as Prompt, Split
+// and Chat, add special tokens.
 package tokenizer
 
 import (
@@ -21,30 +22,32 @@ import (
 type Tokenizer struct {
 	bpe      bpe
 	cuts     []cutter       // pre-tokenizers, applied in order
-	compose  bool           // normalize text to NFC first
-	escape   bool           // write spaces as U+2581, and prepend one
-	tokens   [][]byte       // bytes of each token of the vocabulary; nil for none
-	specials map[string]int // by spelling
-	names    map[int]string // of special tokens by ID
-	shown    map[int]bool   // special tokens that decode to text
+	compose  bool           // text is normalized to NFC first
+	escape   bool           // spaces are written as U+2581, and the text begins with one
+	tokens   [][]byte       // bytes of each token of the vocabulary; nil for an ID without a token
+	specials map[string]int // special tokens by spelling
+	names    map[int]string // spellings of special tokens by ID
+	textual  map[int]bool   // special tokens that decode to text
 	spelt    *regexp.Regexp // matches any special token
-	read     *regexp.Regexp // matches those that decode to text; nil if there are none
+	read     *regexp.Regexp // matches special tokens that decode to text; nil without such tokens
 	size     int
-	bos, eos int // -1 if absent
+	bos, eos int // -1 if the model has none
+	last     int // token after a complete text; -1 if there is none
 	chat     bool
-	files    map[string][]byte // as read
+	files    map[string][]byte // files from which the tokenizer was read, by name
 }
 
-// VocabSize is the largest token ID plus one.
+// VocabSize returns the largest token ID plus one.
 func (t *Tokenizer) VocabSize() int { return t.size }
 
-// BOS is the token at the beginning of every text, -1 if the model has none.
+// BOS returns the token at the beginning of every text, -1 if texts begin without one.
 func (t *Tokenizer) BOS() int { return t.bos }
 
-// EOS is the token at the end of an answer, -1 if the model has none.
+// EOS returns the token at the end of an answer, -1 if the model has none.
 func (t *Tokenizer) EOS() int { return t.eos }
 
-// Special returns the ID of a special token ("<|end|>"), -1 if it does not exist.
+// Special returns the ID of a special token such as "<|end|>", -1 if the vocabulary lacks the
+// token.
 func (t *Tokenizer) Special(name string) int {
 	if id, ok := t.specials[name]; ok {
 		return id
@@ -56,7 +59,7 @@ func (t *Tokenizer) Special(name string) int {
 func (t *Tokenizer) Specials() []string {
 	var names []string
 	for name, id := range t.specials {
-		if !t.shown[id] {
+		if !t.textual[id] {
 			names = append(names, name)
 		}
 	}
@@ -64,8 +67,8 @@ func (t *Tokenizer) Specials() []string {
 	return names
 }
 
-// Split splits text at special tokens. It yields the text between them with -1, and each
-// special token with its ID. The longest match wins.
+// Split splits text at special tokens, the longest match first. It yields each special token
+// with its ID, and each text between special tokens with -1.
 func (t *Tokenizer) Split(text string) iter.Seq2[string, int] { return t.cutAt(t.spelt, text) }
 
 func (t *Tokenizer) cutAt(spelt *regexp.Regexp, text string) iter.Seq2[string, int] {
@@ -87,7 +90,8 @@ func (t *Tokenizer) cutAt(spelt *regexp.Regexp, text string) iter.Seq2[string, i
 	}
 }
 
-// spelling matches any of names, the longest first; nil if there are none.
+// spelling returns a regular expression that matches any of names, the longest first; nil if
+// names is empty.
 func spelling(names []string) *regexp.Regexp {
 	var parts []string
 	for _, name := range names {
@@ -134,7 +138,8 @@ func (t *Tokenizer) encode(ids []int, text string, cuts []cutter) []int {
 	return ids
 }
 
-// Prompt encodes the text that a model continues: BOS, if there is one, and text.
+// Prompt encodes the text that a model continues. The result begins with BOS if the model has
+// one.
 func (t *Tokenizer) Prompt(text string) []int {
 	ids := t.Encode(text)
 	if t.bos >= 0 {
@@ -143,7 +148,17 @@ func (t *Tokenizer) Prompt(text string) []int {
 	return ids
 }
 
-// Count is the length of Prompt(text).
+// Whole encodes a complete text with all special tokens that the post-processor of tokenizer.json
+// adds, as an embedding model receives it.
+func (t *Tokenizer) Whole(text string) []int {
+	ids := t.Prompt(text)
+	if t.last >= 0 {
+		ids = append(ids, t.last)
+	}
+	return ids
+}
+
+// Count returns the length of Prompt(text) in tokens.
 func (t *Tokenizer) Count(text string) int {
 	n := len(text)
 	if len(t.bpe.merges) > 0 || t.bpe.units != nil || t.read != nil {
@@ -155,8 +170,8 @@ func (t *Tokenizer) Count(text string) int {
 	return n
 }
 
-// Decode decodes the tokens of a complete text. Special and unknown tokens decode to nothing,
-// each byte that is not part of a UTF-8 character to U+FFFD.
+// Decode decodes the tokens of a complete text. Special and unknown tokens add nothing to the
+// text. Each byte that is not part of a UTF-8 character becomes U+FFFD.
 func (t *Tokenizer) Decode(ids []int) string {
 	d := t.NewDecoder()
 	var text []byte
@@ -174,7 +189,7 @@ func (t *Tokenizer) Decode(ids []int) string {
 type Decoder struct {
 	tokenizer *Tokenizer
 	spell     bool   // include special tokens
-	pending   []byte // incomplete character
+	pending   []byte // bytes of an incomplete character
 }
 
 // NewDecoder returns a decoder that drops special tokens.
@@ -183,7 +198,7 @@ func (t *Tokenizer) NewDecoder() *Decoder { return &Decoder{tokenizer: t} }
 // NewSpeller returns a decoder that includes special tokens.
 func (t *Tokenizer) NewSpeller() *Decoder { return &Decoder{tokenizer: t, spell: true} }
 
-// Bytes returns the bytes of a token; for a special one those of its spelling.
+// Bytes returns the bytes of a token. The bytes of a special token are those of its spelling.
 func (t *Tokenizer) Bytes(id int) []byte {
 	if name, ok := t.names[id]; ok || id < 0 || id >= len(t.tokens) {
 		return []byte(name)
@@ -191,11 +206,11 @@ func (t *Tokenizer) Bytes(id int) []byte {
 	return slices.Clone(t.tokens[id])
 }
 
-// Text returns the bytes that a token adds to a text; nil if it does not decode to text.
+// Text returns the bytes that a token adds to a text, nil if the token does not decode to text.
 func (t *Tokenizer) Text(id int) []byte {
 	name, special := t.names[id]
 	switch {
-	case special && t.shown[id]:
+	case special && t.textual[id]:
 		return []byte(name)
 	case special || id < 0 || id >= len(t.tokens):
 		return nil
@@ -207,7 +222,7 @@ func (t *Tokenizer) Text(id int) []byte {
 func (d *Decoder) Next(id int) string {
 	t := d.tokenizer
 	if name, ok := t.names[id]; ok {
-		if !d.spell && !t.shown[id] {
+		if !d.spell && !t.textual[id] {
 			return ""
 		}
 		return d.Rest() + name
@@ -225,7 +240,7 @@ func (d *Decoder) Next(id int) string {
 	return string(text)
 }
 
-// Rest flushes the decoder: U+FFFD for each byte of an incomplete character.
+// Rest flushes the decoder. It returns U+FFFD for each byte of an incomplete character.
 func (d *Decoder) Rest() string {
 	var text []byte
 	for range d.pending {

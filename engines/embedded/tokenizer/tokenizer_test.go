@@ -42,7 +42,7 @@ func TestDecodeNeverSplitsCharacters(t *testing.T) {
 	for text, want := range map[string]string{
 		"naïve 東京 🙂":       "naïve 東京 🙂",
 		"\xff\xfea":        "\uFFFD\uFFFDa",
-		"\xe6\x9d":         "\uFFFD\uFFFD", // cut off at the end
+		"\xe6\x9d":         "\uFFFD\uFFFD", // an incomplete character at the end
 		"\xe6\x9dx":        "\uFFFD\uFFFDx",
 		"\xf0\x9f\x99\xc3": "\uFFFD\uFFFD\uFFFD\uFFFD",
 		"":                 "",
@@ -65,7 +65,7 @@ func TestChat(t *testing.T) {
 	for name, c := range map[string]struct {
 		messages []tokenizer.Message
 		ids      []int
-		learn    string // 1 for a target
+		isTarget string // 1 for a target of the loss, 0 for other tokens
 	}{
 		"prompt": {[]tokenizer.Message{{Role: "user", Content: "q"}}, []int{bos, 'q', assistant}, "000"},
 		"answer": {[]tokenizer.Message{{Role: "user", Content: "q"}, {Role: "assistant", Content: "ab"}},
@@ -80,14 +80,14 @@ func TestChat(t *testing.T) {
 		"no question": {[]tokenizer.Message{{Role: "assistant", Content: "a"}}, []int{bos, 'a', end}, "011"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ids, learn, err := tok.Chat(c.messages)
+			ids, isTarget, err := tok.Chat(c.messages)
 			require.NoError(t, err)
 			assert.Equal(t, c.ids, ids)
 			marks := ""
-			for _, l := range learn {
+			for _, l := range isTarget {
 				marks += map[bool]string{false: "0", true: "1"}[l]
 			}
-			assert.Equal(t, c.learn, marks)
+			assert.Equal(t, c.isTarget, marks)
 		})
 	}
 	_, _, err := tok.Chat([]tokenizer.Message{{Role: "user"}, {Role: "tool"}})
@@ -142,12 +142,12 @@ func TestUnsupportedTokenizers(t *testing.T) {
 		"many": {
 			"tokenizer.json", `"added_tokens": [`,
 			`"added_tokens": [` + strings.Repeat(`{"id": 300, "content": "<|x|>"},`, 10_000),
-			"added tokens; the embedded engine supports 10000",
+			"added tokens; the embedded engine supports at most 10000",
 		},
 		"long": {
 			"tokenizer.json", `"added_tokens": [`,
 			`"added_tokens": [{"id": 300, "content": "` + strings.Repeat("x", 1001) + `"},`,
-			"with 1001 bytes; the embedded engine supports 1000",
+			"of 1001 bytes; the embedded engine supports at most 1000",
 		},
 		"no JSON": {"tokenizer.json", `{`, `[`, "is not a valid tokenizer"},
 		"eos":     {"tokenizer_config.json", `"eos_token": "<|end|>"`, `"eos_token": "</s>"`, `"</s>"`},
@@ -194,7 +194,7 @@ func TestConfiguration(t *testing.T) {
 	assert.Equal(t, -1, tok.EOS())
 }
 
-// TestBOSMayEqualEOS checks a vocabulary like GPT-2's.
+// TestBOSMayEqualEOS checks that BOS and EOS may be one token, as in GPT-2's vocabulary.
 func TestBOSMayEqualEOS(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, tokenizer.NewBytes().Save(dir))

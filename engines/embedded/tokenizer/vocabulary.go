@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// vocabulary is the supported part of tokenizer.json. Unsupported features that affect the
-// tokens are errors.
+// vocabulary is the supported part of tokenizer.json. A feature that affects the tokens and is
+// not supported is an error.
 type vocabulary struct {
 	Normalizer    *step     `json:"normalizer"`
 	PreTokenizer  *step     `json:"pre_tokenizer"`
@@ -34,7 +34,7 @@ type vocabulary struct {
 	} `json:"model"`
 }
 
-// A step is a normalizer or pre-tokenizer, or a sequence of them.
+// A step is a normalizer or a pre-tokenizer, or a sequence of steps.
 type step struct {
 	Type           string `json:"type"`
 	Normalizers    []step `json:"normalizers"`
@@ -63,7 +63,7 @@ type processor struct {
 	} `json:"single"`
 }
 
-// first is the special token at the beginning of a text, "" if there is none.
+// first returns the special token that the processor puts before a text, "" if it puts none.
 func (p *processor) first() string {
 	for _, one := range append(p.Processors, *p) {
 		if one.Type == "TemplateProcessing" && len(one.Single) > 0 {
@@ -73,10 +73,20 @@ func (p *processor) first() string {
 	return ""
 }
 
-// A mergedPair is a string with a space, or a list of two strings.
+// last returns the special token that the processor puts after a text, "" if it puts none.
+func (p *processor) last() string {
+	for _, one := range append(p.Processors, *p) {
+		if n := len(one.Single); one.Type == "TemplateProcessing" && n > 1 {
+			return one.Single[n-1].SpecialToken.ID
+		}
+	}
+	return ""
+}
+
+// A mergedPair is a pair of tokens, stored as a string with a space or as a list of two strings.
 type mergedPair [2]string
 
-// UnmarshalJSON accepts both forms.
+// UnmarshalJSON accepts a string and a list.
 func (m *mergedPair) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] == '[' {
 		return json.Unmarshal(data, (*[2]string)(m))
@@ -87,12 +97,12 @@ func (m *mergedPair) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Limits of a vocabulary, and of the special tokens that are searched in every text.
+// The constants limit a vocabulary, and the special tokens for which every text is searched.
 const (
 	maxTokens   = 1 << 20
 	maxMerges   = 1 << 21
-	maxAdded    = 10_000 // tokens
-	maxSpelling = 1000   // of one token
+	maxAdded    = 10_000 // number of added tokens
+	maxSpelling = 1000   // bytes of an added token
 	wordSign    = "\u2581"
 )
 
@@ -107,13 +117,15 @@ func (t *Tokenizer) takeModel(v *vocabulary) error {
 		return unsupported(vocabularyFile,
 			"sets continuing_subword_prefix or end_of_word_suffix, which the embedded engine does not support")
 	case len(m.Vocab) > maxTokens || len(m.Merges) > maxMerges:
-		return unsupported(vocabularyFile, "has %d tokens and %d merges; the embedded engine supports %d and %d",
+		return unsupported(vocabularyFile,
+			"has %d tokens and %d merges; the embedded engine supports at most %d tokens and %d merges",
 			len(m.Vocab), len(m.Merges), maxTokens, maxMerges)
 	}
 	return nil
 }
 
-// takeNormalizer supports none, NFC, and Llama 2's: U+2581 before the text and for every space.
+// takeNormalizer configures the normalization. It supports no normalizer, NFC, and the
+// normalizer of Llama 2, which writes U+2581 before the text and for every space.
 func (t *Tokenizer) takeNormalizer(v *vocabulary) error {
 	steps := sequence(v.Normalizer)
 	if v.Model.ByteFallback {
@@ -123,7 +135,7 @@ func (t *Tokenizer) takeNormalizer(v *vocabulary) error {
 			return nil
 		}
 		return unsupported(vocabularyFile,
-			"has byte_fallback, which the embedded engine supports with the normalizers Prepend and Replace of Llama 2 alone, "+
+			"has byte_fallback, which the embedded engine supports only with the normalizers Prepend and Replace of Llama 2 "+
 				"and without ignore_merges")
 	}
 	for _, one := range steps {
@@ -172,12 +184,12 @@ func (t *Tokenizer) takeCuts(v *vocabulary) error {
 		}
 	}
 	if !byBytes {
-		return unsupported(vocabularyFile, "has no pre-tokenizer of type ByteLevel, which the embedded engine supports")
+		return unsupported(vocabularyFile, "has no ByteLevel pre-tokenizer, which the embedded engine requires")
 	}
 	return nil
 }
 
-// sequence returns the steps of a sequence, or the step itself.
+// sequence returns the steps of s, which may be nil, a single step or a sequence.
 func sequence(s *step) []step {
 	if s == nil {
 		return nil
@@ -188,38 +200,41 @@ func sequence(s *step) []step {
 	return append(s.Normalizers, s.PreTokenizers...)
 }
 
-// takeAdded adds the added tokens.
+// takeAdded adds the added tokens of v to the tokenizer.
 func (t *Tokenizer) takeAdded(v *vocabulary) error {
 	if len(v.AddedTokens) > maxAdded {
-		return unsupported(vocabularyFile, "has %d added tokens; the embedded engine supports %d", len(v.AddedTokens),
+		return unsupported(vocabularyFile, "has %d added tokens; the embedded engine supports at most %d", len(v.AddedTokens),
 			maxAdded)
 	}
 	for _, added := range v.AddedTokens {
 		switch {
 		case len(added.Content) > maxSpelling:
-			return unsupported(vocabularyFile, "spells an added token with %d bytes; the embedded engine supports %d",
+			return unsupported(vocabularyFile, "has an added token of %d bytes; the embedded engine supports at most %d",
 				len(added.Content), maxSpelling)
 		case added.ID < 0 || added.ID >= maxTokens:
-			return unsupported(vocabularyFile, "maps the token %q to the ID %d", added.Content, added.ID)
+			return unsupported(vocabularyFile, "maps the token %q to the ID %d; IDs must be 0 to %d",
+				added.Content, added.ID, maxTokens-1)
 		case added.SingleWord || added.LStrip || added.RStrip:
 			return unsupported(vocabularyFile,
 				"has the token %q with single_word, lstrip or rstrip, which the embedded engine does not support", added.Content)
 		}
 		t.specials[added.Content], t.names[added.ID] = added.ID, added.Content
-		t.shown[added.ID] = !added.Special
+		t.textual[added.ID] = !added.Special
 		t.size = max(t.size, added.ID+1)
 	}
 	return nil
 }
 
-// takeTokens adds the vocabulary, which must include every byte.
+// takeTokens adds the tokens of v to the tokenizer. It returns an error if a byte has no token.
 func (t *Tokenizer) takeTokens(v *vocabulary) error {
 	for spelling, id := range v.Model.Vocab {
 		if id < 0 || id >= maxTokens {
-			return unsupported(vocabularyFile, "maps the token %q to the ID %d", short(spelling), id)
+			return unsupported(vocabularyFile, "maps the token %q to the ID %d; IDs must be 0 to %d",
+				short(spelling), id, maxTokens-1)
 		}
 		if own, added := t.specials[spelling]; added && own != id {
-			return unsupported(vocabularyFile, "maps the token %q to the IDs %d and %d", short(spelling), id, own)
+			return unsupported(vocabularyFile, "maps the token %q to the IDs %d and %d; a token must have one ID",
+				short(spelling), id, own)
 		}
 		t.size = max(t.size, id+1)
 	}
@@ -247,7 +262,8 @@ func (t *Tokenizer) takeTokens(v *vocabulary) error {
 	for b, spelling := range bytes {
 		id, ok := v.Model.Vocab[spelling]
 		if !ok {
-			return unsupported(vocabularyFile, "has no token for byte %d", b)
+			return unsupported(vocabularyFile,
+				"has no token for byte %d; the embedded engine requires a token for every byte", b)
 		}
 		t.bpe.bytes[b] = int32(id)
 	}
@@ -273,7 +289,8 @@ func (t *Tokenizer) takeMerges(v *vocabulary) error {
 		right, ok2 := v.Model.Vocab[pair[1]]
 		token, ok3 := v.Model.Vocab[pair[0]+pair[1]]
 		if !ok1 || !ok2 || !ok3 {
-			return unsupported(vocabularyFile, "merges %q and %q, but lacks one of them or the result", short(pair[0]),
+			return unsupported(vocabularyFile, "merges %q and %q, but lacks one of these tokens or the merged token",
+				short(pair[0]),
 				short(pair[1]))
 		}
 		key := pairOf(int32(left), int32(right))
@@ -284,9 +301,9 @@ func (t *Tokenizer) takeMerges(v *vocabulary) error {
 	return nil
 }
 
-// spellings are the characters that represent the bytes 0 to 255 in a byte-level vocabulary:
-// printable Latin-1 characters represent themselves, the others follow in order from U+0100 (as
-// in GPT-2's vocabulary).
+// spellings returns the characters that represent the bytes 0 to 255 in a byte-level vocabulary.
+// Printable Latin-1 characters represent themselves. The characters from U+0100 on represent the
+// other bytes in order, as in GPT-2's vocabulary.
 func spellings() []string {
 	out := make([]string, 256)
 	next := rune(256)
@@ -301,8 +318,8 @@ func spellings() []string {
 	return out
 }
 
-// bytesOf returns the bytes of a token of a byte-level vocabulary. A token with other
-// characters represents its spelling.
+// bytesOf returns the bytes of a token of a byte-level vocabulary. If the spelling contains a
+// character that represents no byte, bytesOf returns the UTF-8 bytes of the spelling.
 func bytesOf(spelling string) []byte {
 	out := make([]byte, 0, len(spelling))
 	for _, r := range spelling {
@@ -324,7 +341,8 @@ var byteOf = func() map[rune]byte {
 	return out
 }()
 
-// fallbacks are the tokens of the bytes 0 to 255 in a character-level vocabulary.
+// fallbacks returns the spellings of the tokens for the bytes 0 to 255 in a character-level
+// vocabulary.
 func fallbacks() []string {
 	out := make([]string, 256)
 	for b := range out {
@@ -343,7 +361,7 @@ func textOf(spelling string) []byte {
 	return bytes.ReplaceAll([]byte(spelling), []byte(wordSign), []byte(" "))
 }
 
-// short truncates text of an untrusted file for an error.
+// short truncates text from an untrusted file for an error message.
 func short(text string) string {
 	if len(text) > 200 {
 		return strings.ToValidUTF8(text[:200], "") + "…"

@@ -2,9 +2,9 @@ package train
 
 import "math"
 
-// advantages are the group-relative advantages of the answers to one prompt: (score - mean)/std
-// (Shao et al. 2024, "DeepSeekMath", section 4.1.2). It returns nil if all scores are equal;
-// the group is then dropped, as in Yu et al. 2025, "DAPO".
+// advantages returns the group-relative advantages of the answers to one prompt: (score -
+// mean)/std (Shao et al. 2024, "DeepSeekMath", section 4.1.2). It returns nil if all scores are
+// equal. The caller then drops the group, as in Yu et al. 2025, "DAPO".
 func advantages(scores []float64) []float64 {
 	mean, std := spread(scores)
 	if std < minSpread {
@@ -17,10 +17,12 @@ func advantages(scores []float64) []float64 {
 	return out
 }
 
-// minSpread is the standard deviation below which scores count as equal, for rounding errors.
+// minSpread is the standard deviation below which scores count as equal, because equal scores
+// may differ by rounding errors.
 const minSpread = 1e-9
 
-// spread returns the mean and the population standard deviation of scores, 0 if there are none.
+// spread returns the mean and the population standard deviation of scores, zeros if scores is
+// empty.
 func spread(scores []float64) (mean, std float64) {
 	if len(scores) == 0 {
 		return 0, 0

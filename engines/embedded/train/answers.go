@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"time"
 
 	"anneal/domain"
 	"anneal/engines"
@@ -17,13 +18,14 @@ type answer struct {
 	prompt *prompt
 	tokens []int
 	score  engines.Score
-	cached int // prompt tokens from the prefix cache
+	cached int // prompt tokens that came from the prefix cache
 }
 
-// heldSeed separates the seeds of held-out rows from those of chunks.
+// heldSeed takes the place of a chunk's number in the seeds of answers to held-out rows, so that
+// these seeds differ from the seeds of the answers of all chunks.
 const heldSeed = math.MaxUint32
 
-// sample is the training sample of the answer.
+// sample returns the training sample of the answer.
 func (a *answer) sample() *Sample {
 	n := len(a.prompt.tokens)
 	s := &Sample{Tokens: make([]int32, 0, n+len(a.tokens)), Scored: from(n, n+len(a.tokens))}
@@ -36,13 +38,14 @@ func (a *answer) sample() *Sample {
 	return s
 }
 
-func (a *answer) reason() string { return cmp.Or(a.score.Reason, "none was given") }
+func (a *answer) reason() string { return cmp.Or(a.score.Reason, "the evaluator gave no reason") }
 
-// answers generates n answers to each prompt with the current weights and scores them; answers
-// to one prompt are adjacent. They depend on seed and weights but not on the number of cores.
+// answers generates n answers to each prompt with the current weights and scores them. The
+// answers to one prompt are adjacent. The result depends on seed and weights but not on the
+// number of cores.
 func (r *rollouts) answers(ctx context.Context, prompts []*prompt, n int, seed uint64) ([]answer, error) {
 	how := r.settings.Rollouts
-	model, err := serve.Start(r.loop.Net.Weights, r.loop.Net.Adapter, r.tokens, r.order.BaseDir,
+	model, err := serve.Start(r.loop.Net.Weights, r.loop.Net.Adapter, r.tokens, r.request.BaseDir,
 		serve.Options{
 			Parallelism: r.loop.workers, Slots: how.MaxConcurrent, Queue: how.MaxConcurrent + how.MaxConcurrentEvaluations,
 		})
@@ -58,7 +61,7 @@ func (r *rollouts) answers(ctx context.Context, prompts []*prompt, n int, seed u
 		a := &out[i]
 		a.prompt = prompts[i/n]
 		writing <- struct{}{}
-		err := r.complete(ctx, model, a, rand.NewPCG(r.order.Seed+seed<<32, uint64(i)).Uint64())
+		err := r.complete(ctx, model, a, rand.NewPCG(r.request.Seed+seed<<32, uint64(i)).Uint64())
 		<-writing
 		if err == nil {
 			scoring <- struct{}{}
@@ -102,7 +105,7 @@ func (r *rollouts) complete(ctx context.Context, model engines.Model, a *answer,
 
 // scoreAnswer scores one answer.
 func (r *rollouts) scoreAnswer(ctx context.Context, a *answer) error {
-	scores, err := r.order.Evaluation.Score(ctx, []map[string]any{a.prompt.withAnswer(r.tokens.Decode(a.tokens))})
+	scores, err := r.request.Evaluation.Score(ctx, []map[string]any{a.prompt.withAnswer(r.tokens.Decode(a.tokens))})
 	if err != nil {
 		return err
 	}
@@ -116,7 +119,27 @@ func (r *rollouts) scoreAnswer(ctx context.Context, a *answer) error {
 	return nil
 }
 
-// answerMetrics aggregates answers. The reward is that of the valid ones.
+// record passes answers to the request's recorder. at has the fields that all of them share.
+func (r *rollouts) record(answers []answer, at engines.Rollout) {
+	if r.request.OnRollouts == nil {
+		return
+	}
+	epoch, now := r.epoch(), time.Now().UTC()
+	out := make([]engines.Rollout, len(answers))
+	for i := range answers {
+		a := &answers[i]
+		one := engines.NewRollout(a.prompt.withAnswer(r.tokens.Decode(a.tokens)), a.score)
+		one.Step, one.Evaluation, one.Epoch, one.Time, one.Row = at.Step, at.Evaluation, epoch, now, a.prompt.number
+		one.Candidate = 1
+		if i > 0 && answers[i-1].prompt == a.prompt {
+			one.Candidate = out[i-1].Candidate + 1
+		}
+		out[i] = one
+	}
+	r.request.OnRollouts(out)
+}
+
+// answerMetrics returns the metrics of answers. The reward is the mean over the valid scores.
 func answerMetrics(answers []answer) map[string]float64 {
 	metrics := means{}
 	var scores []float64

@@ -12,9 +12,9 @@ import (
 )
 
 // BenchmarkStep takes optimizer steps of a model with the shipped model's dimensions, on one
-// core, on 40 sequences of 50 tokens of which a quarter are targets. of-peak is
-// 6·parameters·tokens/s, the usual estimate for training all parameters, as a share of the
-// core's measured multiply-add peak.
+// core. A step has 40 sequences of 50 tokens, of which a quarter are targets. The metric of-peak
+// is 6·parameters·tokens/s, the usual estimate of the operations for training all parameters,
+// divided by the core's measured peak rate.
 func BenchmarkStep(b *testing.B) {
 	for _, rank := range []int{0, 8} {
 		b.Run(fmt.Sprintf("rank=%d", rank), func(b *testing.B) {

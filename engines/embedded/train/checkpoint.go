@@ -19,7 +19,8 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// The files of a checkpoint. model is a directory in the format that engines serve.
+// The constants are the names in a checkpoint. modelDir is a directory in the format that
+// engines serve.
 const (
 	stateFile     = "state.json"
 	optimizerFile = "optimizer.safetensors"
@@ -27,10 +28,10 @@ const (
 	modelDir      = "model"
 )
 
-// checkpoint writes the complete state of the training and passes it to the watcher. The
-// directory is removed when the watcher has returned.
+// checkpoint writes the complete state of the training to a directory and passes the directory
+// to the watcher. It removes the directory when the watcher has returned without an error.
 func (j *job) checkpoint(ctx context.Context) error {
-	dir := filepath.Join(j.order.WorkDir, fmt.Sprintf("checkpoint-%d", j.state.Step))
+	dir := filepath.Join(j.request.WorkDir, fmt.Sprintf("checkpoint-%d", j.state.Step))
 	if err := j.writeModel(filepath.Join(dir, modelDir), false); err != nil {
 		return err
 	}
@@ -65,8 +66,8 @@ func (j *job) checkpoint(ctx context.Context) error {
 	return os.RemoveAll(dir)
 }
 
-// restore loads a checkpoint. The error is FailedPrecondition for a checkpoint of another base
-// model, dataset, seed or settings.
+// restore loads a checkpoint. It returns a FailedPrecondition error if the checkpoint has another
+// method, base model, dataset, seed or settings than the job.
 func (j *job) restore(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if err != nil {
@@ -89,10 +90,10 @@ func (j *job) restore(dir string) error {
 	note(reflect.DeepEqual(s.Settings, j.state.Settings), "settings")
 	if len(differ) > 0 {
 		return domain.Errorf(domain.FailedPrecondition,
-			"the checkpoint to resume from has another %s: start a new job without it", strings.Join(differ, ", "))
+			"the checkpoint to resume from has another %s: start a new job without a checkpoint", strings.Join(differ, ", "))
 	}
 	j.state = s
-	j.state.Method = j.order.Method
+	j.state.Method = j.request.Method
 	if r, ok := j.procedure.(*rollouts); ok {
 		if err := r.restoreAnswers(dir); err != nil {
 			return fmt.Errorf("checkpoint: %w", err)
@@ -124,7 +125,7 @@ func (j *job) restoreModel(dir string) error {
 		saved = w.Flat()
 	}
 	if len(saved) != len(net.Trained()) {
-		return fmt.Errorf("%s holds %d parameters, this training has %d", modelDir, len(saved), len(net.Trained()))
+		return fmt.Errorf("%s holds %d parameters, this job trains %d", modelDir, len(saved), len(net.Trained()))
 	}
 	copy(net.Trained(), saved)
 	net.Pack(j.loop.workers)
@@ -148,8 +149,8 @@ func (j *job) restoreOptimizer(path string) error {
 	return errors.Join(file.Read(j.loop.mean, "mean", n), file.Read(j.loop.variance, "variance", n))
 }
 
-// restoreMetrics copies the rows of the completed steps and reads the last value of each
-// metric.
+// restoreMetrics copies the rows of a checkpoint's metrics file to the job's, and sets j.values
+// to the last value of each metric.
 func (j *job) restoreMetrics(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -172,7 +173,7 @@ func (j *job) restoreMetrics(path string) error {
 	}
 }
 
-// companions are the files of a model directory that training copies unchanged.
+// companions lists the files of a model directory that training copies unchanged.
 var companions = []string{
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
 	"chat_template.jinja", "vocab.json", "merges.txt", "LICENSE",

@@ -10,10 +10,10 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A conversation is the messages of a row and the loss weights of its turns.
+// A conversation holds the messages of a dataset row and the loss weights of its turns.
 type conversation struct {
 	engines.Chat
-	weights []*float64 // nil is 1
+	weights []*float64 // loss weight of each turn; nil means 1
 }
 
 func newConversation(messages []rows.Message, tools json.RawMessage) (*conversation, error) {
@@ -55,7 +55,8 @@ func (r *reader) chat(messages []rows.Message, tools json.RawMessage) ([]int, er
 	return ids, err
 }
 
-// renderChat tokenizes a conversation with the model's template.
+// renderChat tokenizes a conversation with the template of the job or the model. The second result
+// reports for each token whether it is a target of the loss.
 func (r *reader) renderChat(t *conversation) ([]int, []bool, error) {
 	switch {
 	case !r.given && (r.tokens.Chats() || r.template == nil && r.parseErr == nil):
@@ -70,7 +71,8 @@ func (r *reader) renderChat(t *conversation) ([]int, []bool, error) {
 	return r.template.Targets(&t.Chat, func(i int) bool { return t.weights[i] == nil || *t.weights[i] != 0 })
 }
 
-// plain converts the turns for a template that supports text only.
+// plain converts the turns for a template that supports text only. It returns an error if the
+// conversation has tools or other parts that such a template ignores.
 func (t *conversation) plain() ([]tokenizer.Message, error) {
 	if len(t.Tools) > 0 {
 		return nil, errors.New("tools: are not supported by this model's chat template: " +
@@ -81,7 +83,7 @@ func (t *conversation) plain() ([]tokenizer.Message, error) {
 		if m.Role == "tool" || len(m.ToolCalls) > 0 {
 			return nil,
 				fmt.Errorf("messages[%d]: tool calls and their results are not supported by this model's chat template: "+
-					"omit such rows, or use a model that was trained with tools", i)
+					"omit rows with tool calls, or use a model that was trained with tools", i)
 		}
 		turns[i] = tokenizer.Message{Role: m.Role, Content: m.Content, Weight: t.weights[i]}
 	}

@@ -16,7 +16,7 @@ func (dapo) weight(s *Sample) float64 { return float64(s.scored()) }
 func (o dapo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	loss := 0.0
 	for i, lp := range logp {
-		term, slope := tokenTerm(float64(lp)-float64(s.Behaviour[i]), s.Advantage, o.low, o.high, metrics)
+		term, slope := tokenTerm(float64(lp)-float64(s.Behavior[i]), s.Advantage, o.low, o.high, metrics)
 		loss += term
 		slopes[i] = float32(slope)
 	}

@@ -14,7 +14,7 @@ type dpo struct{ beta float64 }
 func (dpo) weight(*Sample) float64 { return 1 }
 
 func (o dpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
-	n := s.learnt()
+	n := s.learned()
 	shift := total(logp[:n]) - total(s.Reference[:n])
 	chosen, rejected := o.beta*shift, o.beta*(total(logp[n:])-total(s.Reference[n:]))
 	margin := chosen - rejected
@@ -29,8 +29,8 @@ func (o dpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	return softplus(-margin)
 }
 
-// chosenShift is the metric of the change of the chosen answers' log-probability relative to
-// the reference, in nats per token.
+// chosenShift is the name of a metric: the difference of the chosen answers' log-probability
+// from that under the reference model, in nats per token.
 const chosenShift = "chosen_shift"
 
 func sigmoid(x float64) float64 {
@@ -41,5 +41,5 @@ func sigmoid(x float64) float64 {
 	return 1 / (1 + math.Exp(-x))
 }
 
-// softplus is log(1 + eˣ) = −log σ(−x).
+// softplus returns log(1 + eˣ) = −log σ(−x).
 func softplus(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }

@@ -18,7 +18,7 @@ func (o grpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	n := float64(len(logp))
 	loss := 0.0
 	for i, lp := range logp {
-		term, slope := tokenTerm(float64(lp)-float64(s.Behaviour[i]), s.Advantage, o.low, o.high, metrics)
+		term, slope := tokenTerm(float64(lp)-float64(s.Behavior[i]), s.Advantage, o.low, o.high, metrics)
 		if o.klBeta > 0 {
 			kl, rise := klTerm(float64(lp), float64(s.Reference[i]))
 			metrics.add("kl", kl, 1)
@@ -30,8 +30,8 @@ func (o grpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	return loss
 }
 
-// tokenTerm is clippedTerm of a token whose log-probability changed by shift. It records
-// metrics.
+// tokenTerm returns clippedTerm of a token whose log-probability changed by shift, and records
+// its metrics.
 func tokenTerm(shift, advantage, low, high float64, metrics means) (loss, slope float64) {
 	loss, slope, clipped := clippedTerm(shift, advantage, low, high)
 	metrics.add("clipped", share(clipped), 1)
@@ -39,9 +39,9 @@ func tokenTerm(shift, advantage, low, high float64, metrics means) (loss, slope 
 	return loss, slope
 }
 
-// clippedTerm is −min(ρ·A, clip(ρ, low, high)·A), where ρ = exp(shift), and its derivative with
-// respect to shift (Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation
-// 7).
+// clippedTerm returns −min(ρ·A, clip(ρ, low, high)·A), where ρ = exp(shift), and its derivative
+// with respect to shift (Schulman et al. 2017, "Proximal Policy Optimization Algorithms",
+// equation 7). clipped reports whether the clipping took effect.
 func clippedTerm(shift, advantage, low, high float64) (loss, slope float64, clipped bool) {
 	ratio := ratioOf(shift)
 	if advantage >= 0 && ratio > high || advantage < 0 && ratio < low {
@@ -50,8 +50,8 @@ func clippedTerm(shift, advantage, low, high float64) (loss, slope float64, clip
 	return -ratio * advantage, -ratio * advantage, false
 }
 
-// drift is the metric of the distance from the policy that generated the answers: an estimate
-// of the KL divergence per token (Schulman 2020, "Approximating KL Divergence").
+// drift is the name of a metric: an estimate of the KL divergence per token from the policy that
+// generated the answers (Schulman 2020, "Approximating KL Divergence").
 const drift = "drift"
 
 func driftTerm(shift float64) float64 {
@@ -59,13 +59,13 @@ func driftTerm(shift float64) float64 {
 	return ratio - 1 - math.Log(ratio)
 }
 
-// klTerm is an unbiased, non-negative estimate of the KL divergence from the reference by one
-// token sampled from the policy, and its derivative with respect to the token's
-// log-probability.
+// klTerm returns an unbiased, non-negative estimate of the KL divergence from the reference by
+// one token sampled from the policy, and the derivative of the estimate with respect to the
+// token's log-probability.
 func klTerm(logp, reference float64) (kl, slope float64) {
 	ratio := ratioOf(reference - logp)
 	return ratio - 1 - math.Log(ratio), 1 - ratio
 }
 
-// ratioOf is exp(difference), bounded to keep sums finite.
+// ratioOf returns exp(difference). It bounds difference to ±20 to keep sums finite.
 func ratioOf(difference float64) float64 { return math.Exp(min(max(difference, -20), 20)) }

@@ -14,12 +14,12 @@ func (gspo) weight(*Sample) float64 { return 1 }
 
 func (o gspo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	n := float64(len(logp))
-	shift := (total(logp) - total(s.Behaviour)) / n
+	shift := (total(logp) - total(s.Behavior)) / n
 	loss, slope, clipped := clippedTerm(shift, s.Advantage, o.low, o.high)
 	fill32(slopes, slope/n)
 	metrics.add("clipped", share(clipped), 1)
 	for i, lp := range logp {
-		metrics.add(drift, driftTerm(float64(lp)-float64(s.Behaviour[i])), 1)
+		metrics.add(drift, driftTerm(float64(lp)-float64(s.Behavior[i])), 1)
 	}
 	return loss
 }

@@ -2,23 +2,26 @@ package train
 
 import "fmt"
 
-// Guards stop a training before it ruins the model. They depend on the metrics of the steps
-// only, so a resumed training stops at the same step as an uninterrupted one.
+// The constants are limits that stop a training run before it degrades the model. Whether a limit
+// is reached depends on the metrics of the steps only, so a resumed training stops at the step at
+// which an uninterrupted training stops.
 const (
 	// maxFall is the maximum decrease of the chosen answers' log-probability relative to the
-	// reference, in nats per token: DPO widens the margin even by making both answers unlikely
-	// (Pal et al. 2024, "Smaug").
+	// reference, in nats per token. DPO can widen the margin by making both answers unlikely (Pal
+	// et al. 2024, "Smaug").
 	maxFall = 0.5
-	// shiftDecay is the weight of the past in the moving average of chosenShift.
+	// shiftDecay is the weight of the earlier steps in the moving average of chosenShift.
 	shiftDecay = 0.9
-	// maxDrift is the KL divergence per token from the policy that generated the answers above
-	// which the rest of the chunk is skipped.
+	// maxDrift is the maximum KL divergence per token from the policy that generated the answers.
+	// If it is exceeded, the rest of the chunk is skipped.
 	maxDrift = 0.05
-	// flatRows is the minimum number of rows without a signal that stop a training.
+	// flatRows is the number of consecutive rows without a reward signal after which a training run
+	// stops.
 	flatRows = 200
 )
 
-// guard stops a preference training whose chosen answers become unlikely.
+// guard stops a preference training when the chosen answers have become too unlikely: see
+// maxFall.
 func (j *job) guard(metrics means) {
 	shift, ok := metrics[chosenShift]
 	if !ok {

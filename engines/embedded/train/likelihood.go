@@ -1,6 +1,7 @@
 package train
 
-// likelihood is the negative log-likelihood of the target tokens: the mean over all of them of
+// likelihood is the negative log-likelihood of the target tokens: the mean over all target
+// tokens of
 //
 //	loss = −log π(token)
 type likelihood struct{}

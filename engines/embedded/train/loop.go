@@ -1,5 +1,4 @@
-// Package train fine-tunes a Llama model, or a LoRA adapter on one, on rows that a user
-// uploads.
+// Package train fine-tunes a Llama model, or a LoRA adapter for one, on the rows of a dataset.
 package train
 
 import (
@@ -12,9 +11,9 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// shardTokens is the approximate size of a shard of a batch. Sharding depends on the samples
-// only and the shards' gradients are added in order, so the number of cores does not change the
-// result.
+// shardTokens is the approximate number of tokens in a shard of a batch. The result does not
+// depend on the number of cores, because sharding depends on the samples only, and the gradients
+// of shards are added in order.
 const shardTokens = 256
 
 // clipNorm is the maximum norm of the gradient.
@@ -25,35 +24,36 @@ const clipNorm = 1
 type Loop struct {
 	Net     *llama.Net
 	Decay   float64 // weight decay of matrices, not of norms and biases
-	Dropout float64 // of an adapter's inputs
-	Seed    uint64  // of the dropout
+	Dropout float64 // dropout of an adapter's inputs
+	Seed    uint64  // seed of the dropout
 
 	objective objective
 	workers   int
 	mean      []float32 // AdamW's first moment
-	variance  []float32 // and second
+	variance  []float32 // AdamW's second moment
 	steps     int       // optimizer steps
 	total     *llama.Gradient
 	lanes     []*lane
 	ranges    []decayRange
 }
 
-// A lane is the state of one worker goroutine.
+// A lane holds the state of one worker goroutine.
 type lane struct {
 	pass    *llama.Pass
 	grad    *llama.Gradient
 	batch   llama.Batch
 	slopes  []float32
-	metrics means // of the last shard
+	metrics means // metrics of the latest shard
 }
 
-// A decayRange is a range of the trained vector for the parallel optimizer step.
+// A decayRange is a range of the trained vector that one goroutine updates in an optimizer step.
+// decay reports whether weight decay applies to the range.
 type decayRange struct {
 	lo, hi int
 	decay  bool
 }
 
-// NewLoop prepares training of net on workers cores. The objective is likelihood.
+// NewLoop returns a loop that trains net on workers cores. The objective is likelihood.
 func NewLoop(net *llama.Net, workers int) *Loop {
 	n := len(net.Trained())
 	l := &Loop{
@@ -82,7 +82,7 @@ func newEvalLoop(net *llama.Net, workers int) *Loop {
 	return l
 }
 
-// setTemperature sets the temperature of the probabilities.
+// setTemperature sets the temperature at which the objective's probabilities are computed.
 func (l *Loop) setTemperature(temperature float64) {
 	for _, lane := range l.lanes {
 		lane.pass.Temperature = temperature
@@ -91,15 +91,15 @@ func (l *Loop) setTemperature(temperature float64) {
 
 // A StepReport holds the metrics of an optimizer step.
 type StepReport struct {
-	Loss    float64 // of the objective before the step; for likelihood in nats per token
-	Norm    float64 // of the gradient before clipping
+	Loss    float64 // mean of the objective before the step; for likelihood in nats per token
+	Norm    float64 // norm of the gradient before clipping
 	Tokens  int     // input tokens
 	metrics means
 }
 
-// Step takes one optimizer step on samples with learning rate rate. Gradients are accumulated
-// over shards in bounded memory. If ctx ends, or loss or gradient are not finite, nothing
-// changes and Step returns an error.
+// Step takes one optimizer step on samples; rate is the learning rate. Gradients are accumulated
+// over shards in bounded memory. If ctx ends, or if the loss or the gradient is not finite, Step
+// returns an error and changes nothing.
 func (l *Loop) Step(ctx context.Context, samples []*Sample, rate float64) (StepReport, error) {
 	clear(l.total.Flat)
 	report, err := l.gradient(ctx, samples)
@@ -118,9 +118,10 @@ func (l *Loop) Step(ctx context.Context, samples []*Sample, rate float64) (StepR
 	return report, nil
 }
 
-// errDiverged is not retried: the same rows and settings diverge again.
+// errDiverged is permanent, because a repeated training with equal rows and settings diverges
+// again.
 var errDiverged = &domain.Error{Code: domain.FailedPrecondition, Reason: "TRAINING_DIVERGED",
-	Message: "the loss is not finite: lower learningRate, or raise learningRateWarmupSteps"}
+	Message: "the loss or its gradient is not finite: lower learningRate, or raise learningRateWarmupSteps"}
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
@@ -138,7 +139,8 @@ func (l *Loop) update(rate, clip float64) {
 	l.Net.Pack(l.workers)
 }
 
-// gradient adds the gradient of the objective's mean over samples to total.
+// gradient adds the gradient of the objective's mean over samples to l.total, and reports the
+// loss and the metrics.
 func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, error) {
 	weight, report := 0.0, StepReport{metrics: means{}}
 	for _, s := range samples {
@@ -161,7 +163,7 @@ func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, err
 }
 
 // Loss returns the mean negative log-likelihood of the samples' target tokens in nats, and the
-// share of them that are the model's most probable token.
+// share of target tokens that are the model's most probable token.
 func (l *Loop) Loss(ctx context.Context, samples []*Sample) (loss, accuracy float64, err error) {
 	metrics, err := l.measure(ctx, samples)
 	return metrics["loss"].value(), metrics["accuracy"].value(), err
@@ -180,7 +182,7 @@ func (l *Loop) measure(ctx context.Context, samples []*Sample) (means, error) {
 	return metrics, ctx.Err()
 }
 
-// logp computes the log-probability of each target token of each sample.
+// logp returns the log-probability of each target token of each sample.
 func (l *Loop) logp(ctx context.Context, samples []*Sample) ([][]float32, error) {
 	var out [][]float32
 	shards := cut(samples)
@@ -196,8 +198,8 @@ func (l *Loop) logp(ctx context.Context, samples []*Sample) ([][]float32, error)
 	return out, ctx.Err()
 }
 
-// each computes the shards on the lanes and calls add for each in the order of the shards. It
-// skips the remaining shards when ctx ends.
+// each calls compute for each shard on a free lane, concurrently, and then add in the order of
+// the shards. When ctx ends, it skips the remaining shards.
 func (l *Loop) each(ctx context.Context, shards [][]*Sample, compute, add func(i int, lane *lane)) {
 	free := make(chan *lane, len(l.lanes))
 	for _, lane := range l.lanes {
@@ -230,8 +232,8 @@ func (n *lane) forward(samples []*Sample, dropout float64, seed uint64) []float3
 	return n.pass.ForwardDropout(&n.batch, dropout, seed)
 }
 
-// loss computes the samples' losses, and their derivatives before division by the weight into
-// slopes.
+// loss computes the losses of samples and adds them to n.metrics. It writes the derivatives of
+// the losses, before the division by the sum of the weights, to n.slopes.
 func (n *lane) loss(o objective, samples []*Sample, logp []float32) {
 	n.metrics = means{}
 	n.slopes = slices.Grow(n.slopes[:0], len(logp))[:len(logp)]

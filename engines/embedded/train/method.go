@@ -10,7 +10,7 @@ import (
 	"anneal/engines"
 )
 
-// losses are the losses of each method, the default first.
+// losses lists the supported losses of each method. The first loss is the default.
 var losses = map[string][]string{
 	engines.Supervised:    {""},
 	engines.DPO:           {domain.LossDPO, domain.LossORPO},
@@ -18,17 +18,19 @@ var losses = map[string][]string{
 	engines.RLOR:          {domain.LossGRPO, domain.LossDAPO, domain.LossGSPO},
 }
 
-// Clipping ranges of the probability ratio between the policy and the one that generated the
-// answer. GSPO's are for the geometric mean over an answer's tokens.
+// The constants are the clipping ranges of the probability ratio between the current policy and
+// the policy that generated the answer. GSPO's range is for the geometric mean over an answer's
+// tokens.
 const (
 	clipLow      = 0.8
 	clipHigh     = 1.2
 	clipHighDAPO = 1.28
-	clipLowGSPO  = 1 - 3e-4 // both from Zheng et al. 2025, section 5.1
+	clipLowGSPO  = 1 - 3e-4 // both GSPO constants are from Zheng et al. 2025, section 5.1
 	clipHighGSPO = 1 + 4e-4
 )
 
-// resolveLoss validates the loss of a method and sets its defaults.
+// resolveLoss validates given, the loss of a method, and returns it with defaults for absent
+// fields. It adds violations to v.
 func resolveLoss(v *domain.Violations, method string, given *domain.LossConfig) *domain.LossConfig {
 	known := losses[method]
 	if method == engines.Supervised {
@@ -67,7 +69,7 @@ func resolveLoss(v *domain.Violations, method string, given *domain.LossConfig) 
 	return &full
 }
 
-// orNew returns a copy of given, or a new zero value.
+// orNew returns a copy of given, or a zero value if given is nil.
 func orNew[T any](given *T) *T {
 	made := new(T)
 	if given != nil {
@@ -76,7 +78,7 @@ func orNew[T any](given *T) *T {
 	return made
 }
 
-// objectiveOf is the objective of a resolved loss; nil is likelihood.
+// objectiveOf returns the objective of a resolved loss; a nil loss is likelihood.
 func objectiveOf(loss *domain.LossConfig) objective {
 	if loss == nil {
 		return likelihood{}
@@ -94,7 +96,8 @@ func objectiveOf(loss *domain.LossConfig) objective {
 	return grpo{clipLow, clipHigh, *loss.KLBeta}
 }
 
-// resolveRollouts validates the rollout settings and sets their defaults.
+// resolveRollouts validates the rollout settings and returns them with defaults for absent
+// fields. It adds violations to v.
 func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rollouts {
 	full := orNew(given)
 	if full.Temperature == nil {
@@ -109,17 +112,19 @@ func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rol
 	t := *full.Temperature
 	v.Require(finite(t) && t > 0 && t <= 2, "inferenceParameters.temperature", "must be above 0 and at most 2, is %g", t)
 	v.Require(full.TopP >= 0 && full.TopP <= 1, "inferenceParameters.topP", "must be 0 to 1, is %g", full.TopP)
-	v.Require(full.TopK >= 0, "inferenceParameters.topK", "must be 0 (no limit) or more, is %d", full.TopK)
-	v.Require(full.MaxOutputTokens > 0, "inferenceParameters.maxOutputTokens", "must be 0 (the default) or more, is %d",
+	v.Require(full.TopK >= 0, "inferenceParameters.topK", "must not be negative, is %d; 0 means no limit", full.TopK)
+	v.Require(full.MaxOutputTokens > 0, "inferenceParameters.maxOutputTokens",
+		"must not be negative, is %d; 0 selects the default",
 		full.MaxOutputTokens)
 	n := full.ResponseCandidatesCount
 	v.Require(n >= 2 && n <= domain.MaxCandidates, "inferenceParameters.responseCandidatesCount", "must be 2 to %d, is %d",
 		domain.MaxCandidates, n)
 	v.Require(full.ChunkSize > 0 && full.ChunkSize <= domain.MaxChunkSize, "chunkSize", "must be 1 to %d, is %d",
 		domain.MaxChunkSize, full.ChunkSize)
-	v.Require(full.MaxConcurrent > 0, "maxConcurrentRollouts", "must be 0 (the default) or more, is %d",
+	v.Require(full.MaxConcurrent > 0, "maxConcurrentRollouts", "must not be negative, is %d; 0 selects the default",
 		full.MaxConcurrent)
-	v.Require(full.MaxConcurrentEvaluations > 0, "maxConcurrentEvaluations", "must be 0 (the default) or more, is %d",
+	v.Require(full.MaxConcurrentEvaluations > 0, "maxConcurrentEvaluations",
+		"must not be negative, is %d; 0 selects the default",
 		full.MaxConcurrentEvaluations)
 	more, err := parseExtra(full.ExtraBody)
 	v.Require(err == nil, "inferenceParameters.extraBody",
@@ -130,7 +135,7 @@ func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rol
 	return full
 }
 
-// extra are the supported fields of extraBody.
+// extra holds the supported fields of extraBody.
 type extra struct {
 	MinP              float64 `json:"min_p"`
 	TypicalP          float64 `json:"typical_p"`

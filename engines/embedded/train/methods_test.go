@@ -10,7 +10,8 @@ import (
 	"anneal/engines"
 )
 
-// pairRows returns n preferences for answers with the digits reversed.
+// pairRows returns n rows of preference pairs. The preferred answer reverses the digits of the
+// question.
 func pairRows(n int) []string {
 	rng := rand.New(rand.NewPCG(6, 6))
 	var out []string
@@ -25,7 +26,7 @@ func pairRows(n int) []string {
 	return out
 }
 
-// scoredRows returns n groups of three answers with two metrics each.
+// scoredRows returns n rows of three scored answers, with two metrics for each answer.
 func scoredRows(n int) []string {
 	rng := rand.New(rand.NewPCG(7, 7))
 	var out []string
@@ -43,7 +44,7 @@ func scoredRows(n int) []string {
 	return out
 }
 
-// promptRows returns n prompts with a field for the evaluator.
+// promptRows returns n rows of a prompt and a field for the evaluator.
 func promptRows(n int) []string {
 	var out []string
 	for i := range n {
@@ -58,8 +59,8 @@ var shortAnswers = &engines.Rollouts{
 	InferenceParameters: domain.InferenceParameters{MaxOutputTokens: 6, ResponseCandidatesCount: 4},
 }
 
-// letterEvaluator scores an answer by the share of its bytes below 'm', and returns no valid
-// score for prompts that end in 7.
+// letterEvaluator scores an answer by the share of its bytes below 'm'. For prompts that end in
+// 7, the score is not valid.
 type letterEvaluator struct{}
 
 func (letterEvaluator) Score(_ context.Context, rows []map[string]any) ([]engines.Score, error) {

@@ -11,7 +11,9 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// targets returns a sample with the given numbers of target tokens.
+// targets returns a sample. chosen is the number of target tokens in its chosen answer. If rejected
+// is not 0, the sample is paired with a rejected answer, in which rejected is the number of target
+// tokens.
 func targets(chosen, rejected int) *Sample {
 	s := &Sample{Tokens: make([]int32, chosen+1), Scored: make([]bool, chosen+1)}
 	for i := range chosen {
@@ -27,7 +29,7 @@ func loss(o objective, s *Sample, logp ...float32) float64 {
 	return o.loss(s, logp, make([]float32, len(logp)), means{})
 }
 
-// TestObjectivesInClosedForm compares each loss with values computed by hand.
+// TestObjectivesInClosedForm compares the loss of each objective with values computed by hand.
 func TestObjectivesInClosedForm(t *testing.T) {
 	pair := targets(2, 1)
 	pair.Reference = []float32{-1, -2, -3}
@@ -40,7 +42,7 @@ func TestObjectivesInClosedForm(t *testing.T) {
 		1e-6)
 
 	answer := targets(2, 0)
-	answer.Behaviour, answer.Reference, answer.Advantage = []float32{-1, -1}, []float32{-1, -2}, 2
+	answer.Behavior, answer.Reference, answer.Advantage = []float32{-1, -1}, []float32{-1, -2}, 2
 	double := -1 + float32(math.Ln2)
 	require.InDelta(t, -2, loss(grpo{0.8, 1.2, 0}, answer, -1, -1), 1e-6, "on-policy the ratio is 1")
 	require.InDelta(t, -(1*2+1.2*2)/2, loss(grpo{0.8, 1.2, 0}, answer, -1, double), 1e-6, "clipped from above")
@@ -53,7 +55,7 @@ func TestObjectivesInClosedForm(t *testing.T) {
 	require.InDelta(t, (2+0.8*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, -1-float32(math.Ln2)), 1e-6, "but from below")
 }
 
-// objectives are all objectives at several parameters.
+// objectives returns each objective with several parameters, by name.
 func objectives() map[string]objective {
 	out := map[string]objective{"likelihood": likelihood{}}
 	for _, beta := range []float64{0.01, 0.1, 1, 5} {
@@ -71,7 +73,8 @@ func objectives() map[string]objective {
 	return out
 }
 
-// random returns a sample with random values for every objective, and its log-probabilities.
+// random returns a sample with random values in the fields of all objectives, and random
+// log-probabilities of its targets.
 func random(rng *rand.Rand, chosen, rejected int) (*Sample, []float32) {
 	s := targets(chosen, rejected)
 	draw := func(away float64) []float32 {
@@ -82,15 +85,15 @@ func random(rng *rand.Rand, chosen, rejected int) (*Sample, []float32) {
 		return out
 	}
 	logp := draw(1)
-	s.Reference, s.Behaviour, s.Advantage = draw(1), draw(1), rng.NormFloat64()
-	for i := range s.Behaviour { // near enough that some ratios are within the clipping range
-		s.Behaviour[i] = logp[i] + 0.3*float32(rng.NormFloat64())
+	s.Reference, s.Behavior, s.Advantage = draw(1), draw(1), rng.NormFloat64()
+	for i := range s.Behavior { // close enough to logp that some ratios are within the clipping range
+		s.Behavior[i] = logp[i] + 0.3*float32(rng.NormFloat64())
 	}
 	return s, logp
 }
 
-// TestGradientsMatchFiniteDifferences compares the gradients of every objective with finite
-// differences of its loss, at every parameter and several lengths.
+// TestGradientsMatchFiniteDifferences compares the derivatives that each objective writes with
+// finite differences of its loss, for several parameters and lengths.
 func TestGradientsMatchFiniteDifferences(t *testing.T) {
 	for name, o := range objectives() {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +104,7 @@ func TestGradientsMatchFiniteDifferences(t *testing.T) {
 				if _, pairs := o.(dpo); !pairs {
 					if _, pairs = o.(orpo); !pairs {
 						s.Rejected, logp = nil, logp[:1+try%7]
-						s.Behaviour = s.Behaviour[:len(logp)]
+						s.Behavior = s.Behavior[:len(logp)]
 					}
 				}
 				slopes := make([]float32, len(logp))
@@ -129,8 +132,8 @@ func TestGradientsMatchFiniteDifferences(t *testing.T) {
 }
 
 // TestGradientsMatchFiniteDifferencesThroughTheModel takes a small step along the gradient of
-// each objective and compares the change of the loss with the gradient's norm, through a whole
-// model at two temperatures.
+// each objective through a whole model, at two temperatures. The change of the loss must match
+// the gradient's norm.
 func TestGradientsMatchFiniteDifferencesThroughTheModel(t *testing.T) {
 	c := llama.Config{
 		ModelType: "llama", HiddenSize: 16, IntermediateSize: 24, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 8,
@@ -151,7 +154,7 @@ func TestGradientsMatchFiniteDifferencesThroughTheModel(t *testing.T) {
 				for i, s := range samples {
 					for _, lp := range now[i] {
 						s.Reference = append(s.Reference, lp+0.2*float32(rng.NormFloat64()))
-						s.Behaviour = append(s.Behaviour, lp+0.1*float32(rng.NormFloat64()))
+						s.Behavior = append(s.Behavior, lp+0.1*float32(rng.NormFloat64()))
 					}
 				}
 				clear(loop.total.Flat)
@@ -182,7 +185,7 @@ func TestGradientsMatchFiniteDifferencesThroughTheModel(t *testing.T) {
 	}
 }
 
-// sequences returns random samples, or pairs if the objective compares pairs.
+// sequences returns random samples, as pairs if the objective compares pairs.
 func sequences(rng *rand.Rand, vocab int, o objective) []*Sample {
 	var out []*Sample
 	draw := func() *Sample {

@@ -14,7 +14,7 @@ type orpo struct{ lambda float64 }
 func (orpo) weight(*Sample) float64 { return 1 }
 
 func (o orpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
-	n := s.learnt()
+	n := s.learned()
 	chosen, rejected := total(logp[:n])/float64(n), total(logp[n:])/float64(len(logp)-n)
 	better, rise := logOdds(chosen)
 	worse, fall := logOdds(rejected)
@@ -29,10 +29,10 @@ func (o orpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	return -chosen + o.lambda*softplus(-margin)
 }
 
-// minComplement is a lower bound of 1 − p, so that odds stay finite.
+// minComplement is the lower bound of 1 − p, which keeps odds finite.
 const minComplement = 1e-6
 
-// logOdds is log(p/(1−p)) of a log-probability, and its derivative.
+// logOdds returns log(p/(1−p)) for logp = log p, and its derivative with respect to logp.
 func logOdds(logp float64) (odds, slope float64) {
 	complement := -math.Expm1(logp)
 	if complement < minComplement {

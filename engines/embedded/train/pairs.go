@@ -11,14 +11,14 @@ import (
 	"anneal/domain/rows"
 )
 
-// parse parses a row of one of the given shapes.
+// parse parses a dataset row of one of the given shapes.
 func parse(line []byte, shapes ...string) (rows.Row, error) {
 	row, faults := rows.Parse(line, shapes[0])
 	switch {
 	case len(faults) > 0:
 		return row, errors.New(strings.Join(faults, "; "))
 	case !slices.Contains(shapes, row.Shape):
-		return row, fmt.Errorf("the row has shape %s, but this training needs %s", row.Shape, strings.Join(shapes, " or "))
+		return row, fmt.Errorf("the row has shape %s, but this job needs %s", row.Shape, strings.Join(shapes, " or "))
 	}
 	return row, nil
 }
@@ -38,13 +38,13 @@ func (r *reader) pair(line []byte) error {
 		return fmt.Errorf("non_preferred_output: %w", err)
 	}
 	if slices.Equal(s.Tokens, s.Rejected.Tokens) {
-		return errors.New("both answers are identical: a preference needs two different ones")
+		return errors.New("preferred_output and non_preferred_output are identical: give two different answers")
 	}
 	r.keep(s)
 	return nil
 }
 
-// answered renders a conversation and its answer, whose tokens are the targets.
+// answered renders a conversation and its answer. The tokens of the answer are the targets.
 func (r *reader) answered(asked, answer []rows.Message, tools json.RawMessage) (*Sample, error) {
 	prompt, err := r.chat(asked, tools)
 	if err != nil {
@@ -55,16 +55,17 @@ func (r *reader) answered(asked, answer []rows.Message, tools json.RawMessage) (
 		return nil, err
 	}
 	if len(whole) <= len(prompt) || !slices.Equal(whole[:len(prompt)], prompt) {
-		return nil, errors.New("the conversation must end before the assistant's answer, with a message of the user")
+		return nil, errors.New("with the answer, the chat template renders another prompt than without: " +
+			"end the conversation before the answer with a user message, or use another model or chat template")
 	}
 	return r.sequence(whole, from(len(prompt), len(whole)))
 }
 
-// from returns n values that are true from index at on.
+// from returns n values, which are false before the index at and true from there on.
 func from(at, n int) []bool {
-	learn := make([]bool, n)
+	isTarget := make([]bool, n)
 	for i := at; i < n; i++ {
-		learn[i] = true
+		isTarget[i] = true
 	}
-	return learn
+	return isTarget
 }

@@ -7,14 +7,14 @@ import "math/rand/v2"
 type plan struct {
 	samples    []*Sample
 	epochs     int
-	maxTokens  int // of a micro-batch
-	maxSamples int // of a micro-batch
+	maxTokens  int // maximum tokens of a micro-batch
+	maxSamples int // maximum samples of a micro-batch
 	accumulate int // micro-batches of one step
 	seed       uint64
 
-	steps  int   // total
+	steps  int   // total number of steps
 	starts []int // first step of each epoch
-	epoch  int   // of cached
+	epoch  int   // epoch whose steps are in cached
 	cached [][]*Sample
 }
 
@@ -30,7 +30,7 @@ func newPlan(samples []*Sample, epochs, maxTokens, maxSamples, accumulate int, s
 	return p
 }
 
-// batch returns the samples of a step; steps count from 0.
+// batch returns the samples of a step. The first step has the number 0.
 func (p *plan) batch(step int) []*Sample {
 	e := p.epochOf(step)
 	return p.batches(e)[step-p.starts[e]]
@@ -44,7 +44,7 @@ func (p *plan) epochOf(step int) int {
 	return e
 }
 
-// progress is the number of epochs completed after steps steps.
+// progress returns the number of epochs that the given number of steps completes.
 func (p *plan) progress(steps int) float64 {
 	if steps >= p.steps {
 		return float64(p.epochs)
@@ -57,8 +57,8 @@ func (p *plan) progress(steps int) float64 {
 	return float64(e) + float64(steps-p.starts[e])/float64(end-p.starts[e])
 }
 
-// batches returns the steps of an epoch: the shuffled samples, divided into micro-batches,
-// which are joined for gradient accumulation.
+// batches returns the samples of each step of an epoch. It shuffles the samples, divides them into
+// micro-batches, and joins p.accumulate micro-batches into a step.
 func (p *plan) batches(epoch int) [][]*Sample {
 	if p.epoch == epoch {
 		return p.cached
@@ -103,8 +103,8 @@ func holdOut[T any](rows []T, seed uint64) (train, held []T) {
 	return train, held
 }
 
-// rateAt is the learning-rate schedule: linear warmup, then linear decay to 0. Steps count from
-// 1.
+// rateAt returns the learning rate of a step: linear warmup, then linear decay to 0. The first
+// step has the number 1.
 func rateAt(step, steps, warmup int, peak float64) float64 {
 	if step <= warmup {
 		return peak * float64(step) / float64(warmup)

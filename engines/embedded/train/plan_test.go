@@ -37,7 +37,8 @@ func TestPlanTakesEachSampleOncePerEpoch(t *testing.T) {
 					seen[s]++
 					tokens += s.inputs()
 				}
-				if len(batch) > tc.accumulate { // a sample that exceeds the micro-batch limit forms its own micro-batch
+				// A sample that exceeds the limit of a micro-batch forms a micro-batch alone.
+				if len(batch) > tc.accumulate {
 					require.LessOrEqual(t, tokens, tc.tokens*tc.accumulate)
 				}
 				if step > 0 {

@@ -6,25 +6,25 @@ import (
 	"anneal/engines"
 )
 
-// prepare builds the procedure from the rows. Everything that depends on the initial model is
-// computed here: a resumed training starts from the same model and restores its checkpoint
-// afterwards.
+// prepare builds the procedure from the rows, and computes everything that depends on the
+// initial model. A resumed training also starts from the initial model, and restores its
+// checkpoint after prepare.
 func (j *job) prepare(ctx context.Context, train, held *reader) error {
-	if j.order.Method == engines.Reinforcement {
+	if j.request.Method == engines.Reinforcement {
 		j.loop.setTemperature(*j.settings.Rollouts.Temperature)
 		j.prepareRollouts(train.prompts, held.prompts)
 		return nil
 	}
 	samples, kept := train.samples, held.samples
 	var metrics map[string]float64
-	if j.order.Method == engines.RLOR {
+	if j.request.Method == engines.RLOR {
 		var rewards means
 		samples, rewards = computeAdvantages(train.allGroups())
 		metrics = rewards.values("reward")
 		kept, _ = computeAdvantages(held.allGroups())
 	}
 	if len(kept) == 0 && j.holdsOut() && len(samples) > 1 {
-		samples, kept = holdOut(samples, j.order.Seed)
+		samples, kept = holdOut(samples, j.request.Seed)
 	}
 	for _, some := range [][]*Sample{samples, kept} {
 		if err := j.recordLogProbs(ctx, some); err != nil {
@@ -32,13 +32,13 @@ func (j *job) prepare(ctx context.Context, train, held *reader) error {
 		}
 	}
 	s := &j.settings
-	plan := newPlan(samples, s.Epochs, s.BatchSizeTokens, s.BatchSizeSamples, s.GradientAccumulationSteps, j.order.Seed)
+	plan := newPlan(samples, s.Epochs, s.BatchSizeTokens, s.BatchSizeSamples, s.GradientAccumulationSteps, j.request.Seed)
 	j.procedure = &fixedSamples{j, plan, kept, metrics}
 	j.setCheckpointInterval(plan.steps)
 	if plan.steps == 0 {
 		j.values = metrics
 		j.nothing = "no reward signal: all samples of each group have the same reward, so the model is unchanged; " +
-			"provide several samples of a prompt per row, with different metrics"
+			"give each row several samples whose metrics yield different rewards"
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func (j *job) prepare(ctx context.Context, train, held *reader) error {
 // prepareRollouts builds the procedure for reinforcement learning.
 func (j *job) prepareRollouts(prompts, held []*prompt) {
 	if len(held) == 0 && j.holdsOut() && len(prompts) > 1 {
-		prompts, held = holdOut(prompts, j.order.Seed)
+		prompts, held = holdOut(prompts, j.request.Seed)
 	}
 	r := newRollouts(j, prompts, held)
 	if o, ok := j.loop.objective.(grpo); ok && o.klBeta > 0 {
@@ -64,8 +64,10 @@ func (j *job) setCheckpointInterval(steps int) {
 	fill(&j.settings.CheckpointSteps, min(max(steps/4, 20), 1000))
 }
 
-// recordLogProbs stores the samples' log-probabilities under the initial model, which is the
-// reference of preferences and stands for the policy that generated scored samples.
+// recordLogProbs stores the log-probabilities of samples under the initial model. Preference
+// training uses them as the reference. Training on scored samples uses them as the
+// log-probabilities under the policy that generated the samples. For the objectives likelihood and
+// orpo, which need neither, recordLogProbs does nothing.
 func (j *job) recordLogProbs(ctx context.Context, samples []*Sample) error {
 	if _, likely := j.loop.objective.(likelihood); likely {
 		return nil
@@ -78,10 +80,11 @@ func (j *job) recordLogProbs(ctx context.Context, samples []*Sample) error {
 		return err
 	}
 	for i, s := range samples {
-		s.Reference, s.Behaviour = logp[i], logp[i]
+		s.Reference, s.Behavior = logp[i], logp[i]
 	}
 	return nil
 }
 
-// allGroups are the groups that were read.
-func (r *reader) allGroups() []group { return append(r.groups, r.alone) }
+// allGroups returns the groups that the reader has read. The last group holds the samples that
+// are alone in their row.
+func (r *reader) allGroups() []group { return append(r.groups, r.singles) }

@@ -2,20 +2,20 @@ package train
 
 import "context"
 
-// A procedure is how a method trains: on fixed samples or on rollouts. Its progress is part of
-// the job's state.
+// A procedure supplies the samples of the steps of a training run: fixed samples, or rollouts. Its
+// progress is part of the job's state.
 type procedure interface {
-	// next returns the samples of the next step and metrics about them. It changes no state. A
-	// step without samples has no training signal.
+	// next returns the samples of the next step, and metrics about them. It does not change the
+	// state. If batch is empty, the step has no training signal.
 	next(ctx context.Context) (batch []*Sample, metrics map[string]float64, err error)
-	// afterStep advances past the samples of next, given the metrics of the step.
+	// afterStep advances past the samples that next returned, given the metrics of the step.
 	afterStep(metrics means)
 	done() bool
-	steps() int     // expected total
-	epoch() float64 // completed
+	steps() int     // expected total number of steps
+	epoch() float64 // number of completed epochs
 	rate() float64  // learning rate of the next step
 	evalDue() bool  // reports whether to evaluate
-	// evaluate returns the metrics of the held-out rows; nil without such rows.
+	// evaluate returns the metrics of the held-out rows, nil if there are no held-out rows.
 	evaluate(ctx context.Context) (map[string]float64, error)
 }
 
@@ -24,7 +24,7 @@ type fixedSamples struct {
 	*job
 	plan    *plan
 	held    []*Sample
-	metrics map[string]float64 // of all samples
+	metrics map[string]float64 // metrics of all samples
 }
 
 func (l *fixedSamples) next(context.Context) ([]*Sample, map[string]float64, error) {

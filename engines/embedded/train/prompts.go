@@ -8,13 +8,15 @@ import (
 	"anneal/domain"
 )
 
-// A prompt is a row that the model answers and an evaluator scores.
+// A prompt is a dataset row that the model answers and an evaluator scores.
 type prompt struct {
 	tokens []int
-	row    map[string]any // the evaluator's input, without the answer
+	row    map[string]any // input of the evaluator, without the answer
+	number int            // number of the row in its dataset, from 1
 }
 
-// prompt parses a row of messages that ends with the user's. Other fields are free.
+// prompt parses a row whose last message is a user message. The row may have other fields, which
+// are passed to the evaluator.
 func (r *reader) prompt(line []byte) error {
 	row, err := parse(line, domain.ShapePrompt)
 	if err != nil {
@@ -42,10 +44,11 @@ func (r *reader) prompt(line []byte) error {
 	}
 	r.prompts = append(r.prompts, p)
 	r.kept, r.count = r.kept+1, r.count+len(p.tokens)
+	p.number = r.kept
 	return nil
 }
 
-// withAnswer is the row including an answer, for the evaluator.
+// withAnswer returns the evaluator's input: the row with answer as its last message.
 func (p *prompt) withAnswer(answer string) map[string]any {
 	row := make(map[string]any, len(p.row))
 	for name, value := range p.row {

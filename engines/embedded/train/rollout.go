@@ -7,29 +7,31 @@ import (
 	"slices"
 
 	"anneal/domain"
+	"anneal/engines"
 )
 
 // rollouts is the procedure of reinforcement learning. The current model generates answers to a
-// chunk of the rows, which are scored; the steps of the chunk train on them, and the updated
-// model generates the next chunk. A chunk has no more rows than one step: training on answers
-// of an earlier policy needed five times as many answers.
+// chunk of the rows, and the evaluator scores them. The steps of the chunk train on these
+// answers, and the updated model generates the answers of the next chunk. A chunk has at most as
+// many rows as one step, because training on answers of an earlier policy needs about five times
+// as many answers.
 type rollouts struct {
 	*job
 	prompts   []*prompt
 	held      []*prompt
-	reference *Loop // the reference model of the KL term; nil without one
+	reference *Loop // the reference model of the KL term; nil without a KL term
 
 	size    int // prompts of a chunk
 	current *chunk
-	ready   *chunk // generated, training on it has not started
+	ready   *chunk // generated chunk on which training has not started; may be nil
 }
 
-// A chunk is the scored answers to some rows, without those that have no signal.
+// A chunk holds the scored answers to some rows. It excludes the rows without a training signal.
 type chunk struct {
 	samples []*Sample
-	plan    *plan // of the samples
+	plan    *plan // division of the samples into steps
 	metrics map[string]float64
-	counts  rolloutCounts // of its answers
+	counts  rolloutCounts // counts of the chunk's answers
 }
 
 func newRollouts(j *job, prompts, held []*prompt) *rollouts {
@@ -42,13 +44,13 @@ func newRollouts(j *job, prompts, held []*prompt) *rollouts {
 	return &rollouts{job: j, prompts: prompts, held: held, size: min(size, len(prompts))}
 }
 
-// chunks is the number of chunks of an epoch.
+// chunks returns the number of chunks of an epoch.
 func (r *rollouts) chunks() int { return (len(r.prompts) + r.size - 1) / r.size }
 
-// rows are the prompts of chunk n. Each epoch is shuffled separately.
+// rows returns the prompts of chunk n. Each epoch is shuffled separately.
 func (r *rollouts) rows(n int) []*prompt {
 	epoch, at := n/r.chunks(), n%r.chunks()*r.size
-	order := rand.New(rand.NewPCG(r.order.Seed, uint64(epoch))).Perm(len(r.prompts))
+	order := rand.New(rand.NewPCG(r.request.Seed, uint64(epoch))).Perm(len(r.prompts))
 	var out []*prompt
 	for _, i := range order[at:min(at+r.size, len(order))] {
 		out = append(out, r.prompts[i])
@@ -56,7 +58,7 @@ func (r *rollouts) rows(n int) []*prompt {
 	return out
 }
 
-// left is the number of remaining steps of the current chunk.
+// left returns the number of steps of the current chunk that are not completed.
 func (r *rollouts) left() int {
 	if r.current == nil {
 		return 0
@@ -64,7 +66,7 @@ func (r *rollouts) left() int {
 	return r.current.steps() - r.state.At
 }
 
-// steps is the number of steps of the chunk, 1 if it has no signal.
+// steps returns the number of steps of the chunk, 1 if the chunk has no signal.
 func (c *chunk) steps() int { return max(c.plan.steps, 1) }
 
 func (r *rollouts) next(ctx context.Context) ([]*Sample, map[string]float64, error) {
@@ -112,12 +114,13 @@ func (r *rollouts) checkSignal() {
 	}
 }
 
-// done reports whether all chunks are trained on.
+// done reports whether the training on all chunks is complete.
 func (r *rollouts) done() bool {
 	return r.state.Chunk == r.settings.Epochs*r.chunks() && (r.left() == 0 || r.current.plan.steps == 0)
 }
 
-// maxSteps is the number of steps of the answers to rows rows if all of them have a signal.
+// maxSteps returns the number of steps on the answers to the given number of rows if every row has
+// a training signal.
 func (r *rollouts) maxSteps(rows int) int {
 	answers := rows * r.settings.Rollouts.ResponseCandidatesCount
 	batch := r.settings.BatchSizeSamples * r.settings.GradientAccumulationSteps
@@ -141,8 +144,8 @@ func (r *rollouts) epoch() float64 {
 	return done / float64(r.chunks())
 }
 
-// rate is the learning-rate schedule: linear warmup by steps, then linear decay by rows,
-// because the number of steps is not known in advance.
+// rate returns the learning rate: linear decay by rows, because the number of steps is not known in
+// advance, multiplied by a linear warmup over the first steps.
 func (r *rollouts) rate() float64 {
 	rate := r.settings.LearningRate * (1 - r.epoch()/float64(r.settings.Epochs))
 	if warmup := r.settings.LearningRateWarmupSteps; r.state.Step < warmup {
@@ -151,7 +154,8 @@ func (r *rollouts) rate() float64 {
 	return rate
 }
 
-// evalDue reports whether another fraction of the rows is complete.
+// evalDue reports whether enough rows were completed since the last evaluation for another
+// evaluation.
 func (r *rollouts) evalDue() bool {
 	part := func(epochs float64) int { return int(epochs / float64(r.settings.Epochs) * evaluations) }
 	return r.left() == 0 && (part(r.epoch()) > part(r.state.EvaluatedAt) || r.done())
@@ -165,6 +169,7 @@ func (r *rollouts) evaluate(ctx context.Context) (map[string]float64, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.record(answers, engines.Rollout{Step: r.state.Step, Evaluation: true})
 	metrics := answerMetrics(answers)
 	r.state.EvaluatedAt = r.epoch()
 	return map[string]float64{
@@ -180,6 +185,7 @@ func (r *rollouts) generate(ctx context.Context, n int) (*chunk, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.record(answers, engines.Rollout{Step: r.state.Step + 1})
 	metrics := answerMetrics(answers)
 	if metrics["reward/invalid"] == 1 {
 		return nil, domain.Errorf(domain.FailedPrecondition,
@@ -210,18 +216,18 @@ func (r *rollouts) generate(ctx context.Context, n int) (*chunk, error) {
 func (r *rollouts) planChunk(c *chunk, n int) {
 	s := r.settings
 	c.plan = newPlan(c.samples, 1, s.BatchSizeTokens, s.BatchSizeSamples, s.GradientAccumulationSteps,
-		r.order.Seed+uint64(n)<<20)
+		r.request.Seed+uint64(n)<<20)
 }
 
-// recordLogProbs stores the log-probabilities of answers under the policy that generated them,
-// which is the current one, and under the reference.
+// recordLogProbs stores the log-probabilities of answers under the current policy, which
+// generated the answers, and under the reference.
 func (r *rollouts) recordLogProbs(ctx context.Context, samples []*Sample) error {
 	wrote, err := r.loop.logp(ctx, samples)
 	if err != nil {
 		return err
 	}
 	for i, s := range samples {
-		s.Behaviour = wrote[i]
+		s.Behavior = wrote[i]
 	}
 	if r.reference == nil {
 		return nil

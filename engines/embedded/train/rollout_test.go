@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,7 +17,7 @@ import (
 	"anneal/engines"
 )
 
-// evaluatorFunc is an evaluator in Go.
+// evaluatorFunc is an evaluator that calls a function for each row.
 type evaluatorFunc func(row map[string]any) (engines.Score, error)
 
 func (e evaluatorFunc) Score(_ context.Context, rows []map[string]any) ([]engines.Score, error) {
@@ -33,18 +34,19 @@ func (e evaluatorFunc) Score(_ context.Context, rows []map[string]any) ([]engine
 
 func (evaluatorFunc) Close() error { return nil }
 
-func rolloutOrder(t *testing.T, base string, rows []string, with evaluatorFunc) engines.TrainRequest {
-	return engines.TrainRequest{Method: engines.Reinforcement, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl",
-		rows...)}, WorkDir: t.TempDir(),
+func rolloutRequest(t *testing.T, base string, rows []string, with evaluatorFunc) engines.TrainRequest {
+	return engines.TrainRequest{Method: engines.Reinforcement, BaseDir: base,
+		DataFiles: []string{writeRows(t, "rows.jsonl",
+			rows...)}, WorkDir: t.TempDir(),
 		Evaluation: with, Settings: engines.TrainSettings{LoraRank: 2, BatchSizeSamples: 16, Rollouts: shortAnswers}}
 }
 
 func TestNoRewardSignalStopsEarly(t *testing.T) {
 	base := smallBase(t, 1)
-	order := rolloutOrder(t, base, promptRows(12),
+	request := rolloutRequest(t, base, promptRows(12),
 		func(map[string]any) (engines.Score, error) { return engines.Score{Value: 0.25, Valid: true}, nil })
 	watch := &recorder{t: t}
-	result, err := Trainer{}.Train(t.Context(), order, watch)
+	result, err := Trainer{}.Train(t.Context(), request, watch)
 	require.NoError(t, err)
 	require.True(t, result.StoppedEarly)
 	require.Contains(t, result.Reason, "no reward signal")
@@ -54,8 +56,8 @@ func TestNoRewardSignalStopsEarly(t *testing.T) {
 		require.Equal(t, 0.25, row.Values["reward/mean"])
 	}
 	after := resultOf(t, result, base)
-	order.WorkDir, order.Settings.Epochs = t.TempDir(), 40
-	result, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	request.WorkDir, request.Settings.Epochs = t.TempDir(), 40
+	result, err = Trainer{}.Train(t.Context(), request, &recorder{t: t})
 	require.NoError(t, err)
 	require.Less(t, result.Steps, 60, "it stops before the rows are exhausted")
 	require.Equal(t, after, resultOf(t, result, base))
@@ -78,7 +80,7 @@ func TestEqualSamplesStopEarly(t *testing.T) {
 
 func TestInvalidScores(t *testing.T) {
 	base := smallBase(t, 1)
-	broken := errors.New("the sandbox is gone")
+	broken := errors.New("the sandbox failed")
 	for name, tc := range map[string]struct {
 		with evaluatorFunc
 		want string
@@ -102,23 +104,23 @@ func TestInvalidScores(t *testing.T) {
 		"no evaluation": {nil, "evaluator", domain.FailedPrecondition},
 	} {
 		t.Run(name, func(t *testing.T) {
-			order := rolloutOrder(t, base, promptRows(8), tc.with)
+			request := rolloutRequest(t, base, promptRows(8), tc.with)
 			if tc.with == nil {
-				order.Evaluation = nil
+				request.Evaluation = nil
 			}
-			_, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+			_, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 			require.ErrorContains(t, err, tc.want)
 			require.Equal(t, tc.code, domain.CodeOf(err))
 		})
 	}
 }
 
-// TestInvalidScoresAreExcluded checks that an invalid score is excluded from its group, and that the
-// others are normalized without it.
+// TestInvalidScoresAreExcluded checks that training continues if the scores of some answers are not
+// valid, and that the metrics count these answers as failed.
 func TestInvalidScoresAreExcluded(t *testing.T) {
 	base := smallBase(t, 1)
 	calls := atomic.Int64{}
-	order := rolloutOrder(t, base, promptRows(8), func(row map[string]any) (engines.Score, error) {
+	request := rolloutRequest(t, base, promptRows(8), func(row map[string]any) (engines.Score, error) {
 		calls.Add(1)
 		answer := row["messages"].([]any)[1].(map[string]any)["content"].(string)
 		require.Equal(t, "assistant", row["messages"].([]any)[1].(map[string]any)["role"])
@@ -132,7 +134,7 @@ func TestInvalidScoresAreExcluded(t *testing.T) {
 		}, nil
 	})
 	watch := &recorder{t: t}
-	result, err := Trainer{}.Train(t.Context(), order, watch)
+	result, err := Trainer{}.Train(t.Context(), request, watch)
 	require.NoError(t, err)
 	require.EqualValues(t, 8*4, calls.Load())
 	invalid := result.Values["reward/invalid"]
@@ -147,16 +149,18 @@ func TestInvalidScoresAreExcluded(t *testing.T) {
 	require.Positive(t, last[engines.RolloutsFailed])
 	require.Less(t, last[engines.RolloutsFailed], 32.0)
 	require.GreaterOrEqual(t, last[engines.RolloutTokens], 32.0)
+	require.GreaterOrEqual(t, last[engines.RolloutPrompts], 32.0, "every rollout has a prompt")
+	require.LessOrEqual(t, last[engines.RolloutCached], last[engines.RolloutPrompts])
 }
 
-// TestConcurrencyLimits also checks that each prompt is answered as often as configured, and
-// that the results do not depend on the limits.
+// TestConcurrencyLimits checks that concurrent evaluations stay within the limit, and that the
+// trained parameters do not depend on the limits.
 func TestConcurrencyLimits(t *testing.T) {
 	base := smallBase(t, 1)
 	var want []float32
 	for _, limit := range []int{1, 3, 64} {
 		var now, highest atomic.Int64
-		order := rolloutOrder(t, base, promptRows(8), func(row map[string]any) (engines.Score, error) {
+		request := rolloutRequest(t, base, promptRows(8), func(row map[string]any) (engines.Score, error) {
 			n := now.Add(1)
 			defer now.Add(-1)
 			for {
@@ -170,8 +174,8 @@ func TestConcurrencyLimits(t *testing.T) {
 		})
 		how := *shortAnswers
 		how.MaxConcurrent, how.MaxConcurrentEvaluations = limit, limit
-		order.Settings.Rollouts = &how
-		result, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+		request.Settings.Rollouts = &how
+		result, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 		require.NoError(t, err)
 		require.LessOrEqual(t, highest.Load(), int64(limit))
 		if want == nil {
@@ -181,8 +185,8 @@ func TestConcurrencyLimits(t *testing.T) {
 	}
 }
 
-// TestChunks checks that a chunk has as many rows as a step, and at most ChunkSize for datasets that
-// are chunked. Each row occurs once per epoch.
+// TestChunks checks that a chunk has as many rows as a step, and at most ChunkSize if the dataset
+// has more than domain.ChunkedAbove rows. Each row must occur once in each epoch.
 func TestChunks(t *testing.T) {
 	for _, tc := range []struct{ rows, chunk, want int }{
 		{100, 200, 8}, {100, 3, 8}, {301, 200, 8}, {301, 3, 3}, {5, 200, 5},
@@ -211,29 +215,29 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// TestPreferencesStartAtTheReference checks that the reference is the initial model including the
-// adapter that is continued.
+// TestPreferencesStartAtTheReference checks that preference training uses the initial model as
+// its reference, including the adapter from which the training continues.
 func TestPreferencesStartAtTheReference(t *testing.T) {
 	base := smallBase(t, 4)
 	rows := writeRows(t, "rows.jsonl", pairRows(10)...)
-	order := engines.TrainRequest{Method: engines.DPO, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
+	request := engines.TrainRequest{Method: engines.DPO, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 4, LearningRate: 0.01, Epochs: 5}}
-	first, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	first, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 	require.NoError(t, err)
 	require.Positive(t, first.Values["train/margin"])
-	order.AdapterDir, order.WorkDir = first.Dir, t.TempDir()
+	request.AdapterDir, request.WorkDir = first.Dir, t.TempDir()
 	watch := &recorder{t: t}
-	_, err = Trainer{}.Train(t.Context(), order, watch)
+	_, err = Trainer{}.Train(t.Context(), request, watch)
 	require.NoError(t, err)
 	require.InDelta(t, math.Ln2, watch.rows[0].Values["train/loss"], 1e-4)
 }
 
 func TestGuardStopsPreferenceTraining(t *testing.T) {
-	order := engines.TrainRequest{Method: engines.DPO, BaseDir: smallBase(t, 4), DataFiles: []string{writeRows(t,
+	request := engines.TrainRequest{Method: engines.DPO, BaseDir: smallBase(t, 4), DataFiles: []string{writeRows(t,
 		"rows.jsonl", pairRows(10)...)}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LearningRate: 0.05, Epochs: 200}}
 	watch := &recorder{t: t}
-	result, err := Trainer{}.Train(t.Context(), order, watch)
+	result, err := Trainer{}.Train(t.Context(), request, watch)
 	require.NoError(t, err)
 	require.True(t, result.StoppedEarly)
 	require.Contains(t, result.Reason, "log-probability of the chosen answers fell")
@@ -308,11 +312,11 @@ func TestInvalidMethodInput(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			order := engines.TrainRequest{
+			request := engines.TrainRequest{
 				Method: tc.method, BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", tc.row)}, WorkDir: t.TempDir(),
 				Settings: tc.settings, Evaluation: letterEvaluator{},
 			}
-			_, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+			_, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 			require.Error(t, err)
 			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
 			for _, part := range tc.want {
@@ -329,4 +333,74 @@ func TestDefaultRates(t *testing.T) {
 			require.Equal(t, method == engines.Supervised, rate > 5e-4, fmt.Sprint(method, rank))
 		}
 	}
+}
+
+// recordRollouts makes the request record its rollouts, without their times, by step.
+func recordRollouts(request *engines.TrainRequest) map[string][]engines.Rollout {
+	all := map[string][]engines.Rollout{}
+	request.OnRollouts = func(rollouts []engines.Rollout) {
+		key := fmt.Sprint(rollouts[0].Step, rollouts[0].Evaluation)
+		for i := range rollouts {
+			rollouts[i].Time = time.Time{}
+		}
+		all[key] = rollouts
+	}
+	return all
+}
+
+// TestRolloutsAreRecorded checks that the rollouts of every step and of every evaluation are passed
+// to the recorder with their scores, and that a resumed training passes the same rollouts for its
+// steps.
+func TestRolloutsAreRecorded(t *testing.T) {
+	base := smallBase(t, 1)
+	with := func(row map[string]any) (engines.Score, error) {
+		scores, err := letterEvaluator{}.Score(t.Context(), []map[string]any{row})
+		scores[0].Reason = "counted"
+		return scores[0], err
+	}
+	request := rolloutRequest(t, base, promptRows(8), with)
+	request.EvalFiles = []string{writeRows(t, "held.jsonl", promptRows(3)...)}
+	request.Settings.CheckpointSteps = 1
+	all, watch := recordRollouts(&request), &recorder{t: t}
+	_, err := Trainer{}.Train(t.Context(), request, watch)
+	require.NoError(t, err)
+	first := all["1 false"]
+	require.Len(t, first, 16, "a step has 4 rows with 4 candidates")
+	seen := map[[2]int]bool{}
+	for _, r := range first {
+		seen[[2]int{r.Row, r.Candidate}] = true
+		require.True(t, r.Row >= 1 && r.Row <= 8 && r.Candidate >= 1 && r.Candidate <= 4, "%v", r)
+		require.True(t, r.Valid && !r.Evaluation && r.Reason == "counted", "%v", r)
+		require.Contains(t, string(r.Input), "ground_truth")
+		require.NotContains(t, string(r.Input), "assistant")
+	}
+	require.Len(t, seen, 16)
+	require.Len(t, all["2 false"], 16)
+	require.Greater(t, all["2 false"][0].Epoch, first[0].Epoch)
+	held := all["2 true"]
+	require.Len(t, held, 3)
+	require.Equal(t, []int{1, 2, 3}, []int{held[0].Row, held[1].Row, held[2].Row})
+
+	request.ResumeDir, request.WorkDir = watch.checkpoints[1], t.TempDir()
+	again := recordRollouts(&request)
+	_, err = Trainer{}.Train(t.Context(), request, &recorder{t: t})
+	require.NoError(t, err)
+	require.NotContains(t, again, "1 false")
+	for key, rollouts := range again {
+		require.Equal(t, all[key], rollouts, key)
+	}
+	require.Contains(t, again, "2 false")
+}
+
+// TestRolloutsWithoutScoresAreRecorded checks that the rollouts of a job that fails, because no
+// score is valid, can be inspected.
+func TestRolloutsWithoutScoresAreRecorded(t *testing.T) {
+	request := rolloutRequest(t, smallBase(t, 1), promptRows(8),
+		func(map[string]any) (engines.Score, error) { return engines.Score{Reason: "KeyError: 'x'"}, nil })
+	all := recordRollouts(&request)
+	_, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
+	require.ErrorContains(t, err, "no valid score")
+	require.Len(t, all["1 false"], 16)
+	require.Equal(t, "KeyError: 'x'", all["1 false"][0].Reason)
+	require.False(t, all["1 false"][0].Valid)
 }

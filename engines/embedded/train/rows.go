@@ -18,31 +18,31 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Limits of a dataset.
+// The constants limit the size of a dataset.
 const (
 	maxLine   = 8 << 20   // bytes of one row
-	maxRows   = 3_000_000 // of all files of an order
-	maxTokens = 1 << 28   // of all files of an order
+	maxRows   = 3_000_000 // rows of all files of a request
+	maxTokens = 1 << 28   // tokens of all files of a request
 )
 
-// A reader parses and tokenizes files of rows.
+// A reader parses and tokenizes the rows of dataset files.
 type reader struct {
 	tokens   *tokenizer.Tokenizer
-	template *chat.Template // nil if the model has none
-	parseErr error          // why the model's template cannot be parsed
+	template *chat.Template // nil if the model has no template
+	parseErr error          // parse error of the model's template
 	given    bool           // the template is the job's, not the model's
 	window   int            // maximum tokens of a sample
 	vocab    int
-	weights  map[string]float64      // of metrics
+	weights  map[string]float64      // weights of the metrics of scored samples
 	take     func(line []byte) error // parses one row
 
 	digest  hash.Hash
 	samples []*Sample
 	groups  []group   // scored samples
-	alone   group     // scored samples that are the only one of their row
-	prompts []*prompt // to be answered
-	kept    int       // samples and prompts
-	count   int       // tokens
+	singles group     // scored samples that are alone in their row
+	prompts []*prompt // prompts that the model answers
+	kept    int       // number of samples and prompts
+	count   int       // number of tokens
 }
 
 // newReader returns a reader of supervised rows.
@@ -57,11 +57,11 @@ func (r *reader) keep(s *Sample) {
 	r.kept, r.count = r.kept+1, r.count+s.inputs()+1
 }
 
-// hash is the digest of all files read so far.
+// hash returns the digest of all files read so far.
 func (r *reader) hash() string { return "sha256:" + hex.EncodeToString(r.digest.Sum(nil)) }
 
-// read appends a file's rows. The error is InvalidArgument with file and line for an invalid
-// row.
+// read appends the rows of a file. For an invalid row, it returns an InvalidArgument error with
+// file and line.
 func (r *reader) read(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -71,7 +71,7 @@ func (r *reader) read(path string) error {
 	lines := bufio.NewScanner(io.TeeReader(f, r.digest))
 	lines.Buffer(make([]byte, 1<<16), maxLine)
 	n := 0
-	refuse := func(format string, args ...any) error {
+	invalid := func(format string, args ...any) error {
 		return domain.Errorf(domain.InvalidArgument, "%s line %d: %s", filepath.Base(path), n, fmt.Sprintf(format, args...))
 	}
 	for lines.Scan() {
@@ -81,30 +81,30 @@ func (r *reader) read(path string) error {
 			continue
 		}
 		if err := r.take(line); err != nil {
-			return refuse("%v", err)
+			return invalid("%v", err)
 		}
 		if r.kept > maxRows || r.count > maxTokens {
-			return refuse("the dataset exceeds %d rows or %d tokens: use fewer rows", maxRows, maxTokens)
+			return invalid("the dataset exceeds %d rows or %d tokens: use fewer rows", maxRows, maxTokens)
 		}
 	}
 	n++
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		return refuse("the row is longer than %d bytes: shorten or split it", maxLine)
+		return invalid("the row is longer than %d bytes: shorten or split it", maxLine)
 	}
 	return lines.Err()
 }
 
-// supervised parses a row of one sample.
+// supervised parses a row that holds one sample of supervised training.
 func (r *reader) supervised(line []byte) error {
 	row, err := parse(line, domain.ShapeChat, domain.ShapeCompletion)
 	if err != nil {
 		return err
 	}
-	ids, learn, err := r.render(&row)
+	ids, isTarget, err := r.render(&row)
 	if err != nil {
 		return err
 	}
-	s, err := r.sequence(ids, learn)
+	s, err := r.sequence(ids, isTarget)
 	if err != nil {
 		return err
 	}
@@ -115,9 +115,10 @@ func (r *reader) supervised(line []byte) error {
 	return nil
 }
 
-// sequence checks the tokens against the vocabulary and the maximum length.
-func (r *reader) sequence(ids []int, learn []bool) (*Sample, error) {
-	s := &Sample{Tokens: make([]int32, len(ids)), Scored: learn}
+// sequence checks the tokens against the vocabulary and the maximum length, and returns them as
+// a sample.
+func (r *reader) sequence(ids []int, isTarget []bool) (*Sample, error) {
+	s := &Sample{Tokens: make([]int32, len(ids)), Scored: isTarget}
 	for i, id := range ids {
 		if id < 0 || id >= r.vocab {
 			return nil, errForeignToken(id, r.vocab)
@@ -137,7 +138,7 @@ func errForeignToken(id, vocab int) error {
 }
 
 // render tokenizes a conversation, or a prompt and its completion.
-func (r *reader) render(one *rows.Row) (ids []int, learn []bool, err error) {
+func (r *reader) render(one *rows.Row) (ids []int, isTarget []bool, err error) {
 	if one.Shape == domain.ShapeChat {
 		t, err := newConversation(one.Messages, one.Tools)
 		if err != nil {
@@ -145,25 +146,25 @@ func (r *reader) render(one *rows.Row) (ids []int, learn []bool, err error) {
 		}
 		return r.renderChat(t)
 	}
-	ids, learn = r.begin(ids, learn)
-	ids, learn = r.text(ids, learn, one.Prompt, false)
-	ids, learn = r.text(ids, learn, one.Completion, true)
+	ids, isTarget = r.begin(ids, isTarget)
+	ids, isTarget = r.text(ids, isTarget, one.Prompt, false)
+	ids, isTarget = r.text(ids, isTarget, one.Completion, true)
 	if eos := r.tokens.EOS(); eos >= 0 {
-		ids, learn = append(ids, eos), append(learn, true)
+		ids, isTarget = append(ids, eos), append(isTarget, true)
 	}
-	return ids, learn, nil
+	return ids, isTarget, nil
 }
 
-func (r *reader) begin(ids []int, learn []bool) ([]int, []bool) {
+func (r *reader) begin(ids []int, isTarget []bool) ([]int, []bool) {
 	if bos := r.tokens.BOS(); bos >= 0 {
-		return append(ids, bos), append(learn, false)
+		return append(ids, bos), append(isTarget, false)
 	}
-	return ids, learn
+	return ids, isTarget
 }
 
-func (r *reader) text(ids []int, learn []bool, text string, wanted bool) ([]int, []bool) {
+func (r *reader) text(ids []int, isTarget []bool, text string, wanted bool) ([]int, []bool) {
 	for _, id := range r.tokens.Encode(text) {
-		ids, learn = append(ids, id), append(learn, wanted)
+		ids, isTarget = append(ids, id), append(isTarget, wanted)
 	}
-	return ids, learn
+	return ids, isTarget
 }

@@ -1,23 +1,24 @@
 package train
 
 // A Sample is the unit of an objective: a sequence, or a pair of sequences. Token i > 0 is a
-// target if Scored[i]. Values per target are in the order of the tokens, those of Rejected
-// after the sample's own.
+// target if Scored[i]. Values per target are in the order of the tokens. The values of the
+// targets of Rejected follow those of the sample.
 type Sample struct {
 	Tokens []int32 `json:"tokens"`
 	Scored []bool  `json:"scored"`
 
-	// Rejected is the worse answer to the same prompt in a preference pair.
+	// Rejected is the worse of the two answers in a preference pair, with the prompt that both
+	// answers share.
 	Rejected *Sample `json:"rejected,omitempty"`
 	// Reference is the log-probability of each target under the reference model.
 	Reference []float32 `json:"reference,omitempty"`
-	// Behaviour is the log-probability of each target under the policy that generated the answer.
-	Behaviour []float32 `json:"behaviour,omitempty"`
+	// Behavior is the log-probability of each target under the policy that generated the answer.
+	Behavior []float32 `json:"behaviour,omitempty"`
 	// Advantage is the group-relative advantage of the answer, in standard deviations.
 	Advantage float64 `json:"advantage,omitempty"`
 }
 
-// inputs is the number of input tokens of a forward pass.
+// inputs returns the number of input tokens of a forward pass.
 func (s *Sample) inputs() int {
 	if s.Rejected != nil {
 		return len(s.Tokens) - 1 + s.Rejected.inputs()
@@ -25,16 +26,16 @@ func (s *Sample) inputs() int {
 	return len(s.Tokens) - 1
 }
 
-// scored counts the target tokens.
+// scored returns the number of target tokens.
 func (s *Sample) scored() int {
 	if s.Rejected != nil {
-		return s.learnt() + s.Rejected.scored()
+		return s.learned() + s.Rejected.scored()
 	}
-	return s.learnt()
+	return s.learned()
 }
 
-// learnt counts the target tokens of the first sequence.
-func (s *Sample) learnt() int {
+// learned returns the number of target tokens of the first sequence.
+func (s *Sample) learned() int {
 	n := 0
 	for i, on := range s.Scored {
 		if on && i > 0 {

@@ -6,10 +6,11 @@ import (
 	"path/filepath"
 )
 
-// answersFile holds the samples of the current chunk in a checkpoint.
+// answersFile is the file of a checkpoint that holds the samples of the current chunk.
 const answersFile = "answers.json"
 
-// saveAnswers adds the remaining samples of the current chunk to a checkpoint.
+// saveAnswers adds the samples of the current chunk to a checkpoint, unless all steps of the chunk
+// are completed.
 func (r *rollouts) saveAnswers(dir string) error {
 	if r.left() == 0 {
 		return nil
@@ -21,7 +22,7 @@ func (r *rollouts) saveAnswers(dir string) error {
 	return os.WriteFile(filepath.Join(dir, answersFile), data, 0o644)
 }
 
-// restoreAnswers restores the current chunk at the position of the state.
+// restoreAnswers restores the current chunk at the step that the state records.
 func (r *rollouts) restoreAnswers(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, answersFile))
 	if os.IsNotExist(err) {

@@ -10,14 +10,15 @@ import (
 	"anneal/domain/rows"
 )
 
-// A group is the answers that are compared with one another.
+// A group holds answers that are compared with one another.
 type group struct {
 	samples []*Sample
 	scores  []float64
 }
 
-// scored parses a row of scored samples: {samples: [{messages, METRIC: 0..1}]}. The samples of
-// a row are a group. Rows of a single sample form one group together, in the order of the rows.
+// scored parses a row of scored samples: {samples: [{messages, METRIC: 0..1}]}. The samples of a
+// row are a group. All samples that are alone in their row form one group, in the order of the
+// rows.
 func (r *reader) scored(line []byte) error {
 	row, err := parse(line, domain.ShapeSamples)
 	if err != nil {
@@ -41,7 +42,7 @@ func (r *reader) scored(line []byte) error {
 		r.keep(s)
 	}
 	if len(g.samples) == 1 {
-		r.alone.samples, r.alone.scores = append(r.alone.samples, g.samples...), append(r.alone.scores, g.scores...)
+		r.singles.samples, r.singles.scores = append(r.singles.samples, g.samples...), append(r.singles.scores, g.scores...)
 		return nil
 	}
 	r.groups = append(r.groups, g)
@@ -56,7 +57,8 @@ func lastAnswer(messages []rows.Message) (asked, answer []rows.Message, err erro
 	return messages[:last], messages[last:], nil
 }
 
-// weightedReward is the weighted sum of metrics; without weights, their sum.
+// weightedReward returns the sum of metrics, multiplied by weights. Without weights, each metric
+// has the weight 1.
 func weightedReward(metrics, weights map[string]float64) (float64, error) {
 	sum := 0.0
 	if len(weights) == 0 {
@@ -68,7 +70,7 @@ func weightedReward(metrics, weights map[string]float64) (float64, error) {
 	for _, name := range slices.Sorted(maps.Keys(weights)) {
 		value, ok := metrics[name]
 		if !ok {
-			return 0, fmt.Errorf("rewardWeights names %q, which the sample does not have: it has %q", name,
+			return 0, fmt.Errorf("rewardWeights has %q, which the sample lacks: use the sample's metrics %q", name,
 				slices.Sorted(maps.Keys(metrics)))
 		}
 		sum += weights[name] * value
@@ -76,8 +78,8 @@ func weightedReward(metrics, weights map[string]float64) (float64, error) {
 	return sum, nil
 }
 
-// computeAdvantages sets the advantages of samples. It returns the samples of groups with
-// different scores, and metrics of all scores.
+// computeAdvantages sets the advantages of the samples in groups. It returns the samples of groups
+// whose scores differ, and metrics of the scores of all groups.
 func computeAdvantages(groups []group) ([]*Sample, means) {
 	var live []*Sample
 	var all []float64

@@ -2,7 +2,8 @@ package train
 
 import "sync"
 
-// A sequencer runs critical sections of goroutines in the order of their numbers.
+// A sequencer lets numbered goroutines run their critical sections in ascending order of their
+// numbers, from 0.
 type sequencer struct {
 	next int
 	mu   sync.Mutex
@@ -15,7 +16,8 @@ func newSequencer() *sequencer {
 	return t
 }
 
-// wait blocks until it is i's turn; the caller must call done.
+// wait blocks until the goroutines with lower numbers than i have called done. The caller must
+// call done after its critical section.
 func (t *sequencer) wait(i int) {
 	t.mu.Lock()
 	for t.next != i {

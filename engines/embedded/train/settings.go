@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"runtime"
 
 	"anneal/domain"
@@ -8,33 +9,35 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// Defaults of fields that are 0. They suit a few hundred short rows: many small steps at a high
-// learning rate. The rates are for a hidden size of rateWidth and scale with 1/width above it,
-// as the size of stable steps does (Yang et al., "Tensor Programs V", 2022).
+// The constants are the defaults of settings that are 0. They suit a few hundred short rows:
+// many small steps at a high learning rate. The rates apply to a hidden size of rateWidth. Above
+// rateWidth, rates scale with 1/width, as the size of stable steps does (Yang et al., "Tensor
+// Programs V", 2022).
 const (
 	defaultLoraRate    = 3e-3
 	defaultFullRate    = 1e-3
 	rateWidth          = 128
 	defaultBatchTokens = 2048
 	defaultSamples     = 8
-	evaluations        = 10 // of a training, if there are rows to evaluate on
+	evaluations        = 10 // number of evaluations of a training run, if it has held-out rows
 	patience           = 3  // evaluations without improvement, or chunks without a signal, before an early stop
 )
 
-// Defaults of preference and reinforcement learning. The rates of supervised training degrade a
-// model here, because no likelihood term keeps it near given texts.
+// The constants are the defaults of preference and reinforcement learning. The rates are lower
+// than those of supervised training, because no likelihood term keeps the model near given
+// texts.
 const (
-	defaultNudgeRate     = 5e-4 // for an adapter
-	defaultFullNudgeRate = 1e-4
-	defaultAnswers       = 32   // samples of a micro-batch of scored answers
-	defaultAnswerTokens  = 8192 // tokens of such a micro-batch
-	defaultKLBeta        = 0.04 // Shao et al. 2024, section 4.2
-	defaultOutput        = 512  // tokens of an answer
-	defaultRollouts      = 32
-	defaultEvaluations   = 8
+	defaultPreferenceRate = 5e-4 // learning rate for an adapter
+	defaultFullNudgeRate  = 1e-4
+	defaultAnswers        = 32   // samples of a micro-batch of scored answers
+	defaultAnswerTokens   = 8192 // tokens of a micro-batch of scored answers
+	defaultKLBeta         = 0.04 // Shao et al. 2024, section 4.2
+	defaultOutput         = 512  // maximum tokens of an answer
+	defaultRollouts       = 32
+	defaultEvaluations    = 8
 )
 
-// defaultRate is the learning rate of a method at a hidden size of rateWidth.
+// defaultRate returns the learning rate of a method at a hidden size of rateWidth.
 func defaultRate(method string, rank int) float64 {
 	switch {
 	case method == engines.Supervised && rank > 0:
@@ -42,15 +45,15 @@ func defaultRate(method string, rank int) float64 {
 	case method == engines.Supervised:
 		return defaultFullRate
 	case rank > 0:
-		return defaultNudgeRate
+		return defaultPreferenceRate
 	}
 	return defaultFullNudgeRate
 }
 
-// resolve sets defaults and validates the settings. The error is InvalidArgument with all
-// violations.
-func resolve(order engines.TrainRequest, c *llama.Config) (engines.TrainSettings, error) {
-	s := order.Settings
+// resolve sets defaults and validates the settings. It returns an InvalidArgument error that
+// lists all violations.
+func resolve(request engines.TrainRequest, c *llama.Config) (engines.TrainSettings, error) {
+	s := request.Settings
 	var v domain.Violations
 	nonNegative := func(field string, value int) { v.Require(value >= 0, field, "must be 0 or more, is %d", value) }
 	nonNegative("epochs", s.Epochs)
@@ -77,9 +80,9 @@ func resolve(order engines.TrainRequest, c *llama.Config) (engines.TrainSettings
 		v.Require(known, "loraTargetModules",
 			"%q is no projection of this model: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj", name)
 	}
-	s.Loss = resolveLoss(&v, order.Method, s.Loss)
-	scored := order.Method == engines.Reinforcement || order.Method == engines.RLOR
-	if order.Method == engines.Reinforcement {
+	s.Loss = resolveLoss(&v, request.Method, s.Loss)
+	scored := request.Method == engines.Reinforcement || request.Method == engines.RLOR
+	if request.Method == engines.Reinforcement {
 		s.Rollouts = resolveRollouts(&v, s.Rollouts)
 	}
 	if err := v.Err(); err != nil {
@@ -90,14 +93,15 @@ func resolve(order engines.TrainRequest, c *llama.Config) (engines.TrainSettings
 		fill(&s.BatchSizeTokens, max(defaultAnswerTokens, s.MaxContextLength))
 		fill(&s.BatchSizeSamples, defaultAnswers)
 	}
-	fill(&s.LearningRate, defaultRate(order.Method, s.LoraRank)*min(1, rateWidth/float64(c.HiddenSize)))
+	scale := cmp.Or(s.LearningRateMultiplier, 1)
+	fill(&s.LearningRate, scale*defaultRate(request.Method, s.LoraRank)*min(1, rateWidth/float64(c.HiddenSize)))
 	fill(&s.LoraAlpha, engines.DefaultLoraAlpha(s.LoraRank))
 	fill(&s.BatchSizeTokens, max(defaultBatchTokens, s.MaxContextLength))
 	fill(&s.BatchSizeSamples, defaultSamples)
 	fill(&s.GradientAccumulationSteps, 1)
 	fill(&s.MaxContextLength, c.MaxPositions)
 	if len(s.LoraTargetModules) == 0 {
-		s.LoraTargetModules = nil // as decoded from a checkpoint
+		s.LoraTargetModules = nil // nil in place of an empty list, because a checkpoint has nil
 	}
 	if len(s.RewardWeights) == 0 {
 		s.RewardWeights = nil
@@ -112,7 +116,8 @@ func fill[T int | float64](field *T, value T) {
 	}
 }
 
-// modules are the projections that an adapter is applied to: those named, or all.
+// modules returns the projections that an adapter modifies: those in the settings, or all if the
+// settings list none.
 func modules(s engines.TrainSettings) []llama.Module {
 	var out []llama.Module
 	for _, name := range s.LoraTargetModules {
@@ -128,10 +133,10 @@ func modules(s engines.TrainSettings) []llama.Module {
 	return out
 }
 
-// cores is the number of cores an order may use.
-func cores(order engines.TrainRequest) int {
-	if order.Parallelism > 0 {
-		return order.Parallelism
+// cores returns the number of cores that a request may use.
+func cores(request engines.TrainRequest) int {
+	if request.Parallelism > 0 {
+		return request.Parallelism
 	}
 	return max(1, runtime.GOMAXPROCS(0)-1)
 }

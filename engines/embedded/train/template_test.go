@@ -15,8 +15,8 @@ import (
 const spokenTemplate = `{% for m in messages %}[{{ m.role }} speaks:] {{ m.content }};
 {% endfor %}{% if add_generation_prompt %}[assistant speaks:] {% endif %}`
 
-// TestJobChatTemplate checks that a job's chat template renders its rows, is stored with the result,
-// and is used by jobs that continue from it.
+// TestJobChatTemplate checks that a job's chat template renders the rows of the job, is stored
+// with the result, and is used by jobs that continue from the result.
 func TestJobChatTemplate(t *testing.T) {
 	base, data := smallBase(t, 1), writeRows(t, "rows.jsonl", chatRows(8)...)
 	train := func(adapter, template string, rank int) engines.TrainResult {
@@ -58,37 +58,38 @@ const toolTemplate = `{% for tool in tools %}<{{ tool.function.name }}>{% endfor
 	`{% for call in m.tool_calls %}{{ call.function.name }}({{ call.function.arguments.x }}){% endfor %};{% endfor %}` +
 	`{% if add_generation_prompt %}a:{% endif %}`
 
-// TestToolsInRows checks that rows of every kind render their tools, and that tool calls are
-// targets as in serving.
+// TestToolsInRows checks that rows of every kind are rendered with their tools, and that tool
+// calls are targets in the syntax of serving.
 func TestToolsInRows(t *testing.T) {
 	const (
-		tools  = `"tools":[{"type":"function","function":{"name":"clock"}}]`
-		asked  = `{"role":"user","content":"When?"}`
-		called = `{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",` +
+		tools    = `"tools":[{"type":"function","function":{"name":"clock"}}]`
+		question = `{"role":"user","content":"When?"}`
+		call     = `{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",` +
 			`"function":{"name":"clock","arguments":"{\"x\": 7}"}}]}`
-		metrics = `{"role":"tool","tool_call_id":"1","content":"Noon."}`
-		said    = `{"role":"assistant","content":"At noon."}`
+		result = `{"role":"tool","tool_call_id":"1","content":"Noon."}`
+		answer = `{"role":"assistant","content":"At noon."}`
 	)
 	base := smallBase(t, 1)
 	for name, c := range map[string]struct {
 		method, row string
-		want        []string // samples or prompts, targets in brackets
+		want        []string // rendered samples or prompts, with targets in brackets
 	}{
 		"supervised": {engines.Supervised, `{` + tools + `,"messages":[` + strings.Join(
-			[]string{asked, called, metrics, said}, ",") + `]}`,
+			[]string{question, call, result, answer}, ",") + `]}`,
 			[]string{"<clock>u:When?;a:[clock(7);]t:Noon.;a:[At noon.;]"}},
 		"preferences": {
 			engines.DPO,
-			`{"input":{` + tools + `,"messages":[` + asked + `]},"preferred_output":[` + called +
-				`],"non_preferred_output":[` + said + `]}`,
+			`{"input":{` + tools + `,"messages":[` + question + `]},"preferred_output":[` + call +
+				`],"non_preferred_output":[` + answer + `]}`,
 			[]string{"<clock>u:When?;a:[clock(7);]", "<clock>u:When?;a:[At noon.;]"},
 		},
 		"prompts": {engines.Reinforcement, `{` + tools + `,"messages":[` + strings.Join(
-			[]string{asked, called, metrics, asked}, ",") + `]}`,
+			[]string{question, call, result, question}, ",") + `]}`,
 			[]string{"<clock>u:When?;a:clock(7);t:Noon.;u:When?;a:"}},
 		"samples": {
 			engines.RLOR,
-			`{"samples":[{"messages":[` + asked + `,` + called + `],"m":1},{"messages":[` + asked + `,` + said + `],"m":0}]}`,
+			`{"samples":[{"messages":[` + question + `,` + call + `],"m":1},{"messages":[` + question + `,` + answer +
+				`],"m":0}]}`,
 			[]string{"u:When?;a:[clock(7);]", "u:When?;a:[At noon.;]"},
 		},
 	} {
@@ -107,7 +108,7 @@ func TestToolsInRows(t *testing.T) {
 	}
 }
 
-// rendered returns the samples or prompts of a job, with targets in brackets.
+// rendered returns the text of the samples or prompts of a job, with targets in brackets.
 func (j *job) rendered() (all []string) {
 	spell := func(s *Sample) {
 		text, on := "", false

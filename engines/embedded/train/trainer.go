@@ -24,9 +24,9 @@ import (
 // Trainer trains in this process. The zero value is ready to use.
 type Trainer struct{}
 
-// A job is one training in progress.
+// A job is one training run in progress.
 type job struct {
-	order     engines.TrainRequest
+	request   engines.TrainRequest
 	settings  engines.TrainSettings
 	watch     engines.TrainWatcher
 	loop      *Loop
@@ -34,15 +34,15 @@ type job struct {
 	base      string // hash of the base model
 	data      string // hash of all rows
 	procedure procedure
-	nothing   string   // why there is nothing to train, if so
-	metrics   *os.File // one row per line, from step 1
+	nothing   string   // reason why there is nothing to train; "" if there is something
+	metrics   *os.File // metrics file with one row for each line, from step 1 on
 	state     state
-	best      []float32          // trained parameters at the lowest evaluation loss, for early stopping
+	best      []float32          // trained parameters at the lowest evaluation loss; for early stopping
 	values    map[string]float64 // last value of each metric
 }
 
-// A state is the progress of a training. With the parameters and the optimizer's moments it is
-// all that a resume needs.
+// A state holds the progress of a training run. To resume, a training run needs its state, the
+// parameters and the optimizer's moments.
 type state struct {
 	Step      int     `json:"step"`
 	Idle      int     `json:"idle,omitempty"` // steps without a training signal
@@ -51,19 +51,19 @@ type state struct {
 	Evaluated int     `json:"evaluated"` // step of the last evaluation
 	BestLoss  float64 `json:"bestLoss"`  // lowest evaluation loss
 	BestStep  int     `json:"bestStep"`
-	Worse     int     `json:"worse"` // evaluations since BestStep
+	Worse     int     `json:"worse"` // number of evaluations since BestStep
 	Stopped   bool    `json:"stopped"`
-	Reason    string  `json:"reason,omitempty"` // of Stopped
-	Shift     float64 `json:"shift,omitempty"`  // see guard
+	Reason    string  `json:"reason,omitempty"` // reason why Stopped is set
+	Shift     float64 `json:"shift,omitempty"`  // moving average of the metric chosenShift: see guard
 
-	// Progress of rollouts.
-	Chunk       int           `json:"chunk,omitempty"`       // chunks started
-	At          int           `json:"at,omitempty"`          // completed steps of the current chunk
-	Flat        int           `json:"flat,omitempty"`        // consecutive chunks without a signal
-	EvaluatedAt float64       `json:"evaluatedAt,omitempty"` // epochs completed at the last evaluation
-	Rollouts    rolloutCounts `json:"rollouts"`              // of the chunks started
+	// The following fields are the progress of rollouts.
+	Chunk       int           `json:"chunk,omitempty"`       // number of chunks started
+	At          int           `json:"at,omitempty"`          // number of completed steps of the current chunk
+	Flat        int           `json:"flat,omitempty"`        // number of consecutive chunks without a training signal
+	EvaluatedAt float64       `json:"evaluatedAt,omitempty"` // number of epochs completed at the last evaluation
+	Rollouts    rolloutCounts `json:"rollouts"`              // counts of all chunks started
 
-	// Identity of the training: a resumed training must have the same values.
+	// The following fields identify the training. They must be equal in a resumed training.
 	Method   string                `json:"method"`
 	Base     string                `json:"base"`
 	Data     string                `json:"data"`
@@ -73,9 +73,9 @@ type state struct {
 
 // Train implements engines.Trainer.
 func (Trainer) Train(
-	ctx context.Context, order engines.TrainRequest, watch engines.TrainWatcher,
+	ctx context.Context, request engines.TrainRequest, watch engines.TrainWatcher,
 ) (result engines.TrainResult, err error) {
-	j, err := newJob(ctx, order, watch)
+	j, err := newJob(ctx, request, watch)
 	if err != nil {
 		return result, err
 	}
@@ -83,7 +83,7 @@ func (Trainer) Train(
 	if err := j.run(ctx); err != nil {
 		return result, err
 	}
-	dir := filepath.Join(order.WorkDir, "result")
+	dir := filepath.Join(request.WorkDir, "result")
 	if err := j.writeModel(dir, true); err != nil {
 		return result, err
 	}
@@ -91,42 +91,44 @@ func (Trainer) Train(
 		StoppedEarly: j.state.Stopped, Reason: j.state.Reason, Values: j.values}, nil
 }
 
-// newJob loads model and rows, and restores the checkpoint to resume from.
-func newJob(ctx context.Context, order engines.TrainRequest, watch engines.TrainWatcher) (*job, error) {
-	order.Method = cmp.Or(order.Method, engines.Supervised)
-	if losses[order.Method] == nil {
+// newJob loads the model and the rows, and restores the checkpoint from which the request
+// resumes.
+func newJob(ctx context.Context, request engines.TrainRequest, watch engines.TrainWatcher) (*job, error) {
+	request.Method = cmp.Or(request.Method, engines.Supervised)
+	if losses[request.Method] == nil {
 		return nil,
-			domain.Errorf(domain.InvalidArgument, "method: %q is unknown to the embedded engine; use one of %s", order.Method,
+			domain.Errorf(domain.InvalidArgument, "method: the embedded engine does not support %q: use one of %s",
+				request.Method,
 				strings.Join(slices.Sorted(maps.Keys(losses)), ", "))
 	}
-	if order.Method == engines.Reinforcement && order.Evaluation == nil {
+	if request.Method == engines.Reinforcement && request.Evaluation == nil {
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"evaluator: this node cannot run evaluators: start a worker that can")
+			"evaluator: this node cannot run evaluators: start a node with a Python interpreter")
 	}
-	config, err := llama.ReadConfig(order.BaseDir)
+	config, err := llama.ReadConfig(request.BaseDir)
 	if err == nil {
-		err = config.FitsTraining(order.Settings.LoraRank > 0, cores(order))
+		err = config.FitsTraining(request.Settings.LoraRank > 0, cores(request))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("base model: %w", err)
 	}
-	weights, err := llama.Load(order.BaseDir)
+	weights, err := llama.Load(request.BaseDir)
 	if err != nil {
 		return nil, fmt.Errorf("base model: %w", err)
 	}
-	tokens, err := tokenizer.Load(order.BaseDir)
+	tokens, err := tokenizer.Load(request.BaseDir)
 	if err != nil {
 		return nil, fmt.Errorf("base model: %w", err)
 	}
-	j := &job{order: order, watch: watch, tokens: tokens, base: weights.Hash(), values: map[string]float64{}}
-	if j.settings, err = resolve(order, &weights.Config); err != nil {
+	j := &job{request: request, watch: watch, tokens: tokens, base: weights.Hash(), values: map[string]float64{}}
+	if j.settings, err = resolve(request, &weights.Config); err != nil {
 		return nil, err
 	}
 	train, held, err := j.read(weights.Config.VocabSize)
 	if err != nil {
 		return nil, err
 	}
-	weights.Config.TorchDType = "float32" // results and checkpoints are lossless
+	weights.Config.TorchDType = "float32" // so that results and checkpoints are lossless
 	if err := j.build(weights); err != nil {
 		return nil, err
 	}
@@ -134,29 +136,30 @@ func newJob(ctx context.Context, order engines.TrainRequest, watch engines.Train
 		return nil, err
 	}
 	j.state = state{
-		Stopped: j.nothing != "", Reason: j.nothing, BestLoss: math.MaxFloat64, Method: order.Method, Base: j.base,
-		Data: j.data, Seed: order.Seed, Settings: j.settings,
+		Stopped: j.nothing != "", Reason: j.nothing, BestLoss: math.MaxFloat64, Method: request.Method, Base: j.base,
+		Data: j.data, Seed: request.Seed, Settings: j.settings,
 	}
-	if j.metrics, err = os.Create(filepath.Join(order.WorkDir, metricsFile)); err != nil {
+	if j.metrics, err = os.Create(filepath.Join(request.WorkDir, metricsFile)); err != nil {
 		return nil, err
 	}
-	if order.ResumeDir != "" {
-		if err := j.restore(order.ResumeDir); err != nil {
+	if request.ResumeDir != "" {
+		if err := j.restore(request.ResumeDir); err != nil {
 			return nil, errors.Join(err, j.metrics.Close())
 		}
 	}
 	return j, ctx.Err()
 }
 
-// read reads the order's files.
+// read reads the files of the request. train holds the training rows, and held the evaluation
+// rows.
 func (j *job) read(vocab int) (train, held *reader, err error) {
 	train, held = j.reader(vocab), j.reader(vocab)
-	for _, path := range j.order.DataFiles {
+	for _, path := range j.request.DataFiles {
 		if err := train.read(path); err != nil {
 			return nil, nil, err
 		}
 	}
-	for _, path := range j.order.EvalFiles {
+	for _, path := range j.request.EvalFiles {
 		if err := held.read(path); err != nil {
 			return nil, nil, err
 		}
@@ -164,7 +167,7 @@ func (j *job) read(vocab int) (train, held *reader, err error) {
 	j.data = train.hash() + " " + held.hash()
 	if train.kept == 0 {
 		return nil, nil, domain.Errorf(domain.InvalidArgument,
-			"dataset: has no rows; upload a JSONL file with at least one")
+			"dataset: has no rows; upload a JSONL file with at least one row")
 	}
 	return train, held, nil
 }
@@ -172,9 +175,10 @@ func (j *job) read(vocab int) (train, held *reader, err error) {
 // reader returns a reader for the rows of the job's method.
 func (j *job) reader(vocab int) *reader {
 	r := newReader(j.tokens, j.settings.MaxContextLength, vocab)
-	r.template, r.given, r.parseErr = j.template() // rows without messages need no template
+	// parseErr matters only for rows with messages, because other rows need no template.
+	r.template, r.given, r.parseErr = j.template()
 	r.weights = j.settings.RewardWeights
-	switch j.order.Method {
+	switch j.request.Method {
 	case engines.DPO:
 		r.take = r.pair
 	case engines.RLOR:
@@ -185,18 +189,18 @@ func (j *job) reader(vocab int) *reader {
 	return r
 }
 
-// template is the job's chat template, otherwise that of the adapter that is continued,
-// otherwise the model's. given reports whether it is not the model's.
+// template returns the job's chat template, otherwise the template of the adapter to continue,
+// otherwise the model's. given is false for the model's template.
 func (j *job) template() (t *chat.Template, given bool, err error) {
 	source, err := j.customTemplate()
 	if err != nil {
 		return nil, false, err
 	}
 	if source == "" {
-		t, err = chat.Load(j.order.BaseDir, j.tokens)
+		t, err = chat.Load(j.request.BaseDir, j.tokens)
 		return t, false, err
 	}
-	if t, err = chat.With(source, j.order.BaseDir, j.tokens); err != nil {
+	if t, err = chat.With(source, j.request.BaseDir, j.tokens); err != nil {
 		err = domain.Errorf(domain.InvalidArgument,
 			"jinjaTemplate: %v: correct it, or omit it to use the model's template", err)
 	}
@@ -204,18 +208,18 @@ func (j *job) template() (t *chat.Template, given bool, err error) {
 }
 
 func (j *job) customTemplate() (string, error) {
-	if j.settings.JinjaTemplate != "" || j.order.AdapterDir == "" {
+	if j.settings.JinjaTemplate != "" || j.request.AdapterDir == "" {
 		return j.settings.JinjaTemplate, nil
 	}
-	return chat.Source(j.order.AdapterDir)
+	return chat.Source(j.request.AdapterDir)
 }
 
-// build prepares the trained parameters: a new adapter, an adapter to continue, or the full
-// model.
+// build prepares the parameters to train: those of a new adapter, of an adapter to continue, or
+// of the full model.
 func (j *job) build(weights *llama.Weights) error {
 	var adapter *llama.Adapter
-	if j.order.AdapterDir != "" {
-		from, err := llama.LoadAdapter(j.order.AdapterDir, j.base, weights.Config)
+	if j.request.AdapterDir != "" {
+		from, err := llama.LoadAdapter(j.request.AdapterDir, j.base, weights.Config)
 		if err != nil {
 			return fmt.Errorf("warmStartFrom: %w", err)
 		}
@@ -226,19 +230,20 @@ func (j *job) build(weights *llama.Weights) error {
 			adapter = from
 		default:
 			return domain.Errorf(domain.InvalidArgument,
-				"loraRank: is %d, but the adapter to continue has rank %d: set its rank, or 0 to train all parameters",
+				"loraRank: is %d, but the adapter to continue has rank %d: set loraRank to that rank, or to 0 to train all "+
+					"parameters",
 				j.settings.LoraRank, from.Rank)
 		}
 	} else if j.settings.LoraRank > 0 {
 		adapter = llama.NewAdapter(weights.Config, j.settings.LoraRank, j.settings.LoraAlpha, modules(j.settings))
-		adapter.Initialize(j.order.Seed)
+		adapter.Initialize(j.request.Seed)
 	}
 	if adapter != nil {
 		adapter.BaseHash = j.base
 	}
-	workers := cores(j.order)
+	workers := cores(j.request)
 	j.loop = NewLoop(llama.NewNet(weights, adapter, workers), workers)
-	j.loop.Decay, j.loop.Seed, j.loop.objective = j.settings.OptimizerWeightDecay, j.order.Seed,
+	j.loop.Decay, j.loop.Seed, j.loop.objective = j.settings.OptimizerWeightDecay, j.request.Seed,
 		objectiveOf(j.settings.Loss)
 	if adapter != nil {
 		j.loop.Dropout = j.settings.LoraDropout
@@ -246,8 +251,8 @@ func (j *job) build(weights *llama.Weights) error {
 	return nil
 }
 
-// run executes the remaining steps. When ctx ends, it hands over a checkpoint of the last step
-// first.
+// run executes the remaining steps. When ctx ends, it passes a checkpoint of the last completed
+// step to the watcher and returns.
 func (j *job) run(ctx context.Context) error {
 	err := j.advance(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -256,16 +261,17 @@ func (j *job) run(ctx context.Context) error {
 	return err
 }
 
-// A checkpoint is written at the latest after checkpointWithin, independent of checkpointSteps,
-// so that a crash loses no more. Slow checkpoints are followed by checkpointShare times their
-// duration of training.
+// checkpointWithin is the maximum time between checkpoints, independent of CheckpointSteps, to
+// limit what a crash loses. checkpointShare makes slow checkpoints rarer: after a checkpoint,
+// the training runs at least checkpointShare times the duration of the checkpoint before the
+// next one.
 const (
 	checkpointWithin = 30 * time.Second
 	checkpointShare  = 20
 )
 
 // advance alternates steps, evaluations and checkpoints until the training ends. A resumed
-// training enters it at any state.
+// training may start at any of these.
 func (j *job) advance(ctx context.Context) error {
 	s := &j.state
 	saved, due := s.Step, time.Now().Add(checkpointWithin)
@@ -293,8 +299,8 @@ func (j *job) advance(ctx context.Context) error {
 	}
 }
 
-// step takes one optimizer step. If ctx ends, nothing has changed. A step without samples
-// leaves the model unchanged.
+// step takes one optimizer step. If ctx ends, step returns an error and leaves the job
+// unchanged. A step without samples leaves the model unchanged.
 func (j *job) step(ctx context.Context) error {
 	s := &j.state
 	batch, values, err := j.procedure.next(ctx)
@@ -331,8 +337,8 @@ func (j *job) step(ctx context.Context) error {
 	return j.report(metrics)
 }
 
-// evaluate computes the held-out metrics when they are due, keeps the best parameters, and
-// decides on early stopping.
+// evaluate computes the metrics of the held-out rows when an evaluation is due, keeps the best
+// parameters, and decides on early stopping.
 func (j *job) evaluate(ctx context.Context) error {
 	s := &j.state
 	if !j.procedure.evalDue() || s.Evaluated >= s.Step {
@@ -349,7 +355,8 @@ func (j *job) evaluate(ctx context.Context) error {
 	return j.report(values)
 }
 
-// updateBest compares an evaluation loss with the lowest one.
+// updateBest records loss if it is the lowest evaluation loss, and otherwise increases s.Worse.
+// With early stopping, it stops the training after patience evaluations without a lower loss.
 func (j *job) updateBest(loss float64) {
 	s := &j.state
 	if s.Worse++; loss < s.BestLoss {
@@ -360,12 +367,13 @@ func (j *job) updateBest(loss float64) {
 	}
 	if j.settings.EarlyStop && s.Worse >= patience {
 		s.Stopped, s.Reason = true, fmt.Sprintf(
-			"early stop: the evaluation loss was lowest at step %d, whose model is kept", s.BestStep)
+			"early stop: the result is the model of step %d, which had the lowest evaluation loss", s.BestStep)
 	}
 }
 
 // report appends a row to the metrics file and passes it to the watcher.
 func (j *job) report(values map[string]float64) error {
+	engines.RoundMetrics(values)
 	row := engines.Metrics{
 		Step: j.state.Step, Steps: j.procedure.steps(), Epoch: j.procedure.epoch(), Time: time.Now().UTC(),
 		LearningRate: j.state.Rate, Tokens: j.state.Tokens, Values: values,
@@ -384,8 +392,9 @@ func (j *job) report(values map[string]float64) error {
 	return nil
 }
 
-// writeModel writes the adapter, or the full model with its tokenizer, to a new directory. With
-// best it writes the parameters of the lowest evaluation loss, if early stopping kept them.
+// writeModel writes the adapter, or the full model with its tokenizer, to a new directory. If
+// best is set, and early stopping kept the parameters with the lowest evaluation loss, it writes
+// these parameters instead of the latest.
 func (j *job) writeModel(dir string, best bool) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -405,10 +414,11 @@ func (j *job) writeModel(dir string, best bool) error {
 	if err := net.Weights.Save(dir); err != nil {
 		return err
 	}
-	return errors.Join(copyCompanions(dir, j.order.BaseDir), j.saveTemplate(dir))
+	return errors.Join(copyCompanions(dir, j.request.BaseDir), j.saveTemplate(dir))
 }
 
-// saveTemplate stores the template with the model unless it is the base model's, for serving.
+// saveTemplate stores the chat template in dir, for serving. It stores nothing if the template
+// is the base model's.
 func (j *job) saveTemplate(dir string) error {
 	source, err := j.customTemplate()
 	if err != nil || source == "" {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// smallBase writes a random model with the shipped tokenizer.
+// smallBase writes a random model with the shipped tokenizer, and returns its directory.
 func smallBase(t *testing.T, seed uint64) string {
 	t.Helper()
 	tokens := tokenizer.NewBytes()
@@ -44,7 +45,7 @@ func smallBase(t *testing.T, seed uint64) string {
 	return dir
 }
 
-// writeRows writes lines to a file of the test.
+// writeRows writes lines to a file called name, and returns its path.
 func writeRows(t *testing.T, name string, lines ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -56,7 +57,7 @@ func writeRows(t *testing.T, name string, lines ...string) string {
 	return path
 }
 
-// chatRows returns n conversations that follow one rule.
+// chatRows returns n rows of conversations whose answers follow one rule.
 func chatRows(n int) []string {
 	rng := rand.New(rand.NewPCG(5, 5))
 	var out []string
@@ -72,15 +73,19 @@ func chatRows(n int) []string {
 // A recorder is a TrainWatcher that keeps metrics and copies checkpoints. It can abort a
 // training.
 type recorder struct {
-	t           *testing.T
-	rows        []engines.Metrics
-	checkpoints map[int]string
-	onStep      func(engines.Metrics)
-	refuse      error
+	t             *testing.T
+	rows          []engines.Metrics
+	checkpoints   map[int]string
+	onStep        func(engines.Metrics)
+	checkpointErr error
 }
 
 func (r *recorder) Step(m engines.Metrics) {
 	r.rows = append(r.rows, m)
+	for name, value := range m.Values {
+		require.False(r.t, value != 0 && math.Abs(value) < engines.NegligibleMetric, "%s: %g is a rounding error", name,
+			value)
+	}
 	if r.onStep != nil {
 		r.onStep(m)
 	}
@@ -88,8 +93,8 @@ func (r *recorder) Step(m engines.Metrics) {
 
 func (r *recorder) Checkpoint(ctx context.Context, step int, dir string) error {
 	require.NoError(r.t, ctx.Err())
-	if r.refuse != nil {
-		return r.refuse
+	if r.checkpointErr != nil {
+		return r.checkpointErr
 	}
 	if r.checkpoints == nil {
 		r.checkpoints = map[int]string{}
@@ -100,7 +105,7 @@ func (r *recorder) Checkpoint(ctx context.Context, step int, dir string) error {
 	return nil
 }
 
-// numbers returns the rows without their times.
+// numbers returns copies of the metric rows without their times.
 func numbers(rows []engines.Metrics) []engines.Metrics {
 	var out []engines.Metrics
 	for _, row := range rows {
@@ -124,7 +129,7 @@ func metricsIn(t *testing.T, dir string) []engines.Metrics {
 	return out
 }
 
-// resultOf reads the parameters of a training's result.
+// resultOf returns the parameters of the adapter or model that a training run wrote.
 func resultOf(t *testing.T, result engines.TrainResult, baseDir string) []float32 {
 	t.Helper()
 	if !result.Adapter {
@@ -141,9 +146,9 @@ func resultOf(t *testing.T, result engines.TrainResult, baseDir string) []float3
 	return a.Flat()
 }
 
-// TestResumeIsExact stops a training of every method at several steps and resumes it from its
-// checkpoint with another number of cores. All metrics and parameters are bit-identical to those of
-// an uninterrupted training.
+// TestResumeIsExact stops a training run of every method at several steps and resumes it from its
+// checkpoint with another number of cores. All metrics and parameters must be bit-identical to
+// those of an uninterrupted training.
 func TestResumeIsExact(t *testing.T) {
 	base := smallBase(t, 1)
 	cases := map[string]struct {
@@ -198,12 +203,12 @@ func TestResumeIsExact(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			rows := writeRows(t, "rows.jsonl", tc.rows...)
-			order := engines.TrainRequest{
+			request := engines.TrainRequest{
 				Method: tc.method, BaseDir: base, DataFiles: []string{rows}, Settings: tc.settings, Seed: 9, Parallelism: 1,
 				WorkDir: t.TempDir(), Evaluation: letterEvaluator{},
 			}
 			whole := &recorder{t: t}
-			want, err := Trainer{}.Train(t.Context(), order, whole)
+			want, err := Trainer{}.Train(t.Context(), request, whole)
 			require.NoError(t, err)
 			require.Equal(t, numbers(whole.rows), numbers(metricsIn(t, whole.checkpoints[want.Steps])))
 
@@ -215,15 +220,15 @@ func TestResumeIsExact(t *testing.T) {
 						cancel()
 					}
 				}}
-				order.WorkDir, order.Parallelism, order.ResumeDir = t.TempDir(), 2, ""
-				_, err := Trainer{}.Train(ctx, order, first)
+				request.WorkDir, request.Parallelism, request.ResumeDir = t.TempDir(), 2, ""
+				_, err := Trainer{}.Train(ctx, request, first)
 				cancel()
 				require.ErrorIs(t, err, context.Canceled)
 				require.Contains(t, first.checkpoints, stop)
 
 				second := &recorder{t: t}
-				order.WorkDir, order.Parallelism, order.ResumeDir = t.TempDir(), 3, first.checkpoints[stop]
-				got, err := Trainer{}.Train(t.Context(), order, second)
+				request.WorkDir, request.Parallelism, request.ResumeDir = t.TempDir(), 3, first.checkpoints[stop]
+				got, err := Trainer{}.Train(t.Context(), request, second)
 				require.NoError(t, err)
 				require.Equal(t, resultOf(t, want, base), resultOf(t, got, base))
 				require.Equal(t, want.Values, got.Values)
@@ -234,7 +239,8 @@ func TestResumeIsExact(t *testing.T) {
 	}
 }
 
-// TestCheckpointInterval checks that at most half a minute of training is lost in a crash.
+// TestCheckpointInterval checks that checkpoints are written often enough that a crash loses
+// about half a minute of training, even if CheckpointSteps is large.
 func TestCheckpointInterval(t *testing.T) {
 	base, rows := smallBase(t, 1), writeRows(t, "rows.jsonl", chatRows(37)...)
 	synctest.Test(t, func(t *testing.T) {
@@ -259,38 +265,39 @@ func TestLearns(t *testing.T) {
 	cases := map[string]struct {
 		file     string
 		settings engines.TrainSettings
-		loss     float64 // of an untrained model: ln 260 = 5.6
+		loss     float64 // maximum loss; an untrained model has ln 260 = 5.6
 	}{
 		"completion, all parameters": {completion, engines.TrainSettings{LearningRate: 5e-3}, 0.1},
 		"text, all parameters":       {text, engines.TrainSettings{LearningRate: 5e-3}, 0.5},
-		// bounded by the random output weights
+		// The random output weights, which an adapter does not train, bound the loss from below.
 		"chat, adapter": {chat, engines.TrainSettings{LoraRank: 16, LearningRate: 0.03}, 4.8},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			tc.settings.Epochs = 150
-			order := engines.TrainRequest{
+			request := engines.TrainRequest{
 				BaseDir: base, DataFiles: []string{tc.file}, EvalFiles: []string{tc.file}, WorkDir: t.TempDir(),
 				Settings: tc.settings,
 			}
-			result, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+			result, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 			require.NoError(t, err)
 			require.Less(t, result.Values["eval/loss"], tc.loss)
 		})
 	}
 }
 
-// TestEarlyStop trains at a rate that soon increases the evaluation loss, and expects the
-// parameters of the best evaluation.
+// TestEarlyStop trains at a rate that soon increases the evaluation loss, and checks that the
+// result has the parameters of the best evaluation.
 func TestEarlyStop(t *testing.T) {
 	base := smallBase(t, 3)
 	rows := writeRows(t, "rows.jsonl", chatRows(8)...)
 	held := writeRows(t, "held.jsonl",
 		`{"messages":[{"role":"user","content":"hm"},{"role":"assistant","content":"zzzzzz"}]}`)
 	watch := &recorder{t: t}
-	order := engines.TrainRequest{BaseDir: base, DataFiles: []string{rows}, EvalFiles: []string{held}, WorkDir: t.TempDir(),
+	request := engines.TrainRequest{BaseDir: base, DataFiles: []string{rows}, EvalFiles: []string{held},
+		WorkDir:  t.TempDir(),
 		Settings: engines.TrainSettings{Epochs: 200, EarlyStop: true, LearningRate: 3e-3}}
-	result, err := Trainer{}.Train(t.Context(), order, watch)
+	result, err := Trainer{}.Train(t.Context(), request, watch)
 	require.NoError(t, err)
 	require.True(t, result.StoppedEarly)
 	require.Less(t, result.Steps, 200)
@@ -312,27 +319,28 @@ func TestEarlyStop(t *testing.T) {
 func TestWarmStart(t *testing.T) {
 	base := smallBase(t, 4)
 	rows := writeRows(t, "rows.jsonl", chatRows(10)...)
-	order := engines.TrainRequest{BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(), EvalFiles: []string{rows},
-		Settings: engines.TrainSettings{Epochs: 20, LoraRank: 4}}
-	first, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	request := engines.TrainRequest{BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
+		EvalFiles: []string{rows},
+		Settings:  engines.TrainSettings{Epochs: 20, LoraRank: 4}}
+	first, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 	require.NoError(t, err)
 
 	for _, rank := range []int{4, 0} {
-		order.AdapterDir, order.WorkDir = first.Dir, t.TempDir()
-		order.Settings = engines.TrainSettings{Epochs: 1, LoraRank: rank, LearningRate: 1e-9}
-		second, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+		request.AdapterDir, request.WorkDir = first.Dir, t.TempDir()
+		request.Settings = engines.TrainSettings{Epochs: 1, LoraRank: rank, LearningRate: 1e-9}
+		second, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 		require.NoError(t, err)
 		require.InDelta(t, first.Values["eval/loss"], second.Values["eval/loss"], 1e-3)
 	}
 
-	order.Settings.LoraRank = 8
-	_, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	request.Settings.LoraRank = 8
+	_, err = Trainer{}.Train(t.Context(), request, &recorder{t: t})
 	require.ErrorContains(t, err, "rank 4")
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 
-	order.Settings.LoraRank, order.BaseDir = 4, smallBase(t, 5)
-	_, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
-	require.ErrorContains(t, err, "another base")
+	request.Settings.LoraRank, request.BaseDir = 4, smallBase(t, 5)
+	_, err = Trainer{}.Train(t.Context(), request, &recorder{t: t})
+	require.ErrorContains(t, err, "was trained on the base model")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
@@ -408,11 +416,11 @@ func TestInvalidInput(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			order := engines.TrainRequest{
+			request := engines.TrainRequest{
 				BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", tc.rows...)}, WorkDir: t.TempDir(),
 				Settings: tc.settings,
 			}
-			_, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+			_, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 			require.Error(t, err)
 			require.Equal(t, tc.code, domain.CodeOf(err), "%v", err)
 			for _, part := range tc.want {
@@ -422,16 +430,16 @@ func TestInvalidInput(t *testing.T) {
 	}
 }
 
-// TestFieldNamesAreCaseSensitive checks that unknown fields are allowed, also if they differ from a
-// known one in case only: as when rows are uploaded.
+// TestFieldNamesAreCaseSensitive checks that rows may have unknown fields, even if the name of a
+// field differs from a known name only in case. Uploads allow such fields too.
 func TestFieldNamesAreCaseSensitive(t *testing.T) {
 	row := `{"Text":"x","TOOLS":5,"Prompt":1,"messages":[{"role":"user","content":"a","Weight":7},` +
 		`{"role":"assistant","content":"b","Tool_Calls":{}}]}`
-	order := engines.TrainRequest{
+	request := engines.TrainRequest{
 		BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row)}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 2},
 	}
-	result, err := Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	result, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 	require.NoError(t, err)
 	require.EqualValues(t, 4, result.Tokens)
 }
@@ -444,20 +452,20 @@ func TestDivergenceIsAnError(t *testing.T) {
 	w.Layers[0].K.Data[0] = float32(1e38)
 	w.Layers[1].Gate.Data[3] = float32(3e38)
 	require.NoError(t, w.Save(base))
-	order := engines.TrainRequest{
+	request := engines.TrainRequest{
 		BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", chatRows(4)...)}, WorkDir: t.TempDir(),
 	}
-	_, err = Trainer{}.Train(t.Context(), order, &recorder{t: t})
+	_, err = Trainer{}.Train(t.Context(), request, &recorder{t: t})
 	require.ErrorContains(t, err, "learningRate")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
 func TestResumeRejectsAnotherTraining(t *testing.T) {
 	rows := writeRows(t, "rows.jsonl", chatRows(12)...)
-	order := engines.TrainRequest{BaseDir: smallBase(t, 1), DataFiles: []string{rows}, WorkDir: t.TempDir(),
+	request := engines.TrainRequest{BaseDir: smallBase(t, 1), DataFiles: []string{rows}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 2, CheckpointSteps: 1}}
 	watch := &recorder{t: t}
-	_, err := Trainer{}.Train(t.Context(), order, watch)
+	_, err := Trainer{}.Train(t.Context(), request, watch)
 	require.NoError(t, err)
 	for want, change := range map[string]func(*engines.TrainRequest){
 		"base model": func(o *engines.TrainRequest) { o.BaseDir = smallBase(t, 2) },
@@ -465,7 +473,7 @@ func TestResumeRejectsAnotherTraining(t *testing.T) {
 		"seed":       func(o *engines.TrainRequest) { o.Seed++ },
 		"settings":   func(o *engines.TrainRequest) { o.Settings.Epochs = 5 },
 	} {
-		other := order
+		other := request
 		other.ResumeDir, other.WorkDir = watch.checkpoints[1], t.TempDir()
 		change(&other)
 		_, err := Trainer{}.Train(t.Context(), other, &recorder{t: t})
@@ -476,11 +484,11 @@ func TestResumeRejectsAnotherTraining(t *testing.T) {
 
 func TestWatcherErrorStopsTraining(t *testing.T) {
 	abort := errors.New("disk full")
-	watch := &recorder{t: t, refuse: abort}
-	order := engines.TrainRequest{BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl",
+	watch := &recorder{t: t, checkpointErr: abort}
+	request := engines.TrainRequest{BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl",
 		chatRows(40)...)}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 2, CheckpointSteps: 2}}
-	_, err := Trainer{}.Train(t.Context(), order, watch)
+	_, err := Trainer{}.Train(t.Context(), request, watch)
 	require.ErrorIs(t, err, abort)
 	require.Equal(t, 2, watch.rows[len(watch.rows)-1].Step)
 }

@@ -1,33 +1,37 @@
-"""The model that is trained, and the probabilities that it gives."""
+"""Loads the model to train and computes its log-probabilities."""
 
 import torch
 import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from rows import Fault
+from rows import TrainingError
 
 
-def load_model(order, device):
-    rank, base = order["settings"]["loraRank"], order["baseDir"]
-    # What is trained is kept in float32, so that small steps count.
-    exact = rank == 0 or device.type == "cpu"
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32 if exact else torch.bfloat16, local_files_only=True).to(device)
+def load_model(request, device):
+    """Returns the model of a request, with an adapter if the request trains one, and its trained parameters by name."""
+    rank, base = request["settings"]["loraRank"], request["baseDir"]
+    # Trained parameters are float32: bfloat16 would round small updates away.
+    dtype = torch.float32 if rank == 0 or device.type == "cpu" else torch.bfloat16
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, local_files_only=True).to(device)
     model.config.use_cache = False
-    if order["adapterDir"]:
-        model = PeftModel.from_pretrained(model, order["adapterDir"], is_trainable=rank > 0)
+    if request["adapterDir"]:
+        model = PeftModel.from_pretrained(model, request["adapterDir"], is_trainable=rank > 0)
         if rank == 0:
             model = model.merge_and_unload()
         elif (have := model.peft_config["default"].r) != rank:
-            raise Fault(f"loraRank: the adapter to continue from has rank {have}, not {rank}: ask for its own rank, or 0 to train all parameters")
+            raise TrainingError(f"loraRank: the adapter to continue from has rank {have}, not {rank}: "
+                                f"set {have}, or 0 to train all parameters")
     elif rank > 0:
-        s = order["settings"]
-        modules = s.get("loraTargetModules") or ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        s = request["settings"]
+        modules = s.get("loraTargetModules") or [
+            "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         try:
-            model = get_peft_model(model, LoraConfig(r=rank, lora_alpha=s["loraAlpha"] or 2 * rank, lora_dropout=s["loraDropout"],
-                                                     target_modules=modules, bias="none", task_type="CAUSAL_LM"))
+            config = LoraConfig(r=rank, lora_alpha=s["loraAlpha"] or 2 * rank, lora_dropout=s["loraDropout"],
+                                target_modules=modules, bias="none", task_type="CAUSAL_LM")
+            model = get_peft_model(model, config)
         except ValueError as error:
-            raise Fault(f"loraTargetModules: {error}")
+            raise TrainingError(f"loraTargetModules: {error}")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     for p in trained.values():
         p.data = p.data.float()
@@ -35,6 +39,7 @@ def load_model(order, device):
 
 
 def pad(samples, device):
+    """Returns the tokens, the loss mask and the attention mask of a batch of samples."""
     width = max(len(tokens) for tokens, _ in samples)
     tokens = torch.tensor([t + [0] * (width - len(t)) for t, _ in samples], device=device)
     learned = torch.tensor([l + [False] * (width - len(l)) for _, l in samples], device=device)
@@ -43,7 +48,7 @@ def pad(samples, device):
 
 
 def log_probs(model, samples, device):
-    """Log-probabilities of each sample's tokens, 0 where none is learned, and where they are."""
+    """Returns the log-probabilities of each sample's tokens, 0 outside of the loss mask, and the loss mask."""
     tokens, learned, mask = pad(samples, device)
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type != "cpu"):
         logits = model(input_ids=tokens, attention_mask=mask).logits[:, :-1].float()

@@ -1,11 +1,11 @@
-"""Rows of data, as tokens and which of them are learned."""
+"""Reads dataset rows as tokens with a loss mask."""
 
 import json
 import os
 
 
-class Fault(Exception):
-    """What the user must mend."""
+class TrainingError(Exception):
+    """An error that the user must fix."""
 
     def __init__(self, message, code="INVALID_ARGUMENT"):
         super().__init__(message)
@@ -13,7 +13,7 @@ class Fault(Exception):
 
 
 def read_rows(files):
-    """Yields (where, row) of JSON Lines files."""
+    """Yields the rows of JSON Lines files, each after its file name and line, for errors."""
     for path in files:
         with open(path, encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
@@ -23,21 +23,26 @@ def read_rows(files):
                 try:
                     row = json.loads(line)
                 except ValueError:
-                    raise Fault(f"{where}: is not a JSON object; write one object a line")
+                    raise TrainingError(f"{where}: is not a JSON object; write one object per line")
                 if not isinstance(row, dict):
-                    raise Fault(f"{where}: is not a JSON object; write one object a line")
+                    raise TrainingError(f"{where}: is not a JSON object; write one object per line")
                 yield where, row
 
 
-def known(message):
-    """A message as templates know it: the arguments of calls are objects, which rows hold as text."""
+def template_message(message):
+    """Converts a message of a row for chat templates.
+
+    Chat templates expect the arguments of tool calls as objects, but rows hold them as JSON text.
+    """
     message = dict(message, content=message.get("content") or "")
     if message.get("tool_calls"):
-        message["tool_calls"] = [dict(call, function=dict(call["function"], arguments=parsed(call["function"]["arguments"]))) for call in message["tool_calls"]]
+        message["tool_calls"] = [
+            dict(call, function=dict(call["function"], arguments=parse(call["function"]["arguments"])))
+            for call in message["tool_calls"]]
     return message
 
 
-def parsed(text):
+def parse(text):
     try:
         return json.loads(text)
     except (TypeError, ValueError):
@@ -45,44 +50,50 @@ def parsed(text):
 
 
 class Reader:
-    """Turns rows into samples: tokens, and which of them are learned."""
+    """Converts rows to samples: tokens, and a loss mask that selects the tokens to learn."""
 
-    def __init__(self, tokenizer, window):
-        self.tokenizer, self.window = tokenizer, window
+    def __init__(self, tokenizer, context_length):
+        self.tokenizer, self.context_length = tokenizer, context_length
         if not tokenizer.is_fast:
-            raise Fault("base model: its tokenizer has no tokenizer.json, which training needs: convert it", "FAILED_PRECONDITION")
+            raise TrainingError("base model: has no tokenizer.json, which training requires: convert its tokenizer",
+                                "FAILED_PRECONDITION")
 
     def render(self, messages, **options):
         try:
-            return self.tokenizer.apply_chat_template([known(m) for m in messages], tokenize=False, **options)
-        except Exception as error:  # a template is a program, and says in any way that it refuses
-            raise Fault(f"messages: the model's chat template refuses them: {error}")
+            messages = [template_message(m) for m in messages]
+            return self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        except Exception as error:  # templates are programs and raise any exception
+            raise TrainingError(f"messages: the model's chat template rejects them: {error}")
 
-    def shown(self, text, messages, tools, **options):
-        """A conversation that was rendered as text, if that has its tools and calls: a template may pass over them."""
+    def check_rendered(self, text, messages, tools, **options):
+        """Returns text, the rendered conversation. It raises an error if the template ignored tools or tool calls."""
         if tools and text == self.render(messages, **options):
-            raise Fault("tools: this model's chat template has no place for tools: leave them out, or use a model that was trained with tools")
-        silent = [{k: v for k, v in m.items() if k != "tool_calls"} for m in messages]
-        if any(m.get("tool_calls") for m in messages) and text == self.render(silent, tools=tools, **options):
-            raise Fault("messages: this model's chat template has no place for tool_calls: tell of them in the content")
+            raise TrainingError("tools: this model's chat template does not render tools: leave them out, "
+                                "or use a model that was trained with tools")
+        without_calls = [{k: v for k, v in m.items() if k != "tool_calls"} for m in messages]
+        if any(m.get("tool_calls") for m in messages) and text == self.render(without_calls, tools=tools, **options):
+            raise TrainingError("messages: this model's chat template does not render tool_calls: "
+                                "put them into the content")
         return text
 
     def spans(self, messages, tools=None):
-        """A conversation as text, and the ranges of it that are the assistant's."""
-        text, spans = self.shown(self.render(messages, tools=tools), messages, tools), []
+        """Returns the text of a conversation, and the ranges of the text that the assistant wrote."""
+        text, spans = self.check_rendered(self.render(messages, tools=tools), messages, tools), []
         for i, message in enumerate(messages):
             if message.get("role") != "assistant" or message.get("weight", 1) == 0:
                 continue
             before = self.render(messages[:i], tools=tools, add_generation_prompt=True)
             after = self.render(messages[: i + 1], tools=tools)
             if not (text.startswith(before) and text.startswith(after)):
-                raise Fault(f"messages[{i}]: the model's chat template renders it otherwise when more follows: make it the row's last")
+                raise TrainingError(f"messages[{i}]: the model's chat template renders the message differently when "
+                                    "messages follow: make it the row's last message")
             spans.append((len(before), len(after)))
         return text, spans
 
     def encode(self, text, spans, special):
         coded = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
-        learned = [any(end > begin and first < end and last > begin for first, last in spans) for begin, end in coded["offset_mapping"]]
+        learned = [any(end > begin and first < end and last > begin for first, last in spans)
+                   for begin, end in coded["offset_mapping"]]
         return coded["input_ids"], learned
 
     def sample(self, where, row):
@@ -99,23 +110,26 @@ class Reader:
                 tokens, learned = self.encode(text, [(cut, len(text))], special=True)
                 tokens, learned = tokens + [eos], learned + [True]
             else:
-                raise Fault("a row has either messages, or prompt and completion, or text")
-            return self.checked(tokens, learned)
-        except Fault as fault:
-            raise Fault(f"{where}: {fault}", fault.code)
+                raise TrainingError("a row requires either messages, or prompt and completion, or text")
+            return self.check_sample(tokens, learned)
+        except TrainingError as error:
+            raise TrainingError(f"{where}: {error}", error.code)
 
-    def checked(self, tokens, learned):
-        if len(tokens) > self.window:
-            raise Fault(f"has {len(tokens)} tokens, more than the {self.window} that fit: shorten it, or raise maxContextLength")
+    def check_sample(self, tokens, learned):
+        if len(tokens) > self.context_length:
+            raise TrainingError(f"has {len(tokens)} tokens, more than the context length of {self.context_length}: "
+                                "shorten the row, or raise maxContextLength")
         if not any(learned[1:]):
-            raise Fault("has nothing to learn: give an assistant message weight 1, or a completion")
+            raise TrainingError("has nothing to learn: give an assistant message weight 1, or a completion")
         return tokens, learned
 
     def pair(self, where, row):
-        """A preference row as two samples: the answer to prefer, and the other."""
+        """Converts a preference row to two samples: the preferred response and the non-preferred response."""
         try:
             prompt, tools = row["input"]["messages"], row["input"].get("tools")
-            answers = [row["preferred_output"], row["non_preferred_output"]]
+            responses = [row["preferred_output"], row["non_preferred_output"]]
         except (KeyError, TypeError, AttributeError):
-            raise Fault(f"{where}: a preference row has input.messages, preferred_output and non_preferred_output")
-        return [self.sample(where, {"messages": [dict(m, weight=0) for m in prompt] + answer, "tools": tools}) for answer in answers]
+            raise TrainingError(f"{where}: a preference row requires input.messages, preferred_output and "
+                                "non_preferred_output")
+        prompt = [dict(m, weight=0) for m in prompt]
+        return [self.sample(where, {"messages": prompt + response, "tools": tools}) for response in responses]

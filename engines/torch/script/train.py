@@ -1,15 +1,14 @@
-"""Trains a language model as its parent orders it: train.py ORDER SOCKET.
+"""Trains a language model: train.py REQUEST SOCKET.
 
-ORDER is a JSON file. Over the Unix socket the script tells how it goes, one
-JSON object a line: {type: step, row}, {type: checkpoint, step, dir}, {type:
-score, rows}, and last {type: result, result} or {type: fault, code, message}.
-A checkpoint is answered by {}, a score by {scores}. On SIGTERM it saves a
-checkpoint after the step that it is at, and ends. Several copies that torchrun
-starts share each step; the first of them talks.
+REQUEST is a JSON file. The script writes its progress to the Unix socket, one
+JSON object per line: {type: step, row}, {type: checkpoint, step, dir}, {type:
+score, rows, numbers, step, epoch, evaluation}, and last {type: result, result} or
+{type: fault, code, message}. The reply to a checkpoint is {}, and the reply to a score is {scores}. On SIGTERM the
+script saves a checkpoint after the current step and exits. If torchrun starts
+several processes, they share the rows of each step; rank 0 uses the socket.
 
-Whatever is random follows from the order's seed and the step, so that a
-training that goes on from a checkpoint takes the numbers of one that was never
-interrupted.
+Random numbers depend only on the request's seed and on the step, so a training run
+that resumes from a checkpoint gives the same numbers as an uninterrupted one.
 """
 
 import json
@@ -25,29 +24,29 @@ import torch.distributed as dist
 
 from preference import Preference
 from reinforcement import Reinforcement
-from rows import Fault
+from rows import TrainingError
 from training import RANK, WORLD, Training
 
 
 class Parent:
-    """The program that started this one. Without it there is nothing to do."""
+    """The connection to the parent process. The script exits when the parent closes it."""
 
     def __init__(self, path):
         self.conn = socket.socket(socket.AF_UNIX)
         self.conn.connect(path)
         self.replies = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read_replies, daemon=True).start()
 
-    def _listen(self):
+    def _read_replies(self):
         for line in self.conn.makefile("r", encoding="utf-8"):
             self.replies.put(json.loads(line))
         os._exit(70)
 
-    def tell(self, **message):
+    def send(self, **message):
         self.conn.sendall((json.dumps(message, ensure_ascii=False) + "\n").encode())
 
-    def ask(self, **message):
-        self.tell(**message)
+    def request(self, **message):
+        self.send(**message)
         return self.replies.get()
 
 
@@ -56,33 +55,36 @@ METHODS = {"supervised": Training, "dpo": Preference, "reinforcement": Reinforce
 
 def main():
     with open(sys.argv[1], encoding="utf-8") as f:
-        order = json.load(f)
+        request = json.load(f)
     parent = Parent(sys.argv[2]) if RANK == 0 else None
     for name in ("dataFiles", "evalFiles"):
-        order[name] = order[name] or []
+        request[name] = request[name] or []
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else torch.device("cpu")
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    elif order["parallelism"]:
-        torch.set_num_threads(order["parallelism"])
+    elif request["parallelism"]:
+        torch.set_num_threads(request["parallelism"])
     if WORLD > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        if order["method"] not in METHODS:
-            raise Fault(f"method: {order['method']!r} is unknown to this trainer; use one of {', '.join(METHODS)}")
-        training = METHODS[order["method"]](order, parent, device, stop)
-        if order["resumeDir"]:
-            training.resume(order["resumeDir"])
+        if request["method"] not in METHODS:
+            raise TrainingError(f"method: the trainer does not support {request['method']!r}: "
+                                f"use one of {', '.join(METHODS)}")
+        training = METHODS[request["method"]](request, parent, device, stop)
+        if request["resumeDir"]:
+            training.resume(request["resumeDir"])
         else:
             training.prepare()
         result = training.run()
         if parent and result:
-            parent.tell(type="result", result=result)
-    except Fault as fault:
+            parent.send(type="result", result=result)
+    except TrainingError as error:
         if parent:
-            parent.tell(type="fault", code=fault.code, message=str(fault))
+            parent.send(type="fault", code=error.code, message=str(error))
         sys.exit(1)
     if WORLD > 1:
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Supervised training, and the loop that all methods share."""
+"""Supervised training, and the training loop of all methods."""
 
 import contextlib
 import datetime
@@ -14,51 +14,54 @@ import torch.distributed as dist
 from transformers import AutoTokenizer
 
 from model import assign, copied, load_model, log_probs
-from rows import Fault, Reader, read_rows
+from rows import TrainingError, Reader, read_rows
 
 RANK, WORLD = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-EVALUATIONS, PATIENCE = 10, 3  # of a whole training; without a better loss before an early stop
-COMPANIONS = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "vocab.json",
-              "merges.txt", "tokenizer.model", "LICENSE"]
+EVALUATIONS = 10  # number of evaluations during a training run
+PATIENCE = 3  # evaluations without a better loss before an early stop
+TOKENIZER_FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+                   "vocab.json", "merges.txt", "tokenizer.model", "LICENSE"]
 
 
 class Training:
-    def __init__(self, order, parent, device, stop):
-        self.order, self.s, self.parent, self.device, self.stop = order, order["settings"], parent, device, stop
-        self.work, self.values, self.rows = order["workDir"], {}, []
+    def __init__(self, request, parent, device, stop):
+        self.request, self.s, self.parent, self.device, self.stop = request, request["settings"], parent, device, stop
+        self.work, self.values, self.rows = request["workDir"], {}, []
         self.state = {"step": 0, "tokens": 0, "evaluated": 0, "bestLoss": None, "worse": 0, "stopped": False}
-        self.tokenizer = AutoTokenizer.from_pretrained(order["baseDir"], local_files_only=True)
-        torch.manual_seed(order["seed"] % 2**63)
-        self.model, self.trained = load_model(order, device)
-        window = getattr(self.model.config, "max_position_embeddings", 0) or 1 << 20
-        self.window = min(self.s["maxContextLength"] or window, window)
-        self.reader = Reader(self.tokenizer, self.window)
+        self.tokenizer = AutoTokenizer.from_pretrained(request["baseDir"], local_files_only=True)
+        torch.manual_seed(request["seed"] % 2**63)
+        self.model, self.trained = load_model(request, device)
+        limit = getattr(self.model.config, "max_position_embeddings", 0) or 1 << 20
+        self.context_length = min(self.s["maxContextLength"] or limit, limit)
+        self.reader = Reader(self.tokenizer, self.context_length)
         self.best, self.held = None, []
         self.read()
         self.plan()
-        rate = self.s["learningRate"] or (1e-4 if self.s["loraRank"] else 1e-5)
+        scale = self.s.get("learningRateMultiplier") or 1
+        rate = self.s["learningRate"] or scale * (1e-4 if self.s["loraRank"] else 1e-5)
         self.peak = rate
         self.optimizer = torch.optim.AdamW(self.trained.values(), lr=rate, weight_decay=self.s["optimizerWeightDecay"])
         self.identity = self.identify()
 
     def read(self):
-        self.samples = [self.sample(*one) for one in read_rows(self.order["dataFiles"])]
-        self.held = [self.sample(*one) for one in read_rows(self.order["evalFiles"])]
+        self.samples = self.read_samples(self.request["dataFiles"])
+        self.held = self.read_samples(self.request["evalFiles"])
         if not self.held and (self.s["evalAutoCarveout"] or self.s["earlyStop"]) and len(self.samples) > 1:
-            self.samples, self.held = carve(self.samples, self.order["seed"])
+            self.samples, self.held = carve_out(self.samples, self.request["seed"])
         if not self.samples:
-            raise Fault("dataset: holds no rows to train on; upload a JSONL file with at least one")
+            raise TrainingError("dataset: has no rows to train on; upload a JSONL file with at least one row")
 
     def plan(self):
-        """The batches of every step: lists of samples' numbers."""
+        """Sets the batches of every step: lists of sample indices."""
         self.steps = []
         for epoch in range(self.s["epochs"] or 1):
             order = list(range(len(self.samples)))
-            random.Random(f"{self.order['seed']} {epoch}").shuffle(order)
+            random.Random(f"{self.request['seed']} {epoch}").shuffle(order)
             batches, size = [[]], 0
             for i in order:
                 n = self.size(self.samples[i])
-                full = len(batches[-1]) >= (self.s["batchSizeSamples"] or 8) or size + n > max(self.s["batchSize"] or 1 << 13, n)
+                full = len(batches[-1]) >= (self.s["batchSizeSamples"] or 8)
+                full = full or size + n > max(self.s["batchSize"] or 1 << 13, n)
                 if batches[-1] and full:
                     batches.append([])
                     size = 0
@@ -70,18 +73,22 @@ class Training:
         self.every = self.s["checkpointSteps"] or min(max(len(self.steps) // 4, 20), 1000)
 
     def identify(self):
-        """What a checkpoint must have in common with the training that goes on from it."""
-        digest = hashlib.sha256()
-        for path in self.order["dataFiles"] + self.order["evalFiles"]:
+        """Returns the inputs that must not change between a checkpoint and the training resumed from it."""
+        digest = hashlib.sha256()  # of the dataset
+        for path in self.request["dataFiles"] + self.request["evalFiles"]:
             with open(path, "rb") as f:
                 digest.update(f.read())
-        return {"data set": digest.hexdigest(), "seed": self.order["seed"], "method": self.order["method"], "settings": self.s}
+        return {"data set": digest.hexdigest(), "seed": self.request["seed"], "method": self.request["method"],
+                "settings": self.s}
 
     def rate(self, step):
         warmup, steps = self.s["learningRateWarmupSteps"], len(self.steps)
         return self.peak * (step / warmup if step <= warmup else (steps - step + 1) / max(steps - warmup, 1))
 
-    # What methods differ in: samples of rows, their sizes, and losses of batches.
+    # The training methods override the following functions, up to "The loop".
+
+    def read_samples(self, files):
+        return [self.sample(*one) for one in read_rows(files)]
 
     def sample(self, where, row):
         return self.reader.sample(where, row)
@@ -90,20 +97,21 @@ class Training:
         return len(sample[0])
 
     def prepare(self):
-        """Is called before the first step, not when a training goes on."""
+        """Runs before the first step of a training run that does not resume from a checkpoint."""
 
-    def losses(self, chosen):
-        """The sums to go down on for samples of one batch, their weight, and figures."""
-        picked, learned = log_probs(self.model, [self.samples[i] for i in chosen], self.device)
-        return -picked.sum(), None, {}
+    def losses(self, numbers):
+        """Returns the summed loss of the samples of one batch, and the sums of further metrics."""
+        picked, learned = log_probs(self.model, [self.samples[i] for i in numbers], self.device)
+        return -picked.sum(), {}
 
     def weight(self, batches):
-        """What the sums of a whole step are divided by, and the figure they make."""
+        """Returns the divisor of the summed loss of a step."""
         return sum(sum(self.samples[i][1][1:]) for batch in batches for i in batch)
 
-    figure = "train/loss"
+    loss_metric = "train/loss"
 
     def held_loss(self):
+        """Returns the summed loss of this process's held-out samples, and the divisor of that sum."""
         total = weight = 0.0
         for sample in self.held[RANK::WORLD]:
             picked, learned = log_probs(self.model, [sample], self.device)
@@ -117,70 +125,70 @@ class Training:
         while True:
             self.evaluate()
             step = self.state["step"]
-            ended, stop = step == len(self.steps) or self.state["stopped"], self.agree(self.stop.is_set())
-            if step != saved and (ended or stop or step % self.every == 0):
+            done, stop = step == len(self.steps) or self.state["stopped"], self.any(self.stop.is_set())
+            if step != saved and (done or stop or step % self.every == 0):
                 self.checkpoint()
                 saved = step
-            if ended:
+            if done:
                 return self.result()
             if stop:
                 return None
             self.step()
 
-    def agree(self, flag):
-        """Whether any of the copies says so."""
+    def any(self, flag):
+        """Reports whether flag is set in any process."""
         return self.sum([float(flag)])[0] > 0
 
     def sum(self, numbers):
         if WORLD == 1:
             return numbers
-        together = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        dist.all_reduce(together)
-        return together.tolist()
+        sums = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(sums)
+        return sums.tolist()
 
     def step(self):
         number = self.state["step"] + 1
-        torch.manual_seed((self.order["seed"] * 1_000_003 + number * 1009 + RANK) % 2**63)
+        torch.manual_seed((self.request["seed"] * 1_000_003 + number * 1009 + RANK) % 2**63)
         self.model.train()
         batches = self.batches(self.steps[number - 1])
-        weight, total, figures, counted = self.weight(batches), 0.0, {}, 0
+        weight, total, metrics, counted = self.weight(batches), 0.0, {}, 0
         for batch in batches:
             mine = batch[RANK::WORLD]
             if not mine:
                 continue
-            loss, n, more = self.losses(mine)
+            loss, more = self.losses(mine)
             (loss / weight).backward()
             total, counted = total + loss.item(), counted + len(mine)
             for name, value in more.items():
-                figures[name] = figures.get(name, 0.0) + value
+                metrics[name] = metrics.get(name, 0.0) + value
         if WORLD > 1:
             for p in self.trained.values():
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
                 dist.all_reduce(p.grad)
         norm = torch.nn.utils.clip_grad_norm_(list(self.trained.values()), 1.0).item()
         if not math.isfinite(norm):
-            raise Fault(f"step {number}: the gradient is not a number any more: lower learningRate", "FAILED_PRECONDITION")
+            raise TrainingError(f"step {number}: the gradient is not finite: lower learningRate", "FAILED_PRECONDITION")
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(number)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        names = sorted(figures)
-        totals = self.sum([total, counted] + [figures[name] for name in names])
+        names = sorted(metrics)
+        totals = self.sum([total, counted] + [metrics[name] for name in names])
         self.state["step"] = number
         self.state["tokens"] += sum(self.size(self.samples[i]) for batch in self.steps[number - 1] for i in batch)
-        values = {self.figure: totals[0] / weight, "train/grad_norm": norm}
+        values = {self.loss_metric: totals[0] / weight, "train/grad_norm": norm}
         values.update({name: value / max(totals[1], 1) for name, value in zip(names, totals[2:])})
-        self.judge(values)
+        self.check_early_stop(values)
         self.report(values)
 
-    def judge(self, values):
-        """May stop the training, by the figures of the step that was taken."""
+    def check_early_stop(self, values):
+        """Sets state["stopped"] and state["reason"] if the metrics of the last step are a reason to stop."""
 
     def batches(self, planned):
         return planned
 
     def due(self):
-        """Whether it is time to measure the rows held back."""
+        """Reports whether the held-out rows are to be evaluated at this step."""
         step = self.state["step"]
         due = step % max(1, len(self.steps) // EVALUATIONS) == 0 or step == len(self.steps)
         return due and self.held and self.state["evaluated"] < step
@@ -199,77 +207,85 @@ class Training:
             if self.s["earlyStop"]:
                 self.best = copied(self.trained)
         if self.s["earlyStop"] and self.state["worse"] >= PATIENCE:
-            self.state["stopped"], self.state["reason"] = True, "the loss on the rows held back fell no more: the model with the lowest is kept"
+            self.state["stopped"] = True
+            self.state["reason"] = "the evaluation loss stopped improving: the model with the lowest loss is kept"
         self.report({"eval/loss": loss})
 
     def report(self, values):
+        # a smaller value is the rounding error of a sum, as engines.RoundMetrics explains
+        values = {name: 0.0 if abs(value) < 1e-12 else value for name, value in values.items()}
         self.values.update(values)
         step = self.state["step"]
-        row = {"step": step, "steps": len(self.steps), "epoch": step / self.epoch_steps, "learning_rate": self.rate(max(step, 1)),
-               "time": datetime.datetime.now(datetime.timezone.utc).isoformat(), "tokens": self.state["tokens"], "values": values}
+        row = {"step": step, "steps": len(self.steps), "epoch": step / self.epoch_steps,
+               "learning_rate": self.rate(max(step, 1)),
+               "time": datetime.datetime.now(datetime.timezone.utc).isoformat(),
+               "tokens": self.state["tokens"], "values": values}
         self.rows.append(row)
         if self.parent:
-            self.parent.tell(type="step", row=row)
+            self.parent.send(type="step", row=row)
 
     # Files.
 
-    def write_model(self, folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        self.model.save_pretrained(folder, safe_serialization=True)
+    def write_model(self, directory):
+        shutil.rmtree(directory, ignore_errors=True)
+        self.model.save_pretrained(directory, safe_serialization=True)
         if not self.s["loraRank"]:
-            for name in COMPANIONS:
+            for name in TOKENIZER_FILES:
                 with contextlib.suppress(FileNotFoundError):
-                    shutil.copyfile(os.path.join(self.order["baseDir"], name), os.path.join(folder, name))
+                    shutil.copyfile(os.path.join(self.request["baseDir"], name), os.path.join(directory, name))
         with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(folder, "README.md"))  # it names the base by its path here
+            os.remove(os.path.join(directory, "README.md"))  # contains the local path of the base model
 
-    def kept(self):
-        """What besides the parameters and the optimiser a training goes on with."""
+    def method_state(self):
+        """Returns the state of the method, which a checkpoint stores with the parameters and the optimizer."""
         return {"best": self.best}
 
     def checkpoint(self):
         if self.parent:
-            folder = os.path.join(self.work, f"checkpoint-{self.state['step']}")
-            self.write_model(os.path.join(folder, "model"))
-            torch.save({"trained": copied(self.trained), "optimizer": self.optimizer.state_dict(), "kept": self.kept()},
-                       os.path.join(folder, "training.pt"))
-            with open(os.path.join(folder, "state.json"), "w", encoding="utf-8") as f:
+            directory = os.path.join(self.work, f"checkpoint-{self.state['step']}")
+            self.write_model(os.path.join(directory, "model"))
+            tensors = {"trained": copied(self.trained), "optimizer": self.optimizer.state_dict(),
+                       "kept": self.method_state()}
+            torch.save(tensors, os.path.join(directory, "training.pt"))
+            with open(os.path.join(directory, "state.json"), "w", encoding="utf-8") as f:
                 json.dump({"state": self.state, "identity": self.identity, "values": self.values}, f)
-            with open(os.path.join(folder, "metrics.jsonl"), "w", encoding="utf-8") as f:
+            with open(os.path.join(directory, "metrics.jsonl"), "w", encoding="utf-8") as f:
                 f.writelines(json.dumps(row) + "\n" for row in self.rows)
-            self.parent.ask(type="checkpoint", step=self.state["step"], dir=folder)
-            shutil.rmtree(folder)
+            self.parent.request(type="checkpoint", step=self.state["step"], dir=directory)
+            shutil.rmtree(directory)
         if WORLD > 1:
             dist.barrier()
 
-    def resume(self, folder):
-        with open(os.path.join(folder, "state.json"), encoding="utf-8") as f:
+    def resume(self, directory):
+        with open(os.path.join(directory, "state.json"), encoding="utf-8") as f:
             saved = json.load(f)
         differ = [name for name in self.identity if saved["identity"].get(name) != self.identity[name]]
         if differ:
-            raise Fault(f"the checkpoint to resume from was made with another {', '.join(differ)}: begin anew without it", "FAILED_PRECONDITION")
+            raise TrainingError(f"the checkpoint to resume from has another {', '.join(differ)}: "
+                                "start a new job without it", "FAILED_PRECONDITION")
         self.state, self.values = saved["state"], saved["values"]
-        with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as f:
+        with open(os.path.join(directory, "metrics.jsonl"), encoding="utf-8") as f:
             self.rows = [json.loads(line) for line in f]
-        tensors = torch.load(os.path.join(folder, "training.pt"), map_location=self.device, weights_only=True)
+        tensors = torch.load(os.path.join(directory, "training.pt"), map_location=self.device, weights_only=True)
         assign(self.trained, tensors["trained"])
         self.optimizer.load_state_dict(tensors["optimizer"])
-        self.take(tensors["kept"])
+        self.load_method_state(tensors["kept"])
 
-    def take(self, kept):
-        self.best = kept["best"]
+    def load_method_state(self, saved):
+        self.best = saved["best"]
 
     def result(self):
         if self.state["stopped"] and self.best:
             assign(self.trained, self.best)
-        folder = os.path.join(self.work, "result")
+        directory = os.path.join(self.work, "result")
         if self.parent:
-            self.write_model(folder)
-        return {"dir": folder, "adapter": self.s["loraRank"] > 0, "steps": self.state["step"], "tokens": self.state["tokens"],
-                "stoppedEarly": self.state["stopped"], "reason": self.state.get("reason", ""), "values": self.values}
+            self.write_model(directory)
+        return {"dir": directory, "adapter": self.s["loraRank"] > 0, "steps": self.state["step"],
+                "tokens": self.state["tokens"], "stoppedEarly": self.state["stopped"],
+                "reason": self.state.get("reason", ""), "values": self.values}
 
 
-def carve(samples, seed):
-    """Holds one row in ten back, at least one."""
+def carve_out(samples, seed):
+    """Splits off a tenth of the samples, at least one, for evaluation."""
     held = set(random.Random(f"{seed} held").sample(range(len(samples)), min(max(1, len(samples) // 10), 1000)))
     return [s for i, s in enumerate(samples) if i not in held], [s for i, s in enumerate(samples) if i in held]

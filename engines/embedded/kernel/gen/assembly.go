@@ -30,8 +30,8 @@ func (a *assembly) op(format string, args ...any) {
 
 func (a *assembly) label(name string) { fmt.Fprintf(a, "\n%s:\n", name) }
 
-// argument is a parameter of an assembly function: a pointer or an int of eight bytes, or a
-// float of four.
+// An argument is a parameter of an assembly function. Its kind is a pointer or int of eight
+// bytes, or a float of four bytes.
 type argument struct{ name, kind string }
 
 func pointers(names ...string) (list []argument) { return arguments("*float32", names) }
@@ -68,7 +68,7 @@ func (a *assembly) function(name string, args []argument, result bool) map[strin
 	return at
 }
 
-// declaration is the Go declaration of a function. Adjacent parameters share their type.
+// declaration returns the Go declaration of a function. Adjacent parameters share their type.
 func declaration(name string, args []argument, result bool) string {
 	var list []string
 	for i, arg := range args {
@@ -85,7 +85,7 @@ func declaration(name string, args []argument, result bool) string {
 	return text
 }
 
-// wrapped breaks a declaration without a result that is too long for a line.
+// wrapped returns a declaration without a result, broken if it is too long for a line.
 func wrapped(declaration string) string {
 	if len(declaration) <= 118 {
 		return declaration
@@ -94,13 +94,13 @@ func wrapped(declaration string) string {
 	return name + "(\n" + strings.TrimSuffix(params, ")") + ",\n)"
 }
 
-// constant is a memory operand of sixteen equal floats.
+// constant returns the memory operand of sixteen float32 values equal to value.
 func (a *assembly) constant(name string, value float64) string {
 	a.constants[name] = math.Float32bits(float32(value))
 	return name + "<>(SB)"
 }
 
-// finish writes the constants and returns the file.
+// finish writes the constants after the functions and returns the content of the file.
 func (a *assembly) finish() []byte {
 	var names []string
 	for name := range a.constants {
@@ -117,8 +117,8 @@ func (a *assembly) finish() []byte {
 	return a.Bytes()
 }
 
-// lanes writes a table of 32 set words and 32 clear ones; a mask of n lanes starts 4·n bytes
-// before its middle.
+// lanes writes the table from which masks are loaded: 32 words with all bits set, then 32 zero
+// words. A mask of n lanes starts 4·n bytes before the middle of the table.
 func (a *assembly) lanes() {
 	a.WriteString("\n")
 	for i := 0; i < 256; i += 8 {
@@ -131,7 +131,7 @@ func (a *assembly) lanes() {
 	a.WriteString("GLOBL lanes<>(SB), RODATA|NOPTR, $256\n")
 }
 
-// formatted is a generated Go file.
+// formatted returns text as a generated Go file, with its header and gofmt's format.
 func formatted(text string) []byte {
 	out, err := format.Source([]byte(header + "\npackage kernel\n\n" + text))
 	if err != nil {

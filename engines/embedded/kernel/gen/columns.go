@@ -5,12 +5,14 @@ import (
 	"strings"
 )
 
-// The kernels here transpose in registers: eight rows by four columns at a time, with 256-bit
-// instructions at every level, because their shuffles run on two ports, 512-bit ones on one.
+// The kernels of this file transpose in registers, eight rows by four columns at a time. They
+// use 256-bit instructions at every level, because processors execute 256-bit shuffles on two
+// ports, and 512-bit shuffles on one.
 
 var packArguments = append(append(pointers("dst", "src"), ints("stride")...), ints("k")...)
 
-// copyRegisters are the widths of the copies: a tile of Aᵀ and a panel of B.
+// copyRegisters holds the widths of copied rows, in registers: two for a tile of Aᵀ, four for a
+// panel of B.
 var copyRegisters = []int{2, 4}
 
 var copyArguments = append(append(pointers("dst", "src"), ints("stride")...), ints("k", "cols")...)
@@ -25,8 +27,8 @@ func columnsAssembly() []byte {
 	return a.finish()
 }
 
-// rowAddress is row r of eight from a base; AX, BX, CX and DX hold one, three, five and seven
-// strides.
+// rowAddress returns the memory operand of row r, 0 to 7, from the register base. AX, BX, CX and
+// DX hold one, three, five and seven row strides.
 func rowAddress(base string, r int) string {
 	return base + []string{"", "(AX*1)", "(AX*2)", "(BX*1)", "(AX*4)", "(CX*1)", "(BX*2)", "(DX*1)"}[r]
 }
@@ -39,8 +41,8 @@ func strides(a *assembly, stride string) {
 	a.op("LEAQ (CX)(AX*2), DX")
 }
 
-// transpose reads four columns of eight rows and leaves them in Y8 to Y11, in order; it uses
-// Y12 to Y15.
+// transpose reads four columns of eight rows and writes the columns to Y8 to Y11, in order. It
+// overwrites Y12 to Y15.
 func transpose(a *assembly, base string) {
 	for r := range 4 {
 		a.op("VMOVUPS %s, X%d", rowAddress(base, r), 8+r)
@@ -58,7 +60,8 @@ func transpose(a *assembly, base string) {
 	a.op("VUNPCKHPD Y15, Y13, Y11")
 }
 
-// packColumns writes eight rows as eight columns of a panel; k is a positive multiple of four.
+// packColumns writes the kernel that stores eight rows as eight columns of a panel. Its argument
+// k is a positive multiple of four.
 func packColumns(a *assembly) {
 	at := a.function("packColumns", packArguments, false)
 	a.op("MOVQ %s, DI", at["dst"])
@@ -78,8 +81,8 @@ func packColumns(a *assembly) {
 	a.op("RET")
 }
 
-// copyColumns copies columns of k rows, k positive, into rows of registers registers, and pads
-// these with zeros.
+// copyColumns writes the kernel that copies columns of k rows into rows of the given number of
+// registers, and pads the rows with zeros. Its argument k is positive.
 func copyColumns(a *assembly, registers int) {
 	at := a.function(fmt.Sprintf("copyColumns%d", 8*registers), copyArguments, false)
 	a.op("MOVQ %s, DI", at["dst"])
@@ -111,14 +114,14 @@ func copyColumns(a *assembly, registers int) {
 func columnsGo() []byte {
 	var text strings.Builder
 	fmt.Fprintf(&text,
-		"// packColumns writes the transpose of eight rows into a panel; k is a positive\n// multiple of four, the stride "+
+		"// packColumns writes the transpose of eight rows into a panel; k is a positive\n// multiple of four. The stride "+
 			"is in bytes.\n//\n//go:noescape\n%s\n\n", declaration("packColumns", packArguments, false))
 	for _, r := range copyRegisters {
 		name := fmt.Sprintf("copyColumns%d", 8*r)
 		fmt.Fprintf(&text,
-			"// %s copies up to %d columns of k rows into rows of %d and pads these\n"+
-				"// with zeros; k is positive, the stride is in bytes.\n//\n//go:noescape\n%s\n\n", name, 8*r, 8*r, declaration(
-				name, copyArguments, false))
+			"// %s copies up to %d columns of k rows into rows of %d columns and fills the\n"+
+				"// remaining columns with zeros. k must be positive. The stride is in bytes.\n//\n//go:noescape\n%s\n\n",
+			name, 8*r, 8*r, declaration(name, copyArguments, false))
 	}
 	return formatted(text.String())
 }

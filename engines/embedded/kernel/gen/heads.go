@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// heads is the number of rows, each with a panel of its own, of one kernel call. With one row,
-// each sum would wait for its own last addition, as in single-query attention without shared KV
-// heads.
+// heads is the number of rows of one kernel call, each with a separate panel. With a single row,
+// each addition would wait for the previous one; single-query attention without shared KV heads
+// has only one row for each panel.
 const heads = 4
 
 var headsArguments = append(
@@ -16,8 +16,8 @@ var headsArguments = append(
 
 func (s shape) headsName() string { return "heads" + s.suffix }
 
-// headsKernel is a tile whose rows each have their own panel. Registers are as in tile, but R9
-// and R10 hold one and three panel strides.
+// headsKernel writes a kernel like tile in which each row of A has a separate panel. It uses the
+// registers of tile, but R9 and R10 hold one and three panel strides.
 func (s shape) headsKernel(a *assembly) {
 	at := a.function(s.headsName(), headsArguments, false)
 	for _, arg := range [][2]string{
@@ -51,7 +51,7 @@ func (s shape) headsKernel(a *assembly) {
 	a.op("DECQ CX")
 	a.op("JNZ loop")
 	if s.name == "Y" {
-		s.mask(a, at) // the steps overwrote its registers
+		s.mask(a, at) // the steps overwrote the registers of the mask
 	}
 	s.eachRow(a, heads, func(r, v int) { s.store(a, v, s.sum(r, v)) })
 	a.op("VZEROUPPER")
@@ -72,8 +72,8 @@ func headsGo() []byte {
 	for _, s := range shapes {
 		fmt.Fprintf(
 			&text,
-			"// %s computes k steps of %d rows with a panel each, adding to as many rows of C\n// unless load is 0; cols is "+
-				"at most %d, strides are in bytes.\n//\n//go:noescape\n%s\n\n",
+			"// %s adds k steps of %d rows of A, each with a separate panel, to C, or overwrites\n// C if load is 0. cols is "+
+				"at most %d. Strides are in bytes.\n//\n//go:noescape\n%s\n\n",
 			s.headsName(), heads, 2*s.width, declaration(s.headsName(), headsArguments, false))
 	}
 	return formatted(text.String())

@@ -4,26 +4,26 @@ import "math"
 
 var minusInfinity = math.Inf(-1)
 
-// kernels are the vector operations. Bodies may use registers 0 to 7 (0 to 12 without a
-// reduction). plainvec.go of package kernel defines what each computes.
+// kernels lists the vector operations. plainvec.go of package kernel defines what each computes.
+// A body may use registers 0 to 7, and 0 to 12 in an operation without a reduction.
 var kernels = []kernel{
-	{name: "dot", doc: "is Σ a·b.", arrays: []string{"a", "b"}, reduce: "VADDPS", body: func(v vec) {
+	{name: "dot", doc: "returns Σ a·b.", arrays: []string{"a", "b"}, reduce: "VADDPS", body: func(v vec) {
 		v.load("a", 0)
 		v.load("b", 1)
 		v.do("VFMADD231PS", 1, 0, v.sum())
 	}},
-	{name: "dot3", doc: "is Σ a·b·c.", arrays: []string{"a", "b", "c"}, reduce: "VADDPS", body: func(v vec) {
+	{name: "dot3", doc: "returns Σ a·b·c.", arrays: []string{"a", "b", "c"}, reduce: "VADDPS", body: func(v vec) {
 		v.load("a", 0)
 		v.load("b", 1)
 		v.load("c", 2)
 		v.do("VMULPS", 1, 0, 0)
 		v.do("VFMADD231PS", 2, 0, v.sum())
 	}},
-	{name: "sum", doc: "is Σ x.", arrays: []string{"x"}, reduce: "VADDPS", body: func(v vec) {
+	{name: "sum", doc: "returns Σ x.", arrays: []string{"x"}, reduce: "VADDPS", body: func(v vec) {
 		v.load("x", 0)
 		v.do("VADDPS", 0, v.sum(), v.sum())
 	}},
-	{name: "greatest", doc: "is the greatest of x.", arrays: []string{"x"}, reduce: "VMAXPS", body: func(v vec) {
+	{name: "greatest", doc: "returns the maximum of x.", arrays: []string{"x"}, reduce: "VMAXPS", body: func(v vec) {
 		v.load("x", 0)
 		v.fillRest(0, 1)
 		v.do("VMAXPS", v.sum(), 0, v.sum())
@@ -149,7 +149,7 @@ var kernels = []kernel{
 		},
 	},
 	{
-		name: "rope", doc: "turns (x, y) by an angle, or back for a direction of -1.",
+		name: "rope", doc: "rotates (x, y) by an angle; direction -1 rotates back.",
 		arrays: []string{"x", "y", "cos", "sin"}, scalars: []string{"direction"}, body: func(v vec) {
 			v.load("x", 0)
 			v.load("y", 1)
@@ -167,7 +167,8 @@ var kernels = []kernel{
 	{name: "adam", doc: "takes one step of AdamW.", arrays: []string{"w", "m", "v", "grad"}, factors: true, body: adam},
 }
 
-// fillRest sets the lanes past the end to minus infinity.
+// fillRest sets the lanes of register r past the end of the arrays to minus infinity. It uses
+// register t.
 func (v vec) fillRest(r, t int) {
 	if !v.masked {
 		return
@@ -180,7 +181,8 @@ func (v vec) fillRest(r, t int) {
 	v.do("VBLENDVPS", maskRegister, r, t, r)
 }
 
-// onePlusExpMinus leaves 1+e⁻ˣ of register x in r; it uses r+1 to r+3.
+// onePlusExpMinus writes 1+e⁻ˣ to register r, where x is the content of register x. It
+// overwrites r+1 to r+3.
 func (v vec) onePlusExpMinus(x, r int) {
 	v.op("VXORPS X%d, X%d, X%d", r, r, r)
 	v.do("VSUBPS", x, r, r)
@@ -195,12 +197,12 @@ func (v vec) onePlusExpMinus(x, r int) {
 func (v vec) exponential(x, n, p, t int) {
 	const lowest, highest = -87.33654, 89 // e^lowest is the smallest normal number
 	if v.wide {
-		v.op("VCMPPS $5, %s, %s, K3", v.constant("lowest", lowest), v.reg(x)) // not less, or NaN
+		v.op("VCMPPS $5, %s, %s, K3", v.constant("lowest", lowest), v.reg(x)) // set K3 where x is not below lowest, or NaN
 	} else {
 		v.op("VCMPPS $5, %s, %s, %s", v.constant("lowest", lowest), v.reg(x), v.reg(t))
 	}
 	v.with("VMOVUPS", "highest", highest, p)
-	v.do("VMINPS", x, p, x) // of a bound and NaN, the second source
+	v.do("VMINPS", x, p, x) // with a NaN, VMINPS returns its second source
 	v.with("VMOVUPS", "lowest", lowest, p)
 	v.do("VMAXPS", x, p, x)
 	v.with("VMULPS", "log2e", math.Log2E, x, n)
@@ -209,7 +211,7 @@ func (v vec) exponential(x, n, p, t int) {
 	} else {
 		v.op("VROUNDPS $0, %s, %s", v.reg(n), v.reg(n))
 	}
-	const ln2High = 0.693359375 // nine bits: n·ln2High is exact
+	const ln2High = 0.693359375 // has nine bits, so n·ln2High is exact
 	v.with("VFNMADD231PS", "ln2High", ln2High, n, x)
 	v.with("VFNMADD231PS", "ln2Low", math.Ln2-ln2High, n, x)
 	v.with("VMOVUPS", "inverse7", 1.0/5040, p)
@@ -225,26 +227,29 @@ func (v vec) exponential(x, n, p, t int) {
 	v.power(x, n, p, t)
 }
 
-// power leaves p·2ⁿ in x, or zero where the comparison in K3 or t failed.
+// power writes p·2ⁿ to register x. A lane becomes zero if the comparison of exponential failed for
+// the lane; the result of the comparison is in K3, or at 256 bits in register t.
 func (v vec) power(x, n, p, t int) {
 	if v.wide {
 		v.op("VSCALEFPS.Z %s, %s, K3, %s", v.reg(n), v.reg(p), v.reg(x))
 		return
 	}
-	// In two factors, since 2¹²⁸ is not representable.
+	// 2ⁿ is multiplied in two factors, because 2¹²⁸ is not representable.
 	v.do("VCVTPS2DQ", n, n)
 	v.op("VPSRAD $1, %s, %s", v.reg(n), v.reg(x))
 	v.do("VPSUBD", x, n, n)
 	for _, half := range []int{x, n} {
 		v.op("VPSLLD $23, %s, %s", v.reg(half), v.reg(half))
 	}
-	v.do("VPADDD", x, p, p) // adds to the exponent: p is between ½ and 2, half over -64 … 64
+	// VPADDD adds x to the exponent of p, which is between ½ and 2; x is half of n, from -64 to
+	// 64.
+	v.do("VPADDD", x, p, p)
 	v.with("VPADDD", "one", 1, n, n)
 	v.do("VMULPS", n, p, x)
 	v.do("VANDPS", t, x, x)
 }
 
-// adam reads its factors in the order of adamFactors.
+// adam writes the body of AdamW's step. It reads the factors in the order of adamFactors.
 func adam(v vec) {
 	const clip, beta1, rest1, beta2, rest2, root, epsilon, keep, step = 0, 1, 2, 3, 4, 5, 6, 7, 8
 	v.load("grad", 0)

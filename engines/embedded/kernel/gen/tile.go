@@ -5,14 +5,16 @@ import (
 	"strings"
 )
 
-// shape is a micro-kernel: rows × two registers of columns, which stay in registers for k steps
-// of A and of a panel.
+// A shape describes the micro-kernel of an instruction set for a product C = A·B. The micro-kernel
+// computes a tile: a block of C with a limited number of rows, and as many columns as fit into two
+// vector registers. The sums of the tile stay in registers while the kernel adds the k products of
+// each sum.
 type shape struct {
-	name    string // of the register, Z or Y
+	name    string // prefix of the registers' names, Z or Y
 	suffix  string
-	rows    int // maximum
+	rows    int // maximum number of rows
 	width   int // floats in a register
-	scratch int // first register free of sums at the maximum of rows
+	scratch int // first register that holds no sum, at the maximum number of rows
 }
 
 var shapes = []shape{
@@ -20,11 +22,11 @@ var shapes = []shape{
 	{name: "Y", suffix: "256", rows: 6, width: 8, scratch: 12},
 }
 
-// storage is the format of the elements of a panel.
+// A storage is a format of the elements of a panel.
 type storage struct {
 	name  string // suffix of the kernel's name
 	kind  string // Go type
-	bytes int    // of one element
+	bytes int    // size of one element
 }
 
 var storages = []storage{
@@ -34,7 +36,7 @@ var storages = []storage{
 // panelCols is the width of a panel, see package kernel.
 const panelCols = 32
 
-// panelBytes is one k of a panel of float32.
+// panelBytes is the size of one step k of a float32 panel.
 const panelBytes = 4 * panelCols
 
 func (f storage) arguments() []argument {
@@ -42,7 +44,8 @@ func (f storage) arguments() []argument {
 	return append(append(args, argument{"b", "*" + f.kind}), ints("k", "cols", "load")...)
 }
 
-// load reads a register of elements and widens them to float32.
+// load writes the instructions that read as many elements as a register has floats, and widen
+// them to float32.
 func (f storage) load(a *assembly, from, reg string) {
 	switch f.name {
 	case "BF16":
@@ -71,9 +74,9 @@ func (f storage) prefetch(a *assembly, ahead int, index string) {
 	}
 }
 
-// loadE4M3 moves sign, exponent and fraction of each code to their places in a binary16, which
-// is then the value over 2⁸: the exponents' biases are 7 and 15. Subnormal numbers are
-// converted correctly.
+// loadE4M3 moves sign, exponent and fraction of each code to their places in a binary16. The
+// result is the value of the code divided by 2⁸, because the exponents' biases are 7 and 15.
+// Subnormal numbers are converted correctly.
 func loadE4M3(a *assembly, from, reg string) {
 	half, and := "Y"+reg[1:], "VPANDD"
 	if reg[0] == 'Y' {
@@ -81,7 +84,7 @@ func loadE4M3(a *assembly, from, reg string) {
 	}
 	a.op("VPMOVSXBW %s, %s", from, half)
 	a.op("VPSLLW $7, %s, %s", half, half)
-	a.constants["code"] = 0xbfffbfff // all but the second copy of the sign
+	a.constants["code"] = 0xbfffbfff // clears the second copy of the sign
 	a.op("%s code<>(SB), %s, %s", and, half, half)
 	a.op("VCVTPH2PS %s, %s", half, reg)
 }
@@ -100,8 +103,9 @@ func tileAssembly(f storage) []byte {
 	return a.finish()
 }
 
-// Registers: DI c, SI its stride, R8 R9 R10 rows 0, 5 and 10 of A, R11 and R12 one and three
-// row strides, R13 the k stride, BX the panel, CX the remaining steps.
+// tile writes the kernel of a tile. The registers DI and SI hold the address and the row stride of
+// C; R8, R9 and R10 the addresses of rows 0, 5 and 10 of A; R11 and R12 one and three row strides
+// of A; R13 the k stride of A; BX the address of the panel; CX the number of remaining steps.
 func (s shape) tile(a *assembly, f storage, rows int) {
 	at := a.function(fmt.Sprintf("tile%s%sx%d", s.suffix, f.name, rows), f.arguments(), false)
 	a.op("MOVQ %s, DI", at["c"])
@@ -131,15 +135,15 @@ func (s shape) tile(a *assembly, f storage, rows int) {
 	a.op("JNZ loop")
 	if s.name == "Y" {
 		s.storeWhole(a, at, rows)
-		s.mask(a, at) // the steps overwrote its registers
+		s.mask(a, at) // the steps overwrote the registers of the mask
 	}
 	s.eachRow(a, rows, func(r, v int) { s.store(a, v, s.sum(r, v)) })
 	a.op("VZEROUPPER")
 	a.op("RET")
 }
 
-// storeWhole ends the function if all columns exist: a masked store of this width is slow on
-// some processors.
+// storeWhole writes the end of the function for tiles without missing columns. It stores them
+// without a mask, because masked 256-bit stores are slow on some processors.
 func (s shape) storeWhole(a *assembly, at map[string]string, rows int) {
 	a.op("MOVQ %s, AX", at["cols"])
 	a.op("CMPQ AX, $%d", 2*s.width)
@@ -160,7 +164,8 @@ func (s shape) zero(a *assembly, reg string) {
 
 func (s shape) sum(row, v int) string { return fmt.Sprintf("%s%d", s.name, 2*row+v) }
 
-// step computes one k: two registers of the panel, one broadcast element per row.
+// step writes the instructions of one step k: load two registers of the panel, then broadcast
+// one element of each row and add its products.
 func (s shape) step(a *assembly, f storage, rows int) {
 	b := [2]string{fmt.Sprintf("%s%d", s.name, s.scratch), fmt.Sprintf("%s%d", s.name, s.scratch+1)}
 	f.load(a, "(BX)", b[0])
@@ -181,13 +186,14 @@ func (s shape) step(a *assembly, f storage, rows int) {
 	}
 }
 
-// address is row r of A.
+// address returns the memory operand of row r of A.
 func address(r int) string {
 	base := []string{"R8", "R9", "R10"}[r/5]
 	return fmt.Sprintf([]string{"(%s)", "(%s)(R11*1)", "(%s)(R11*2)", "(%s)(R12*1)", "(%s)(R11*4)"}[r%5], base)
 }
 
-// mask creates the mask of the columns that exist: K1 and K2, or Y14 and Y15.
+// mask writes the instructions that create the mask of the columns that exist, in K1 and K2, or
+// in Y14 and Y15.
 func (s shape) mask(a *assembly, at map[string]string) {
 	a.op("MOVQ %s, AX", at["cols"])
 	if s.name == "Z" {
@@ -221,7 +227,8 @@ func (s shape) store(a *assembly, v int, reg string) {
 	a.op("VMASKMOVPS %s, Y%d, %d(DX)", reg, 14+v, 32*v)
 }
 
-// eachRow moves DX over the rows of C.
+// eachRow writes instructions that move DX over the rows of C, and calls visit for both
+// registers of each row.
 func (s shape) eachRow(a *assembly, rows int, visit func(row, v int)) {
 	a.op("MOVQ DI, DX")
 	for r := range rows {
@@ -250,15 +257,16 @@ func tileGo() []byte {
 	return formatted(text.String())
 }
 
-// declare writes the kernels' declarations and the function that selects one by its rows.
+// declare writes the kernels' declarations and the function that selects a kernel by its number
+// of rows.
 func (s shape) declare(text *strings.Builder, f storage) {
 	name := "tile" + s.suffix + f.name
 	for rows := 1; rows <= s.rows; rows++ {
 		fmt.Fprintf(text, "//go:noescape\n%s\n\n", declaration(fmt.Sprintf("%sx%d", name, rows), f.arguments(), false))
 	}
 	fmt.Fprintf(text,
-		"// %s adds k steps of rows × cols numbers into C, or puts them there when load\n// is 0; cols is at most %d, "+
-			"strides are in bytes.\n", name, 2*s.width)
+		"// %s adds k steps of rows × cols elements to C, or overwrites C if load is 0.\n// cols is at most %d. "+
+			"Strides are in bytes.\n", name, 2*s.width)
 	fmt.Fprintf(text, "%s {\nswitch rows {\n", wrapped(declaration(name, append(ints("rows"), f.arguments()...), false)))
 	for rows := 1; rows <= s.rows; rows++ {
 		fmt.Fprintf(text, "case %d:\n%sx%d(c, cStride, a, rowStride, kStride, b, k, cols, load)\n", rows, name, rows)

@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// body writes the instructions for one vector of a kernel's arrays.
+// A body writes the instructions for one vector of a kernel's arrays.
 type body func(v vec)
 
-// kernel is an operation over arrays of one length.
+// A kernel is an operation over arrays of equal length.
 type kernel struct {
 	name    string
 	doc     string
-	arrays  []string // pointer arguments, read or written
-	scalars []string // float arguments, broadcast to registers 13 and 14
+	arrays  []string // arguments that are pointers to arrays, read or written
+	scalars []string // arguments that are floats, broadcast to registers 13 and 14
 	factors bool     // the last argument is a pointer to adamFactors
-	reduce  string   // instruction that combines two results, if there is one
+	reduce  string   // instruction that combines two partial results; empty without a reduction
 	body    body
 }
 
-// vec is the context in which a vector is written: its width, whether it is the last and
-// incomplete one, which of the unrolled vectors it is.
+// A vec is one vector of a kernel. wide is its width, masked is set for the incomplete vector at
+// the end, and turn is its number among the unrolled vectors.
 type vec struct {
 	*assembly
 	wide   bool // 512 bits
@@ -34,7 +34,7 @@ var arrayRegisters = []string{"DI", "SI", "R8", "R9", "R10"}
 const (
 	scalarRegister = 13
 	maskRegister   = 15
-	sumRegister    = 8 // first of four in a reduction
+	sumRegister    = 8 // first of four registers in a reduction
 )
 
 func (v vec) bytes() int {
@@ -51,7 +51,7 @@ func (v vec) reg(i int) string {
 	return fmt.Sprintf("Y%d", i)
 }
 
-// do writes an instruction on registers, sources first.
+// do writes an instruction on registers. The sources precede the destination.
 func (v vec) do(name string, registers ...int) {
 	var list []string
 	for _, r := range registers {
@@ -78,7 +78,7 @@ func (v vec) at(array string) string {
 	panic("no array " + array)
 }
 
-// load fills the lanes past the end with zeros.
+// load loads this vector of an array into register r. Lanes past the end are zero.
 func (v vec) load(array string, r int) {
 	switch {
 	case !v.masked:
@@ -101,7 +101,7 @@ func (v vec) store(r int, array string) {
 	}
 }
 
-// clearRest zeroes the lanes past the end.
+// clearRest zeroes the lanes of register r past the end of the arrays.
 func (v vec) clearRest(r int) {
 	switch {
 	case !v.masked:
@@ -112,10 +112,10 @@ func (v vec) clearRest(r int) {
 	}
 }
 
-// sum is the register of this vector's part of a reduction.
+// sum returns the register of the partial result to which this vector contributes.
 func (v vec) sum() int { return sumRegister + v.turn }
 
-// factor broadcasts one of the adamFactors, to which BX points.
+// factor broadcasts element i of the adamFactors, to which BX points, into register r.
 func (v vec) factor(i, r int) {
 	v.op("VBROADCASTSS %d(BX), %s", 4*i, v.reg(r))
 }
@@ -147,8 +147,9 @@ func suffix(wide bool) string {
 	return "256"
 }
 
-// write emits the kernel: four vectors per iteration for reductions, then one, then the
-// incomplete one under a mask. AX is the number of processed elements, CX the total.
+// write emits the kernel: a loop over four vectors per iteration for reductions, a loop over one
+// vector, then the incomplete vector under a mask. AX is the number of processed elements, CX
+// the total.
 func (k kernel) write(a *assembly, wide bool) {
 	v := vec{assembly: a, wide: wide, arrays: k.arrays}
 	width := v.bytes() / 4
@@ -184,7 +185,7 @@ func (k kernel) write(a *assembly, wide bool) {
 	a.op("RET")
 }
 
-// loop runs the body while that many full vectors are left.
+// loop writes the loop that runs the body while at least turns full vectors remain.
 func (k kernel) loop(v vec, name, next string, turns, width int) {
 	v.label(name)
 	v.op("LEAQ %d(AX), DX", turns*width)
@@ -197,7 +198,7 @@ func (k kernel) loop(v vec, name, next string, turns, width int) {
 	v.op("JMP %s", name)
 }
 
-// rest creates the mask of CX lanes.
+// rest writes the instructions that create the mask of the first CX lanes.
 func (v vec) rest() {
 	if v.wide {
 		v.op("MOVL $-1, DX")
@@ -211,7 +212,7 @@ func (v vec) rest() {
 	v.op("VMOVUPS (DX), Y%d", maskRegister)
 }
 
-// start initializes the parts of a reduction.
+// start writes the instructions that initialize the four partial results of a reduction.
 func (k kernel) start(v vec) {
 	for i := range 4 {
 		if k.reduce == "VMAXPS" {
@@ -222,7 +223,8 @@ func (k kernel) start(v vec) {
 	}
 }
 
-// join combines the four parts, then halves until one lane is left.
+// join writes the instructions that combine the four partial results, and then halve the result
+// until one lane is left.
 func (k kernel) join(v vec) {
 	const s = sumRegister
 	v.do(k.reduce, s+1, s, s)
@@ -240,7 +242,8 @@ func (k kernel) join(v vec) {
 	v.op("%s X%d, X%d, X%d", k.reduce, s+1, s, s)
 }
 
-// peak multiplies and adds zeros in registers, twelve sums at a time.
+// peak writes the kernel that multiplies and adds zeros in registers, with twelve independent
+// sums.
 func peak(a *assembly, wide bool) {
 	v := vec{assembly: a, wide: wide}
 	at := a.function("peak"+suffix(wide), ints("steps"), false)
@@ -267,14 +270,14 @@ func vectorGo() []byte {
 		k.dispatch(&text)
 	}
 	for _, wide := range []bool{true, false} {
-		fmt.Fprintf(&text, "// peak%s does steps × 12 multiply-adds of whole registers.\n%s\n\n", suffix(wide),
+		fmt.Fprintf(&text, "// peak%s executes steps × 12 multiply-adds of full registers.\n%s\n\n", suffix(wide),
 			declaration("peak"+suffix(wide), ints("steps"), false))
 	}
 	return formatted(text.String())
 }
 
-// dispatch writes the function that the rest of the package calls: it divides the arrays so
-// that no call is long, and selects the kernel of the level.
+// dispatch writes the function that package kernel calls. It divides the arrays so that no call
+// into assembly takes long, and selects the kernel of the level.
 func (k kernel) dispatch(text *strings.Builder) {
 	var params, plain []string
 	for _, name := range k.arrays {

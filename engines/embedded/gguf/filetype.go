@@ -1,0 +1,132 @@
+package gguf
+
+import (
+	"strings"
+
+	"anneal/domain"
+	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/quant"
+)
+
+// A FileType names the types in which a file stores matrices, numbered as llama.cpp's llama_ftype,
+// the value of general.file_type. Vectors are stored as F32 in every file.
+type FileType uint32
+
+// The supported file types.
+const (
+	F32    FileType = 0
+	F16    FileType = 1
+	Q8_0   FileType = 7
+	Q4_K_M FileType = 15 // Q4_K and Q6_K: see matrixType
+	Q5_K_M FileType = 17 // Q5_K and Q6_K: see matrixType
+	BF16   FileType = 32
+)
+
+// fileTypes holds the name of each file type, and the type of most of its matrices, in the order
+// of precision.
+var fileTypes = []struct {
+	file   FileType
+	name   string
+	matrix quant.Type
+}{
+	{F32, "f32", quant.F32}, {F16, "f16", quant.F16}, {BF16, "bf16", quant.BF16}, {Q8_0, "q8_0", quant.Q8_0},
+	{Q5_K_M, "q5_k_m", quant.Q5_K}, {Q4_K_M, "q4_k_m", quant.Q4_K},
+}
+
+// FileTypes returns the names of the supported file types: "f32, f16 … or q4_k_m".
+func FileTypes() string {
+	var names []string
+	for _, one := range fileTypes {
+		names = append(names, one.name)
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// ParseFileType returns the file type with the given name, one of FileTypes.
+func ParseFileType(name string) (FileType, error) {
+	for _, one := range fileTypes {
+		if one.name == strings.ToLower(name) {
+			return one.file, nil
+		}
+	}
+	return 0, domain.Errorf(domain.InvalidArgument, "type: must be %s, is %q", FileTypes(), name)
+}
+
+// String returns the name of the file type.
+func (f FileType) String() string {
+	for _, one := range fileTypes {
+		if one.file == f {
+			return one.name
+		}
+	}
+	return ""
+}
+
+// matrix returns the type of most matrices.
+func (f FileType) matrix() quant.Type {
+	for _, one := range fileTypes {
+		if one.file == f {
+			return one.matrix
+		}
+	}
+	return quant.F32
+}
+
+// Mixed reports whether the file type stores sensitive matrices in more bits than others.
+func (f FileType) Mixed() bool { return f == Q4_K_M || f == Q5_K_M }
+
+// largeLayers is the number of layers of models with 70 billion parameters (Llama 2 and 3, and
+// Qwen2), whose attn_v is shared by eight query heads and small.
+const largeLayers = 80
+
+// A role is what matrixType must know of a matrix.
+type role struct {
+	head  bool         // it computes the logits: the head, or the embeddings if they are tied
+	layer int          // -1 for none
+	m     llama.Module // of the layer
+}
+
+// matrixType returns the type of a matrix in a file, before its row length is considered. The
+// rules are those of llama.cpp's quantizer (llama_tensor_get_type) for models without experts:
+//
+//   - q4_k_m and q5_k_m store the matrix that computes the logits in Q6_K;
+//   - they store attn_v and ffn_down in Q6_K in the first and the last eighth of the layers, and in
+//     every third layer between;
+//   - q4_k_m stores attn_v of the other layers in Q5_K in models of 80 layers;
+//   - all other matrices have the type that the file type names.
+func matrixType(c *llama.Config, file FileType, r role) quant.Type {
+	as := file.matrix()
+	switch {
+	case !file.Mixed():
+	case r.head:
+		return quant.Q6_K
+	case r.layer < 0:
+	case (r.m == llama.Value || r.m == llama.Down) && moreBits(r.layer, c.Layers):
+		return quant.Q6_K
+	case r.m == llama.Value && as == quant.Q4_K && c.Layers == largeLayers && c.ModelType != "qwen3":
+		return quant.Q5_K
+	}
+	return as
+}
+
+// moreBits reports whether a layer is in the first or the last eighth of the layers, or is every
+// third layer between.
+func moreBits(layer, layers int) bool {
+	eighth := layers / 8
+	return layer < eighth || layer >= 7*layers/8 || (layer-eighth)%3 == 2
+}
+
+// fitting returns as, or the type that replaces it, as in llama.cpp, if the length of the rows is
+// not a multiple of its block.
+func fitting(as quant.Type, columns int) quant.Type {
+	smaller := map[quant.Type]quant.Type{quant.Q4_K: quant.Q5_0, quant.Q5_K: quant.Q5_1, quant.Q6_K: quant.Q8_0}
+	for columns%as.Block() != 0 {
+		next, ok := smaller[as]
+		if !ok {
+			next = quant.F16
+		}
+		as = next
+	}
+	return as
+}

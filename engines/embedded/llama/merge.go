@@ -1,0 +1,146 @@
+package llama
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"anneal/domain"
+	"anneal/domain/weights"
+	"anneal/engines/embedded/kernel"
+	"anneal/engines/embedded/safetensors"
+)
+
+// LoadAdapterFor reads a PEFT directory for the base model in a Hugging Face directory. If the
+// adapter has the hash of the base model that it was trained on, LoadAdapterFor reads all weights of
+// the base model to compare the hashes. The error is FailedPrecondition for an adapter of another
+// base model.
+func LoadAdapterFor(ctx context.Context, dir, base string) (*Adapter, error) {
+	r, err := Open(base)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	a, err := LoadAdapter(dir, "", r.Config)
+	if err != nil || a.BaseHash == "" {
+		return a, err
+	}
+	steps := []func() error{func() error { _, err := r.Embedding(); return err }}
+	for i := range r.Config.Layers {
+		steps = append(steps, func() error { _, err := r.Layer(i); return err })
+	}
+	steps = append(steps, func() error { _, err := r.Norm(); return err })
+	if !r.Config.TieWordEmbeddings {
+		steps = append(steps, func() error { _, err := r.Head(); return err })
+	}
+	for _, step := range steps {
+		if err := errors.Join(ctx.Err(), step()); err != nil {
+			return nil, err
+		}
+	}
+	return a, a.Belongs(r.Hash())
+}
+
+// MergeOptions configures MergeDir.
+type MergeOptions struct {
+	Workers int // maximum number of busy cores
+	// Progress is called after each file of weights with its number of bytes. It may be nil.
+	Progress func(file string, bytes int64)
+}
+
+// MergeDir writes the model in the Hugging Face directory base with an adapter merged into its
+// weights to the directory to, which must exist. The files, the tensors and their number types are
+// those of base; other files with weights, such as GGUF files, are left out. The error is
+// FailedPrecondition for projections stored in 8 bits.
+func MergeDir(ctx context.Context, to, base string, a *Adapter, o MergeOptions) error {
+	c, shards, err := openFiles(base)
+	if err != nil {
+		return err
+	}
+	defer shards.Close()
+	left := a.changes(&c, o.Workers)
+	entries, err := os.ReadDir(base)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		file := shards.File(name)
+		info, err := os.Stat(filepath.Join(base, name)) // follows links, as in the cache of a model hub
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() || file == nil && weights.IsWeightsFile(name) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		written, err := writeMerged(ctx, filepath.Join(to, name), filepath.Join(base, name), file, left)
+		if err != nil {
+			return err
+		}
+		if file != nil && o.Progress != nil {
+			o.Progress(name, written)
+		}
+	}
+	for name := range left {
+		return domain.Errorf(domain.FailedPrecondition, "the base model has no tensor %s, which the adapter changes", name)
+	}
+	return nil
+}
+
+// changes returns a function for each projection that the adapter modifies, by its name in
+// checkpoints. The function adds the update to the projection's weights.
+func (a *Adapter) changes(c *Config, workers int) map[string]safetensors.Change {
+	all := map[string]safetensors.Change{}
+	for i := range a.Layers {
+		for _, m := range a.Modules() {
+			out, in := m.Shape(c)
+			all[projection(i, m)] = func(t safetensors.Info, values []float32) error {
+				if !t.Is(out, in) {
+					return domain.Errorf(domain.FailedPrecondition,
+						"tensor %s has shape %v; the model's configuration needs %v", t.Name, t.Shape, []int{out, in})
+				}
+				a.MergeModule(i, m, kernel.Matrix{Data: values, Rows: out, Cols: in, Stride: in}, workers)
+				return nil
+			}
+		}
+	}
+	return all
+}
+
+// writeMerged writes a file with changed tensors, or copies the file from if file is nil. It
+// removes each change that it makes from changes.
+func writeMerged(ctx context.Context, to, from string, file *safetensors.File,
+	changes map[string]safetensors.Change) (written int64, err error) {
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err == nil {
+			err = out.Sync()
+		}
+		err = errors.Join(err, out.Close())
+	}()
+	if file != nil {
+		return file.Rewrite(out, func(name string) safetensors.Change {
+			for _, known := range []string{name, weights.TensorPrefix + name} {
+				if change, ok := changes[known]; ok {
+					delete(changes, known)
+					return change
+				}
+			}
+			return nil
+		}, ctx.Err)
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	return io.Copy(out, in)
+}

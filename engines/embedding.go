@@ -1,0 +1,85 @@
+package engines
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+
+	"anneal/domain"
+)
+
+// An Embedder is a Model that computes embeddings of texts.
+type Embedder interface {
+	Model
+	// Embed computes one embedding. It returns InvalidArgument with the field's JSON name for an
+	// invalid request, and an error with the reason NoEmbeddings if the model cannot compute
+	// embeddings.
+	Embed(ctx context.Context, req EmbeddingRequest) (Embedding, Usage, error)
+}
+
+// NoEmbeddings is the reason of the error for a request to a model or an engine that computes no
+// embeddings.
+const NoEmbeddings = "NO_EMBEDDINGS"
+
+// EmbeddingsError returns the NoEmbeddings error for the reason why.
+func EmbeddingsError(why string) error {
+	err := domain.Errorf(domain.FailedPrecondition, "the model computes no embeddings: %s", why)
+	err.Reason = NoEmbeddings
+	return err
+}
+
+// An EmbeddingRequest asks for the embedding of one text.
+type EmbeddingRequest struct {
+	Addon  string `json:"addon,omitempty"`  // ID of a loaded addon; "" is the base model
+	Input  string `json:"input,omitempty"`  // the text
+	Tokens []int  `json:"tokens,omitempty"` // replaces Input when not nil; includes all special tokens
+	// Dimensions is the number of elements of the vector; 0 is the model's. The vector of fewer
+	// dimensions is the normalized beginning of the model's vector.
+	Dimensions int    `json:"dimensions,omitempty"`
+	CacheScope string `json:"cacheScope,omitempty"` // see CompletionRequest
+}
+
+// An Embedding is the embedding of a text.
+type Embedding struct {
+	// Data holds the elements of the vector as little-endian IEEE 754 numbers of 32 bits.
+	Data []byte `json:"data"`
+}
+
+// UnitFactor returns the factor that scales v to length 1.
+func UnitFactor[F float32 | float64](v []F) float64 {
+	squares := 0.0
+	for _, x := range v {
+		squares += float64(x) * float64(x)
+	}
+	return 1 / max(math.Sqrt(squares), 1e-12)
+}
+
+// Shorten returns the first n elements of v, scaled to length 1; v itself for its full length or 0.
+func Shorten(v []float32, n int) []float32 {
+	if n == 0 || n >= len(v) {
+		return v
+	}
+	factor, out := UnitFactor(v[:n]), make([]float32, n)
+	for i := range out {
+		out[i] = float32(float64(v[i]) * factor)
+	}
+	return out
+}
+
+// NewEmbedding returns the embedding with the vector v.
+func NewEmbedding(v []float32) Embedding {
+	data := make([]byte, 0, 4*len(v))
+	for _, x := range v {
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(x))
+	}
+	return Embedding{data}
+}
+
+// Vector returns the elements of the vector.
+func (e Embedding) Vector() []float32 {
+	v := make([]float32, len(e.Data)/4)
+	for i := range v {
+		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(e.Data[4*i:]))
+	}
+	return v
+}

@@ -1,0 +1,153 @@
+package engines
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// RolloutsFile is the name of the file with the kept rollouts of a job: JSONL with one Rollout a
+// line, in the order of training.
+const RolloutsFile = "rollouts.jsonl"
+
+// Limits of the rollouts that a job keeps.
+const (
+	MaxRolloutsBytes     = 8 << 20  // the rollouts file
+	MaxStepRolloutsBytes = 1 << 20  // the rollouts of one step or one evaluation; the first are kept
+	maxRolloutText       = 16 << 10 // bytes of a response, and of a row in JSON
+	maxRolloutReason     = 2 << 10  // bytes of the reason of a score
+	maxRolloutMetrics    = 32       // metrics of a score
+	maxMetricName        = 128      // bytes
+)
+
+// A Rollout is a response that the model in training generated to a dataset row, and its score.
+type Rollout struct {
+	// Step is the first step that trains on the response. For an evaluation, it is the number of
+	// completed steps.
+	Step       int                `json:"step"`
+	Epoch      float64            `json:"epoch"` // completed epochs when the response was generated
+	Time       time.Time          `json:"time"`
+	Evaluation bool               `json:"evaluation,omitempty"` // the row is held out from training
+	Row        int                `json:"row"`                  // number of the row in its dataset, from 1
+	Candidate  int                `json:"candidate"`            // number of the response to the row, from 1
+	Input      json.RawMessage    `json:"input"`                // the row: messages and its other fields
+	Response   string             `json:"response"`
+	Score      float64            `json:"score"` // 0 unless Valid
+	Valid      bool               `json:"valid"`
+	Reason     string             `json:"reason,omitempty"`
+	Metrics    map[string]float64 `json:"metrics,omitempty"`
+	Truncated  bool               `json:"truncated,omitempty"` // a text was longer than its limit
+}
+
+// A RolloutRecorder receives all rollouts of one step, or of one evaluation, before the step and
+// after the evaluation. A trainer that resumes from a checkpoint passes the rollouts of later steps
+// again. It is called from the goroutine that calls the TrainWatcher.
+type RolloutRecorder func([]Rollout)
+
+// NewRollout returns the rollout whose row and response, which is the last message, an evaluator has
+// scored. It shortens long texts. The caller sets the other fields.
+func NewRollout(row map[string]any, score Score) Rollout {
+	r := Rollout{Valid: score.Valid && score.Value >= 0 && score.Value <= 1}
+	input := maps.Clone(row)
+	if messages, _ := row["messages"].([]any); len(messages) > 0 {
+		last := len(messages) - 1
+		message, _ := messages[last].(map[string]any)
+		r.Response, _ = message["content"].(string)
+		input["messages"] = messages[:last]
+	}
+	if r.Valid {
+		r.Score = score.Value
+	}
+	r.Response = r.shorten(r.Response, maxRolloutText)
+	r.Reason = r.shorten(score.Reason, maxRolloutReason)
+	r.Input = r.shortenRow(input)
+	for _, name := range slices.Sorted(maps.Keys(score.Metrics)) {
+		value := score.Metrics[name]
+		switch {
+		case math.IsNaN(value), math.IsInf(value, 0):
+		case len(r.Metrics) == maxRolloutMetrics, len(name) > maxMetricName:
+			r.Truncated = true
+		default:
+			if r.Metrics == nil {
+				r.Metrics = map[string]float64{}
+			}
+			r.Metrics[name] = value
+		}
+	}
+	return r
+}
+
+// ReadRollouts calls each for the rollouts in a rollouts file, with their lines, until each returns
+// false. It skips lines that are not rollouts, and everything after MaxRolloutsBytes.
+func ReadRollouts(file io.Reader, each func(r *Rollout, line []byte) bool) error {
+	lines := bufio.NewScanner(io.LimitReader(file, MaxRolloutsBytes))
+	lines.Buffer(nil, MaxStepRolloutsBytes)
+	for lines.Scan() {
+		var r Rollout
+		if json.Unmarshal(lines.Bytes(), &r) == nil && r.Row > 0 && !each(&r, lines.Bytes()) {
+			return nil
+		}
+	}
+	return lines.Err()
+}
+
+// shorten returns the beginning of text, with at most limit bytes.
+func (r *Rollout) shorten(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	r.Truncated = true
+	const ellipsis = "…"
+	end := limit - len(ellipsis)
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + ellipsis
+}
+
+// shortenRow returns a row as JSON of at most maxRolloutText bytes. It shortens the texts in the
+// row and, if the row is still too long, leaves out all but the end of the last message.
+func (r *Rollout) shortenRow(row map[string]any) json.RawMessage {
+	for _, limit := range []int{math.MaxInt, 4 << 10, 1 << 10, 256} {
+		if data, err := json.Marshal(r.shortenTexts(row, limit)); err == nil && len(data) <= maxRolloutText {
+			return data
+		}
+		r.Truncated = true
+	}
+	rest := map[string]any{}
+	if messages, _ := row["messages"].([]any); len(messages) > 0 {
+		message, _ := messages[len(messages)-1].(map[string]any)
+		text, _ := message["content"].(string)
+		role, _ := message["role"].(string)
+		rest["messages"] = []any{map[string]any{"role": r.shorten(role, 64), "content": r.shorten(text, 1<<10)}}
+	}
+	data, _ := json.Marshal(rest) // encoding never fails, because the values are texts
+	return data
+}
+
+// shortenTexts returns a copy of a JSON value whose texts have at most limit bytes.
+func (r *Rollout) shortenTexts(value any, limit int) any {
+	switch v := value.(type) {
+	case string:
+		return r.shorten(strings.ToValidUTF8(v, "\uFFFD"), limit)
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = r.shortenTexts(v[i], limit)
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for name := range v {
+			out[name] = r.shortenTexts(v[name], limit)
+		}
+		return out
+	}
+	return value
+}

@@ -1,0 +1,21 @@
+package sandbox
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// closeOnExec keeps programs from inheriting the descriptors that this process inherited: Go sets
+// the flag only for descriptors that it opens itself.
+func closeOnExec() {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return // the system has no /proc
+	}
+	for _, entry := range entries {
+		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
+}

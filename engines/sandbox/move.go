@@ -1,0 +1,74 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// MoveFiles moves the files that a program wrote into target, a new directory that the program
+// cannot access. The files are below dir, a path relative to writable, the directory that the
+// program may write. MoveFiles rejects links and devices. On one file system it links the files
+// instead of copying them; a program that still has a file open can then change its content, but
+// nothing else.
+func MoveFiles(writable, dir, target string) (err error) {
+	root, err := os.OpenRoot(writable)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	from, err := root.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	if err := os.Mkdir(target, 0o700); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(target))
+		}
+	}()
+	return fs.WalkDir(from.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || path == ".":
+			return err
+		case entry.IsDir():
+			return os.Mkdir(filepath.Join(target, path), 0o700)
+		case !entry.Type().IsRegular():
+			return fmt.Errorf("%s is neither a file nor a directory", path)
+		}
+		return moveFile(from, path, filepath.Join(target, path))
+	})
+}
+
+// moveFile links or copies one file. It checks the type of the file again, because the program may
+// have replaced the file after it was listed.
+func moveFile(from *os.Root, path, to string) error {
+	file, err := from.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is neither a file nor a directory", path)
+	}
+	if linkFile(file, to) == nil {
+		return nil
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, file)
+	return errors.Join(err, out.Close())
+}

@@ -1,0 +1,33 @@
+package torch
+
+import (
+	"fmt"
+	"time"
+
+	"anneal/engines"
+)
+
+// record passes the rollouts of a score message, which are those of one step or of one evaluation,
+// to the request's recorder.
+func (r *training) record(m message, scores []engines.Score) error {
+	if len(m.Numbers) != len(m.Rows) || len(scores) != len(m.Rows) {
+		return fmt.Errorf("%d rows have %d numbers and %d scores: each row must have one", len(m.Rows), len(m.Numbers),
+			len(scores))
+	}
+	if r.request.OnRollouts == nil {
+		return nil
+	}
+	now := time.Now().UTC()
+	rollouts := make([]engines.Rollout, len(scores))
+	for i, score := range scores {
+		one := engines.NewRollout(m.Rows[i], score)
+		one.Step, one.Epoch, one.Evaluation, one.Time, one.Row = m.Step, m.Epoch, m.Held, now, m.Numbers[i]
+		one.Candidate = 1
+		if i > 0 && m.Numbers[i-1] == m.Numbers[i] { // responses to one row are adjacent
+			one.Candidate = rollouts[i-1].Candidate + 1
+		}
+		rollouts[i] = one
+	}
+	r.request.OnRollouts(rollouts)
+	return nil
+}
