@@ -17,44 +17,49 @@ import (
 
 const (
 	maxAddonTries = 3                // attempts to load an addon before it fails
-	addonPause    = time.Second      // before the second attempt; doubled before each next
+	addonPause    = time.Second      // pause before the second attempt; doubled before each further one
 	maxReason     = 500              // bytes of the reason of a failure
-	maxAddons     = domain.MaxAddons // of a replica, and as many again that are being unloaded
+	maxAddons     = domain.MaxAddons // assigned addons of a replica, besides at most as many that are being unloaded
 )
 
-// addons holds the LoRA adapters and hot-loaded weights of one replica, loaded or loading. They
-// change while the replica serves requests. Calls of the engine for one ID are made in the order of
-// the heartbeats that caused them, and never while mu is held: a heartbeat does not wait for an
-// engine.
+// addons holds the LoRA adapters and hot-loaded weights of one replica, loaded or loading. The
+// addons change while the replica serves requests. Calls of the engine for one ID are made in the
+// order of the heartbeats that caused the calls, and never while mu is held, because a heartbeat
+// must not wait for an engine.
 type addons struct {
 	replica *replica
 	opened  chan struct{} // closed when the replica's model is loaded
-	turn    chan struct{} // held by the one that is being loaded
+	turn    chan struct{} // holds one element while an addon is being loaded
+
+	resident *residentAddons // nil when all addons stay loaded
 
 	mu    sync.Mutex
 	all   map[string]*addon        // by ID
-	tails map[string]chan struct{} // by ID: closed when the last call in the queue is done
+	tails map[string]chan struct{} // by addon ID: channel that is closed when the last call in the ID's queue is done
 }
 
 type addon struct {
 	protocol.Addon
 	ticket
-	cancel context.CancelFunc // of loading
-	calls  sync.WaitGroup     // of the engine, in progress
+	cancel context.CancelFunc // cancels the load
+	calls  sync.WaitGroup     // calls of the engine in progress
 }
 
-// A ticket is a position in the queue of calls of the engine for one ID.
+// A ticket is the place of one call in the queue of engine calls for one ID.
 type ticket struct {
-	before <-chan struct{} // closed when the call before is done; nil when there is none
+	before <-chan struct{} // closed when the previous call is done; nil when there is none
 	done   chan struct{}
 }
 
 func (s *addons) open(r *replica) {
 	s.replica, s.opened, s.turn = r, make(chan struct{}), make(chan struct{}, 1)
 	s.all, s.tails = map[string]*addon{}, map[string]chan struct{}{}
+	if limit := r.assignment.AddonSlots; limit > 0 {
+		s.resident = newResidentAddons(limit, s.warnLoaded)
+	}
 }
 
-// enqueue returns the next ticket of an ID; mu must be held.
+// enqueue adds a call for an ID to the queue and returns its ticket. The caller holds mu.
 func (s *addons) enqueue(id string) ticket {
 	t := ticket{s.tails[id], make(chan struct{})}
 	s.tails[id] = t.done
@@ -68,7 +73,7 @@ func (t ticket) wait() {
 	}
 }
 
-// dequeue removes a ticket, once it is the first in its queue.
+// dequeue waits until the ticket is the first in its queue, and removes it.
 func (s *addons) dequeue(id string, t ticket) {
 	t.wait()
 	s.mu.Lock()
@@ -79,7 +84,7 @@ func (s *addons) dequeue(id string, t ticket) {
 	}
 }
 
-// state returns the addons for a heartbeat.
+// state returns the states of the addons for the next heartbeat.
 func (s *addons) state() []protocol.Addon {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +95,8 @@ func (s *addons) state() []protocol.Addon {
 	return listed
 }
 
-// apply starts to load the assigned addons, and unloads those that the heartbeat listed and the
-// assignment does not keep.
+// apply starts to load the assigned addons, and unloads the addons that the heartbeat listed and
+// the assignment does not keep.
 func (s *addons) apply(listed []protocol.Addon, assigned protocol.ReplicaAddons) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +110,7 @@ func (s *addons) apply(listed []protocol.Addon, assigned protocol.ReplicaAddons)
 			delete(s.all, one.ID)
 			s.replica.agent.requestHeartbeat()
 			if a.State == protocol.AddonLoaded {
-				go s.unloadInTurn(one.ID, s.enqueue(one.ID)) // not in the agent's WaitGroup: see load
+				go s.unloadInTurn(one.ID, s.enqueue(one.ID)) // outside of the agent's WaitGroup, see load
 			}
 		}
 	}
@@ -128,12 +133,13 @@ func (s *addons) unloadInTurn(id string, t ticket) {
 	s.dequeue(id, t)
 }
 
-// errTimeout means that the engine did not return in time; the load is not retried.
+// errTimeout means that the engine did not load the addon within LoadWithin. The load is not
+// retried.
 var errTimeout = errors.New("the engine did not load the addon")
 
-// start loads an addon, or records why it failed.
-func (s *addons) start(ctx context.Context, a *addon, order protocol.AddonAssignment) {
-	err := s.try(ctx, a, order)
+// start loads an addon, in at most maxAddonTries attempts, and records why the load failed.
+func (s *addons) start(ctx context.Context, a *addon, assignment protocol.AddonAssignment) {
+	err := s.try(ctx, a, assignment)
 	pause := addonPause
 	for tries := 1; err != nil && tries < maxAddonTries && ctx.Err() == nil; tries++ {
 		if isPermanent(err) || errors.Is(err, errTimeout) {
@@ -146,13 +152,13 @@ func (s *addons) start(ctx context.Context, a *addon, order protocol.AddonAssign
 		}
 		timer.Stop()
 		pause *= 2
-		err = s.try(ctx, a, order)
+		err = s.try(ctx, a, assignment)
 	}
 	go func() {
 		a.calls.Wait()
 		s.dequeue(a.ID, a.ticket)
 	}()
-	if err == nil || ctx.Err() != nil { // the addon or its replica is no longer assigned
+	if err == nil || ctx.Err() != nil { // ctx ends when the addon or its replica is no longer assigned
 		return
 	}
 	s.mu.Lock()
@@ -166,8 +172,8 @@ func (s *addons) start(ctx context.Context, a *addon, order protocol.AddonAssign
 }
 
 // try downloads an addon's files and loads them into the model.
-func (s *addons) try(ctx context.Context, a *addon, order protocol.AddonAssignment) error {
-	dir, release, err := s.replica.agent.cache.acquire(ctx, order.Files)
+func (s *addons) try(ctx context.Context, a *addon, assignment protocol.AddonAssignment) error {
+	dir, release, err := s.replica.agent.cache.acquire(ctx, assignment.Files)
 	if err != nil {
 		return err
 	}
@@ -178,7 +184,7 @@ func (s *addons) try(ctx context.Context, a *addon, order protocol.AddonAssignme
 	}
 	defer done()
 	load := loader.LoadAddon
-	if order.Full {
+	if assignment.Full {
 		full, ok := loader.(engines.WeightsLoader)
 		if !ok {
 			release()
@@ -186,12 +192,16 @@ func (s *addons) try(ctx context.Context, a *addon, order protocol.AddonAssignme
 				"full weights: train an adapter (loraRank above 0), or deploy the trained model")
 		}
 		load = full.LoadWeights
+	} else if s.resident != nil {
+		keep := release // the files stay on the disk while the addon is assigned
+		release = func() {}
+		load = func(ctx context.Context, id, dir string) error { return s.resident.add(ctx, loader, id, dir, keep) }
 	}
 	return s.load(ctx, a, load, dir, release)
 }
 
-// acquire waits for the model, for earlier calls of the engine for the same addon, and for the turn
-// to load one, which lasts until done is called.
+// acquire waits until the replica's model is loaded, earlier engine calls for the same addon have
+// returned, and no other addon is being loaded. The caller calls done after the load.
 func (s *addons) acquire(ctx context.Context, t ticket) (loader engines.AddonLoader, done func(), err error) {
 	select {
 	case <-s.opened:
@@ -218,22 +228,22 @@ func (s *addons) acquire(ctx context.Context, t ticket) (loader engines.AddonLoa
 	}
 }
 
-// withTimeout limits ctx to the time in which the engine must load an addon.
+// withTimeout limits ctx to LoadWithin, the time in which the engine must load an addon.
 func (s *addons) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	within := s.replica.agent.options.LoadWithin
 	return context.WithTimeoutCause(ctx, within, fmt.Errorf("%w within %s", errTimeout, within))
 }
 
-// load loads the files in dir into the model; dir is released when the engine has read it. It
-// returns on a timeout, and when the addon is no longer assigned; an addon that the engine loads
-// after that is unloaded.
+// load loads the files in dir into the model, and calls release when the engine has read the files.
+// On a timeout, and when the addon is not assigned any more, load returns before the engine; if the
+// engine loads the addon after that, the addon is unloaded.
 func (s *addons) load(ctx context.Context, a *addon, loadFiles func(ctx context.Context, id, dir string) error,
 	dir string, release func()) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	loaded := make(chan error, 1)
 	a.calls.Add(1)
-	go func() { // not in the agent's WaitGroup, which would wait for an engine that hangs
+	go func() { // outside of the agent's WaitGroup, which would wait for a hanging engine
 		defer a.calls.Done()
 		_, err := recoverPanic(func() (struct{}, error) { return struct{}{}, loadFiles(ctx, a.ID, dir) })
 		release()
@@ -250,7 +260,8 @@ func (s *addons) load(ctx context.Context, a *addon, loadFiles func(ctx context.
 	}
 }
 
-// markLoaded records that an addon is loaded; false when it is no longer assigned, or has failed.
+// markLoaded records that an addon is loaded. It returns false when the addon is not assigned any
+// more, or has failed.
 func (s *addons) markLoaded(a *addon) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +274,8 @@ func (s *addons) markLoaded(a *addon) bool {
 	return true
 }
 
-// loader returns the replica's model, which must be loaded.
+// loader returns the replica's model, which must be loaded, or an error when the model cannot load
+// addons.
 func (s *addons) loader() (engines.AddonLoader, error) {
 	s.replica.mu.Lock()
 	defer s.replica.mu.Unlock()
@@ -277,14 +289,26 @@ func (s *addons) loader() (engines.AddonLoader, error) {
 
 // unload unloads an addon from the model, which must be loaded.
 func (s *addons) unload(id string) {
+	if s.resident != nil && s.resident.remove(id) {
+		s.replica.log.Info("addon unloaded", "addon", id)
+		return
+	}
 	loader, err := s.loader()
 	if err == nil {
 		_, err = recoverPanic(func() (struct{}, error) { return struct{}{}, loader.UnloadAddon(id) })
 	}
-	s.replica.log.Info("addon unloaded", "addon", id, "error", err)
+	if err != nil {
+		s.warnLoaded(id, err)
+		return
+	}
+	s.replica.log.Info("addon unloaded", "addon", id)
 }
 
-// truncate limits the reason of a failure.
+func (s *addons) warnLoaded(id string, err error) {
+	s.replica.log.Warn("addon not unloaded", "addon", id, "error", err)
+}
+
+// truncate cuts text after maxBytes bytes, and appends "…" to text that it has cut.
 func truncate(text string, maxBytes int) string {
 	if len(text) > maxBytes {
 		return strings.ToValidUTF8(text[:maxBytes], "") + "…"

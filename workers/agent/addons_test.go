@@ -22,7 +22,7 @@ type slowModel struct {
 	answer map[string]chan error
 
 	mu    sync.Mutex
-	begun []string // calls, in order
+	begun []string // calls that have begun, in order
 }
 
 func (m *slowModel) call(what string) error {
@@ -39,7 +39,8 @@ func (m *slowModel) LoadAddon(_ context.Context, id, _ string) error { return m.
 
 func (m *slowModel) UnloadAddon(id string) error { return m.call("unload " + id) }
 
-// newTestReplica returns a replica with a loaded model; calls named in slow wait to be released.
+// newTestReplica returns a replica with a loaded model. slow lists the calls of the model that
+// return only when the test has sent their result to the model's answer channel.
 func newTestReplica(t *testing.T, slow ...string) (*replica, *slowModel) {
 	m := &slowModel{answer: map[string]chan error{}}
 	for _, what := range slow {
@@ -61,13 +62,13 @@ func newTestReplica(t *testing.T, slow ...string) (*replica, *slowModel) {
 	return r, m
 }
 
-// assign applies an assignment that keeps and loads the wanted addons.
+// assign applies an assignment that keeps or loads the wanted addons.
 func (r *replica) assign(wanted ...string) {
-	order := protocol.ReplicaAddons{Keep: wanted}
+	assignment := protocol.ReplicaAddons{Keep: wanted}
 	for _, id := range wanted {
-		order.Load = append(order.Load, protocol.AddonAssignment{ID: id, Files: protocol.FileSet{Key: "k"}})
+		assignment.Load = append(assignment.Load, protocol.AddonAssignment{ID: id, Files: protocol.FileSet{Key: "k"}})
 	}
-	r.addons.apply(r.addons.state(), order)
+	r.addons.apply(r.addons.state(), assignment)
 	synctest.Wait()
 }
 
@@ -89,21 +90,22 @@ func users(c *cache) (n int) {
 	return n
 }
 
-// A heartbeat does not wait for an engine that is slow to unload.
+// TestUnloadingDoesNotDelayHeartbeats checks that a heartbeat does not wait for an engine that is
+// slow to unload an addon.
 func TestUnloadingDoesNotDelayHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, m := newTestReplica(t, "unload a")
 		r.assign("a", "b")
 		require.Equal(t, protocol.AddonLoaded, stateOf(r, "a"))
-		beaten := make(chan struct{})
+		replied := make(chan struct{})
 		go func() {
 			r.addons.apply(r.addons.state(), protocol.ReplicaAddons{Keep: []string{"b"}})
-			close(beaten)
+			close(replied)
 		}()
 		synctest.Wait()
 		require.Contains(t, m.begun, "unload a")
 		select {
-		case <-beaten:
+		case <-replied:
 		default:
 			m.answer["unload a"] <- nil
 			t.Fatal("the heartbeat waits")
@@ -113,8 +115,8 @@ func TestUnloadingDoesNotDelayHeartbeats(t *testing.T) {
 	})
 }
 
-// An addon that is loaded after the timeout is unloaded, and its files stay while the engine may read
-// them.
+// TestLateAddonIsUnloaded checks that an addon that is loaded after the timeout is unloaded, and
+// that its files stay in the cache while the engine may read them.
 func TestLateAddonIsUnloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, m := newTestReplica(t, "load a")
@@ -134,7 +136,8 @@ func TestLateAddonIsUnloaded(t *testing.T) {
 	})
 }
 
-// An addon that is dropped while the engine loads it is unloaded before it is loaded again.
+// TestAddonIsAssignedAgain checks that an addon that is dropped and assigned again during its load
+// is unloaded before it is loaded again.
 func TestAddonIsAssignedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, m := newTestReplica(t, "load a", "unload a")
@@ -166,7 +169,8 @@ func TestAddonIsAssignedAgain(t *testing.T) {
 	})
 }
 
-// An addon that waits for a hanging call times out, and others are loaded.
+// TestHangingEngine checks that an addon that waits for a hanging call of the engine times out, and
+// that other addons are loaded.
 func TestHangingEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, m := newTestReplica(t, "unload a")
@@ -183,7 +187,8 @@ func TestHangingEngine(t *testing.T) {
 	})
 }
 
-// A transient failure to load is retried; a refusal is not.
+// TestLoadingIsRetried checks that a transient failure to load an addon is retried, and that a
+// permanent one is not.
 func TestLoadingIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, m := newTestReplica(t, "load a")

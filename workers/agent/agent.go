@@ -1,7 +1,7 @@
-// Package agent runs on a worker node. The agent connects to the control plane and sends a heartbeat
-// every two seconds, which reports all that runs and its progress; the reply lists what should run,
-// and the agent starts and stops work accordingly. It keeps no state but a cache of files and a
-// record of the attempts that it started.
+// Package agent runs on a worker node. The agent connects to the control plane and sends a
+// heartbeat every two seconds. The heartbeat reports all running work and its progress; the reply
+// lists what should run, and the agent starts and stops work accordingly. The agent's only state on
+// disk is its key, a cache of files, and records of the attempts that it has started.
 package agent
 
 import (
@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,6 +28,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/eventlog/natsconn"
 	"anneal/workers/protocol"
 )
 
@@ -34,30 +36,31 @@ import (
 type Options struct {
 	Node  string        // node ID
 	Token string        // join token for the first contact; "" once the node is enrolled
-	Key   nkeys.KeyPair // for authentication; nil uses the key in Dir
-	URL   string        // of NATS, nats://host:port; a comma-separated list
+	Key   nkeys.KeyPair // authenticates the agent; nil uses the key in Dir
+	URL   string        // comma-separated list of NATS servers, nats://host:port
 	// NATS holds further options of the connection, such as TLS or an in-process server.
 	NATS []nats.Option
 
 	Pool       string         // training, inference or "" for both
+	Region     string         // one of domain.Regions; "" without one
 	Capacity   map[string]int // accelerators: type → devices; nil detects them
-	Dir        string         // for the cache and work in progress; used by this agent only
+	Dir        string         // directory of the cache and work in progress; only one agent may use it
 	CacheBytes int64          // limit for unused files in the cache; 0 is 64 GiB
 	Engine     engines.Engine
-	Version    string // of anneal
+	Version    string // version of anneal
 	// LeaveWithin limits the shutdown, in which checkpoints are saved and responses finished; 0 is
 	// 25 s.
 	LeaveWithin time.Duration
-	LoadWithin  time.Duration // timeout of the engine to load a model; 0 is 30 min
-	Sound       Sound         // decodes recordings; nil leaves speech models to other nodes
-	HTTP        *http.Client  // for files; nil uses one with default limits
-	TLS         *tls.Config   // of the default client; nil trusts the system's authorities
-	Log         *slog.Logger  // nil discards
+	LoadWithin  time.Duration // timeout of the engine to load a model or an addon; 0 is 30 min
+	Sound       Sound         // decodes recordings; nil means that the node serves no speech models
+	HTTP        *http.Client  // client that downloads and uploads files; nil creates one with the settings TLS
+	TLS         *tls.Config   // TLS settings of the default client; nil trusts the system's authorities
+	Log         *slog.Logger  // nil discards log messages
 }
 
 // Sound decodes the recording at path, in any supported format, to the samples that transcribers
-// read. preprocessing is one of the Preprocess names of engines, or "" for none. A *domain.Error with
-// code InvalidArgument means that the recording is invalid.
+// read. preprocessing is one of the Preprocess names of engines, or "" for none. A *domain.Error
+// with code InvalidArgument means that the recording is invalid.
 type Sound func(ctx context.Context, path, preprocessing string) (io.ReadCloser, error)
 
 // KeyFile is the name of the file in Options.Dir that holds the agent's key.
@@ -67,17 +70,17 @@ const KeyFile = "node.nkey"
 type Agent struct {
 	options Options
 	log     *slog.Logger
-	boot    string // ID of this run
+	boot    string // random ID of this run of the agent
 	spec    domain.NodeSpec
 	conn    *nats.Conn
 	cache   *cache
 	files   *transfer
 	started *startedAttempts
 	devices *devices
-	wake    chan struct{} // requests a heartbeat
+	wake    chan struct{} // receives a value when a heartbeat is requested
 
 	mu       sync.Mutex
-	number   uint64 // of the last heartbeat
+	number   uint64 // number of the last heartbeat
 	seen     uint64 // newest log position that a coordinator sent
 	attempts map[string]*attempt
 	replicas map[string]*replica
@@ -93,9 +96,12 @@ func New(o Options) (*Agent, error) {
 	v.Require(o.Dir != "", "dir", "is required: a directory for the cache and work in progress")
 	v.Require(o.URL != "" || len(o.NATS) > 0, "url", "is required: the address of NATS, like nats://HOST:4222")
 	v.Require(o.Pool == "" || o.Pool == domain.PoolTraining || o.Pool == domain.PoolInference, "pool",
-		"must be training, inference or empty for both")
+		"%.64q must be training, inference, or empty for both", o.Pool)
+	v.Require(o.Region == "" || slices.Contains(domain.Regions[1:], o.Region), "region", "%.64q must be one of %s",
+		o.Region,
+		strings.Join(domain.Regions[1:], ", "))
 	for kind, n := range o.Capacity {
-		v.Require(kind != "" && n > 0, "accelerators", "must be TYPE=N with N at least 1")
+		v.Require(kind != "" && n > 0, "accelerators", "%.64s=%d must be TYPE=N with N at least 1", kind, n)
 	}
 	if err := v.Err(); err != nil {
 		return nil, err
@@ -119,7 +125,7 @@ func New(o Options) (*Agent, error) {
 	}
 	return &Agent{
 		options: o, log: o.Log.With("node", o.Node), boot: rand.Text(), files: files,
-		spec: domain.NodeSpec{Pool: o.Pool, Capacity: capacity, Engines: abilities(o.Engine, o.Sound),
+		spec: domain.NodeSpec{Pool: o.Pool, Region: o.Region, Capacity: capacity, Engines: abilities(o.Engine, o.Sound),
 			Version: o.Version},
 		cache: &cache{dir: filepath.Join(o.Dir, "cache"), limit: o.CacheBytes, files: files,
 			entries: map[string]*entry{}},
@@ -132,24 +138,24 @@ func New(o Options) (*Agent, error) {
 // Memory returns the machine's memory in bytes.
 func (a *Agent) Memory() int64 { return a.spec.Capacity.MemoryMiB << 20 }
 
-// abilities returns what an engine can do, as nodes report it. Reinforcement learning needs a scorer
-// as well, and transcription a decoder of recordings.
+// abilities returns the capabilities of an engine, as in NodeSpec.Engines. Reinforcement learning
+// also requires a scorer, and transcription requires sound.
 func abilities(e engines.Engine, sound Sound) []string {
 	all := map[string]bool{"train": e.Trainer != nil, "complete": e.Completer != nil, "score": e.Scorer != nil}
 	for _, method := range e.Methods {
 		all["train:"+method] = e.Trainer != nil && (method != engines.Reinforcement || e.Scorer != nil)
 	}
 	for format := range e.Transcribers {
-		all[domain.SpeechAbility(format)] = sound != nil
+		all[domain.SpeechEngine(format)] = sound != nil
 	}
 	maps.DeleteFunc(all, func(_ string, can bool) bool { return !can })
 	return slices.Sorted(maps.Keys(all))
 }
 
 // Run runs the agent until ctx is done, and then shuts it down: attempts save a checkpoint and
-// responses finish, within LeaveWithin. It fails when the directory cannot be used, the address is
-// invalid, or another agent has registered as this node, but not when the control plane is
-// unreachable.
+// responses finish, within LeaveWithin. Run returns an error when the directory cannot be used, the
+// address is invalid, or another agent has registered as this node. It retries while the control
+// plane is unreachable.
 func (a *Agent) Run(ctx context.Context) error {
 	unlock, err := a.openDir()
 	if err != nil {
@@ -180,7 +186,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// openDir locks and opens the directory.
+// openDir locks and prepares the agent's directory. The caller calls unlock when the agent has
+// stopped.
 func (a *Agent) openDir() (unlock func(), err error) {
 	for _, dir := range []string{a.cache.dir, a.started.dir, a.workDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -191,13 +198,13 @@ func (a *Agent) openDir() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the agent's directory: %w", err)
 	}
-	unlock = func() { _ = lock.Close() } // closing unlocks it
+	unlock = func() { _ = lock.Close() } // closing the file releases the lock
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		unlock()
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"another agent uses directory %s: stop it, or choose another directory", a.options.Dir)
+			"another agent uses directory %s: stop that agent, or choose another directory", a.options.Dir)
 	}
-	// Work in progress of an earlier run is useless.
+	// Work in progress of an earlier run cannot be continued.
 	err = errors.Join(os.RemoveAll(a.workDir()), os.MkdirAll(a.workDir(), 0o700))
 	if err == nil {
 		err = a.cache.open()
@@ -214,8 +221,8 @@ func (a *Agent) openDir() (unlock func(), err error) {
 
 func (a *Agent) workDir() string { return filepath.Join(a.options.Dir, "work") }
 
-// connect connects to NATS, and retries until it succeeds. Messages are not buffered while the
-// connection is down: the agent repeats what is still current.
+// connect connects to NATS; the NATS client retries until it is connected. Messages are not
+// buffered while the connection is down, because the agent repeats messages that are still current.
 func (a *Agent) connect(life context.Context) error {
 	key := a.options.Key
 	if key == nil {
@@ -229,7 +236,7 @@ func (a *Agent) connect(life context.Context) error {
 		return fmt.Errorf("read the node's key: %w", err)
 	}
 	options := append([]nats.Option{
-		nats.Nkey(public, key.Sign), nats.Timeout(5 * time.Second),
+		nats.Nkey(public, key.Sign),
 		nats.Name("anneal agent " + a.options.Node),
 		nats.UserInfo(a.options.Node, a.options.Token),
 		nats.CustomInboxPrefix("_INBOX." + a.options.Node),
@@ -237,10 +244,10 @@ func (a *Agent) connect(life context.Context) error {
 		nats.ReconnectWait(500 * time.Millisecond), nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.ReconnectBufSize(-1),
 		nats.ConnectHandler(func(*nats.Conn) { a.requestHeartbeat() }),
-		nats.ReconnectHandler(func(*nats.Conn) { a.log.Info("reconnected"); a.requestHeartbeat() }),
+		nats.ReconnectHandler(func(*nats.Conn) { a.log.Info("reconnected to NATS"); a.requestHeartbeat() }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				a.log.Warn("connection lost; work continues, reports wait", "error", err)
+				a.log.Warn("connection to NATS lost: work continues, and reports are sent after reconnecting", "error", err)
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription,
@@ -248,7 +255,7 @@ func (a *Agent) connect(life context.Context) error {
 			a.log.Warn("NATS error", "error", err)
 		}),
 	}, a.options.NATS...)
-	conn, err := nats.Connect(a.options.URL, options...)
+	conn, err := natsconn.Connect(a.options.URL, options...)
 	if err != nil {
 		return domain.Errorf(domain.InvalidArgument, "connect to NATS at %s: %v", a.options.URL, err)
 	}
@@ -256,6 +263,7 @@ func (a *Agent) connect(life context.Context) error {
 	for subject, handle := range map[string]nats.MsgHandler{
 		protocol.WakeSubject(a.options.Node):       func(*nats.Msg) { a.requestHeartbeat() },
 		protocol.CompleteSubject(a.options.Node):   func(m *nats.Msg) { completions.start(a, life, m) },
+		protocol.EmbedSubject(a.options.Node):      func(m *nats.Msg) { embeddings.start(a, life, m) },
 		protocol.TranscribeSubject(a.options.Node): func(m *nats.Msg) { transcriptions.start(a, life, m) },
 		protocol.AckSubject(a.options.Node):        a.handleAck,
 	} {
@@ -275,7 +283,7 @@ func (a *Agent) requestHeartbeat() {
 	}
 }
 
-// heartbeatUntil sends heartbeats until all channels are closed or ctx is done.
+// heartbeatUntil sends heartbeats until all channels in busy are closed or ctx is done.
 func (a *Agent) heartbeatUntil(ctx, life context.Context, busy []<-chan struct{}) {
 	for len(busy) > 0 {
 		wait, err := a.heartbeat(ctx, life)
@@ -298,14 +306,14 @@ func (a *Agent) heartbeatUntil(ctx, life context.Context, busy []<-chan struct{}
 	}
 }
 
-// leave stops all work, within LeaveWithin, and sends the last heartbeat: the coordinator then marks
-// the node as lost immediately, and its work is placed elsewhere.
+// leave stops all work, within LeaveWithin, and sends the last heartbeat. The coordinator then
+// marks the node as lost immediately, so that its work is placed on other nodes.
 func (a *Agent) leave(life context.Context) {
 	bound, cancel := context.WithTimeout(life, a.options.LeaveWithin)
 	defer cancel()
 	a.mu.Lock()
 	a.leaving = true
-	a.spec.Engines = nil // so that nothing new is placed on the node
+	a.spec.Engines = nil // so that the schedulers place no more work on the node
 	var busy []<-chan struct{}
 	for _, t := range a.attempts {
 		t.stop(errLeaving)
@@ -321,6 +329,6 @@ func (a *Agent) leave(life context.Context) {
 	sending, cancelSending := context.WithTimeout(life, 3*time.Second)
 	defer cancelSending()
 	if err := a.request(sending, protocol.HeartbeatSubject(a.options.Node), last, &protocol.Assignments{}); err != nil {
-		a.log.Warn("last heartbeat not delivered; the node will be lost after its timeout", "error", err)
+		a.log.Warn("last heartbeat not delivered: the node will be marked as lost after a timeout", "error", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,43 +13,46 @@ import (
 	"sync"
 
 	"anneal/domain"
+	"anneal/domain/weights"
 	"anneal/engines"
 	"anneal/workers/protocol"
 )
 
 // An attempt is a running attempt of a job.
 type attempt struct {
-	agent  *Agent
-	order  protocol.TrainAssignment // what was assigned
-	log    *slog.Logger
-	dir    string             // for work in progress
-	life   context.Context    // of all that runs for the attempt
-	end    context.CancelFunc // of life
-	work   context.Context    // of the training, which saves a checkpoint when it is done
-	halt   context.CancelCauseFunc
-	outbox *outbox
-	done   chan struct{} // closed when nothing runs for the attempt
+	agent      *Agent
+	assignment protocol.TrainAssignment
+	log        *slog.Logger
+	dir        string             // directory of the attempt's work in progress
+	life       context.Context    // context of all goroutines of the attempt
+	end        context.CancelFunc // cancels life
+	work       context.Context    // context of the training; when work is canceled, the trainer saves a checkpoint
+	halt       context.CancelCauseFunc
+	outbox     *outbox
+	rollouts   *rollouts
+	joblog     *jobLog
+	done       chan struct{} // closed when all goroutines of the attempt have ended
 
 	mu      sync.Mutex
 	phase   string
 	metrics metrics
 }
 
-func newAttempt(a *Agent, life context.Context, order protocol.TrainAssignment) *attempt {
+func newAttempt(a *Agent, life context.Context, assignment protocol.TrainAssignment) *attempt {
 	t := &attempt{
-		agent: a, order: order, log: a.log.With("attempt", order.ID()), phase: protocol.Preparing,
+		agent: a, assignment: assignment, log: a.log.With("attempt", assignment.ID()), phase: protocol.Preparing,
 		done: make(chan struct{}),
-		dir: filepath.Join(a.workDir(), strings.ReplaceAll(order.ID(), "/",
-			"_")), metrics: metrics{acked: order.ResumeStep, step: order.ResumeStep},
+		dir: filepath.Join(a.workDir(), strings.ReplaceAll(assignment.ID(), "/",
+			"_")), metrics: metrics{acked: assignment.ResumeStep, step: assignment.ResumeStep},
 	}
 	t.life, t.end = context.WithCancel(life)
 	t.work, t.halt = context.WithCancelCause(t.life)
-	t.outbox = newOutbox(t)
+	t.outbox, t.rollouts, t.joblog = newOutbox(t), newRollouts(t), newJobLog(t)
 	return t
 }
 
-// stop ends the attempt: immediately and without a report when it is unwanted, otherwise after a last
-// checkpoint.
+// stop ends the attempt: immediately and without a report when why is errUnwanted, otherwise after
+// a last checkpoint.
 func (t *attempt) stop(why error) {
 	t.halt(why)
 	if errors.Is(why, errUnwanted) {
@@ -62,14 +66,15 @@ func (t *attempt) stop(why error) {
 	}
 }
 
-// state returns the attempt for a heartbeat, with at most maxRows metric rows; more reports whether
-// rows remain.
+// state returns the state of the attempt for the next heartbeat, with at most maxRows metric rows.
+// more reports whether further rows should be sent immediately.
 func (t *attempt) state(maxRows int) (listed protocol.Attempt, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	rows, more := t.metrics.unacknowledged(maxRows)
-	return protocol.Attempt{Job: t.order.Job, Attempt: t.order.Attempt, CreateTime: t.order.CreateTime, Phase: t.phase,
-		Step: t.metrics.step, Steps: t.metrics.steps, Rows: rows}, more
+	return protocol.Attempt{Job: t.assignment.Job, Attempt: t.assignment.Attempt, CreateTime: t.assignment.CreateTime,
+		Phase: t.phase,
+		Step:  t.metrics.step, Steps: t.metrics.steps, Rows: rows}, more
 }
 
 func (t *attempt) acknowledge(step int) {
@@ -87,9 +92,11 @@ func (t *attempt) enter(phase string) {
 	t.agent.requestHeartbeat()
 }
 
-// run runs the attempt and reports how it ended. After that heartbeats list it as lost until the
-// coordinator no longer wants it: if the coordinator still does, it starts the next attempt. An
-// attempt that could not be recorded as started (recordErr) does not start.
+// run runs the attempt and reports how it ended. It first waits for the earlier attempts of the
+// job; the argument before has their done channels. If recordErr, the error of recording the start,
+// is not nil, the attempt fails. After the attempt has ended, heartbeats list the attempt as lost
+// until the coordinator does not keep it any more. A coordinator that has received no report of the
+// end then requeues the job.
 func (t *attempt) run(before []<-chan struct{}, recordErr error) {
 	defer t.agent.requestHeartbeat()
 	defer close(t.done)
@@ -102,32 +109,39 @@ func (t *attempt) run(before []<-chan struct{}, recordErr error) {
 		case <-t.work.Done():
 		}
 	}
-	t.log.Info("attempt started", "resumeStep", t.order.ResumeStep)
+	t.log.Info("attempt started", "resumeStep", t.assignment.ResumeStep)
+	t.joblog.say("attempt %d started on node %s after step %d", t.assignment.Attempt, t.agent.options.Node,
+		t.assignment.ResumeStep)
 	var result engines.TrainResult
 	err := diskError(recordErr)
 	if err == nil {
 		result, err = t.train()
 	}
+	t.joblog.ended(err)
+	t.joblog.close()
 	if err == nil {
 		t.outbox.discard()
+		t.rollouts.flush()
 		err = t.deliver(result)
 	} else {
 		t.outbox.flush()
+		t.rollouts.flush()
 	}
 	t.reportEnd(err)
 }
 
-// reportEnd reports how the attempt ended, unless it is unwanted. The last heartbeat of a node that is
-// shut down reports the end of all its attempts.
+// reportEnd reports how the attempt ended, unless it is unwanted. The last heartbeat of a node that
+// is shut down reports the end of all its attempts.
 func (t *attempt) reportEnd(err error) {
 	why := context.Cause(t.work)
 	switch {
-	case err == nil, t.life.Err() != nil, errors.Is(why, errLeaving):
-		t.log.Info("attempt ended", "error", err)
-		return
+	case err == nil:
+		t.log.Info("attempt ended")
+	case t.life.Err() != nil, errors.Is(why, errLeaving):
+		t.log.Info("attempt interrupted", "reason", err)
 	case errors.Is(why, errCancelled):
 		t.log.Info("attempt canceled")
-		// fails only when the attempt is unwanted
+		// The report fails only when the attempt is unwanted.
 		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportStopped})
 	default:
 		t.log.Error("attempt failed", "error", err)
@@ -135,7 +149,7 @@ func (t *attempt) reportEnd(err error) {
 	}
 }
 
-// errorOf returns err for the user, without paths of this machine.
+// errorOf returns err as an error for the user, without paths of this machine.
 func (t *attempt) errorOf(err error) *protocol.Error {
 	const maxMessage = 2000 // bytes
 	e := protocol.ErrorOf(err)
@@ -150,13 +164,19 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 		why := cmp.Or(t.agent.options.Engine.Missing["train"], "its engine has no trainer")
 		return result, domain.Errorf(domain.Unavailable, "the node cannot train: %s", why)
 	}
-	order, release, err := t.prepare()
+	req, release, err := t.prepare()
 	defer release()
 	if err == nil {
 		var closed func()
-		order.Evaluation, closed, err = t.openEvaluation()
+		req.Evaluation, closed, err = t.openEvaluation()
 		defer closed()
 	}
+	if err != nil {
+		return result, err
+	}
+	var free func()
+	req.Devices, free, err = t.agent.devices.acquire(t.work, t.assignment.Accelerators)
+	defer free()
 	if err != nil {
 		return result, err
 	}
@@ -166,21 +186,43 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 			err = fmt.Errorf("the engine panicked: %v", cause)
 		}
 	}()
-	return t.agent.options.Engine.Trainer.Train(t.work, order, watcher{t})
+	if result, err = t.agent.options.Engine.Trainer.Train(t.work, req, watcher{t}); err == nil {
+		err = t.nameBase(result.Dir)
+	}
+	return result, err
 }
 
-// prepare downloads all files. release releases those in the cache; it is never nil.
-func (t *attempt) prepare() (order engines.TrainRequest, release func(), err error) {
+// nameBase records the ID of the base model in the configuration of the adapter in dir, if dir has
+// an adapter. A trainer knows only the directory of the base model on this node.
+func (t *attempt) nameBase(dir string) error {
+	path := filepath.Join(dir, weights.AdapterConfigFile)
+	config, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || t.assignment.BaseModel == "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	base := t.assignment.BaseModel.ID()
+	if config, err = weights.NameBase(config, base, base); err != nil || config == nil {
+		return err
+	}
+	return os.WriteFile(path, config, 0o600)
+}
+
+// prepare downloads the files of the attempt, except the code of its evaluator. release releases
+// the files in the cache, and is never nil.
+func (t *attempt) prepare() (req engines.TrainRequest, release func(), err error) {
 	var held []func()
 	release = func() {
 		for _, free := range held {
 			free()
 		}
 	}
-	order = engines.TrainRequest{Method: t.order.Method, Settings: t.order.Settings, Seed: t.order.Seed,
-		WorkDir: filepath.Join(t.dir, "work"), Parallelism: t.cores()}
-	if err := os.MkdirAll(order.WorkDir, 0o700); err != nil {
-		return order, release, err
+	req = engines.TrainRequest{Method: t.assignment.Method, Settings: t.assignment.Settings, Seed: t.assignment.Seed,
+		WorkDir: filepath.Join(t.dir, "work"), Parallelism: t.cores(), OnRollouts: t.rollouts.add, Log: t.joblog}
+	if err := os.MkdirAll(req.WorkDir, 0o700); err != nil {
+		return req, release, err
 	}
 	acquire := func(files *protocol.FileSet) (string, error) {
 		if files == nil {
@@ -192,35 +234,36 @@ func (t *attempt) prepare() (order engines.TrainRequest, release func(), err err
 		}
 		return dir, err
 	}
-	if order.BaseDir, err = acquire(&t.order.Base); err != nil {
-		return order, release, fmt.Errorf("base model: %w", err)
+	if req.BaseDir, err = acquire(&t.assignment.Base); err != nil {
+		return req, release, fmt.Errorf("base model: %w", err)
 	}
-	if order.AdapterDir, err = acquire(t.order.Adapter); err != nil {
-		return order, release, fmt.Errorf("adapter: %w", err)
+	if req.AdapterDir, err = acquire(t.assignment.Adapter); err != nil {
+		return req, release, fmt.Errorf("adapter: %w", err)
 	}
-	dir, err := acquire(&t.order.Data)
+	dir, err := acquire(&t.assignment.Data)
 	if err != nil {
-		return order, release, fmt.Errorf("dataset: %w", err)
+		return req, release, fmt.Errorf("dataset: %w", err)
 	}
-	order.DataFiles = paths(dir, &t.order.Data)
-	if dir, err = acquire(t.order.Eval); err != nil {
-		return order, release, fmt.Errorf("evaluation dataset: %w", err)
+	req.DataFiles = paths(dir, &t.assignment.Data)
+	if dir, err = acquire(t.assignment.Eval); err != nil {
+		return req, release, fmt.Errorf("evaluation dataset: %w", err)
 	}
-	order.EvalFiles = paths(dir, t.order.Eval)
-	if t.order.Resume != nil {
-		order.ResumeDir = filepath.Join(t.dir, "resume")
-		if err := t.agent.files.download(t.work, *t.order.Resume, order.ResumeDir); err != nil {
-			return order, release, fmt.Errorf("checkpoint: %w", err)
+	req.EvalFiles = paths(dir, t.assignment.Eval)
+	if t.assignment.Resume != nil {
+		req.ResumeDir = filepath.Join(t.dir, "resume")
+		if err := t.agent.files.download(t.work, *t.assignment.Resume, req.ResumeDir); err != nil {
+			return req, release, fmt.Errorf("checkpoint: %w", err)
 		}
-		if err := t.readMetrics(order.ResumeDir); err != nil {
-			return order, release, fmt.Errorf("checkpoint: %w", err)
+		if err := t.readMetrics(req.ResumeDir); err != nil {
+			return req, release, fmt.Errorf("checkpoint: %w", err)
 		}
+		t.rollouts.read(req.ResumeDir)
 	}
-	return order, release, nil
+	return req, release, nil
 }
 
 // cores returns how many CPU cores the attempt may use.
-func (t *attempt) cores() int { return max(1, int(t.order.CPUMilli/1000)) }
+func (t *attempt) cores() int { return max(1, int(t.assignment.CPUMilli/1000)) }
 
 func paths(dir string, files *protocol.FileSet) []string {
 	if files == nil {
@@ -255,13 +298,13 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 			return err
 		}
 		if try == maxStores {
-			return domain.Errorf(domain.Unavailable, "the results were stored %d times and were incomplete each time",
+			return domain.Errorf(domain.Unavailable, "the results were uploaded %d times, but files were missing each time",
 				try)
 		}
 	}
 }
 
-// A watcher receives the events of the trainer.
+// A watcher receives the metrics and checkpoints of the trainer.
 type watcher struct{ *attempt }
 
 // Step implements engines.TrainWatcher.
@@ -269,13 +312,17 @@ func (w watcher) Step(row engines.Metrics) {
 	w.mu.Lock()
 	w.metrics.add(row)
 	w.mu.Unlock()
+	w.joblog.step(row)
 }
 
-// Checkpoint implements engines.TrainWatcher. The files are copied and uploaded from the copy, so that
+// Checkpoint implements engines.TrainWatcher. It copies the files and uploads the copy, so that
 // training continues while the store or the coordinator is unreachable.
 func (w watcher) Checkpoint(_ context.Context, step int, dir string) error {
 	if w.life.Err() != nil {
 		return errUnwanted
+	}
+	if err := w.nameBase(filepath.Join(dir, domain.CheckpointModel)); err != nil {
+		return err
 	}
 	return w.outbox.put(step, dir)
 }

@@ -17,29 +17,29 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A cache stores downloaded file sets, each in a directory. Concurrent users of a file set share one
-// download. An unused file set stays until its space is needed. A directory appears in the cache
-// complete or not at all.
+// A cache stores downloaded file sets, each in a directory. Concurrent users of a file set share
+// one download. An unused file set stays until its space is needed. Only complete directories
+// appear in the cache, because a download is renamed when it is complete.
 type cache struct {
 	dir   string
 	limit int64 // bytes of unused file sets
 	files *transfer
 
 	mu      sync.Mutex
-	entries map[string]*entry // by the hash of the file set's key
+	entries map[string]*entry // entries by the hash of the file set's key
 }
 
 type entry struct {
 	size  int64
-	users int
-	used  time.Time     // when it was last released
-	ready chan struct{} // closed when the download has ended
+	users int           // number of calls of acquire that are not released yet
+	used  time.Time     // when the file set was last released
+	ready chan struct{} // closed when the download has succeeded or failed
 	err   error
 }
 
-const partSuffix = ".part" // of directories that are being downloaded
+const partSuffix = ".part" // suffix of directories that are being downloaded
 
-// open adds the directories of earlier runs.
+// open adds the file sets that earlier runs downloaded.
 func (c *cache) open() error {
 	found, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -74,8 +74,8 @@ func (c *cache) open() error {
 	return nil
 }
 
-// acquire returns the directory of a file set, which it downloads unless it is cached. The directory
-// stays until release is called.
+// acquire returns the directory of a file set, and downloads the files unless they are cached. The
+// directory stays in the cache until release is called.
 func (c *cache) acquire(ctx context.Context, files protocol.FileSet) (dir string, release func(), err error) {
 	sum := sha256.Sum256([]byte(files.Key))
 	id := hex.EncodeToString(sum[:16])
@@ -101,7 +101,7 @@ func (c *cache) acquire(ctx context.Context, files protocol.FileSet) (dir string
 		if e.err == nil {
 			return path, sync.OnceFunc(func() { c.release(e) }), nil
 		}
-		// The download of another user may have been canceled: download it for this one.
+		// The caller that started the download may have canceled the download: download again.
 		if cached && ctx.Err() == nil {
 			continue
 		}
@@ -109,7 +109,8 @@ func (c *cache) acquire(ctx context.Context, files protocol.FileSet) (dir string
 	}
 }
 
-// download downloads a file set into a temporary directory and renames it.
+// download downloads a file set into a temporary directory, renames the directory, and closes
+// e.ready.
 func (c *cache) download(ctx context.Context, e *entry, id string, files protocol.FileSet) {
 	c.evict(e.size)
 	part := filepath.Join(c.dir, id+partSuffix)
@@ -142,8 +143,8 @@ func (c *cache) release(e *entry) {
 	c.evict(0)
 }
 
-// evict removes unused file sets, the least recently used first, until more bytes are within the
-// limit.
+// evict removes unused file sets, the least recently used first, until the bytes of the remaining
+// unused file sets plus the given number of bytes are within the limit.
 func (c *cache) evict(more int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,6 +166,6 @@ func (c *cache) evict(more int64) {
 		}
 		sum -= c.entries[id].size
 		delete(c.entries, id)
-		_ = os.RemoveAll(filepath.Join(c.dir, id)) // what remains is found at the next start
+		_ = os.RemoveAll(filepath.Join(c.dir, id)) // if the removal fails, open finds the directory at the next start
 	}
 }

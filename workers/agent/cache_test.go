@@ -23,7 +23,7 @@ type fileServer struct {
 	*httptest.Server
 	mu       sync.Mutex
 	requests map[string]int
-	reply    func(w http.ResponseWriter, name string, times int) bool // false to go on as usual
+	reply    func(w http.ResponseWriter, name string, times int) bool // true if it has responded; false to serve the file
 }
 
 func newFileServer(t *testing.T) *fileServer {
@@ -80,7 +80,7 @@ func TestCacheSharesOneDownload(t *testing.T) {
 	wanting.Wait()
 	require.Equal(t, map[string]int{"a": 1, "deep/b": 1}, s.requests)
 
-	again := newCache(t, dir, 1<<20) // as after a restart
+	again := newCache(t, dir, 1<<20) // the cache after a restart of the agent
 	_, release, err := again.acquire(t.Context(), files)
 	require.NoError(t, err)
 	release()
@@ -88,7 +88,7 @@ func TestCacheSharesOneDownload(t *testing.T) {
 	_, release, err = again.acquire(t.Context(), s.files("other key", "a"))
 	require.NoError(t, err)
 	release()
-	require.Equal(t, 2, s.requests["a"], "another key is other content")
+	require.Equal(t, 2, s.requests["a"], "another key has other content")
 }
 
 func TestCacheEvictsUnusedFiles(t *testing.T) {
@@ -164,7 +164,8 @@ func TestDownload(t *testing.T) {
 	}
 }
 
-// A waiting user downloads the files itself when the first download is canceled.
+// TestDownloadContinuesForOtherUsers checks that a caller of acquire that waits for another
+// caller's download downloads the files itself when the other caller cancels.
 func TestDownloadContinuesForOtherUsers(t *testing.T) {
 	s := newFileServer(t)
 	asked, hold := make(chan struct{}), make(chan struct{})
@@ -206,7 +207,8 @@ func TestDownloadStaysInItsDirectory(t *testing.T) {
 	require.Empty(t, s.requests)
 }
 
-// A file that was overwritten with other bytes of the same size is refused.
+// TestSumsAreVerified checks that a download refuses a file that was overwritten with other bytes
+// of the same size.
 func TestSumsAreVerified(t *testing.T) {
 	s := newFileServer(t)
 	files := s.files("k", "f")
@@ -220,14 +222,15 @@ func TestSumsAreVerified(t *testing.T) {
 	}
 	err := newTransfer(nil).download(t.Context(), files, t.TempDir())
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
-	require.ErrorContains(t, err, "file f:")
+	require.ErrorContains(t, err, "file f is damaged")
 	require.Equal(t, 2, s.requests["f"], "the download is not retried")
 	files.Files[0].Sum = ""
 	require.NoError(t, newTransfer(nil).download(t.Context(), files, t.TempDir()),
 		"a file without a sum is not verified")
 }
 
-// A download is not retried when the store reports damage, and is retried after damage in transit.
+// TestDamageInTheStoreAndInTransit checks that a download is retried after damage in transit, and
+// is not retried when the store reports that the file is damaged.
 func TestDamageInTheStoreAndInTransit(t *testing.T) {
 	s := newFileServer(t)
 	s.reply = func(w http.ResponseWriter, _ string, times int) bool {
@@ -240,11 +243,11 @@ func TestDamageInTheStoreAndInTransit(t *testing.T) {
 	require.Equal(t, 2, s.requests["f"])
 	s.reply = func(w http.ResponseWriter, _ string, _ int) bool {
 		w.WriteHeader(http.StatusInternalServerError)
-		_, _ = io.WriteString(w, `{"code":15,"message":"file models/acme/f: is damaged"}`)
+		_, _ = io.WriteString(w, `{"code":15,"message":"file models/acme/f is damaged"}`)
 		return true
 	}
 	err := newTransfer(nil).download(t.Context(), s.files("k", "g"), t.TempDir())
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
-	require.ErrorContains(t, err, "file g: is damaged in the file store")
+	require.ErrorContains(t, err, "file g is damaged in the file store")
 	require.Equal(t, 1, s.requests["g"])
 }

@@ -10,20 +10,20 @@ import (
 	"anneal/engines"
 )
 
-// devices holds the node's accelerators that no replica uses. The log allocates a number of devices;
-// the agent chooses which of them a replica gets.
+// devices holds the node's accelerators that no replica or attempt uses. The log allocates a number
+// of devices to a replica or an attempt, and the agent chooses the devices.
 type devices struct {
 	mu    sync.Mutex
 	free  []engines.Device
-	freed chan struct{} // closed when devices are released
+	freed chan struct{} // closed and replaced when devices are released
 }
 
 func newDevices(all []engines.Device) *devices {
 	return &devices{free: slices.Clone(all), freed: make(chan struct{})}
 }
 
-// acquire waits for the wanted number of devices of each type: a replica that is being stopped may
-// still use some that the log has allocated again. release is never nil.
+// acquire waits for the wanted number of devices of each type, because a replica or an attempt that
+// is being stopped may still use devices that the log has allocated again. release is never nil.
 func (d *devices) acquire(
 	ctx context.Context, wanted map[string]int,
 ) (acquired []engines.Device, release func(), err error) {
@@ -36,13 +36,13 @@ func (d *devices) acquire(
 		case <-freed:
 		case <-ctx.Done():
 			return nil, func() {}, domain.Errorf(domain.Unavailable,
-				"the accelerators allocated to the replica are still in use: %v", context.Cause(ctx))
+				"the allocated accelerators are still in use: %v", context.Cause(ctx))
 		}
 	}
 }
 
-// try acquires the devices if all are free; otherwise freed is closed when another attempt is
-// worthwhile.
+// try acquires the wanted devices if they are all free, and returns a nil channel. Otherwise it
+// returns a channel that is closed when devices are released.
 func (d *devices) try(wanted map[string]int) (acquired []engines.Device, freed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"anneal/engines"
 )
 
-func TestDevicesAreGivenToOneReplicaEach(t *testing.T) {
+func TestDevicesAreExclusive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const l4, h100 = "VENDOR_A_L4_24GB", "VENDOR_A_H100_80GB"
 		d := newDevices(engines.NumberDevices(map[string]int{l4: 3, h100: 1}))
@@ -25,7 +25,7 @@ func TestDevicesAreGivenToOneReplicaEach(t *testing.T) {
 		var second []engines.Device
 		go func() { second, _, _ = d.acquire(t.Context(), map[string]int{l4: 2, h100: 1}) }()
 		synctest.Wait()
-		require.Nil(t, second, "it waits for what the first still has")
+		require.Nil(t, second, "it waits for the devices of the first")
 		give()
 		give()
 		synctest.Wait()

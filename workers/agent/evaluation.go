@@ -8,11 +8,11 @@ import (
 	"anneal/engines"
 )
 
-// openEvaluation downloads the code of the evaluator and opens it; nil when the attempt has none.
-// closeAll is never nil.
+// openEvaluation downloads the code of the evaluator and opens an evaluation; nil when the attempt
+// has no evaluator. closeAll closes the evaluation and releases the files, and is never nil.
 func (t *attempt) openEvaluation() (_ engines.Evaluation, closeAll func(), err error) {
 	closeAll = func() {}
-	evaluator := t.order.Evaluator
+	evaluator := t.assignment.Evaluator
 	if evaluator == nil {
 		return nil, closeAll, nil
 	}
@@ -27,7 +27,7 @@ func (t *attempt) openEvaluation() (_ engines.Evaluation, closeAll func(), err e
 	}
 	code := engines.EvaluatorCode{Dir: dir, EntryFile: evaluator.EntryFile, EntryFunc: evaluator.EntryFunc,
 		Env: evaluator.Env, Parallelism: t.cores()}
-	if r := t.order.Settings.Rollouts; r != nil && r.MaxConcurrentEvaluations > 0 {
+	if r := t.assignment.Settings.Rollouts; r != nil && r.MaxConcurrentEvaluations > 0 {
 		code.Parallelism = r.MaxConcurrentEvaluations
 	}
 	evaluation, err := engine.Scorer.Open(t.work, code)

@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	defaultInterval  = 2 * time.Second // between heartbeats, until the coordinator sets another
+	defaultInterval  = 2 * time.Second // time between heartbeats, until a reply sets another
 	heartbeatTimeout = 5 * time.Second
 )
 
 // heartbeat sends a heartbeat, applies the assignments in the reply, and returns the time until the
-// next one. It fails when another agent has registered as this node.
+// next heartbeat. It returns an error when another agent has registered as this node.
 func (a *Agent) heartbeat(ctx, life context.Context) (time.Duration, error) {
 	requestCtx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
 	sent := a.state()
 	var assignments protocol.Assignments
 	err := a.request(requestCtx, protocol.HeartbeatSubject(a.options.Node), sent, &assignments)
-	var refusal *domain.Error
+	var refused *domain.Error
 	switch {
 	case ctx.Err() != nil:
 		return 0, nil
-	case errors.As(err, &refusal) && refusal.Reason == protocol.TakenOver:
+	case errors.As(err, &refused) && refused.Reason == protocol.TakenOver:
 		return 0, err
-	case refusal != nil:
-		a.log.Error("the control plane refuses this agent", "error", err)
+	case refused != nil:
+		a.log.Error("the control plane rejected the heartbeat", "error", err)
 		return 5 * defaultInterval, nil
 	case err != nil:
 		a.log.Debug("no reply to the heartbeat", "error", err)
@@ -44,7 +44,9 @@ func (a *Agent) heartbeat(ctx, life context.Context) (time.Duration, error) {
 	return assignments.Interval, nil
 }
 
-// request sends a request to the coordinator. A refusal is a domain.Error; no other failure is.
+// request sends a request to the coordinator. A *domain.Error is permanent: the coordinator has
+// rejected the request, the request is too large, or the reply cannot be decoded. Other errors are
+// failures of the connection.
 func (a *Agent) request(ctx context.Context, subject string, request, reply any) error {
 	data, err := protocol.Marshal(request)
 	if err != nil {
@@ -57,7 +59,7 @@ func (a *Agent) request(ctx context.Context, subject string, request, reply any)
 	return protocol.Unmarshal(m.Data, reply)
 }
 
-// state returns all that runs, and its progress.
+// state returns the next heartbeat, which lists everything that runs on the node, and its progress.
 func (a *Agent) state() protocol.Heartbeat {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +81,8 @@ func (a *Agent) state() protocol.Heartbeat {
 	return h
 }
 
-// apply starts what is missing, and stops what the heartbeat listed and the assignments do not keep.
+// apply starts the assigned work that is not running, and stops the work that the heartbeat listed
+// and the assignments do not keep.
 func (a *Agent) apply(life context.Context, sent protocol.Heartbeat, assignments protocol.Assignments) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,7 +127,8 @@ func (a *Agent) apply(life context.Context, sent protocol.Heartbeat, assignments
 	}
 }
 
-// drop stops an attempt that is unwanted; heartbeats list it until it has ended.
+// drop stops an attempt that the coordinator does not keep. Heartbeats list the attempt until it
+// has ended.
 func (a *Agent) drop(id string, t *attempt) {
 	t.stop(errUnwanted)
 	select {
@@ -135,28 +139,28 @@ func (a *Agent) drop(id string, t *attempt) {
 	}
 }
 
-// start starts what is new. An attempt that was started before is never started again: see
-// startedAttempts.
+// start starts the assigned attempts and replicas that are not running. An attempt that was started
+// before is never started again, see startedAttempts.
 func (a *Agent) start(life context.Context, assignments protocol.Assignments) {
-	for _, order := range assignments.Train {
-		id := order.ID()
+	for _, assignment := range assignments.Train {
+		id := assignment.ID()
 		if a.attempts[id] != nil || a.started.has(id) {
 			continue
 		}
-		recordErr := a.started.add(order)
-		var before []<-chan struct{} // earlier attempts of the job, which may still be stopping
+		recordErr := a.started.add(assignment)
+		var before []<-chan struct{} // done channels of earlier attempts of the job, which may still be stopping
 		for _, other := range a.attempts {
-			if other.order.Job == order.Job {
+			if other.assignment.Job == assignment.Job {
 				before = append(before, other.done)
 			}
 		}
-		t := newAttempt(a, life, order)
+		t := newAttempt(a, life, assignment)
 		a.attempts[id] = t
 		a.work.Go(func() { t.run(before, recordErr) })
 	}
-	for _, order := range assignments.Serve {
-		if id := order.ID(); a.replicas[id] == nil {
-			r := newReplica(a, life, order)
+	for _, assignment := range assignments.Serve {
+		if id := assignment.ID(); a.replicas[id] == nil {
+			r := newReplica(a, life, assignment)
 			a.replicas[id] = r
 			a.work.Go(r.run)
 		}
@@ -166,7 +170,7 @@ func (a *Agent) start(life context.Context, assignments protocol.Assignments) {
 	}
 }
 
-// Why an attempt is stopped.
+// Causes of the end of an attempt.
 var (
 	errUnwanted  = errors.New("the attempt is over")
 	errCancelled = errors.New("the job was canceled")

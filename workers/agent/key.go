@@ -12,8 +12,8 @@ import (
 	"anneal/domain"
 )
 
-// OpenKey reads the NKey with which an agent authenticates, or creates it at the first start. The
-// file holds its seed; OpenKey refuses a file that other users may read.
+// OpenKey reads the NKey with which an agent authenticates, or creates a key at the first start.
+// The file at path holds the seed of the key. OpenKey refuses a file that other users may read.
 func OpenKey(path string) (nkeys.KeyPair, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -24,7 +24,7 @@ func OpenKey(path string) (nkeys.KeyPair, error) {
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return nil, domain.Errorf(domain.FailedPrecondition, "the node's key %s has mode %04o, so other users may "+
-			"read it: chmod 600 it, and revoke the node if somebody did", path, mode)
+			"read the file: set mode 0600, and revoke the node if another user has read the key", path, mode)
 	}
 	seed, err := os.ReadFile(path)
 	if err != nil {
@@ -35,17 +35,17 @@ func OpenKey(path string) (nkeys.KeyPair, error) {
 		_, err = publicOf(key)
 	}
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s does not contain a node's key: restore it, or "+
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s does not contain a node's key: restore the file, or "+
 			"revoke the node on the server, delete the file and join with a new token", path)
 	}
 	return key, nil
 }
 
-// publicOf returns the public half of a user's key.
+// publicOf returns the public half of an agent's key.
 func publicOf(key nkeys.KeyPair) (string, error) {
 	public, err := key.PublicKey()
 	if err == nil && !nkeys.IsValidPublicUserKey(public) {
-		err = errors.New("not the key of a user")
+		err = errors.New("not the NKey of a user")
 	}
 	return public, err
 }
@@ -62,7 +62,7 @@ func createKey(path string) (nkeys.KeyPair, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("open the node's key: %w", err)
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), ".node-key-*") // mode 0600
+	file, err := os.CreateTemp(filepath.Dir(path), ".node-key-*") // created with mode 0600
 	if err != nil {
 		return nil, fmt.Errorf("open the node's key: %w", err)
 	}

@@ -33,7 +33,7 @@ func (l loaded) close() error {
 	return l.model.Close()
 }
 
-// broken returns a channel that receives the error when the model fails; nil if its engine does not
+// broken returns a channel that receives the error when the model fails; nil if the engine does not
 // report failures.
 func (l loaded) broken() <-chan error {
 	var one any = l.model
@@ -46,12 +46,13 @@ func (l loaded) broken() <-chan error {
 	return nil
 }
 
-// requireAbility fails when the node cannot load the assigned model.
+// requireAbility returns an error when the node's engine cannot load the assigned model.
 func (r *replica) requireAbility() error {
 	engine, ability, can := r.agent.options.Engine, "complete", r.agent.options.Engine.Completer != nil
-	if r.order.Speech != nil {
-		ability, can = domain.SpeechAbility(r.order.Speech.Format), engine.Transcribers[r.order.Speech.Format] != nil &&
-			r.agent.options.Sound != nil
+	if r.assignment.Speech != nil {
+		ability, can = domain.SpeechEngine(r.assignment.Speech.Format),
+			engine.Transcribers[r.assignment.Speech.Format] != nil &&
+				r.agent.options.Sound != nil
 	}
 	if can {
 		return nil
@@ -60,19 +61,20 @@ func (r *replica) requireAbility() error {
 	return domain.Errorf(domain.Unavailable, "the node cannot serve the model: %s", why)
 }
 
-// loadModel loads the assigned model.
+// loadModel loads the assigned model from files, without a timeout.
 func (r *replica) loadModel(ctx context.Context, files engines.ModelFiles) (got loaded, err error) {
-	if settings := r.order.Speech; settings != nil {
+	if settings := r.assignment.Speech; settings != nil {
 		got.speech, err = r.agent.options.Engine.Transcribers[settings.Format].LoadSpeech(ctx,
-			engines.SpeechFiles{Dir: files.Dir, Settings: *settings, Devices: files.Devices, Trusted: r.order.Trusted})
+			engines.SpeechFiles{Dir: files.Dir, Settings: *settings, Devices: files.Devices, Trusted: r.assignment.Trusted})
 		return got, err
 	}
 	got.model, err = r.agent.options.Engine.Completer.Load(ctx, files)
 	return got, err
 }
 
-// loadWithTimeout loads the model within LoadWithin; a model that the engine loads after that is
-// unloaded. settled is closed when the engine no longer reads the files.
+// loadWithTimeout loads the model within LoadWithin. It unloads a model that the engine loads after
+// that time or after the replica has ended. settled is closed when the engine does not read the
+// files any more.
 func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, settled <-chan struct{}, err error) {
 	type outcome struct {
 		loaded
@@ -80,7 +82,7 @@ func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, settled
 	}
 	ctx, cancel := context.WithCancel(r.accepting)
 	arrived, done := make(chan outcome, 1), make(chan struct{})
-	go func() { // not in the agent's WaitGroup, which would wait for an engine that hangs
+	go func() { // outside of the agent's WaitGroup, which would wait for a hanging engine
 		defer close(done)
 		got, err := recoverPanic(func() (loaded, error) { return r.loadModel(ctx, files) })
 		arrived <- outcome{got, err}
@@ -100,17 +102,18 @@ func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, settled
 	cancel()
 	go func() {
 		if late := <-arrived; late.err == nil {
-			_ = late.close() // unused
+			_ = late.close() // an error does not matter, because the model is unused
 		}
 	}()
 	return loaded{}, done, err
 }
 
-// acquireDevices waits for the replica's accelerators, within LoadWithin.
+// acquireDevices acquires the replica's accelerators, and waits for them at most LoadWithin. The
+// returned function releases them.
 func (r *replica) acquireDevices() ([]engines.Device, func(), error) {
 	ctx, cancel := context.WithTimeout(r.accepting, r.agent.options.LoadWithin)
 	defer cancel()
-	return r.agent.devices.acquire(ctx, r.order.Accelerators)
+	return r.agent.devices.acquire(ctx, r.assignment.Accelerators)
 }
 
 // recoverPanic turns a panic of the engine into an error.
@@ -123,7 +126,7 @@ func recoverPanic[T any](load func() (T, error)) (result T, err error) {
 	return load()
 }
 
-// isPermanent reports whether an engine would return the same error at every attempt.
+// isPermanent reports whether an engine would return the same error at every attempt to load.
 func isPermanent(err error) bool {
 	var failure *domain.Error
 	return errors.As(err, &failure) &&

@@ -16,8 +16,8 @@ import (
 	"anneal/engines"
 )
 
-// capacityOf returns the capacity of this machine: cores and memory within the limits of its control
-// group, and its accelerators.
+// capacityOf returns the capacity of this machine: cores and memory within the limits of its
+// control group, and its accelerators.
 func capacityOf(accelerators []engines.Device) (domain.Resources, error) {
 	memory, err := memoryMiB("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 	if err != nil {
@@ -30,11 +30,12 @@ func capacityOf(accelerators []engines.Device) (domain.Resources, error) {
 		}
 		count[device.Type]++
 	}
-	// GOMAXPROCS follows the group's CPU limit, and the mask of allowed cores.
+	// GOMAXPROCS follows the control group's CPU limit and the mask of allowed cores.
 	return domain.Resources{CPUMilli: int64(runtime.GOMAXPROCS(0)) * 1000, MemoryMiB: memory, Accelerators: count}, nil
 }
 
-// memoryMiB returns the machine's memory, or the group's limit when that is less.
+// memoryMiB returns the machine's memory in MiB, or the limit of its control group when that is
+// less.
 func memoryMiB(meminfo, groupLimit string) (int64, error) {
 	data, err := os.ReadFile(meminfo)
 	if err != nil {
@@ -51,14 +52,15 @@ func memoryMiB(meminfo, groupLimit string) (int64, error) {
 		}
 	}
 	if data, err := os.ReadFile(groupLimit); err == nil {
-		if limit, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil { // "max" is none
+		if limit, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil { // "max" means no limit
 			memory = min(memory, limit>>20)
 		}
 	}
 	return memory, nil
 }
 
-// findAccelerators lists the devices that nvidia-smi reports; without it there are none.
+// findAccelerators returns the devices that nvidia-smi reports and that CUDA_VISIBLE_DEVICES, if
+// set, lists; nil if nvidia-smi fails.
 func findAccelerators() []engines.Device {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -104,8 +106,8 @@ func devicesOf(all []driverDevice) (devices []engines.Device) {
 	return devices
 }
 
-// visibleOf returns the devices that a list of indexes or UUIDs makes visible (CUDA_VISIBLE_DEVICES).
-// As for the driver, the list ends with the first unknown device.
+// visibleOf returns the devices that visible, the value of CUDA_VISIBLE_DEVICES, lists by index or
+// UUID. Like the driver, it ignores the list from the first unknown device on.
 func visibleOf(all []driverDevice, visible string) (devices []engines.Device) {
 	for word := range strings.SplitSeq(visible, ",") {
 		word = strings.TrimSpace(word)
@@ -121,8 +123,8 @@ func visibleOf(all []driverDevice, visible string) (devices []engines.Device) {
 	return devices
 }
 
-// acceleratorType returns the API's name of a device type. An unknown type keeps its own name, which no
-// request can match by accident.
+// acceleratorType returns the API's name of a device type. An unknown type keeps the name that the
+// driver reports, which is no accelerator type of the API.
 func acceleratorType(name string, memoryMiB int64) string {
 	words := strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool { return r == ' ' || r == '-' || r == '_' })
 	for _, word := range words {

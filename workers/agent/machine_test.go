@@ -43,8 +43,9 @@ func TestAccelerators(t *testing.T) {
 	}
 }
 
-// A worker that may see some devices has no others.
-func TestAcceleratorsThatAreShown(t *testing.T) {
+// TestVisibleAccelerators checks that an agent with CUDA_VISIBLE_DEVICES reports only the visible
+// devices.
+func TestVisibleAccelerators(t *testing.T) {
 	all := accelerators([]byte("0, GPU-aa1, NVIDIA L4, 23034 MiB\n1, GPU-bb2, NVIDIA L4, 23034 MiB\n2, GPU-cc3, " +
 		"NVIDIA L4, 23034 MiB\n"))
 	for visible, want := range map[string][]int{"0,1,2": {0, 1, 2}, "2, 1": {2, 1}, "GPU-bb": {1}, "GPU-cc3,0": {2, 0},
@@ -57,8 +58,7 @@ func TestAcceleratorsThatAreShown(t *testing.T) {
 	}
 }
 
-// What is found under a name of the interface is one of the interface's. (Three
-// newer ones only shapes may name so far.)
+// TestAcceleratorNames checks that a detected device gets the name that its type has in the API.
 func TestAcceleratorNames(t *testing.T) {
 	for _, device := range []string{"A100", "H100", "H200", "A10G", "L4", "B200"} {
 		require.True(t, slices.Contains(domain.AcceleratorTypes, acceleratorType(device, 0)), device)
@@ -85,7 +85,7 @@ func TestAbilities(t *testing.T) {
 	require.Equal(t, []string{"complete", "train", "train:rlor", "transcribe:simulated"},
 		abilities(simulated.New(simulated.Options{}), reads))
 	require.Equal(t, []string{"complete", "train", "train:rlor"}, abilities(simulated.New(simulated.Options{}), nil),
-		"who cannot read recordings cannot listen")
+		"a node that cannot decode recordings cannot transcribe")
 	require.Empty(t, abilities(engines.Engine{Methods: []string{engines.DPO}}, nil))
 	more := simulated.New(simulated.Options{})
 	more.Methods = []string{engines.DPO}
@@ -111,8 +111,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// A directory is locked by one agent.
-func TestFolderIsLocked(t *testing.T) {
+// TestDirectoryIsLocked checks that only one agent can use a directory.
+func TestDirectoryIsLocked(t *testing.T) {
 	o := Options{Node: "n1", URL: "nats://h", Dir: t.TempDir()}
 	one, err := New(o)
 	require.NoError(t, err)
@@ -128,8 +128,9 @@ func TestFolderIsLocked(t *testing.T) {
 	unlock()
 }
 
-// Attempts of an earlier run are reported as lost until they are forgotten.
-func TestBegun(t *testing.T) {
+// TestStartedAttempts checks that attempts of an earlier run are reported as lost until they are
+// forgotten.
+func TestStartedAttempts(t *testing.T) {
 	job := domain.Name("accounts/a/supervisedFineTuningJobs/j")
 	made := time.Date(2026, 3, 1, 12, 0, 0, 1, time.UTC)
 	dir := t.TempDir()

@@ -18,11 +18,11 @@ import (
 
 const (
 	metricsFile = "metrics.jsonl"
-	maxRows     = 1 << 20 // of an attempt; beyond it the oldest are dropped
+	maxRows     = 1 << 20 // rows of an attempt; the oldest rows beyond it are dropped
 )
 
-// metrics holds the rows of an attempt, with those of earlier attempts when it resumed. The
-// coordinator acknowledges rows by their step.
+// metrics holds the metric rows of an attempt, including the rows of the earlier attempts whose
+// checkpoint it resumed from. The coordinator acknowledges rows by their step.
 type metrics struct {
 	rows        []engines.Metrics // sorted by step
 	step, steps int
@@ -39,9 +39,9 @@ func (m *metrics) add(row engines.Metrics) {
 	m.step, m.steps = row.Step, row.Steps
 }
 
-// unacknowledged returns at most limit rows from the acknowledged step on; that row is included
-// because an evaluation may have added to it. more reports whether rows remain and the previous ones
-// were acknowledged.
+// unacknowledged returns at most limit rows from the acknowledged step on. The row of that step is
+// included because an evaluation may have added to it. more reports whether further rows should be
+// sent immediately: rows remain, and the rows in the last heartbeat were acknowledged.
 func (m *metrics) unacknowledged(limit int) (rows []engines.Metrics, more bool) {
 	at, _ := slices.BinarySearchFunc(m.rows, m.acked, func(r engines.Metrics, step int) int { return r.Step - step })
 	end := min(at+limit, len(m.rows))
@@ -54,14 +54,15 @@ func (m *metrics) unacknowledged(limit int) (rows []engines.Metrics, more bool) 
 	return rows, more
 }
 
-// acknowledge may move back: a coordinator that restarted has lost its live status.
+// acknowledge records the step up to which the coordinator has received rows. step can be lower
+// than before, because a coordinator that restarted has lost its live status.
 func (m *metrics) acknowledge(step int) {
 	m.acked = min(step, m.step)
 	m.sent = min(m.sent, m.acked+protocol.MaxRows)
 }
 
-// limitValues returns a copy without values that JSON cannot represent, and without those beyond the
-// limit.
+// limitValues returns a copy of values with at most protocol.MaxValues of them, without those that
+// JSON cannot represent or whose names have more than 128 bytes.
 func limitValues(values map[string]float64) map[string]float64 {
 	kept := make(map[string]float64, min(len(values), protocol.MaxValues))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -89,7 +90,7 @@ func (t *attempt) readMetrics(dir string) error {
 		if err := decoder.Decode(&row); err != nil {
 			return fmt.Errorf("%s: %w", metricsFile, err)
 		}
-		if row.Step <= t.order.ResumeStep {
+		if row.Step <= t.assignment.ResumeStep {
 			rows = protocol.MergeRows(rows, row)
 		}
 	}
@@ -102,7 +103,8 @@ func (t *attempt) readMetrics(dir string) error {
 	return nil
 }
 
-// writeMetrics writes all rows since step 1 to the results, unless the engine has done so.
+// writeMetrics writes the rows of all steps to the metrics file in dir, unless the engine has
+// written the file.
 func (t *attempt) writeMetrics(dir string) error {
 	t.mu.Lock()
 	rows := slices.Clone(t.metrics.rows)

@@ -13,14 +13,14 @@ import (
 	"anneal/workers/protocol"
 )
 
-// An outbox uploads checkpoints, one at a time, and keeps only the newest of those that wait. So a
-// slow or unreachable store does not delay the attempt.
+// An outbox uploads checkpoints, one at a time, and keeps only the newest of the waiting
+// checkpoints, so that a slow or unreachable store does not delay the attempt.
 type outbox struct {
 	attempt *attempt
 	ctx     context.Context
 	cancel  context.CancelFunc
-	wake    chan struct{} // a checkpoint waits
-	closed  chan struct{} // no more checkpoints follow
+	wake    chan struct{} // receives a value when a checkpoint waits
+	closed  chan struct{} // closed when no more checkpoints follow
 	done    chan struct{}
 
 	mu      sync.Mutex
@@ -30,7 +30,7 @@ type outbox struct {
 
 type checkpoint struct {
 	step int
-	dir  string // a copy
+	dir  string // directory with a copy of the checkpoint's files
 }
 
 func newOutbox(t *attempt) *outbox {
@@ -49,12 +49,13 @@ func (o *outbox) put(step int, dir string) error {
 	if err := copyDir(dir, copied); err != nil {
 		return err
 	}
+	o.attempt.rollouts.write(copied, step)
 	o.mu.Lock()
 	old := o.waiting
 	o.waiting = &checkpoint{step, copied}
 	o.mu.Unlock()
 	if old != nil {
-		_ = os.RemoveAll(old.dir) // if it fails, the attempt's directory is removed later
+		_ = os.RemoveAll(old.dir) // if the removal fails, the directory is removed later with that of the attempt
 	}
 	select {
 	case o.wake <- struct{}{}:
@@ -63,14 +64,15 @@ func (o *outbox) put(step int, dir string) error {
 	return nil
 }
 
-// flush returns when everything is uploaded, or the attempt has ended.
+// flush closes the outbox, and returns when the waiting checkpoint is uploaded or the attempt has
+// ended.
 func (o *outbox) flush() {
 	close(o.closed)
 	<-o.done
 	o.cancel()
 }
 
-// discard drops the waiting checkpoint: the results supersede it.
+// discard drops the waiting checkpoint, because the results supersede the checkpoint.
 func (o *outbox) discard() {
 	o.cancel()
 	o.flush()
@@ -106,8 +108,8 @@ func (o *outbox) run() {
 	}
 }
 
-// upload stores a checkpoint and reports it. One that cannot be stored is dropped: training
-// continues, and the next one follows.
+// upload stores a checkpoint and reports it. A checkpoint that cannot be stored is dropped, because
+// training continues and a newer checkpoint follows.
 func (o *outbox) upload(c *checkpoint) {
 	defer os.RemoveAll(c.dir)
 	t := o.attempt
@@ -125,6 +127,7 @@ func (o *outbox) upload(c *checkpoint) {
 		switch {
 		case err == nil && outcome == protocol.Accepted:
 			t.log.Info("checkpoint stored", "step", c.step)
+			t.joblog.say("checkpoint of step %d stored", c.step)
 			return
 		case err != nil && o.ctx.Err() == nil:
 			t.log.Warn("checkpoint not reported", "step", c.step, "error", err)
@@ -133,10 +136,10 @@ func (o *outbox) upload(c *checkpoint) {
 			return
 		}
 	}
-	t.log.Warn("checkpoint incomplete after all attempts to store it", "step", c.step)
+	t.log.Warn("checkpoint dropped: it was uploaded several times, but files were missing each time", "step", c.step)
 }
 
-// latestValues returns the last value of each metric up to a step.
+// latestValues returns the last value of each metric up to the given step.
 func (t *attempt) latestValues(step int) map[string]float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -152,17 +155,17 @@ func (t *attempt) latestValues(step int) map[string]float64 {
 	return values
 }
 
-// copyDir copies the files of a directory to a new one.
-func copyDir(from, to string) error {
-	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+// copyDir creates the directory dst, and copies the files below the directory src to it.
+func copyDir(src, dst string) error {
+	return filepath.WalkDir(src, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		name, err := filepath.Rel(from, path)
+		name, err := filepath.Rel(src, path)
 		if err != nil {
 			return err
 		}
-		switch target := filepath.Join(to, name); {
+		switch target := filepath.Join(dst, name); {
 		case entry.IsDir():
 			return os.MkdirAll(target, 0o700)
 		case entry.Type().IsRegular():

@@ -14,19 +14,20 @@ import (
 	"anneal/workers/protocol"
 )
 
-// drainTimeout is the time in which a replica that is stopped finishes its requests.
+// drainTimeout is how long a replica that is stopped may take to finish its requests.
 const drainTimeout = 20 * time.Second
 
-// A replica is a loaded or loading replica of a deployment. Replicas of one model share its files but
-// not its memory: each has its own allocation, and none can crash another.
+// A replica is a loaded or loading replica of a deployment. Replicas of one model share the model's
+// files, but each replica loads the model into the memory of its own allocation, so that no replica
+// can crash another.
 type replica struct {
-	agent *Agent
-	order protocol.ServeAssignment
-	log   *slog.Logger
-	ctx   context.Context // of its requests
-	end   context.CancelFunc
+	agent      *Agent
+	assignment protocol.ServeAssignment
+	log        *slog.Logger
+	ctx        context.Context // context of the requests in progress
+	end        context.CancelFunc
 
-	accepting context.Context // of loading, and of new requests
+	accepting context.Context // done when the replica must neither load the model nor accept requests any more
 	stop      context.CancelFunc
 
 	mu     sync.Mutex
@@ -34,17 +35,20 @@ type replica struct {
 	reason string
 	loaded
 	active  sync.WaitGroup
-	load    protocol.Load // Active and Slots; rates are derived from counted
+	load    protocol.Load // only Active and Slots are set; the rates are derived from counted
 	since   time.Time     // start of counted
 	counted struct{ requests, promptTokens, tokens int64 }
 
-	slots, queue chan struct{} // of a speech model: recordings in progress, and with those that wait
+	// For a speech model, slots has an element for each recording in progress, and queue has one
+	// for each recording in progress or waiting.
+	slots, queue chan struct{}
 
 	addons addons
 }
 
-func newReplica(a *Agent, life context.Context, order protocol.ServeAssignment) *replica {
-	r := &replica{agent: a, order: order, log: a.log.With("replica", order.ID()), phase: domain.ReplicaDownloading,
+func newReplica(a *Agent, life context.Context, assignment protocol.ServeAssignment) *replica {
+	r := &replica{agent: a, assignment: assignment, log: a.log.With("replica", assignment.ID()),
+		phase: domain.ReplicaDownloading,
 		since: time.Now()}
 	r.ctx, r.end = context.WithCancel(life)
 	r.accepting, r.stop = context.WithCancel(r.ctx)
@@ -52,7 +56,7 @@ func newReplica(a *Agent, life context.Context, order protocol.ServeAssignment) 
 	return r
 }
 
-// state returns the replica for a heartbeat, and resets its rates.
+// state returns the replica for the next heartbeat, and resets the counters of its rates.
 func (r *replica) state() protocol.Replica {
 	addons := r.addons.state()
 	r.mu.Lock()
@@ -67,8 +71,9 @@ func (r *replica) state() protocol.Replica {
 		load.TokensPerSecond = float64(r.counted.tokens) / seconds
 	}
 	r.since, r.counted.requests, r.counted.promptTokens, r.counted.tokens = now, 0, 0, 0
-	return protocol.Replica{Deployment: r.order.Deployment, Replica: r.order.Replica, CreateTime: r.order.CreateTime,
-		State: r.phase, Reason: r.reason, Load: load, Addons: addons}
+	return protocol.Replica{Deployment: r.assignment.Deployment, Replica: r.assignment.Replica,
+		CreateTime: r.assignment.CreateTime,
+		State:      r.phase, Reason: r.reason, Load: load, Addons: addons}
 }
 
 func (r *replica) setPhase(phase, reason string) {
@@ -78,8 +83,9 @@ func (r *replica) setPhase(phase, reason string) {
 	r.agent.requestHeartbeat()
 }
 
-// run loads the model, serves it until it is stopped, and unloads it.
+// run loads the model, serves requests until the replica is stopped, and unloads the model.
 func (r *replica) run() {
+	defer r.addons.resident.close()
 	defer r.end()
 	release, err := r.open()
 	defer release()
@@ -101,12 +107,13 @@ func (r *replica) run() {
 	r.close()
 }
 
-// reasonOf returns err for the user, without paths of this machine.
+// reasonOf returns the text of err for the user, without paths of this machine.
 func (r *replica) reasonOf(err error) string {
 	return strings.ReplaceAll(err.Error(), r.agent.options.Dir+"/", "")
 }
 
-// open downloads the files and loads them. release is never nil.
+// open downloads the files of the model and loads the model. release releases the files and the
+// devices, and is never nil.
 func (r *replica) open() (release func(), err error) {
 	var held []func()
 	release = func() {
@@ -117,12 +124,12 @@ func (r *replica) open() (release func(), err error) {
 	if err := r.requireAbility(); err != nil {
 		return release, err
 	}
-	files := engines.ModelFiles{Speculation: r.order.Speculation, MemoryBytes: r.order.MemoryMiB << 20,
-		ContextLength: r.order.ContextLength}
+	files := engines.ModelFiles{Speculation: r.assignment.Speculation, MemoryBytes: r.assignment.MemoryMiB << 20,
+		ContextLength: r.assignment.ContextLength, LongPrompts: r.assignment.LongPrompts}
 	for _, part := range []struct {
 		files *protocol.FileSet
 		dir   *string
-	}{{&r.order.Base, &files.Dir}, {r.order.Adapter, &files.AdapterDir}} {
+	}{{&r.assignment.Base, &files.Dir}, {r.assignment.Adapter, &files.AdapterDir}} {
 		if part.files == nil {
 			continue
 		}
@@ -155,7 +162,7 @@ func (r *replica) open() (release func(), err error) {
 // close waits for the requests in progress, within drainTimeout, and unloads the model.
 func (r *replica) close() {
 	r.mu.Lock()
-	r.phase = protocol.ReplicaFailed // no more requests are admitted: see enter
+	r.phase = protocol.ReplicaFailed // enter admits no more requests
 	r.mu.Unlock()
 	drained := make(chan struct{})
 	r.agent.work.Go(func() {
@@ -176,7 +183,8 @@ func (r *replica) close() {
 	}
 }
 
-// enter admits a request; leave must be called when it has ended.
+// enter admits a request, or returns why the replica cannot serve it. The caller calls leave when
+// the request has ended.
 func (r *replica) enter() (leave func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +202,8 @@ func (r *replica) enter() (leave func(), err error) {
 	}, nil
 }
 
-// use runs work on the loaded model; it ends when ctx or the replica does.
+// use runs work with a context that is canceled when ctx is done or the replica ends. It returns an
+// error if the engine panics.
 func (r *replica) use(ctx context.Context, work func(context.Context) error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -212,10 +221,46 @@ func (r *replica) use(ctx context.Context, work func(context.Context) error) (er
 	return err
 }
 
-// complete generates one completion; it ends when ctx or the replica does.
+// complete generates one completion, until ctx is done or the replica ends.
 func (r *replica) complete(ctx context.Context, req engines.CompletionRequest,
-	emit func(engines.Chunk) error) (usage engines.Usage, err error) {
-	if r.order.Speech != nil {
+	emit func(engines.Chunk) error) (engines.Usage, error) {
+	return r.useModel(ctx, func(ctx context.Context, model engines.Model) (engines.Usage, error) {
+		done, err := r.addons.resident.use(ctx, req.Addon)
+		if err != nil {
+			return engines.Usage{}, err
+		}
+		defer done()
+		return model.Complete(ctx, req, emit)
+	})
+}
+
+// embed computes one embedding and passes it to emit.
+func (r *replica) embed(ctx context.Context, req engines.EmbeddingRequest,
+	emit func(engines.Embedding) error) (engines.Usage, error) {
+	return r.useModel(ctx, func(ctx context.Context, model engines.Model) (engines.Usage, error) {
+		embedder, ok := model.(engines.Embedder)
+		if !ok {
+			return engines.Usage{}, engines.EmbeddingsError("the engine " + r.agent.options.Engine.Name +
+				" of its node cannot: use a node with another engine")
+		}
+		done, err := r.addons.resident.use(ctx, req.Addon)
+		if err != nil {
+			return engines.Usage{}, err
+		}
+		defer done()
+		embedding, usage, err := embedder.Embed(ctx, req)
+		if err != nil {
+			return usage, err
+		}
+		return usage, emit(embedding)
+	})
+}
+
+// useModel runs work with the text model until ctx is done or the replica ends, and counts its
+// tokens.
+func (r *replica) useModel(ctx context.Context,
+	work func(context.Context, engines.Model) (engines.Usage, error)) (usage engines.Usage, err error) {
+	if r.assignment.Speech != nil {
 		return usage, errModelKind
 	}
 	leave, err := r.enter()
@@ -224,7 +269,7 @@ func (r *replica) complete(ctx context.Context, req engines.CompletionRequest,
 	}
 	defer leave()
 	err = r.use(ctx, func(ctx context.Context) (err error) {
-		usage, err = r.model.Complete(ctx, req, emit)
+		usage, err = work(ctx, r.model)
 		return err
 	})
 	r.mu.Lock()
@@ -235,8 +280,10 @@ func (r *replica) complete(ctx context.Context, req engines.CompletionRequest,
 }
 
 var errReplicaGone = &domain.Error{Code: domain.Unavailable, Reason: "REPLICA_GONE", Message: "the replica does not " +
-	"run on this node: send the request to another replica"}
+	"serve requests on this node: send the request to another replica"}
 
-// The gateway sends requests that match the kind of the model; other clients may not.
+// errModelKind is the error for a request that does not match the kind of the model. The gateway
+// does not send such requests.
 var errModelKind = domain.Errorf(domain.FailedPrecondition,
-	"the request does not match the kind of the model: speech models transcribe, all others complete")
+	"the request does not match the kind of the model: speech models transcribe recordings, and "+
+		"other models complete prompts")

@@ -13,13 +13,13 @@ import (
 	"anneal/workers/protocol"
 )
 
-// startedAttempts records on disk which attempts were started, so that none is started twice.
+// startedAttempts records on disk which attempts were started, so that no attempt is started twice.
 //
 // An attempt that ran twice, before and after its agent was killed, could store two different
-// checkpoints of one step under one name. Only the agent knows what it started after the coordinator
-// has lost its state. So it reports the attempts of an earlier run as lost until the coordinator no
-// longer wants them: their jobs are re-queued, and resume from their last checkpoints in the next
-// attempt.
+// checkpoints of one step under one name. After the coordinator has lost its state, only the agent
+// knows which attempts it has started. So the agent reports the attempts of an earlier run as lost
+// until the coordinator no longer keeps them: the coordinator requeues their jobs, which resume
+// from their last checkpoints in the next attempt.
 type startedAttempts struct {
 	dir string
 	mu  sync.Mutex
@@ -30,7 +30,7 @@ type record struct {
 	Job        domain.Name `json:"job"`
 	Attempt    int         `json:"attempt"`
 	CreateTime time.Time   `json:"made"`
-	current    bool        // of this run of the agent
+	current    bool        // started by this run of the agent
 }
 
 // open reads the records of earlier runs.
@@ -47,7 +47,7 @@ func (s *startedAttempts) open() error {
 		}
 		var n record
 		if json.Unmarshal(data, &n) != nil || n.Job == "" {
-			// Truncated by a crash before the attempt was started.
+			// A crash truncated the record, which is complete before its attempt starts.
 			if err := os.Remove(filepath.Join(s.dir, entry.Name())); err != nil {
 				return err
 			}
@@ -58,16 +58,16 @@ func (s *startedAttempts) open() error {
 	return nil
 }
 
-// add records durably that an attempt is started.
-func (s *startedAttempts) add(order protocol.TrainAssignment) error {
+// add writes a durable record that an attempt is started.
+func (s *startedAttempts) add(assignment protocol.TrainAssignment) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := record{order.Job, order.Attempt, order.CreateTime, true}
+	n := record{assignment.Job, assignment.Attempt, assignment.CreateTime, true}
 	data, err := json.Marshal(n)
 	if err != nil {
 		return err
 	}
-	id := order.ID()
+	id := assignment.ID()
 	f, err := os.Create(s.path(id))
 	if err != nil {
 		return err
@@ -80,12 +80,12 @@ func (s *startedAttempts) add(order protocol.TrainAssignment) error {
 	return nil
 }
 
-// forget removes the record of an attempt that is unwanted.
+// forget removes the record of an attempt that the coordinator does not keep.
 func (s *startedAttempts) forget(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.ids, id)
-	_ = os.Remove(s.path(id)) // if it fails, the next run of the agent forgets it
+	_ = os.Remove(s.path(id)) // if the removal fails, the next run of the agent removes the record
 }
 
 func (s *startedAttempts) has(id string) bool {

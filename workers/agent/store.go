@@ -17,13 +17,13 @@ import (
 	"anneal/workers/protocol"
 )
 
-const maxStores = 4 // attempts to store the same files
+const maxStores = 4 // maximum number of attempts to store the same files
 
-var errRetryLater = errors.New("the coordinator asks to retry later")
+var errRetryLater = errors.New("the coordinator requested a retry")
 
-// store uploads the files of a directory to the URLs that the coordinator signs, and returns their
-// sizes and SHA-256 sums. It retries while the store is unreachable, and fails when the files are
-// refused or ctx is done.
+// store uploads the files of a directory to the URLs that the coordinator signs, and returns the
+// sizes and SHA-256 sums of the files. It retries while the store is unreachable, and fails when
+// the store rejects the files maxStores times or ctx is done.
 func (t *attempt) store(ctx context.Context, what string, step int, dir string) (sizes map[string]int64,
 	sums map[string]string, err error) {
 	if sizes, err = sizesOf(dir); err != nil {
@@ -33,8 +33,8 @@ func (t *attempt) store(ctx context.Context, what string, step int, dir string) 
 		return nil, nil, err
 	}
 	for try := 1; ; try++ {
-		urls, err := t.sign(ctx, protocol.SignRequest{Version: protocol.Version, Job: t.order.Job,
-			Attempt: t.order.Attempt, CreateTime: t.order.CreateTime, For: what, Step: step, Sizes: sizes})
+		urls, err := t.sign(ctx, protocol.SignRequest{Version: protocol.Version, Job: t.assignment.Job,
+			Attempt: t.assignment.Attempt, CreateTime: t.assignment.CreateTime, For: what, Step: step, Sizes: sizes})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -49,11 +49,12 @@ func (t *attempt) store(ctx context.Context, what string, step int, dir string) 
 		if err == nil || ctx.Err() != nil || try == maxStores {
 			return sizes, sums, err
 		}
-		t.log.Warn("files refused, will store them again", "error", err)
+		t.log.Warn("the blob store rejected the files, retrying the upload", "error", err)
 	}
 }
 
-// sizesOf returns the sizes of the files below a directory.
+// sizesOf returns the sizes of the files below a directory. It returns an error if there are no
+// files or more than protocol.MaxFiles.
 func sizesOf(dir string) (map[string]int64, error) {
 	sizes := map[string]int64{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -78,7 +79,8 @@ func sizesOf(dir string) (map[string]int64, error) {
 	return sizes, err
 }
 
-// sumsOf returns the SHA-256 sums of files below a directory, in hexadecimal.
+// sumsOf returns the SHA-256 sums, in hexadecimal, of the files below dir whose names are the keys
+// of sizes.
 func sumsOf(ctx context.Context, dir string, sizes map[string]int64) (map[string]string, error) {
 	sums := make(map[string]string, len(sizes))
 	for name := range sizes {
@@ -99,7 +101,7 @@ func sumsOf(ctx context.Context, dir string, sizes map[string]int64) (map[string
 	return sums, nil
 }
 
-// sign requests the URLs to store files at.
+// sign requests the signed URLs for the PUT of files, and returns them by file name.
 func (t *attempt) sign(ctx context.Context, request protocol.SignRequest) (map[string]string, error) {
 	var reply protocol.SignReply
 	err := t.request(ctx, protocol.SignSubject(t.agent.options.Node), request, &reply,
@@ -107,10 +109,10 @@ func (t *attempt) sign(ctx context.Context, request protocol.SignRequest) (map[s
 	return reply.URLs, err
 }
 
-// report sends a report until it receives a reply.
+// report sends a report until it receives a reply, and returns the outcome in the reply.
 func (t *attempt) report(ctx context.Context, report protocol.Report) (outcome string, err error) {
 	report.Version, report.Boot = protocol.Version, t.agent.boot
-	report.Job, report.Attempt, report.CreateTime = t.order.Job, t.order.Attempt, t.order.CreateTime
+	report.Job, report.Attempt, report.CreateTime = t.assignment.Job, t.assignment.Attempt, t.assignment.CreateTime
 	var reply protocol.ReportReply
 	err = t.request(ctx, protocol.ReportSubject(t.agent.options.Node), report, &reply,
 		func() (string, string) { return reply.Outcome, reply.Message })
@@ -122,8 +124,9 @@ func (t *attempt) report(ctx context.Context, report protocol.Report) (outcome s
 	return reply.Outcome, err
 }
 
-// request repeats a request until it receives a reply. The outcome Stale ends the attempt; a refusal
-// is final.
+// request repeats a request until it receives a reply. outcome returns the outcome and the message
+// in the decoded reply; the outcome Stale ends the attempt. A request that the coordinator refuses
+// is not repeated.
 func (t *attempt) request(
 	ctx context.Context, subject string, request, reply any, outcome func() (outcome, message string),
 ) error {
@@ -138,10 +141,10 @@ func (t *attempt) request(
 		}
 		switch outcome, message := outcome(); outcome {
 		case protocol.RetryLater:
-			t.log.Debug("the coordinator asks to retry later", "message", message)
+			t.log.Debug("the coordinator requested a retry", "message", message)
 			return errRetryLater
 		case protocol.Stale:
-			t.log.Info("attempt is over", "message", message)
+			t.log.Info("the attempt is over, and its work is stopped", "message", message)
 			t.stop(errUnwanted)
 			return errFinal{errUnwanted}
 		}

@@ -14,31 +14,35 @@ import (
 )
 
 const (
-	maxStreams = 1024    // concurrent
+	maxStreams = 1024    // concurrent responses of one node
 	maxUnsent  = 1 << 16 // chunks of one response that wait for a slow reader
 )
 
-// A service is one kind of request that replicas serve.
+// A service is one kind of streamed request that replicas serve: completions, embeddings or
+// transcriptions.
 type service[Request, Chunk, Total any] struct {
 	do     func(*replica, context.Context, Request, func(Chunk) error) (Total, error)
-	sizeOf func(Chunk) int // upper bound of the encoded size
+	sizeOf func(Chunk) int // upper bound of the encoded size of a chunk in bytes
 }
 
 var (
 	completions = service[engines.CompletionRequest, engines.Chunk, engines.Usage]{(*replica).complete,
 		protocol.SizeOfChunk}
-	transcriptions = service[engines.TranscriptionRequest, engines.TranscriptEvent, engines.Transcript]{(*replica).transcribe,
+	embeddings = service[engines.EmbeddingRequest, engines.Embedding, engines.Usage]{(*replica).embed,
+		protocol.SizeOfEmbedding}
+	transcriptions = service[engines.TranscriptionRequest, engines.TranscriptEvent, engines.Transcript]{
+		(*replica).transcribe,
 		protocol.SizeOfTranscriptEvent}
 )
 
-// A response is a stream of any service.
+// A response is a stream of a service of any kind.
 type response interface {
 	ack(protocol.StreamAck)
-	ended() <-chan struct{} // closed when its last message is sent, or the reader is gone
+	ended() <-chan struct{} // closed when the last message is sent or the reader has disconnected
 }
 
-// A stream sends one response. The engine continues while the reader is slow: its steps are shared by
-// all requests, and none may block the others.
+// A stream sends one response. The engine continues while the reader is slow, because all requests
+// share the steps of the engine and no request may block the others.
 type stream[Request, Chunk, Total any] struct {
 	service[Request, Chunk, Total]
 	agent  *Agent
@@ -49,16 +53,16 @@ type stream[Request, Chunk, Total any] struct {
 
 	mu     sync.Mutex
 	chunks []Chunk                               // not yet sent
-	last   *protocol.StreamMessage[Chunk, Total] // the end of the response, not yet sent
-	gone   bool                                  // the reader has left
-	seq    uint64                                // of the newest message sent
-	acked  uint64                                // of the newest message acknowledged
+	last   *protocol.StreamMessage[Chunk, Total] // last message of the response, not yet sent
+	gone   bool                                  // the reader has disconnected
+	seq    uint64                                // number of the newest message sent
+	acked  uint64                                // number of the newest message acknowledged
 	seen   time.Time                             // time of the last acknowledgement
 }
 
-var errReaderGone = errors.New("the reader has left")
+var errReaderGone = errors.New("the reader has disconnected")
 
-// start starts to serve a request.
+// start starts to serve the request in m.
 func (v service[Request, Chunk, Total]) start(a *Agent, life context.Context, m *nats.Msg) {
 	var request protocol.StreamRequest[Request]
 	if err := protocol.Unmarshal(m.Data, &request); err != nil {
@@ -91,15 +95,15 @@ func (v service[Request, Chunk, Total]) start(a *Agent, life context.Context, m 
 	}
 }
 
-// refuse responds to a request that is not started.
+// refuse responds with an error to a request that is not served.
 func (a *Agent) refuse(reply string, err error) {
 	if data, err := protocol.Marshal(protocol.StreamMessage[struct{}, struct{}]{Version: protocol.Version, Seq: 1,
 		Done: true, Error: protocol.ErrorOf(err)}); err == nil && reply != "" {
-		_ = a.conn.Publish(reply, data) // if it is lost, the reader times out
+		_ = a.conn.Publish(reply, data) // if the message is lost, the reader times out
 	}
 }
 
-// handleAck handles the acknowledgement of a stream.
+// handleAck handles a reader's acknowledgement of messages of a stream.
 func (a *Agent) handleAck(m *nats.Msg) {
 	var ack protocol.StreamAck
 	if protocol.Unmarshal(m.Data, &ack) != nil {
@@ -137,7 +141,8 @@ func (s *stream[Request, Chunk, Total]) serve(ctx context.Context, r *replica, r
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.chunks) >= maxUnsent {
-			return domain.Errorf(domain.ResourceExhausted, "the reader is %d chunks behind", maxUnsent)
+			return domain.Errorf(domain.ResourceExhausted, "the client reads too slowly: %d chunks of its response are waiting",
+				maxUnsent)
 		}
 		s.chunks = append(s.chunks, chunk)
 		s.signal()
@@ -181,8 +186,9 @@ func (s *stream[Request, Chunk, Total]) send() {
 	}
 }
 
-// next returns the message to send now, nil when there is none; keepAlive requests an empty one. gone
-// reports whether the reader has left.
+// next returns the message to send now; nil when there is none. If keepAlive is set, next returns
+// an empty message when no chunks wait, unless Window messages are in flight. gone reports whether
+// the reader has disconnected.
 func (s *stream[Request, Chunk, Total]) next(keepAlive bool) (message *protocol.StreamMessage[Chunk, Total],
 	gone bool) {
 	s.mu.Lock()
@@ -204,7 +210,8 @@ func (s *stream[Request, Chunk, Total]) next(keepAlive bool) (message *protocol.
 	return message, false
 }
 
-// publish sends a message. One that is too large becomes the last, with that error.
+// publish sends a message and reports whether it was sent. In place of a message that is too large,
+// publish sends a last message with the error.
 func (s *stream[Request, Chunk, Total]) publish(message *protocol.StreamMessage[Chunk, Total]) bool {
 	data, err := protocol.Marshal(message)
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 
 const (
 	queuedPerSlot = 4                // recordings in the queue for each slot
-	audioTimeout  = 20 * time.Second // of a store that does not respond; another replica may reach it
+	audioTimeout  = 20 * time.Second // how long a failing download of a recording is retried
 )
 
-// transcribe transcribes a recording; it ends when ctx or the replica does. It checks the options
-// first, and downloads the recording when a slot is free.
+// transcribe transcribes a recording, until ctx is done or the replica ends. It validates the
+// options first, and downloads the recording when a slot is free.
 func (r *replica) transcribe(
 	ctx context.Context, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error,
 ) (transcript engines.Transcript, err error) {
-	if r.order.Speech == nil {
+	if r.assignment.Speech == nil {
 		return transcript, errModelKind
 	}
 	leave, err := r.enter()
@@ -44,8 +44,8 @@ func (r *replica) transcribe(
 	return transcript, err
 }
 
-// acquireSlot waits for a slot of the speech model, which is held until release is called. The queue
-// is limited.
+// acquireSlot waits for a slot of the speech model, which the request holds until release is
+// called. It returns an error when the queue is full.
 func (r *replica) acquireSlot(ctx context.Context) (release func(), err error) {
 	select {
 	case r.queue <- struct{}{}:

@@ -23,13 +23,14 @@ import (
 )
 
 const (
-	maxTransfers    = 4               // concurrent
-	downloadTimeout = 5 * time.Minute // of a store that does not respond
-	maxPause        = 10 * time.Second
-	minRate         = 64 << 10 // bytes per second; a slower transfer is restarted
+	maxTransfers    = 4                // concurrent transfers
+	downloadTimeout = 5 * time.Minute  // how long a failing download is retried
+	maxPause        = 10 * time.Second // maximum pause between two attempts of a transfer
+	minRate         = 64 << 10         // bytes per second; a slower transfer is canceled and retried
 )
 
-// A transfer copies files between signed URLs and the local disk, a few concurrently.
+// A transfer copies files between signed URLs and the local disk, at most maxTransfers
+// concurrently.
 type transfer struct {
 	client *http.Client
 	slots  chan struct{}
@@ -50,7 +51,8 @@ type errFinal struct{ error }
 
 func (e errFinal) Unwrap() error { return e.error }
 
-// each calls one for every item, a few concurrently, and stops at the first error.
+// each calls the function one for every item, with at most cap(slots) calls at a time, and stops at
+// the first error.
 func each[T any](ctx context.Context, slots chan struct{}, items []T, one func(context.Context, T) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -76,7 +78,8 @@ func each[T any](ctx context.Context, slots chan struct{}, items []T, one func(c
 func (t *transfer) download(ctx context.Context, files protocol.FileSet, dir string) error {
 	for _, file := range files.Files {
 		if !filepath.IsLocal(filepath.FromSlash(file.Name)) {
-			return domain.Errorf(domain.InvalidArgument, "file name %q is outside of its directory", file.Name)
+			return domain.Errorf(domain.InvalidArgument, "file name %q is not a path below the download directory",
+				file.Name)
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -91,7 +94,7 @@ func (t *transfer) download(ctx context.Context, files protocol.FileSet, dir str
 	})
 }
 
-// get downloads one file, verifies its sum, and makes its content durable.
+// get downloads one file to target, verifies its sum, and makes its content durable.
 func (t *transfer) get(ctx context.Context, file protocol.File, target string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(file.Size/minRate)*time.Second)
 	defer cancel()
@@ -114,7 +117,7 @@ func (t *transfer) get(ctx context.Context, file protocol.File, target string) (
 	hash := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, hash), io.LimitReader(res.Body, file.Size+1))
 	if err == nil && n != file.Size {
-		err = fmt.Errorf("file %s: does not have the expected %d bytes", file.Name, file.Size)
+		err = fmt.Errorf("file %s does not have the expected %d bytes", file.Name, file.Size)
 	}
 	if err == nil && file.Sum != "" && hex.EncodeToString(hash.Sum(nil)) != file.Sum {
 		err = errFinal{damaged(file.Name, "its SHA-256 sum has changed since it was stored")}
@@ -132,7 +135,7 @@ func (t *transfer) get(ctx context.Context, file protocol.File, target string) (
 	return nil
 }
 
-// put uploads one file.
+// put uploads the file at path, which has size bytes, to url. name is the file's name in messages.
 func (t *transfer) put(ctx context.Context, name, path, url string, size int64) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(size/minRate)*time.Second)
 	defer cancel()
@@ -143,7 +146,7 @@ func (t *transfer) put(ctx context.Context, name, path, url string, size int64) 
 	defer f.Close()
 	var body io.Reader = f
 	if size == 0 {
-		body = http.NoBody // a body of unknown length is refused by object stores
+		body = http.NoBody // object stores refuse a body of unknown length
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, body)
 	if err != nil {
@@ -161,19 +164,20 @@ func (t *transfer) put(ctx context.Context, name, path, url string, size int64) 
 	return nil
 }
 
-// damaged returns the error for a file whose content has changed since it was stored.
+// damaged returns the error for a file whose content has changed since it was stored; why describes
+// the difference.
 func damaged(name, why string) error {
 	return domain.Errorf(domain.DataLoss,
-		"file %s: is damaged in the file store (%s): upload it again, or run its job again", name, why)
+		"file %s is damaged in the file store (%s): upload the file again, or run the job that wrote it again", name, why)
 }
 
-// refused returns the error that a response of the store means: its status and code only, since the
-// rest may contain signed URLs.
+// refused returns the error for a response of the store that is not a success. The error has only
+// the status and the code of the response, because the rest may contain signed URLs.
 func refused(name string, res *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
 	var body struct{ Code domain.Code }
 	_ = json.Unmarshal(text, &body) // an object store may respond in another format
-	err := fmt.Errorf("file %s: the file store responds %s", name, res.Status)
+	err := fmt.Errorf("file %s: the file store responded with %s", name, res.Status)
 	switch {
 	case res.StatusCode == http.StatusInternalServerError && body.Code == domain.DataLoss:
 		return errFinal{damaged(name, "its content has changed, or its digest is lost")}
@@ -186,7 +190,7 @@ func refused(name string, res *http.Response) error {
 	return errFinal{err}
 }
 
-// withoutURL returns the cause of a request's error, without its URL, which is a secret.
+// withoutURL returns the cause of a request's error, without the URL, which is a secret.
 func withoutURL(err error) error {
 	type wrapper interface{ Unwrap() error }
 	if w, ok := err.(wrapper); ok && w.Unwrap() != nil {
@@ -195,7 +199,8 @@ func withoutURL(err error) error {
 	return errors.New("the file store does not respond")
 }
 
-// diskError explains the error of a full disk.
+// diskError returns an error that describes what to do if err means that the disk is full,
+// otherwise err.
 func diskError(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return domain.Errorf(domain.ResourceExhausted, "the node's disk is full: free space in the agent's directory")
@@ -203,8 +208,8 @@ func diskError(err error) error {
 	return err
 }
 
-// retry calls try until it succeeds, the error is final, ctx is done or the deadline has passed; a
-// zero deadline is none.
+// retry calls try until it succeeds, its error is an errFinal, ctx is done or the deadline has
+// passed. A zero deadline never passes.
 func retry(ctx context.Context, deadline time.Time, try func() error) error {
 	for pause := 200 * time.Millisecond; ; pause = min(2*pause, maxPause) {
 		err := try()

@@ -11,7 +11,7 @@ import (
 type addonRow = projections.Row[domain.DeployedModel]
 
 // addonsOf returns the deployed models of a deployment, the oldest first, without those of an
-// earlier deployment of that name.
+// earlier deployment with the same name.
 func addonsOf(v *projections.View, name domain.Name) (all []*addonRow) {
 	deployment, ok := v.Deployments.Get(name)
 	if !ok {
@@ -27,7 +27,7 @@ func addonsOf(v *projections.View, name domain.Name) (all []*addonRow) {
 
 func addonID(row *addonRow) string { return domain.AddonID(row.Name, row.CreateTime) }
 
-// assignAddons adds the addons that a replica of the heartbeat should have.
+// assignAddons adds to d the addons that a replica of the heartbeat should have.
 func (a *assigner) assignAddons(
 	ctx context.Context, node string, view *projections.View, r protocol.Replica, d *draft,
 ) {
@@ -49,10 +49,10 @@ func (a *assigner) assignAddons(
 			switch {
 			case err == nil:
 				addons.Load = append(addons.Load, assignment)
-			case isRefusal(err):
+			case isRefused(err):
 				a.failAddon(ctx, node, row, domain.StatusOf(err))
 			default:
-				a.logger.Info("addon assigned with a later heartbeat", "addon", row.Name, "error", err)
+				a.logger.Info("addon not assigned yet: the next heartbeat retries", "addon", row.Name, "error", err)
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func (a *assigner) addonAssignment(
 		return protocol.AddonAssignment{}, domain.Errorf(domain.FailedPrecondition,
 			"model %s was replaced after the addon was loaded: load the addon again", model.Name)
 	}
-	files, err := a.fileSet(ctx, fileSetKey(model.State.Files.Folder, model.CreateTime), model.State.Files)
+	files, err := a.fileSet(ctx, fileSetKey(model.State.Files.Prefix, model.CreateTime), model.State.Files)
 	if err != nil {
 		return protocol.AddonAssignment{}, err
 	}
@@ -87,8 +87,8 @@ func (a *assigner) failAddon(ctx context.Context, node string, row *addonRow, st
 	}
 }
 
-// hasAddons reports whether a replica of a heartbeat has loaded all addons that it should have.
-// Until then it is not ready, so that a ready replica can serve each of them.
+// hasAddons reports whether a replica of a heartbeat has loaded all addons that it should have. A
+// replica that lacks an addon is not ready, so that every ready replica can serve every addon.
 func hasAddons(view *projections.View, r protocol.Replica) bool {
 	states := map[string]string{}
 	for _, addon := range r.Addons {
@@ -103,9 +103,10 @@ func hasAddons(view *projections.View, r protocol.Replica) bool {
 	return served == nil || states[served.ID()] == protocol.AddonLoaded
 }
 
-// recordAddons records the addons of a heartbeat: an addon is deployed when every ready replica
-// has it, undeployed when none has it, and failed when one cannot load it. An addon that another
-// replica serves does not fail: the replica that cannot load it does.
+// recordAddons records the addons of a heartbeat: an addon is deployed when every ready replica has
+// it, undeployed when no replica has it, and failed when a replica cannot load it. If another
+// replica serves the addon, a replica that is not ready and cannot load the addon fails instead of
+// the addon.
 func (o *observations) recordAddons(
 	ctx context.Context, node string, heartbeat protocol.Heartbeat, view *projections.View,
 ) error {
@@ -125,7 +126,7 @@ func (o *observations) recordAddons(
 			if !ok {
 				continue
 			}
-			if err := o.do(ctx, node, intent); err != nil && !isRefusal(err) {
+			if err := o.do(ctx, node, intent); err != nil && !isRefused(err) {
 				return err
 			}
 		}
@@ -133,7 +134,8 @@ func (o *observations) recordAddons(
 	return nil
 }
 
-// addonIntent returns what is to be recorded of an addon, if anything.
+// addonIntent returns the intent that records the state of an addon that a replica reports; false
+// when there is nothing to record.
 func addonIntent(
 	view *projections.View, deployment *projections.Row[domain.Deployment], r protocol.Replica,
 	row *addonRow, failures map[string]string,
@@ -152,9 +154,9 @@ func addonIntent(
 				reason)}), true
 	case failed && row.State.Wanted():
 		return onAddon(domain.FailDeployedModel{Status: domain.Status{Code: domain.FailedPrecondition.String(),
-			Message: truncate("a replica could not load it: " + reason)}})
+			Message: truncate("a replica could not load the addon: " + reason)}})
 	case row.State.State == domain.ModelDeployingState && serving > 0 && missing == 0:
-		return onAddon(domain.SettleDeployedModel{})
+		return onAddon(domain.MarkModelDeployed{})
 	case row.State.State == domain.ModelUndeployingState && holding == 0:
 		return onAddon(domain.FinishUndeployment{})
 	}
@@ -162,8 +164,8 @@ func addonIntent(
 }
 
 // countReplicas counts, by their latest heartbeats, the ready replicas that serve an addon, the
-// ready ones that lack it, and all that hold it in any state. A replica without a heartbeat counts
-// as holding it.
+// ready ones that lack it, and all replicas that hold it in any state. A replica without a
+// heartbeat counts as holding it.
 func countReplicas(
 	view *projections.View, deployment *projections.Row[domain.Deployment], id string,
 ) (serving, missing, holding int) {

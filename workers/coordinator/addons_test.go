@@ -20,13 +20,13 @@ import (
 	"anneal/workers/protocol"
 )
 
-// addonModel stores an adapter whose completions differ from those of others.
+// addonModel stores an adapter whose completions differ from those of other adapters.
 func (c *cluster) addonModel(id string) domain.Name {
 	c.Helper()
 	name := domain.NewName("acme", "models", id)
-	files := domain.Files{Folder: "models/acme/" + id + "/", Sizes: map[string]int64{}}
+	files := domain.Files{Prefix: "models/acme/" + id + "/", Sizes: map[string]int64{}}
 	for file, text := range map[string]string{"adapter_config.json": "{}", "simulated.json": "state of " + id} {
-		n, err := c.blobs.Put(c.Context(), files.Folder+file, strings.NewReader(text))
+		n, err := c.blobs.Put(c.Context(), files.Prefix+file, strings.NewReader(text))
 		require.NoError(c, err)
 		files.Sizes[file] = n
 	}
@@ -53,7 +53,8 @@ func (c *cluster) unload(id string) {
 	c.do(domain.Intend(domain.DeployedModels, addonName(id), domain.UndeployModel{Reason: "by its user"}))
 }
 
-// addon waits until an addon is in a state ("" is deleted), and returns its ID.
+// addon waits until the deployed model with the given ID is in a state, and returns the ID of its
+// addon. The state "" means deleted.
 func (c *cluster) addon(id, state string) (addonID string, m domain.DeployedModel) {
 	c.Helper()
 	c.until("the addon "+id+" is "+state, func(v *projections.View) bool {
@@ -102,7 +103,7 @@ func TestAddonsAreLoadedAndUnloaded(t *testing.T) {
 	}
 	require.Len(t, answers, 3, "each has its own completion")
 
-	// A later replica is ready when it has loaded them.
+	// A replica that is placed later is ready when it has loaded the addons.
 	r2 := c.serving(c.placeReplica("n2").ID)
 	for want, id := range answers {
 		got, err := c.complete(r2, id)
@@ -118,7 +119,7 @@ func TestAddonsAreLoadedAndUnloaded(t *testing.T) {
 	_, err = c.complete(r2, terse)
 	require.NoError(t, err)
 
-	// The same name is another addon.
+	// A deployed model that is created again with the same name has another addon ID.
 	c.load("polite")
 	again, _ := c.addon("polite", domain.ModelDeployedState)
 	require.NotEqual(t, polite, again)
@@ -129,8 +130,8 @@ func TestAddonsAreLoadedAndUnloaded(t *testing.T) {
 	}
 }
 
-// Requests continue while addons are loaded and unloaded: none is dropped, and each is served by the
-// addon that it names.
+// TestAddonsUnderTraffic checks that requests continue while addons are loaded and unloaded: no
+// request is dropped, and each request is served by the addon that it names.
 func TestAddonsUnderTraffic(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -188,8 +189,8 @@ func TestAddonsUnderTraffic(t *testing.T) {
 	require.Greater(t, int(asked.Load()), 8)
 }
 
-// An addon that no replica can load fails with the reason, and does not keep a replica from being
-// ready.
+// TestAddonFails checks that an addon that no replica can load fails with the reason, and does not
+// prevent a replica from being ready.
 func TestAddonFails(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -211,13 +212,14 @@ func TestAddonFails(t *testing.T) {
 
 	c.addonModel("lost")
 	row, _ := c.world.View().Models.Get(domain.NewName("acme", "models", "lost"))
-	require.NoError(t, c.blobs.DeleteFolder(t.Context(), row.State.Files.Folder))
+	require.NoError(t, c.blobs.DeletePrefix(t.Context(), row.State.Files.Prefix))
 	c.load("lost")
 	_, failed = c.addon("lost", domain.ModelFailedState)
 	require.Contains(t, failed.Status.Message, "404")
 }
 
-// A replica that cannot load an addon that others serve is replaced; the addon stays deployed.
+// TestReplicaThatLacksAnAddonIsReplaced checks that a replica that cannot load an addon is
+// replaced, and that the addon stays deployed, if other replicas serve the addon.
 func TestReplicaThatLacksAnAddonIsReplaced(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -242,7 +244,7 @@ func TestReplicaThatLacksAnAddonIsReplaced(t *testing.T) {
 	c.addon("polite", domain.ModelDeployedState)
 }
 
-// hangingCompleter is a completer whose Load returns only when released.
+// hangingCompleter is a completer whose LoadAddon returns only when release is closed.
 type hangingCompleter struct{ release chan struct{} }
 
 func (s hangingCompleter) Load(context.Context, engines.ModelFiles) (engines.Model, error) {
@@ -273,7 +275,8 @@ func TestReplicaLoadTimesOut(t *testing.T) {
 	require.Contains(t, row.State.Status.Message, "did not load the model within 50ms")
 }
 
-// An attempt that its node does not start in time is re-queued.
+// TestAttemptThatDoesNotStartIsRequeued checks that an attempt that its node does not start within
+// BeginWithin is requeued.
 func TestAttemptThatDoesNotStartIsRequeued(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -293,18 +296,19 @@ func TestAttemptThatDoesNotStartIsRequeued(t *testing.T) {
 	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 3), &after))
 	require.Empty(t, after.Train)
 	life := c.life()
-	require.Equal(t, domain.JobRequeueState, life.State)
+	require.Equal(t, domain.JobReQueueingState, life.State)
 	require.Contains(t, life.Status.Message, "n1 did not start the attempt within 1m0s")
 }
 
-// An engine that hangs while it loads an addon does not keep the replica from being ready.
+// TestAddonLoadTimesOut checks that an engine that hangs while it loads an addon does not prevent
+// the replica from being ready.
 func TestAddonLoadTimesOut(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 	c.createInputs()
 	release := make(chan struct{})
 	defer close(release)
-	const within = 2 * time.Second // for its model too
+	const within = 2 * time.Second // timeout for loading the model, and for loading an addon
 	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(),
 		Dir: t.TempDir(), Log: testLog, LoadWithin: within,
 		Engine: simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
@@ -321,4 +325,66 @@ func TestAddonLoadTimesOut(t *testing.T) {
 	_, failed := c.addon("polite", domain.ModelFailedState)
 	require.Contains(t, failed.Status.Message, "did not load the addon within 2s")
 	c.serving(r.ID)
+}
+
+// TestShapeLimitsLoadedAddons checks that a deployment with a shape that has numLoraDeviceCached
+// serves more addons than that, and that its engine never has more.
+func TestShapeLimitsLoadedAddons(t *testing.T) {
+	c := start(t)
+	c.createInputs()
+	engine := simulated.New(simulated.Options{Seed: 7})
+	counted := &countingCompleter{Completer: engine.Completer}
+	engine.Completer = counted
+	c.agent("n1", engine)
+	shape := domain.NewName("acme", domain.DeploymentShapes.Collection, "few")
+	c.do(domain.Intend(domain.DeploymentShapes, shape, domain.Command[domain.DeploymentShape](
+		domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{BaseModel: string(modelName), NumLoraDeviceCached: 1}})))
+	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
+		BaseModel: string(modelName), MinReplicaCount: 1, EnableAddons: true,
+		DeploymentShape: domain.ShapeVersionName(shape, "v1")}}))
+	r := c.serving(c.placeReplica("n1").ID)
+	c.load("polite")
+	c.load("terse")
+	polite, _ := c.addon("polite", domain.ModelDeployedState)
+	terse, _ := c.addon("terse", domain.ModelDeployedState)
+	texts := map[string]string{}
+	for range 3 {
+		for _, id := range []string{polite, terse} {
+			text, err := c.complete(r, id)
+			require.NoError(t, err)
+			require.Contains(t, []string{"", text}, texts[id])
+			texts[id] = text
+		}
+	}
+	require.NotEqual(t, texts[polite], texts[terse])
+	require.EqualValues(t, 1, counted.peak.Load())
+	require.Greater(t, counted.loads.Load(), int64(4), "each request needs the other addon")
+}
+
+// A countingCompleter counts the addons that its models have loaded.
+type countingCompleter struct {
+	engines.Completer
+	loads, loaded, peak atomic.Int64
+}
+
+func (c *countingCompleter) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
+	m, err := c.Completer.Load(ctx, files)
+	return countingModel{m.(engines.AddonLoader), c}, err
+}
+
+type countingModel struct {
+	engines.AddonLoader
+	of *countingCompleter
+}
+
+func (m countingModel) LoadAddon(ctx context.Context, id, dir string) error {
+	m.of.loads.Add(1)
+	n := m.of.loaded.Add(1)
+	m.of.peak.Store(max(m.of.peak.Load(), n))
+	return m.AddonLoader.LoadAddon(ctx, id, dir)
+}
+
+func (m countingModel) UnloadAddon(id string) error {
+	m.of.loaded.Add(-1)
+	return m.AddonLoader.UnloadAddon(id)
 }

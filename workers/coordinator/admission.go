@@ -22,25 +22,26 @@ type Sessions interface {
 // A JoinToken permits an agent to enroll.
 type JoinToken struct {
 	ID   string
-	Node string // the only node that may use it; "" permits any
+	Node string // the only node that may use the token; "" permits any node
 }
 
-// An Admission authenticates agents. At its first contact an agent enrolls with a join token: the
-// public half of its NKey is recorded on its node. From then on the key alone authenticates it,
-// and no token can enroll another agent as that node. It decides on the log: several admissions
-// may run concurrently.
+// An Admission authenticates agents. At its first connection, an agent enrolls with a join token:
+// the Admission records the public half of the agent's NKey in the state of its node. After that,
+// only the key authenticates the agent, and no token can enroll another agent as the node. Several
+// admissions may run concurrently, because the log accepts one key for each node.
 type Admission struct {
 	Log      eventlog.Log
 	World    *projections.World // follows Log
-	Sessions Sessions           // nil closes none
+	Sessions Sessions           // closes earlier connections of an agent; nil leaves them open
 	// ReadToken verifies a join token.
 	ReadToken func(token string, now time.Time) (JoinToken, error)
 	Now       func() time.Time
 	Logger    *slog.Logger
 }
 
-// Admit is an natsserver.VerifyNode. Of several connections with one key the newest stays: an agent
-// that lost its connection need not wait until the servers notice.
+// Admit implements natsserver.VerifyNode. It keeps only the newest of several connections with one
+// key, so that an agent that lost its connection need not wait until the NATS servers notice the
+// loss.
 func (a *Admission) Admit(ctx context.Context, login natsserver.NodeLogin) error {
 	if login.PublicKey == "" {
 		return fmt.Errorf("agent of node %s has no key: run the same release of anneal on all machines", login.Node)
@@ -67,7 +68,7 @@ func (a *Admission) catchUp(ctx context.Context) error {
 	return recorder{log: a.Log, world: a.World, now: a.Now}.catchUp(ctx)
 }
 
-// enrolled reports whether the key is the node's.
+// enrolled reports whether key is the recorded key of the node.
 func (a *Admission) enrolled(node, key string) bool {
 	row, ok := a.World.View().Nodes.Get(nodeName(node))
 	return ok && key != "" && row.State.Access.PublicKey == key
@@ -75,53 +76,57 @@ func (a *Admission) enrolled(node, key string) bool {
 
 func (a *Admission) enroll(ctx context.Context, login natsserver.NodeLogin) error {
 	if login.Token == "" {
-		return errors.New("the agent's key is not the node's, and it has no join token")
+		return fmt.Errorf("the agent's key is not the key of node %s, and the agent has no join token: create a token with "+
+			"`anneal node token`", login.Node)
 	}
 	token, err := a.ReadToken(login.Token, a.Now())
 	if err != nil {
 		return err
 	}
 	if token.Node != "" && token.Node != login.Node {
-		return fmt.Errorf("the join token is for node %s", token.Node)
+		return fmt.Errorf("the join token is for node %s, not for node %s", token.Node, login.Node)
 	}
 	for row := range a.World.View().Nodes.All() {
 		if row.State.State == domain.NodeRevoked && row.State.Access.JoinToken == token.ID {
-			return fmt.Errorf("the join token was revoked together with node %s", row.Name.ID())
+			return fmt.Errorf("the join token was revoked together with node %s: create another token with `anneal node token`",
+				row.Name.ID())
 		}
 	}
 	return a.Enroll(ctx, login.Node, login.PublicKey, token.ID)
 }
 
-// Enroll records the key of a node's agent.
+// Enroll records the key of a node's agent. token is the ID of the join token.
 func (a *Admission) Enroll(ctx context.Context, node, key, token string) error {
 	enroll := domain.EnrollNode{PublicKey: key, JoinToken: token}
 	r := recorder{log: a.Log, world: a.World, now: a.Now}
 	return r.do(ctx, node, domain.Intend(domain.Nodes, nodeName(node), enroll))
 }
 
-// replace closes the other connections of a node.
-func (a *Admission) replace(ctx context.Context, by natsserver.NodeSession) error {
+// replace closes all connections of a node except the connection of its new session.
+func (a *Admission) replace(ctx context.Context, newest natsserver.NodeSession) error {
 	sessions, err := a.Sessions.NodeSessions(ctx)
 	if err != nil {
 		return err
 	}
 	for _, one := range sessions {
-		if one.Node == by.Node && (one.Server != by.Server || one.ID != by.ID) {
+		if one.Node == newest.Node && (one.Server != newest.Server || one.ID != newest.ID) {
 			err = errors.Join(err, a.Sessions.CloseSession(ctx, one))
 		}
 	}
 	return err
 }
 
-// Intervals between checks of all connections, which also happen when a key changes.
+// Admission.Run checks all connections every checkInterval, after checkRetry if a check failed, and
+// when a node's key changes. It handles changes of the world that follow within checkDelay of each
+// other together.
 const (
 	checkInterval = 15 * time.Second
 	checkRetry    = time.Second
-	checkDelay    = 100 * time.Millisecond // in which changes of the world are batched
+	checkDelay    = 100 * time.Millisecond
 )
 
 // Run closes the connections of agents whose nodes were revoked or deleted, and all but the newest
-// of each node, until ctx is done.
+// connection of each node, until ctx is done.
 func (a *Admission) Run(ctx context.Context) error {
 	due := time.NewTimer(0)
 	defer due.Stop()
@@ -167,9 +172,9 @@ func (a *Admission) keys() map[domain.Name]string {
 	return keys
 }
 
-// Sweep closes every connection whose key is not the node's, and all but the newest of each node.
-// A connected agent was enrolled at an earlier position of the log, so the world catches up after
-// the connections are listed.
+// Sweep closes every connection whose key is not the recorded key of its node, and all but the
+// newest connection of each node. It lists the connections before it catches up with the log, so
+// that the world has the enrollment of every listed agent.
 func (a *Admission) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
@@ -190,8 +195,8 @@ func (a *Admission) Sweep(ctx context.Context) error {
 		if a.enrolled(one.Node, one.PublicKey) && newest[one.Node] == one {
 			continue
 		}
-		a.Logger.Warn("connection of a node closed: the node was revoked, or has a newer connection", "node", one.Node,
-			"key", one.PublicKey)
+		a.Logger.Warn("connection of a node closed: the node was revoked or deleted, or has a newer connection",
+			"node", one.Node, "key", one.PublicKey)
 		err = errors.Join(err, a.Sessions.CloseSession(ctx, one))
 	}
 	return err

@@ -16,8 +16,8 @@ import (
 	"anneal/workers/protocol"
 )
 
-// startWithTokens starts a cluster whose admission accepts the given tokens and closes the connections of
-// nodes that are no longer enrolled.
+// startWithTokens starts a cluster whose admission accepts the given tokens and closes the
+// connections of nodes that are no longer enrolled.
 func startWithTokens(t *testing.T, tokens map[string]coordinator.JoinToken) *cluster {
 	c := start(t)
 	admission := *c.admission.Load()
@@ -33,7 +33,7 @@ func startWithTokens(t *testing.T, tokens map[string]coordinator.JoinToken) *clu
 	return c
 }
 
-// join connects as a node.
+// join connects to NATS as a node's agent.
 func (c *cluster) join(node, token string, key nkeys.KeyPair, more ...nats.Option) (*nats.Conn, error) {
 	options := append(natsserver.AgentOptions(node, token, key), nats.RetryOnFailedConnect(false), nats.NoReconnect())
 	conn, err := nats.Connect(c.server.URL(), append(options, more...)...)
@@ -76,7 +76,8 @@ func public(t testing.TB, key nkeys.KeyPair) string {
 	return text
 }
 
-// A token cannot enroll an enrolled node again, and an enrolled agent needs none.
+// TestTokenDoesNotReplaceAnEnrolledNode checks that a token cannot enroll an enrolled node again,
+// and that an enrolled agent needs no token.
 func TestTokenDoesNotReplaceAnEnrolledNode(t *testing.T) {
 	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "for n1": {ID: "t2", Node: "n1"},
 		"for n2": {ID: "t3", Node: "n2"}})
@@ -103,7 +104,7 @@ func TestTokenDoesNotReplaceAnEnrolledNode(t *testing.T) {
 		require.ErrorIs(t, err, nats.ErrAuthorization, "another's key with token %q", token)
 	}
 	require.NoError(t, c.send(conn, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2), &protocol.Assignments{}),
-		"who was there stays")
+		"the connected agent stays connected")
 	stranger := public(t, mine)
 	_, err = c.join("n1", "any", theirs, nats.Nkey(stranger, theirs.Sign))
 	require.ErrorIs(t, err, nats.ErrAuthorization, "the name of a key that it does not have")
@@ -113,7 +114,7 @@ func TestTokenDoesNotReplaceAnEnrolledNode(t *testing.T) {
 	require.NoError(t, err, "the key alone")
 }
 
-// A second connection with a node's key replaces the first.
+// TestNodeHasOneSession checks that a second connection with a node's key replaces the first.
 func TestNodeHasOneSession(t *testing.T) {
 	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}})
 	key := newKey(t)
@@ -131,8 +132,8 @@ func TestNodeHasOneSession(t *testing.T) {
 	require.Len(t, sessions, 2)
 }
 
-// A revoked node is disconnected immediately; neither its key nor its token authenticates again, as any
-// node. Its name can be enrolled with another token.
+// TestRevokedNode checks that a revoked node is disconnected immediately, that its key and its
+// token authenticate no node, and that another token can enroll a node with its name.
 func TestRevokedNode(t *testing.T) {
 	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "next": {ID: "t2"},
 		"old": {ID: domain.LegacyJoinToken}})
@@ -160,7 +161,8 @@ func TestRevokedNode(t *testing.T) {
 	require.Equal(t, domain.NodeReady, c.node("n1").State)
 }
 
-// Messages of a revoked node are refused also when its connection cannot be closed.
+// TestMessagesOfARevokedNodeAreRefused checks that messages of a revoked node are refused even if
+// its connection cannot be closed.
 func TestMessagesOfARevokedNodeAreRefused(t *testing.T) {
 	c := start(t)
 	conn := c.connectNode("n1")
@@ -173,7 +175,8 @@ func TestMessagesOfARevokedNodeAreRefused(t *testing.T) {
 	}
 }
 
-// An admission catches up with the log before it refuses a node that another one enrolled.
+// TestTwoAdmissions checks that an admission catches up with the log before it refuses a node,
+// because another admission may have enrolled the node.
 func TestTwoAdmissions(t *testing.T) {
 	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}})
 	key := newKey(t)

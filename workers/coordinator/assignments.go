@@ -15,19 +15,20 @@ import (
 	"anneal/workers/protocol"
 )
 
-const maxInterval = 2 * time.Second // between heartbeats
+const maxInterval = 2 * time.Second // time between heartbeats
 
 // An assigner computes what should run on a node.
 type assigner struct {
 	recorder
 	blobs      *blobs.Store
 	openSecret secrets.OpenFunc
-	interval   time.Duration // between heartbeats
+	interval   time.Duration // time between heartbeats
 	logger     *slog.Logger
 }
 
-// assign returns what should run on the node: the owners of its allocations, as far as the world
-// still wants them. A job that is being canceled stays until its attempt reports that it stopped.
+// assign returns what should run on the node: the attempts and replicas of the node's allocations
+// that should still run. The attempt of a job that is being canceled or paused stays assigned until
+// it reports that it has stopped.
 func (a *assigner) assign(
 	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat,
 ) (protocol.Assignments, error) {
@@ -66,7 +67,7 @@ func (a *assigner) assign(
 		case attempts[id]:
 			d.Keep = append(d.Keep, id)
 			d.Acked[id] = ackedStep(view, j)
-			if j.Life.State == domain.JobCancellingState {
+			if j.Life.Stopping() {
 				d.Cancel = append(d.Cancel, id)
 			}
 		case j.Life.Working():
@@ -81,19 +82,20 @@ func (a *assigner) assign(
 	return d.Assignments, nil
 }
 
-// A draft collects assignments up to the size of one message; the rest follows with later
-// heartbeats.
+// A draft collects assignments for one message. Assignments that exceed the maximum size of a
+// message follow in the replies to later heartbeats.
 type draft struct {
 	protocol.Assignments
 	space int // bytes left
 }
 
-// draftSpace is the part of a message for new work; the rest is for lists of IDs.
+// draftSpace is how many bytes of a message are for new work; the rest is for lists of IDs.
 const draftSpace = protocol.MaxMessage * 3 / 4
 
 var errMessageFull = errors.New("the message is full")
 
-// reserve takes the space of an assignment. One that no message could hold is refused.
+// reserve deducts the size of an assignment from the space. It returns errMessageFull when the
+// assignment does not fit, and a *domain.Error when no message could hold it.
 func (d *draft) reserve(assignment any) error {
 	data, err := protocol.Marshal(assignment)
 	if err == nil && len(data) > draftSpace {
@@ -111,7 +113,8 @@ func (d *draft) reserve(assignment any) error {
 	return err
 }
 
-// ackedStep returns the step of the attempt's newest metric row in the live status.
+// ackedStep returns the step of the attempt's newest metric row in the live status; 0 if there is
+// no row.
 func ackedStep(v *projections.View, j job) int {
 	progress, ok := j.progress(v)
 	latest, any := v.Live.Latest(j.Name)
@@ -121,7 +124,8 @@ func ackedStep(v *projections.View, j job) int {
 	return latest.Step
 }
 
-// assignAttempt assigns the attempt of a job; it fails a job whose inputs no longer exist.
+// assignAttempt assigns the current attempt of a job. It fails a job that cannot start, for example
+// because an input does not exist any more.
 func (a *assigner) assignAttempt(ctx context.Context, node string, view *projections.View, j job, d *draft) {
 	assignment, err := a.trainAssignment(ctx, view, j)
 	if err == nil {
@@ -130,14 +134,14 @@ func (a *assigner) assignAttempt(ctx context.Context, node string, view *project
 	switch {
 	case err == nil:
 		d.Train = append(d.Train, assignment)
-	case isRefusal(err):
+	case isRefused(err):
 		a.logger.Info("job cannot start", "job", j.Name, "error", err)
 		err := a.doJob(ctx, node, j, domain.FailJob{Attempt: j.Life.Attempt, Status: domain.StatusOf(err)})
 		if err != nil {
 			a.logger.Warn("failure of a job not recorded", "job", j.Name, "error", err)
 		}
 	default:
-		a.logger.Info("attempt assigned with a later heartbeat", "job", j.Name, "error", err)
+		a.logger.Info("attempt not assigned yet: the next heartbeat retries", "job", j.Name, "error", err)
 	}
 }
 
@@ -145,7 +149,8 @@ func (a *assigner) trainAssignment(
 	ctx context.Context, view *projections.View, j job,
 ) (assignment protocol.TrainAssignment, err error) {
 	assignment = protocol.TrainAssignment{Job: j.Name, Attempt: j.Life.Attempt, CreateTime: j.CreateTime,
-		Method: j.Method, Settings: j.Settings, Seed: seedOf(j.Name), CPUMilli: j.Life.Takes.CPUMilli}
+		Method: j.Method, Settings: j.Settings, Seed: j.Seed, CPUMilli: j.Life.Resources.CPUMilli,
+		Accelerators: j.Life.Resources.Accelerators}
 	if err := requireFreeOutput(view, j); err != nil {
 		return assignment, err
 	}
@@ -157,7 +162,10 @@ func (a *assigner) trainAssignment(
 	if err != nil {
 		return assignment, err
 	}
-	assignment.Base, assignment.Adapter = *base, adapter
+	assignment.Base, assignment.Adapter, assignment.BaseModel = *base, adapter, model
+	if row, ok := view.Models.Get(model); ok && row.State.Kind == domain.PEFTAddon {
+		assignment.BaseModel = domain.Name(row.State.BaseModel)
+	}
 	if row, ok := view.Models.Get(j.Adapter); ok && j.KeepRank {
 		assignment.Settings.LoraRank = row.State.LoraRank
 	}
@@ -177,7 +185,7 @@ func (a *assigner) trainAssignment(
 		}
 	}
 	if last, ok := j.Life.LastCheckpoint(); ok {
-		if assignment.Resume, err = a.fileSet(ctx, last.Files.Folder, last.Files); err != nil {
+		if assignment.Resume, err = a.fileSet(ctx, last.Files.Prefix, last.Files); err != nil {
 			return assignment, err
 		}
 		assignment.ResumeStep = last.Step
@@ -185,7 +193,8 @@ func (a *assigner) trainAssignment(
 	return assignment, nil
 }
 
-// assignReplica assigns a replica; it removes a replica whose model no longer exists.
+// assignReplica assigns a replica. It removes a replica that cannot start, for example because its
+// model does not exist any more.
 func (a *assigner) assignReplica(
 	ctx context.Context, node string, view *projections.View, allocation domain.Allocation, r domain.Replica, d *draft,
 ) {
@@ -195,11 +204,12 @@ func (a *assigner) assignReplica(
 	}
 	assignment := protocol.ServeAssignment{Deployment: allocation.For, Replica: r.ID, CreateTime: row.CreateTime,
 		Trusted:   domain.Name(row.State.BaseModel).Account() == domain.System,
-		MemoryMiB: allocation.Takes.MemoryMiB, Accelerators: allocation.Takes.Accelerators,
-		ContextLength: row.State.MaxContextLength,
+		MemoryMiB: allocation.Resources.MemoryMiB, Accelerators: allocation.Resources.Accelerators,
+		ContextLength: row.State.MaxContextLength, LongPrompts: row.State.LongPrompts(),
+		AddonSlots: projections.AddonSlots(view, &row.State),
 		Speculation: engines.SpeculationMode{NgramLength: row.State.NgramSpeculationLength,
-			Tokens: row.State.DraftTokenCount}}
-	base, adapter, err := a.modelFiles(ctx, view, domain.Name(row.State.BaseModel), row.State.Served())
+			Tokens: row.State.DraftTokenCount, Disabled: row.State.DisableSpeculativeDecoding}}
+	base, adapter, err := a.modelFiles(ctx, view, domain.Name(row.State.BaseModel), row.State.ServedPrecision())
 	if err == nil {
 		assignment.Base, assignment.Adapter = *base, adapter
 		assignment.Speech, err = speechSettings(view, row)
@@ -210,13 +220,13 @@ func (a *assigner) assignReplica(
 	switch {
 	case err == nil:
 		d.Serve = append(d.Serve, assignment)
-	case isRefusal(err):
+	case isRefused(err):
 		remove := domain.RemoveReplica{ID: r.ID, Reason: err.Error(), Failed: true}
 		if err := a.do(ctx, node, domain.Intend(domain.Deployments, allocation.For, remove)); err != nil {
-			a.logger.Warn("replica without a model not removed",
+			a.logger.Warn("replica that cannot start not removed",
 				"deployment", allocation.For, "replica", r.ID, "error", err)
 		}
 	default:
-		a.logger.Info("replica assigned with a later heartbeat", "deployment", allocation.For, "error", err)
+		a.logger.Info("replica not assigned yet: the next heartbeat retries", "deployment", allocation.For, "error", err)
 	}
 }

@@ -33,7 +33,7 @@ import (
 	"anneal/workers/coordinator"
 )
 
-// waitTimeout limits every wait of a test.
+// waitTimeout is the maximum duration of a wait in a test.
 const waitTimeout = time.Minute
 
 // A cluster is a control plane without schedulers: the test places jobs and replicas.
@@ -42,7 +42,7 @@ type cluster struct {
 	log    eventlog.Log
 	world  *projections.World
 	blobs  *blobs.Store
-	bucket string // the directory of blobs
+	bucket string // directory in which blobs are stored
 	server *natsserver.Server
 	stop   func() // stops the coordinator
 
@@ -79,7 +79,7 @@ func start(t *testing.T) *cluster {
 	return c
 }
 
-// listen starts NATS.
+// listen starts a NATS server at the address.
 func (c *cluster) listen(address string) {
 	server, err := natsserver.Start(natsserver.Options{Dir: c.TempDir(), Listen: address, NoSync: true,
 		VerifyNode: func(ctx context.Context, login natsserver.NodeLogin) error {
@@ -110,7 +110,7 @@ func fixedKey(node string) (nkeys.KeyPair, error) {
 	return nkeys.FromRawSeed(nkeys.PrefixByteUser, seed[:])
 }
 
-// restart restarts NATS and the coordinator at the same address.
+// restart restarts the NATS server, at the same address, and the coordinator.
 func (c *cluster) restart() {
 	address := strings.TrimPrefix(c.server.URL(), "nats://")
 	c.stop()
@@ -119,7 +119,8 @@ func (c *cluster) restart() {
 	c.open()
 }
 
-// background calls run in a goroutine until stop is called or the test ends.
+// background calls run in a goroutine, and cancels its context when stop is called or the test
+// ends. It fails the test if run returns an error other than context.Canceled.
 func (c *cluster) background(run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -139,7 +140,7 @@ func (c *cluster) background(run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// open starts a coordinator without the state of an earlier one.
+// open starts a coordinator without the state of an earlier coordinator.
 func (c *cluster) open() {
 	open := func(_ context.Context, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
 		return domain.SecretValue("opened " + name), nil
@@ -150,11 +151,11 @@ func (c *cluster) open() {
 }
 
 // files returns the files below a directory, after reconciliation.
-func (c *cluster) files(folder string) domain.Files {
+func (c *cluster) files(directory string) domain.Files {
 	c.Helper()
 	r := reconcile.New(reconcile.Options{Log: c.log, World: c.world, Blobs: c.blobs, Keys: secrets.NewMemoryVault()})
 	require.NoError(c, r.Reconcile(c.Context(), 0))
-	files, err := c.blobs.Files(c.Context(), folder)
+	files, err := c.blobs.Files(c.Context(), directory)
 	require.NoError(c, err)
 	return files
 }
@@ -181,7 +182,7 @@ func (c *cluster) ready(node string) {
 	})
 }
 
-// until waits until a condition of the world is met.
+// until waits until the view of the world meets a condition, and returns the view.
 func (c *cluster) until(what string, met func(*projections.View) bool) *projections.View {
 	c.Helper()
 	late := time.After(waitTimeout)
@@ -220,25 +221,25 @@ func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nod
 
 // createInputs stores a model and a dataset of 80 rows: ten steps per epoch.
 func (c *cluster) createInputs() {
-	files := domain.Files{Folder: "models/acme/base/", Sizes: map[string]int64{}}
+	files := domain.Files{Prefix: "models/acme/base/", Sizes: map[string]int64{}}
 	for name, text := range map[string]string{"config.json": `{"model_type":"llama"}`,
 		"model.safetensors": "\x02\x00\x00\x00\x00\x00\x00\x00{}"} {
-		n, err := c.blobs.Put(c.Context(), files.Folder+name, strings.NewReader(text))
+		n, err := c.blobs.Put(c.Context(), files.Prefix+name, strings.NewReader(text))
 		require.NoError(c, err)
 		files.Sizes[name] = n
 	}
 	c.do(domain.Intend(domain.Models, modelName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
 		Kind: domain.BaseModel},
-		ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: 1000, ContextLength: 512}, Files: files}))
+		ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: 1000, ContextLength: 512}, Files: files}))
 
 	rows := strings.Repeat(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`+"\n", 80)
 	n, err := c.blobs.Put(c.Context(), "datasets/acme/rows/1/rows.jsonl", strings.NewReader(rows))
 	require.NoError(c, err)
 	c.do(domain.Intend(domain.Datasets, datasetName, domain.CreateDataset{}))
 	c.do(domain.Intend(domain.Datasets, datasetName, domain.UploadDataset{Upload: 1,
-		Files: domain.Files{Folder: "datasets/acme/rows/1/", Sizes: map[string]int64{"rows.jsonl": n}}}))
+		Files: domain.Files{Prefix: "datasets/acme/rows/1/", Sizes: map[string]int64{"rows.jsonl": n}}}))
 	c.do(domain.Intend(domain.Datasets, datasetName, domain.AcceptDataset{Upload: 1,
-		DatasetFacts: domain.DatasetFacts{Format: domain.FormatChat, ExampleCount: 80}}))
+		DatasetStats: domain.DatasetStats{Format: domain.FormatChat, ExampleCount: 80}}))
 }
 
 // submit creates and queues a job of 40 steps, with a checkpoint every ten.
@@ -257,12 +258,17 @@ func (c *cluster) submit(change ...func(*domain.SupervisedSpec)) {
 // place starts the job's next attempt on a node.
 func (c *cluster) place(node string) {
 	c.Helper()
+	c.placeWith(node, domain.Resources{CPUMilli: 500, MemoryMiB: 16})
+}
+
+// placeWith starts the job's next attempt on a node with resources.
+func (c *cluster) placeWith(node string, takes domain.Resources) {
+	c.Helper()
 	attempt := c.life().Attempt + 1
-	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 16}
 	c.do(domain.Intend(domain.Nodes, nodeName(node), domain.PlaceAllocation{Allocation: domain.Allocation{
-		ID: domain.AllocationID(jobName, attempt), For: jobName, Attempt: attempt, Takes: takes}}),
+		ID: domain.AllocationID(jobName, attempt), For: jobName, Attempt: attempt, Resources: takes}}),
 		domain.IntendJob(jobName, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName(node)},
-			Takes: takes}))
+			Resources: takes}))
 }
 
 func (c *cluster) life() domain.JobLife {
@@ -283,7 +289,7 @@ func (c *cluster) reaches(state string) domain.JobLife {
 	return c.life()
 }
 
-// saved waits until the job has a checkpoint of a step.
+// saved waits until the job has a checkpoint of the step.
 func (c *cluster) saved(step int) {
 	c.Helper()
 	c.until("there is a checkpoint of step "+strconv.Itoa(step), func(v *projections.View) bool {
@@ -293,8 +299,8 @@ func (c *cluster) saved(step int) {
 	})
 }
 
-// hangAt returns an engine that hangs at a training step, and after the first token of a completion,
-// until it is stopped.
+// hangAt returns an engine that hangs at a training step, and after the first token of a
+// completion, until it is stopped.
 func hangAt(step int) engines.Engine {
 	at := func(hang int) func(int) time.Duration {
 		return func(now int) time.Duration {
@@ -307,7 +313,7 @@ func hangAt(step int) engines.Engine {
 	return simulated.New(simulated.Options{Seed: 7, StepTime: at(step), TokenTime: at(2)})
 }
 
-// recordFirst returns an engine that records its first training step.
+// recordFirst returns an engine that stores the number of its first training step in first.
 func recordFirst(first *int) engines.Engine {
 	return simulated.New(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {
 		if a.Name == simulated.TrainStep && *first == 0 {
@@ -317,7 +323,7 @@ func recordFirst(first *int) engines.Engine {
 	}})
 }
 
-// A child is an agent in a separate process, which can be killed.
+// A child is an agent in a separate process, so that a test can kill it.
 
 const childNode, childURL, childDir, childHang = "ANNEAL_TEST_NODE", "ANNEAL_TEST_URL", "ANNEAL_TEST_DIR",
 	"ANNEAL_TEST_HANG"
@@ -340,7 +346,8 @@ func runChild() {
 	}
 }
 
-// child starts an agent that hangs at a step; kill kills it.
+// child starts an agent in a child process. Its engine hangs at training step hang, or after the
+// first token of a completion. kill kills the process.
 func (c *cluster) child(node, dir string, hang int) (kill func()) {
 	program, err := filepath.Abs(os.Args[0])
 	require.NoError(c, err)
@@ -362,7 +369,7 @@ func (c *cluster) child(node, dir string, hang int) (kill func()) {
 	return kill
 }
 
-// connectNode connects as a node, so that the test can send its messages.
+// connectNode connects as a node, so that the test can send messages of the node.
 func (c *cluster) connectNode(node string) *nats.Conn {
 	conn, err := nats.Connect(c.server.URL(), natsserver.AgentOptions(node, "token of "+node, keyOf(c, node))...)
 	require.NoError(c, err)
@@ -370,10 +377,11 @@ func (c *cluster) connectNode(node string) *nats.Conn {
 	return conn
 }
 
-// blockingTrainer is a trainer that runs until it is stopped, and signals both.
+// blockingTrainer is a trainer that runs until it is stopped, and signals its start and its end.
 type blockingTrainer struct{ begun, stopped chan struct{} }
 
-func (p blockingTrainer) Train(ctx context.Context, _ engines.TrainRequest, _ engines.TrainWatcher) (engines.TrainResult,
+func (p blockingTrainer) Train(ctx context.Context, _ engines.TrainRequest,
+	_ engines.TrainWatcher) (engines.TrainResult,
 	error) {
 	close(p.begun)
 	<-ctx.Done()

@@ -1,5 +1,5 @@
-// Package coordinator is the control plane's side of the worker nodes. A Coordinator answers the
-// heartbeats and reports of agents, an Admission authenticates them, and a ReplicaClient sends
+// Package coordinator is the control plane's side of the worker nodes. A Coordinator responds to
+// the heartbeats and reports of agents, an Admission authenticates them, and a ReplicaClient sends
 // requests of the gateway to their replicas.
 package coordinator
 
@@ -25,29 +25,31 @@ type Options struct {
 	Log   eventlog.Log
 	World *projections.World // follows Log
 	Blobs *blobs.Store
-	Conn  *nats.Conn       // to the NATS account of the agents, with full permissions
+	Conn  *nats.Conn       // connection to the NATS account of the agents, with full permissions
 	Now   func() time.Time // nil is time.Now
 	// LostAfter is the time without a heartbeat after which a scheduler marks a node as lost;
-	// agents send several heartbeats within it. 0 is 15 s.
+	// agents send several heartbeats in that time. 0 is 15 s.
 	LostAfter time.Duration
 	// BeginWithin is the time in which a node must start an attempt that was assigned to it,
 	// before the attempt is re-queued. 0 is 10 min.
 	BeginWithin time.Duration
-	// OpenSecret decrypts the secrets of evaluators for the attempts that need them. Nil refuses
-	// evaluators with secrets.
+	// OpenSecret decrypts the secrets of evaluators for the attempts that need them. If OpenSecret is
+	// nil, such attempts fail.
 	OpenSecret secrets.OpenFunc
-	Logger     *slog.Logger // nil discards
+	Logger     *slog.Logger // nil discards log messages
 }
 
-// A Coordinator answers agents. It takes no scheduling decisions: it sends each node what the
-// world assigns to it, and turns what nodes report into commands. It keeps no state that it
-// needs: it may restart at any time, and several may run concurrently.
+// A Coordinator responds to agents. It makes no scheduling decisions: it sends each node the work
+// that the world assigns to the node, and turns the reports of nodes into commands. It may restart
+// at any time, and several coordinators may run concurrently, because correctness depends only on
+// the log.
 type Coordinator struct {
 	conn       *nats.Conn
 	recorder   recorder
 	requests   *requests
 	heartbeats *heartbeats
 	reports    *reports
+	listener   *listener
 	logger     *slog.Logger
 }
 
@@ -63,7 +65,7 @@ func New(o Options) *Coordinator {
 	recorder := recorder{log: o.Log, world: o.World, now: o.Now}
 	requests := &requests{recorder: recorder, conn: o.Conn, logger: o.Logger, slots: make(chan struct{}, maxConcurrent)}
 	metrics := &metricsFiles{world: o.World, blobs: o.Blobs, now: o.Now, logger: o.Logger}
-	return &Coordinator{
+	c := &Coordinator{
 		conn: o.Conn, recorder: recorder, requests: requests, logger: o.Logger,
 		heartbeats: &heartbeats{
 			recorder: recorder, requests: requests, metrics: metrics, logger: o.Logger,
@@ -75,13 +77,15 @@ func New(o Options) *Coordinator {
 		reports: &reports{recorder: recorder, requests: requests, blobs: o.Blobs, logger: o.Logger,
 			results: &results{recorder: recorder, blobs: o.Blobs, metrics: metrics, logger: o.Logger}},
 	}
+	c.listener = newListener(o, c.heartbeats.observe)
+	return c
 }
 
-// queueGroup is the NATS queue group in which one coordinator answers each request. Coordinators
-// of different releases share it, so it keeps the name that it was first given.
+// queueGroup is the NATS queue group in which one coordinator responds to each request.
+// Coordinators of different releases share it, so its name never changes.
 const queueGroup = "desk"
 
-// Run answers agents, wakes those whose assignments changed, and purges deleted jobs, until ctx
+// Run responds to agents, wakes those whose assignments changed, and purges deleted jobs, until ctx
 // is done.
 func (c *Coordinator) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -90,7 +94,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	var background sync.WaitGroup
 	defer func() {
 		for _, s := range subscriptions {
-			_ = s.Unsubscribe() // fails only when the connection is closed, which also ends it
+			_ = s.Unsubscribe() // fails only when the connection is closed, which also ends the subscription
 		}
 		cancel()
 		background.Wait()
@@ -100,8 +104,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		subject, queue string
 		handle         handler
 	}{
-		// Every coordinator observes every heartbeat for the live status of its own world; one replies.
-		{protocol.HeartbeatSubject("*"), "", c.heartbeats.observe},
+		// One of the coordinators replies to a heartbeat. Every coordinator records the live status in
+		// it: see listener.
 		{protocol.HeartbeatSubject("*"), queueGroup, c.heartbeats.handle},
 		{protocol.ReportSubject("*"), queueGroup, c.reports.handle},
 		{protocol.SignSubject("*"), queueGroup, c.reports.handleSign},
@@ -115,6 +119,12 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	if err := c.conn.FlushTimeout(5 * time.Second); err != nil {
 		return fmt.Errorf("start the coordinator: %w", err)
 	}
+	listens, err := c.listener.subscribe()
+	if err != nil {
+		return err
+	}
+	subscriptions = append(subscriptions, listens)
+	background.Go(func() { c.listener.run(ctx, listens) })
 	background.Go(func() { c.purge(ctx) })
 	c.notify(ctx)
 	return ctx.Err()

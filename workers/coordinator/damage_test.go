@@ -11,7 +11,7 @@ import (
 	"anneal/projections"
 )
 
-// flip flips a bit of a stored file.
+// flip flips one bit of a stored file; at is the offset of the bit's byte.
 func (c *cluster) flip(key string, at int) {
 	path := filepath.Join(c.bucket, filepath.FromSlash(key))
 	content, err := os.ReadFile(path)
@@ -20,8 +20,8 @@ func (c *cluster) flip(key string, at int) {
 	require.NoError(c, os.WriteFile(path, content, 0o600))
 }
 
-// A job whose rows are damaged fails with the name of the file; it is not retried, and does not train
-// on other rows.
+// TestDamagedRows checks that a job whose rows are damaged fails with the name of the file, without
+// another attempt and without training on other rows.
 func TestDamagedRows(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -32,12 +32,13 @@ func TestDamagedRows(t *testing.T) {
 	c.place("n1")
 	life := c.reaches(domain.JobFailedState)
 	require.Equal(t, domain.DataLoss.String(), life.Status.Code)
-	require.Contains(t, life.Status.Message, "file rows.jsonl: is damaged in the file store")
-	require.Contains(t, life.Status.Message, "upload it again")
+	require.Contains(t, life.Status.Message, "file rows.jsonl is damaged in the file store")
+	require.Contains(t, life.Status.Message, "upload the file again")
 	require.Zero(t, trained)
 }
 
-// A replica whose weights are damaged fails with that reason, not with an error of the engine.
+// TestDamagedWeights checks that a replica whose weights are damaged fails with the damage as
+// reason, not with an error of the engine.
 func TestDamagedWeights(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -52,5 +53,5 @@ func TestDamagedWeights(t *testing.T) {
 	row, _ := view.Deployments.Get(deploymentName)
 	require.Equal(t, 1, row.State.Failures)
 	require.Contains(t, row.State.Status.Message,
-		"download the model: file model.safetensors: is damaged in the file store")
+		"download the model: file model.safetensors is damaged in the file store")
 }

@@ -20,7 +20,7 @@ import (
 type scorer struct {
 	opened chan engines.EvaluatorCode
 	closed chan struct{}
-	main   string // what the entry file holds
+	main   string // content of the entry file
 }
 
 func (j *scorer) Open(_ context.Context, code engines.EvaluatorCode) (engines.Evaluation, error) {
@@ -36,26 +36,27 @@ func (j *scorer) Score(_ context.Context, rows []map[string]any) ([]engines.Scor
 
 func (j *scorer) Close() error { close(j.closed); return nil }
 
-// scoring is a trainer that scores rows before it trains.
+// scoring is a trainer that scores rows with the evaluator before it trains.
 type scoring struct{ engines.Trainer }
 
-func (s scoring) Train(ctx context.Context, order engines.TrainRequest, watch engines.TrainWatcher) (engines.TrainResult,
+func (s scoring) Train(ctx context.Context, req engines.TrainRequest,
+	watch engines.TrainWatcher) (engines.TrainResult,
 	error) {
-	if order.Evaluation == nil {
-		return engines.TrainResult{}, fmt.Errorf("nobody scores")
+	if req.Evaluation == nil {
+		return engines.TrainResult{}, fmt.Errorf("there is no scorer")
 	}
-	scores, err := order.Evaluation.Score(ctx, []map[string]any{{}})
+	scores, err := req.Evaluation.Score(ctx, []map[string]any{{}})
 	if err != nil || len(scores) != 1 {
 		return engines.TrainResult{}, fmt.Errorf("%v %w", scores, err)
 	}
-	order.Method = engines.Supervised // all that the simulated engine can do
-	return s.Trainer.Train(ctx, order, watch)
+	req.Method = engines.Supervised // the only method that the simulated engine supports
+	return s.Trainer.Train(ctx, req, watch)
 }
 
 // evaluator creates a built evaluator with a secret.
 func (c *cluster) evaluator() domain.Name {
-	name, folder := domain.NewName("acme", domain.Evaluators.Collection, "right"), "evaluators/acme/right/builds/1/"
-	size, err := c.blobs.Put(c.Context(), folder+"lib/judge.py", strings.NewReader("# judges"))
+	name, directory := domain.NewName("acme", domain.Evaluators.Collection, "right"), "evaluators/acme/right/builds/1/"
+	size, err := c.blobs.Put(c.Context(), directory+"lib/judge.py", strings.NewReader("# judges"))
 	require.NoError(c, err)
 	c.do(domain.Intend(domain.Secrets, domain.NewName("acme", "secrets", "key"),
 		domain.Command[domain.Secret](domain.CreateSecret{KeyName: "JUDGE_KEY",
@@ -64,7 +65,7 @@ func (c *cluster) evaluator() domain.Name {
 		EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{"accounts/acme/secrets/key"}}})))
 	c.do(domain.Intend(domain.Evaluators, name, domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 1,
 		Entry: domain.Entry{File: "lib/judge.py", Func: "judge"},
-		Files: domain.Files{Folder: folder, Sizes: map[string]int64{"lib/judge.py": size}}})))
+		Files: domain.Files{Prefix: directory, Sizes: map[string]int64{"lib/judge.py": size}}})))
 	return name
 }
 
@@ -80,8 +81,8 @@ func (c *cluster) reinforce(evaluator domain.Name, revision int) domain.Name {
 	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
 		Allocation: domain.Allocation{
-			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Takes: takes}})),
-		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes,
+			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Resources: takes}})),
+		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Resources: takes,
 			Evaluator: revision}))
 	return name
 }
@@ -95,8 +96,8 @@ func (c *cluster) ended(name domain.Name) domain.ReinforcementJob {
 	return row.State
 }
 
-// The node of an attempt receives the code of the evaluator with its secrets, and closes it when the
-// attempt ends.
+// TestNodeReceivesTheEvaluator checks that the node of an attempt receives the code of the
+// evaluator with its secrets, and closes the evaluation when the attempt ends.
 func TestNodeReceivesTheEvaluator(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -115,12 +116,13 @@ func TestNodeReceivesTheEvaluator(t *testing.T) {
 	c.wait("the evaluation is closed", made.closed)
 }
 
-// A node without a scorer reports the reason.
+// TestNodeCannotScore checks that an attempt that needs an evaluator fails with a reason on a node
+// without a scorer.
 func TestNodeCannotScore(t *testing.T) {
 	c := start(t)
 	c.createInputs()
 	engine := simulated.New(simulated.Options{})
-	engine.Scorer, engine.Missing = nil, map[string]string{"score": "there is no bubblewrap"}
+	engine.Scorer, engine.Missing = nil, map[string]string{"score": "bubblewrap is not installed"}
 	c.agent("n1", engine)
 	c.ready("n1")
 	name := c.reinforce(c.evaluator(), 1)
@@ -129,10 +131,11 @@ func TestNodeCannotScore(t *testing.T) {
 		return ok && row.State.State != domain.JobRunningState
 	})
 	row, _ := projections.TableOf(view, domain.ReinforcementJobs).Get(name)
-	require.Contains(t, row.State.Status.Message, "there is no bubblewrap")
+	require.Contains(t, row.State.Status.Message, "bubblewrap is not installed")
 }
 
-// A deleted revision is not replaced by another.
+// TestRevisionIsDeleted checks that a job whose evaluator revision is not kept any more fails
+// instead of running another revision.
 func TestRevisionIsDeleted(t *testing.T) {
 	c := start(t)
 	c.createInputs()

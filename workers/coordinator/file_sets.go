@@ -14,8 +14,8 @@ import (
 
 const downloadWithin = 24 * time.Hour // validity of the signed URLs of an assignment
 
-// evaluator returns the code of the revision that the job started with, and its secrets, which are
-// decrypted for this assignment only.
+// evaluator returns the code of the evaluator's revision that the job started with, and the
+// evaluator's secrets, which are decrypted for this assignment only.
 func (a *assigner) evaluator(ctx context.Context, view *projections.View, j job) (*protocol.Evaluator, error) {
 	row, ok := view.Evaluators.Get(j.Evaluator)
 	if !ok {
@@ -24,9 +24,9 @@ func (a *assigner) evaluator(ctx context.Context, view *projections.View, j job)
 	build, ok := row.State.BuildOf(j.Life.EvaluatorRevision)
 	if !ok || build.Entry.File == "" {
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"revision %d of %s is no longer available: create another job", j.Life.EvaluatorRevision, j.Evaluator)
+			"revision %d of %s is not kept any more: create another job", j.Life.EvaluatorRevision, j.Evaluator)
 	}
-	code, err := a.fileSet(ctx, fileSetKey(build.Files.Folder, row.CreateTime), build.Files)
+	code, err := a.fileSet(ctx, fileSetKey(build.Files.Prefix, row.CreateTime), build.Files)
 	if err != nil {
 		return nil, err
 	}
@@ -43,20 +43,21 @@ func (a *assigner) evaluator(ctx context.Context, view *projections.View, j job)
 	return evaluator, err
 }
 
-// requireFreeOutput refuses a job whose output model exists already and is not its own.
+// requireFreeOutput returns an error when the job's output model exists and another job or a user
+// created it.
 func requireFreeOutput(v *projections.View, j job) error {
 	row, taken := v.Models.Get(domain.NewName(j.Name.Account(), "models", j.OutputModel))
 	if taken && row.State.SourceJob != j.Name {
 		return &domain.Error{Code: domain.AlreadyExists, Reason: "OUTPUT_MODEL_TAKEN",
 			Message: "outputModel: model " + string(row.Name) +
-				" already exists: choose another name, or delete the model"}
+				" already exists: delete the model and resume the job, or create another job"}
 	}
 	return nil
 }
 
 // modelFiles returns the files of a model, in the given precision if there is such a copy. For an
-// addon it returns those of its base and its own; the base then has the precision in which the
-// addon was trained, since an addon fits no other.
+// addon, it returns the files of the base and of the addon; the files of the base then have the
+// precision in which the addon was trained, because the addon fits no other.
 func (a *assigner) modelFiles(
 	ctx context.Context, view *projections.View, name domain.Name, precision string,
 ) (base, adapter *protocol.FileSet, err error) {
@@ -64,9 +65,9 @@ func (a *assigner) modelFiles(
 	if err != nil {
 		return nil, nil, err
 	}
-	files := row.State.Prepared(precision)
+	files := row.State.FilesIn(precision)
 	if row.State.Kind == domain.PEFTAddon {
-		key := fileSetKey(row.State.Files.Folder, row.CreateTime)
+		key := fileSetKey(row.State.Files.Prefix, row.CreateTime)
 		if adapter, err = a.fileSet(ctx, key, row.State.Files); err != nil {
 			return nil, nil, err
 		}
@@ -79,12 +80,12 @@ func (a *assigner) modelFiles(
 		}
 		files = row.State.Files
 	}
-	base, err = a.fileSet(ctx, fileSetKey(files.Folder, row.CreateTime), files)
+	base, err = a.fileSet(ctx, fileSetKey(files.Prefix, row.CreateTime), files)
 	return base, adapter, err
 }
 
-// speechSettings returns the settings of a deployment's speech model; nil for a text model. The
-// model may have been deleted and created again with another format.
+// speechSettings returns the settings of a deployment's speech model; nil for a text model. It
+// returns an error when the model was deleted, or created again with another format.
 func speechSettings(
 	v *projections.View, deployment *projections.Row[domain.Deployment],
 ) (*domain.SpeechSettings, error) {
@@ -123,24 +124,24 @@ func (a *assigner) datasetFiles(
 		return nil, domain.Errorf(domain.FailedPrecondition,
 			"dataset %s is %s: upload its rows first", name, row.State.State)
 	}
-	return a.fileSet(ctx, fileSetKey(row.State.Files.Folder, row.CreateTime), row.State.Files)
+	return a.fileSet(ctx, fileSetKey(row.State.Files.Prefix, row.CreateTime), row.State.Files)
 }
 
-// fileSetKey returns a key that differs for a resource that was deleted and created again, whose
-// files may have other content.
+// fileSetKey returns the FileSet.Key of the files of a resource. It contains the creation time,
+// because a resource that was deleted and created again may have other files.
 func fileSetKey(directory string, created time.Time) string {
 	return directory + "@" + created.UTC().Format(time.RFC3339Nano)
 }
 
-// fileSet returns stored files with signed URLs to download them.
+// fileSet returns the stored files with signed URLs for their download.
 func (a *assigner) fileSet(ctx context.Context, key string, files domain.Files) (*protocol.FileSet, error) {
 	if len(files.Sizes) == 0 || len(files.Sizes) > protocol.MaxFiles {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s has %d files: the limit is 1 to %d",
-			files.Folder, len(files.Sizes), protocol.MaxFiles)
+		return nil, domain.Errorf(domain.FailedPrecondition, "directory %s has %d files, but must have 1 to %d",
+			files.Prefix, len(files.Sizes), protocol.MaxFiles)
 	}
 	set := &protocol.FileSet{Key: key}
 	for _, name := range slices.Sorted(maps.Keys(files.Sizes)) {
-		url, err := a.blobs.SignGet(ctx, files.Folder+name, downloadWithin)
+		url, err := a.blobs.SignGet(ctx, files.Prefix+name, downloadWithin)
 		if err != nil {
 			return nil, err
 		}

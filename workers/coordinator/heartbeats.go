@@ -22,8 +22,9 @@ type heartbeats struct {
 	logger       *slog.Logger
 }
 
-// observe records the live status of a heartbeat that any coordinator may answer.
-func (h *heartbeats) observe(_ context.Context, node string, m *nats.Msg) {
+// observe records the live status in a heartbeat. Every coordinator observes every heartbeat, and
+// one of the coordinators replies to it: see handle.
+func (h *heartbeats) observe(node string, m *nats.Msg) {
 	var heartbeat protocol.Heartbeat
 	if row, ok := h.world.View().Nodes.Get(nodeName(node)); !ok || row.State.Access.PublicKey == "" {
 		return // revoked; its connection is about to be closed
@@ -42,7 +43,7 @@ func (h *heartbeats) handle(ctx context.Context, node string, m *nats.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
 	session := h.sessions.get(node)
-	if !session.mu.TryLock() { // one node occupies no more than one of the coordinator's slots
+	if !session.mu.TryLock() { // heartbeats of one node occupy only one of the coordinator's slots
 		h.logger.Debug("heartbeat ignored while an earlier one is handled", "node", node)
 		return
 	}
@@ -51,9 +52,9 @@ func (h *heartbeats) handle(ctx context.Context, node string, m *nats.Msg) {
 	switch {
 	case err == nil:
 		h.requests.respond(m, assignments)
-	case isRefusal(err):
+	case isRefused(err):
 		h.requests.refuse(m, node, err)
-	default: // the agent sends another soon
+	default: // the agent sends another heartbeat soon
 		h.logger.Debug("heartbeat not handled", "node", node, "error", err)
 	}
 }
@@ -83,8 +84,9 @@ func (h *heartbeats) process(
 	return h.assigner.assign(ctx, node, session, heartbeat)
 }
 
-// catchUpTo waits until the world shows all that any coordinator has sent to the agent. A log that
-// lost its end in a power failure never reaches that position: then its end is waited for.
+// catchUpTo waits until the world has reached seen, the last position that the agent has seen. If
+// the log ends before seen, because a power failure removed its last events, catchUpTo waits for
+// the end of the log instead.
 func (h *heartbeats) catchUpTo(ctx context.Context, node string, seen uint64) error {
 	if h.world.Position() >= seen {
 		return nil
@@ -100,9 +102,9 @@ func (h *heartbeats) catchUpTo(ctx context.Context, node string, seen uint64) er
 	return h.world.WaitFor(ctx, min(seen, last.Position))
 }
 
-// deregisterNode marks a node as lost whose agent was shut down. That event decides what follows:
-// its jobs are re-queued, which does not count as a failure. The coordinator does so immediately;
-// should it stop in between, a scheduler does.
+// deregisterNode marks a node whose agent was shut down as lost, and then requeues its jobs without
+// counting a failure. If the coordinator stops before the jobs are requeued, a scheduler requeues
+// them.
 func (h *heartbeats) deregisterNode(ctx context.Context, node string) error {
 	requeue := h.requeueJobs(node)
 	lose := domain.LoseNode{Reason: "the agent was shut down", Seen: h.now(), Left: true}
@@ -111,15 +113,15 @@ func (h *heartbeats) deregisterNode(ctx context.Context, node string) error {
 	}
 	h.world.Live().Forget(nodeName(node))
 	for _, intent := range requeue {
-		if err := h.do(ctx, node, intent); err != nil && !isRefusal(err) { // refused: the job has changed since
+		if err := h.do(ctx, node, intent); err != nil && !isRefused(err) { // refused: the job has changed
 			return err
 		}
 	}
 	return nil
 }
 
-// requeueJobs returns the commands that re-queue the jobs of a node, including jobs that run on
-// other nodes as well.
+// requeueJobs returns the intents that requeue the jobs of a node, or confirm that they have
+// stopped if they are being canceled or paused. It includes jobs that run on other nodes as well.
 func (h *heartbeats) requeueJobs(node string) (intents []domain.Intent) {
 	view := h.world.View()
 	for _, a := range allocations(view, node) {
@@ -129,8 +131,8 @@ func (h *heartbeats) requeueJobs(node string) (intents []domain.Intent) {
 		}
 		var command domain.Command[domain.JobLife] = domain.RequeueJob{Attempt: a.Attempt,
 			Reason: "node " + node + " was shut down", Preempted: true}
-		if j.Life.State == domain.JobCancellingState {
-			command = domain.ConfirmCancel{Attempt: a.Attempt}
+		if j.Life.Stopping() {
+			command = j.Life.ConfirmStop(a.Attempt)
 		}
 		intents = append(intents, domain.IntendJob(j.Name, command))
 	}

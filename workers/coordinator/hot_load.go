@@ -9,11 +9,11 @@ import (
 	"anneal/workers/protocol"
 )
 
-// hotLoadGrace is the time for which replaced weights stay loaded: a gateway that has not yet seen
-// the change may still send requests to them.
+// hotLoadGrace is the time for which replaced weights stay loaded, because a gateway that has not
+// yet seen the swap may still send requests to them.
 const hotLoadGrace = 5 * time.Second
 
-// hotLoad returns the hot-load state of a deployment.
+// hotLoad returns the hot-load state of a deployment; zero when the deployment does not exist.
 func hotLoad(v *projections.View, deployment domain.Name) domain.HotLoad {
 	row, ok := v.Deployments.Get(deployment)
 	if !ok {
@@ -22,8 +22,8 @@ func hotLoad(v *projections.View, deployment domain.Name) domain.HotLoad {
 	return row.State.Hot
 }
 
-// assignWeights adds the hot-loaded weights that a replica should have: those that are served and
-// those that are offered to it.
+// assignWeights adds to the replica's assignment the hot-loaded weights that it should load: the
+// served and the offered weights of its deployment.
 func (a *assigner) assignWeights(
 	ctx context.Context, view *projections.View, deployment domain.Name, listed map[string]bool,
 	addons *protocol.ReplicaAddons, d *draft,
@@ -45,20 +45,20 @@ func (a *assigner) assignWeights(
 			err = d.reserve(assignment)
 		}
 		if err != nil {
-			a.logger.Info("weights assigned with a later heartbeat",
+			a.logger.Info("weights not assigned yet: the next heartbeat retries",
 				"deployment", deployment, "weights", id, "error", err)
 			continue
 		}
 		addons.Load = append(addons.Load, assignment)
 	}
-	if listed[hot.Former] && a.now().Sub(hot.Time) < hotLoadGrace {
-		addons.Keep = append(addons.Keep, hot.Former)
+	if listed[hot.Previous] && a.now().Sub(hot.Time) < hotLoadGrace {
+		addons.Keep = append(addons.Keep, hot.Previous)
 	}
 }
 
 // recordWeights records the hot-loaded weights of a heartbeat: weights are served when every ready
-// replica has loaded them, and refused when one cannot load them. A replica that is not ready and
-// cannot load the served weights fails.
+// replica has loaded them, and refused when a replica cannot load them. A replica that is not ready
+// and cannot load the served weights fails.
 func (o *observations) recordWeights(
 	ctx context.Context, node string, heartbeat protocol.Heartbeat, view *projections.View,
 ) error {
@@ -72,14 +72,15 @@ func (o *observations) recordWeights(
 			continue
 		}
 		err := o.do(ctx, node, domain.Intend(domain.Deployments, deployment.Name, command))
-		if err != nil && !isRefusal(err) {
+		if err != nil && !isRefused(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-// weightsCommand returns what is to be recorded of hot-loaded weights, or nil.
+// weightsCommand returns the command that records the state of hot-loaded weights that a replica
+// reports; nil when there is nothing to record.
 func weightsCommand(
 	view *projections.View, deployment *projections.Row[domain.Deployment], r protocol.Replica,
 ) domain.Command[domain.Deployment] {
@@ -90,7 +91,7 @@ func weightsCommand(
 		case addon.State != protocol.AddonFailed:
 		case hot.Offered != nil && addon.ID == hot.Offered.ID():
 			return domain.RefuseWeights{HotWeights: *hot.Offered, Status: domain.Status{
-				Code: domain.FailedPrecondition.String(), Message: truncate("a replica could not load it: " +
+				Code: domain.FailedPrecondition.String(), Message: truncate("a replica could not load the weights: " +
 					addon.Reason)}}
 		case hot.Served != nil && addon.ID == hot.Served.ID() && !ready:
 			return domain.RemoveReplica{ID: r.Replica, Failed: true, Reason: truncate("the weights of " +

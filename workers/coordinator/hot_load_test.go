@@ -34,10 +34,10 @@ func (c *cluster) weights(step int, adapter bool) domain.HotWeights {
 	c.Helper()
 	w := domain.HotWeights{Job: domain.NewName("acme", domain.TrainerJobs.Collection, "j"), TrainStep: 1, Step: step,
 		Adapter: adapter, Made: time.Now().UTC(),
-		Files: domain.Files{Folder: fmt.Sprintf("jobs/acme/j/%d/model/", step), Sizes: map[string]int64{}}}
+		Files: domain.Files{Prefix: fmt.Sprintf("jobs/acme/j/%d/model/", step), Sizes: map[string]int64{}}}
 	for file, text := range map[string]string{"config.json": "{}",
 		"simulated.json": fmt.Sprintf("state of step %d", step)} {
-		n, err := c.blobs.Put(c.Context(), w.Files.Folder+file, strings.NewReader(text))
+		n, err := c.blobs.Put(c.Context(), w.Files.Prefix+file, strings.NewReader(text))
 		require.NoError(c, err)
 		w.Files.Sizes[file] = n
 	}
@@ -65,7 +65,8 @@ func serves(w domain.HotWeights) func(domain.HotLoad) bool {
 	return func(h domain.HotLoad) bool { return h.Served != nil && h.Served.ID() == w.ID() }
 }
 
-// served returns the weights that the deployment serves; "" is its own model.
+// served returns the ID of the hot-loaded weights that the deployment serves; "" if it serves its
+// model.
 func (c *cluster) served() string {
 	row, _ := c.world.View().Deployments.Get(deploymentName)
 	if row.State.Hot.Served == nil {
@@ -74,8 +75,9 @@ func (c *cluster) served() string {
 	return row.State.Hot.Served.ID()
 }
 
-// Weights are swapped while two replicas serve requests: no response is dropped, each is of one set of
-// weights, and no client receives older weights after newer ones.
+// TestWeightsAreSwappedUnderTraffic checks that weights are swapped while two replicas serve
+// requests: no response is dropped, each response is of one set of weights, and no client receives
+// older weights after newer ones.
 func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -90,7 +92,7 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 	over := make(chan struct{})
 	var asked atomic.Int32
 	var all sync.WaitGroup
-	var heard sync.Map // weights → what they say
+	var responses sync.Map // weights → response of the engine with these weights
 	for _, r := range replicas {
 		for range 2 {
 			all.Go(func() {
@@ -99,10 +101,10 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 					text, err := c.complete(r, id)
 					var failure *domain.Error
 					if errors.As(err, &failure) && failure.Reason == engines.AddonNotLoaded && c.served() != id {
-						continue // as the gateway does
+						continue // the gateway also retries
 					}
-					if was, known := heard.LoadOrStore(id, text); err != nil || known && was != text {
-						t.Errorf("an answer was dropped or of other weights: %q, %v", text, err)
+					if was, known := responses.LoadOrStore(id, text); err != nil || known && was != text {
+						t.Errorf("a response was dropped or of other weights: %q, %v", text, err)
 						return
 					}
 					select {
@@ -135,10 +137,10 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 	all.Wait()
 	require.Greater(t, int(asked.Load()), 8)
 	texts := map[any]bool{}
-	heard.Range(func(_, text any) bool { texts[text] = true; return true })
-	require.Greater(t, len(texts), 2, "the weights answer in ways of their own")
+	responses.Range(func(_, text any) bool { texts[text] = true; return true })
+	require.Greater(t, len(texts), 2, "the weights of each step have different responses")
 
-	// One that comes later is ready with the newest.
+	// A replica that is placed later is ready when it has loaded the newest weights.
 	late := c.serving(c.placeReplica("n3").ID)
 	want, err := c.complete(replicas[0], last.ID())
 	require.NoError(t, err)
@@ -164,7 +166,8 @@ func (n narrow) Load(ctx context.Context, files engines.ModelFiles) (engines.Mod
 	return struct{ engines.AddonLoader }{m.(engines.AddonLoader)}, nil
 }
 
-// Weights that do not fit are refused, and the served weights stay.
+// TestWeightsThatDoNotFit checks that weights that do not fit are refused, and that the deployment
+// continues to serve the previous weights.
 func TestWeightsThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -207,12 +210,12 @@ func TestWeightsThatDoNotFit(t *testing.T) {
 	unfit.Store(false)
 	next := c.weights(4, true)
 	c.offer(next)
-	require.Nil(t, c.hot("what fits is served again", serves(next)).Refused)
+	require.Nil(t, c.hot("weights that fit are served again", serves(next)).Refused)
 }
 
-// A worker that is killed in the midst of a swap takes neither the deployment's
-// weights with it nor the swap: whoever comes in its place loads both.
-func TestAWorkerIsKilledAmidASwap(t *testing.T) {
+// TestAgentIsKilledDuringASwap checks that when an agent is killed during a swap, the replica that
+// replaces the lost one loads the served and the offered weights.
+func TestAgentIsKilledDuringASwap(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")
 	}
@@ -223,7 +226,7 @@ func TestAWorkerIsKilledAmidASwap(t *testing.T) {
 	var once sync.Once
 	c.agent("n1", simulated.New(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon {
-			once.Do(func() { <-stuck }) // the swap is under way while the other is killed
+			once.Do(func() { <-stuck }) // the swap is in progress when the agent is killed
 		}
 		return nil
 	}}))

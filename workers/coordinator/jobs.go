@@ -11,27 +11,28 @@ import (
 	"anneal/projections/live"
 )
 
-// A job is what the coordinator knows of a job of any kind.
+// A job holds the properties of a job of any kind that the coordinator uses.
 type job struct {
 	Name           domain.Name
 	Life           *domain.JobLife // shared with the view: do not change
 	Version        uint64
-	CreateTime     time.Time // tells it from one that had its name before
-	Event          string    // that created it; its folders are named by it
+	CreateTime     time.Time // distinguishes the job from an earlier job with the same name
+	Event          string    // ID of the event that created the job; blob prefixes contain it
 	DisplayName    string
 	Method         string
-	BaseModel      domain.Name // "" when Adapter names what is trained on
+	BaseModel      domain.Name // "" when Adapter names the model to train
 	Adapter        domain.Name // an addon to continue from, or ""
 	Dataset        domain.Name
 	EvaluationData domain.Name
-	OutputModel    string // id in the job's account
+	OutputModel    string // ID in the job's account
 	Settings       engines.TrainSettings
-	KeepRank       bool        // go on with the rank that Adapter has
-	Waits          bool        // for its next step when this one is done
-	Evaluator      domain.Name // that scores its answers, or ""
+	KeepRank       bool        // continue with the rank of Adapter
+	Waits          bool        // the job waits for another train step after the current one
+	Evaluator      domain.Name // evaluator that scores completions of the job, or ""
+	Seed           uint64      // random seed of all attempts
 }
 
-// jobNamed returns the job of a name; false when there is none.
+// jobNamed returns the job with the given name; false when the job does not exist.
 func jobNamed(v *projections.View, name domain.Name) (job, bool) {
 	row, ok := v.Job(name)
 	if !ok {
@@ -51,14 +52,14 @@ func jobs(v *projections.View) iter.Seq[job] {
 	}
 }
 
-// progress is how far the job is; false when nothing was reported of it, but
-// perhaps of one that had its name before.
+// progress returns the job's progress in the live status. It returns false when the live status has
+// none, or only that of an earlier job with the same name.
 func (j job) progress(v *projections.View) (live.Progress, bool) {
 	progress, ok := v.Live.Progress(j.Name)
 	return progress, ok && progress.Made.Equal(j.CreateTime)
 }
 
-// jobOf returns a job as the coordinator sees it.
+// jobOf returns the properties of the job in a row.
 func jobOf(row projections.Row[domain.Job]) job {
 	spec := row.State.Spec()
 	j := job{
@@ -68,9 +69,9 @@ func jobOf(row projections.Row[domain.Job]) job {
 		BaseModel: domain.Name(spec.Config.BaseModel), Adapter: domain.Name(spec.Config.WarmStartFrom),
 		Dataset: domain.Name(spec.Dataset), EvaluationData: domain.Name(spec.EvaluationDataset),
 		OutputModel: spec.Config.OutputModel, Settings: settingsOf(&spec), KeepRank: spec.Config.LoraRank == nil,
-		Waits: spec.Waits, Evaluator: domain.Name(spec.Evaluator),
+		Waits: spec.Waits, Evaluator: domain.Name(spec.Evaluator), Seed: seedOf(row.Name, &spec),
 	}
-	if in := j.Life.Inputs; in != nil { // the platform has held rows back: the engine must not
+	if in := j.Life.Inputs; in != nil { // the platform has split the rows, so the engine must not split them
 		j.Dataset, j.EvaluationData, j.Settings.EvalAutoCarveout = in.Train, in.Evaluation, false
 	}
 	if spec.StepDataset != "" && spec.StepDataset != spec.Dataset {
@@ -82,11 +83,12 @@ func jobOf(row projections.Row[domain.Job]) job {
 	return j
 }
 
-// settingsOf hands an engine what the caller set; 0 stays the engine's default.
+// settingsOf returns the settings for the engine. A setting of 0 stands for the engine's default.
 func settingsOf(spec *domain.JobSpec) engines.TrainSettings {
 	c := &spec.Config
 	s := engines.TrainSettings{
-		Epochs: c.Epochs, LearningRate: c.LearningRate, BatchSizeTokens: c.BatchSize,
+		Epochs: c.Epochs, LearningRate: c.LearningRate, LearningRateMultiplier: spec.LearningRateMultiplier,
+		BatchSizeTokens:           c.BatchSize,
 		BatchSizeSamples:          c.BatchSizeSamples,
 		GradientAccumulationSteps: c.GradientAccumulationSteps, LearningRateWarmupSteps: c.LearningRateWarmupSteps,
 		OptimizerWeightDecay: c.OptimizerWeightDecay, MaxContextLength: c.MaxContextLength,
@@ -109,9 +111,12 @@ func settingsOf(spec *domain.JobSpec) engines.TrainSettings {
 	return s
 }
 
-// seedOf is the same for every attempt of a job, and for the job made again
-// under its name.
-func seedOf(name domain.Name) uint64 {
+// seedOf returns the random seed for all attempts of a job: the job's own, or one that depends only
+// on the job's name.
+func seedOf(name domain.Name, spec *domain.JobSpec) uint64 {
+	if spec.Seed != nil {
+		return uint64(*spec.Seed)
+	}
 	hash := fnv.New64a()
 	hash.Write([]byte(name))
 	return hash.Sum64()

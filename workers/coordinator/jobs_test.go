@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +22,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-// metrics are the rows of the job's metrics file.
+// metrics returns the rows of the job's metrics file.
 func (c *cluster) metrics() []map[string]any {
 	row, ok := projections.TableOf(c.world.View(), domain.SupervisedJobs).Get(jobName)
 	require.True(c, ok)
@@ -36,7 +38,7 @@ func (c *cluster) metrics() []map[string]any {
 	return rows
 }
 
-// whole demands each step once, from the first to the last.
+// whole requires that rows has one row for each step from 1 to last.
 func (c *cluster) whole(rows []map[string]any, last int) {
 	c.Helper()
 	require.Len(c, rows, last)
@@ -48,11 +50,11 @@ func (c *cluster) whole(rows []map[string]any, last int) {
 	}
 }
 
-// sums are the SHA-256 sums of stored files.
+// sums returns the SHA-256 sums of stored files.
 func (c *cluster) sums(files domain.Files) map[string]string {
 	sums := map[string]string{}
 	for name := range files.Sizes {
-		r, err := c.blobs.Get(c.Context(), files.Folder+name)
+		r, err := c.blobs.Get(c.Context(), files.Prefix+name)
 		require.NoError(c, err)
 		hash := sha256.New()
 		_, err = io.Copy(hash, r)
@@ -83,10 +85,10 @@ func TestLifeOfAJob(t *testing.T) {
 	require.Equal(t, "llama", model.State.ModelType)
 	require.Equal(t, jobName, model.State.SourceJob)
 	require.Equal(t, "ada", model.State.CreatedBy)
-	stored, err := c.blobs.Files(t.Context(), model.State.Files.Folder)
+	stored, err := c.blobs.Files(t.Context(), model.State.Files.Prefix)
 	require.NoError(t, err)
 	stored.Sums = c.sums(stored)
-	require.Equal(t, model.State.Files, stored, "the model is what was stored")
+	require.Equal(t, model.State.Files, stored, "the model has the stored files")
 	c.whole(c.metrics(), 40)
 	progress, ok := c.world.View().Live.Progress(jobName)
 	require.True(t, ok)
@@ -96,7 +98,7 @@ func TestLifeOfAJob(t *testing.T) {
 		step++
 		require.Equal(t, step, row.Step)
 	}
-	require.Equal(t, 40, step, "all rows can be seen live as well")
+	require.Equal(t, 40, step, "the live status has all rows as well")
 }
 
 func TestFullParameterResult(t *testing.T) {
@@ -111,13 +113,13 @@ func TestFullParameterResult(t *testing.T) {
 	model, ok := c.world.View().Models.Get(outputName)
 	require.True(t, ok)
 	require.Equal(t, domain.BaseModel, model.State.Kind)
-	require.Equal(t, string(modelName), model.State.BaseModel, "where it came from")
-	require.Equal(t, "simulated", model.State.ModelType, "as its own config says")
-	require.EqualValues(t, 1000, model.State.ParameterCount, "its weights have no tensors: as before")
+	require.Equal(t, string(modelName), model.State.BaseModel, "its base model")
+	require.Equal(t, "simulated", model.State.ModelType, "from its config.json")
+	require.EqualValues(t, 1000, model.State.ParameterCount, "its weights have no tensors: unchanged")
 }
 
-// A killed agent says nothing. The job goes on elsewhere from its last
-// checkpoint, and its curve has no hole.
+// TestKilledAgent checks that a job whose agent is killed, and so sends no report, continues on
+// another node from its last checkpoint, without a gap in its loss curve.
 func TestKilledAgent(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -140,9 +142,10 @@ func TestKilledAgent(t *testing.T) {
 	c.whole(c.metrics(), 40)
 }
 
-// A killed agent never starts the same attempt again: its own records prevent it, or the coordinator's
-// session when its disk is lost as well. A loss together with the coordinator does not count against
-// the job.
+// TestRestartedAgent checks that an agent that was killed and restarted never starts an attempt
+// again. The records on the agent's disk prevent a second start or, if the disk is lost as well,
+// the coordinator's node session does. An attempt that is lost together with the coordinator does
+// not count as a failure of the job.
 func TestRestartedAgent(t *testing.T) {
 	for name, keep := range map[string]bool{"same disk, new coordinator": true, "new disk, same coordinator": false} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +166,7 @@ func TestRestartedAgent(t *testing.T) {
 				require.NoError(t, os.RemoveAll(dir))
 			}
 			c.child("n1", dir, 35)
-			life := c.reaches(domain.JobRequeueState)
+			life := c.reaches(domain.JobReQueueingState)
 			require.Equal(t, failures, life.Failures)
 			require.Contains(t, life.Status.Message, "restarted")
 
@@ -176,8 +179,10 @@ func TestRestartedAgent(t *testing.T) {
 	}
 }
 
-// A training that crashes its control plane every time fails in the end: the agent in its process is
-// lost with the coordinator, and knows only that the attempt was started.
+// TestCrashLoop checks that a job fails after domain.CrashLoop if its training crashes the control
+// plane in every attempt. Here the agent runs in the process of the control plane, so that each
+// crash ends both the agent and the coordinator. The agent has recorded only that it started the
+// attempt.
 func TestCrashLoop(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -197,7 +202,7 @@ func TestCrashLoop(t *testing.T) {
 		lost.Attempts = []protocol.Attempt{{Job: jobName, Attempt: attempt, CreateTime: assignments.Train[0].CreateTime,
 			Phase: protocol.Lost}}
 		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), lost, &protocol.Assignments{}))
-		life := c.reaches(domain.JobRequeueState)
+		life := c.reaches(domain.JobReQueueingState)
 		require.Zero(t, life.Failures)
 		require.Equal(t, attempt, life.Orphans)
 		require.NotNil(t, life.OrphanTime)
@@ -205,18 +210,18 @@ func TestCrashLoop(t *testing.T) {
 	}
 }
 
-// Training continues while the coordinator is down, and the end of an attempt is reported until it is
-// recorded.
-func TestDeskRestart(t *testing.T) {
+// TestCoordinatorRestart checks that training continues while the coordinator is down, and that the
+// agent reports the end of an attempt until the end is recorded.
+func TestCoordinatorRestart(t *testing.T) {
 	c := start(t)
 	c.createInputs()
-	half, goOn := make(chan struct{}), make(chan struct{})
+	half, proceed := make(chan struct{}), make(chan struct{})
 	ended := make(chan struct{})
 	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		switch {
 		case a.Name == simulated.TrainStep && a.Step == 15:
 			close(half)
-			<-goOn
+			<-proceed
 		case a.Name == simulated.TrainStep && a.Step == 40:
 			close(ended)
 		}
@@ -227,7 +232,7 @@ func TestDeskRestart(t *testing.T) {
 	c.wait("half of the training", half)
 	c.saved(10)
 	c.stop()
-	close(goOn)
+	close(proceed)
 	c.wait("the end of the training", ended)
 	require.Equal(t, domain.JobRunningState, c.life().State)
 	c.open()
@@ -236,16 +241,16 @@ func TestDeskRestart(t *testing.T) {
 	c.whole(c.metrics(), 40)
 }
 
-// The whole control plane is killed and comes back: attempts and replicas go
-// on as if nothing had been.
+// TestControlPlaneRestart checks that attempts and replicas continue undisturbed when the whole
+// control plane is killed and restarted.
 func TestControlPlaneRestart(t *testing.T) {
 	c := start(t)
 	c.createInputs()
-	half, goOn := make(chan struct{}), make(chan struct{})
+	half, proceed := make(chan struct{}), make(chan struct{})
 	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.TrainStep && a.Step == 15 {
 			close(half)
-			<-goOn
+			<-proceed
 		}
 		return nil
 	}}))
@@ -254,7 +259,7 @@ func TestControlPlaneRestart(t *testing.T) {
 	c.place("n1")
 	c.wait("half of the training", half)
 	c.restart()
-	close(goOn)
+	close(proceed)
 	life := c.reaches(domain.JobCompletedState)
 	require.Equal(t, 1, life.Attempt)
 	require.Zero(t, life.Failures)
@@ -264,34 +269,81 @@ func TestControlPlaneRestart(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestCancelKeepsTheLastCheckpoint(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	c.agent("n1", hangAt(17))
-	c.submit()
-	c.place("n1")
-	c.saved(10)
-	c.do(domain.IntendJob(jobName, domain.CancelJob{}))
-	life := c.reaches(domain.JobCancelledState)
-	last, ok := life.LastCheckpoint()
-	require.True(t, ok)
-	require.Equal(t, 16, last.Step, "what was done when the word came")
-	stored, err := c.blobs.Files(t.Context(), last.Files.Folder)
-	require.NoError(t, err)
-	stored.Sums = c.sums(stored)
-	require.Equal(t, last.Files, stored)
-	c.whole(c.metrics(), 16)
+// TestStoppedJobsKeepTheirLastCheckpoint checks that the attempt of a job that is cancelled or paused
+// saves a checkpoint of the steps that it has done before it stops, and that the job resumes from this
+// checkpoint.
+func TestStoppedJobsKeepTheirLastCheckpoint(t *testing.T) {
+	for state, stop := range map[string]domain.Command[domain.JobLife]{
+		domain.JobCancelledState: domain.CancelJob{},
+		domain.JobPausedState:    domain.PauseJob{Reason: "account suspended: CREDIT_DEPLETED"},
+	} {
+		t.Run(state, func(t *testing.T) {
+			c := start(t)
+			c.createInputs()
+			c.agent("n1", hangAt(17))
+			c.submit()
+			c.place("n1")
+			c.saved(10)
+			c.do(domain.IntendJob(jobName, stop))
+			life := c.reaches(state)
+			last, ok := life.LastCheckpoint()
+			require.True(t, ok)
+			require.Equal(t, 16, last.Step, "the steps that were done at the request")
+			stored, err := c.blobs.Files(t.Context(), last.Files.Prefix)
+			require.NoError(t, err)
+			stored.Sums = c.sums(stored)
+			require.Equal(t, last.Files, stored)
+			c.whole(c.metrics(), 16)
 
-	c.do(domain.IntendJob(jobName, domain.ResumeJob{}))
-	first := 0
-	c.agent("n2", recordFirst(&first))
-	c.place("n2")
-	c.reaches(domain.JobCompletedState)
-	require.Equal(t, 17, first)
+			c.do(domain.IntendJob(jobName, domain.ResumeJob{}))
+			first := 0
+			c.agent("n2", recordFirst(&first))
+			c.place("n2")
+			c.reaches(domain.JobCompletedState)
+			require.Equal(t, 17, first)
+		})
+	}
 }
 
-// An agent that is shut down saves its work, and no failure is counted.
-func TestGoodbye(t *testing.T) {
+// A requestTrainer passes the requests that it gets to its channel, and trains until it is stopped.
+type requestTrainer struct{ requests chan engines.TrainRequest }
+
+func (r requestTrainer) Train(ctx context.Context, request engines.TrainRequest,
+	_ engines.TrainWatcher) (engines.TrainResult, error) {
+	r.requests <- request
+	<-ctx.Done()
+	return engines.TrainResult{}, ctx.Err()
+}
+
+// TestAttemptsHaveTheirDevices checks that an attempt trains on the devices that the log has allocated
+// to it, and releases them when it stops.
+func TestAttemptsHaveTheirDevices(t *testing.T) {
+	c := start(t)
+	c.createInputs()
+	trainer := requestTrainer{make(chan engines.TrainRequest, 1)}
+	c.agent("n1", engines.Engine{Trainer: trainer})
+	c.submit()
+	for range 2 {
+		c.placeWith("n1", domain.Resources{CPUMilli: 500, MemoryMiB: 16,
+			Accelerators: map[string]int{"VENDOR_A_L4_24GB": 2}})
+		select {
+		case request := <-trainer.requests:
+			require.Equal(t, []engines.Device{{Type: "VENDOR_A_L4_24GB"}, {Type: "VENDOR_A_L4_24GB", Index: 1}},
+				request.Devices)
+		case <-time.After(waitTimeout):
+			require.FailNow(t, "the training does not begin")
+		}
+		c.do(domain.IntendJob(jobName, domain.CancelJob{}))
+		c.reaches(domain.JobCancelledState)
+		c.do(domain.Intend(domain.Nodes, nodeName("n1"),
+			domain.ReleaseAllocation{ID: domain.AllocationID(jobName, c.life().Attempt)}),
+			domain.IntendJob(jobName, domain.ResumeJob{}))
+	}
+}
+
+// TestNodeShutdown checks that an agent that is shut down stores its work, and that no failure is
+// counted.
+func TestNodeShutdown(t *testing.T) {
 	c := start(t)
 	c.createInputs()
 	stop := c.agent("n1", hangAt(17))
@@ -299,17 +351,18 @@ func TestGoodbye(t *testing.T) {
 	c.place("n1")
 	c.saved(10)
 	stop()
-	life := c.reaches(domain.JobRequeueState)
+	life := c.reaches(domain.JobReQueueingState)
 	require.Zero(t, life.Failures)
 	last, _ := life.LastCheckpoint()
 	require.Equal(t, 16, last.Step)
 	node, ok := c.world.View().Nodes.Get(nodeName("n1"))
 	require.True(t, ok)
-	require.Equal(t, domain.NodeGone, node.State.State)
+	require.Equal(t, domain.NodeLostState, node.State.State)
 	require.Empty(t, node.State.Allocations)
 }
 
-// What the world does not want any more is stopped, and leaves no trace.
+// TestPausedJobIsStopped checks that a job is paused when its attempt has stopped, also without a
+// checkpoint.
 func TestPausedJobIsStopped(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -320,8 +373,7 @@ func TestPausedJobIsStopped(t *testing.T) {
 	c.wait("the training begins", trainer.begun)
 	c.do(domain.IntendJob(jobName, domain.PauseJob{Reason: "account suspended"}))
 	c.wait("the training ends", trainer.stopped)
-	require.Equal(t, domain.JobPausedState, c.life().State)
-	require.Empty(t, c.life().Checkpoints)
+	require.Empty(t, c.reaches(domain.JobPausedState).Checkpoints)
 }
 
 func TestFailures(t *testing.T) {
@@ -332,7 +384,7 @@ func TestFailures(t *testing.T) {
 	}{
 		"the user's": {domain.Errorf(domain.InvalidArgument, "rows.jsonl line 3: is not a JSON object"),
 			domain.JobFailedState, "line 3"},
-		"the engine's": {os.ErrDeadlineExceeded, domain.JobRequeueState, "timeout"},
+		"the engine's": {os.ErrDeadlineExceeded, domain.JobReQueueingState, "timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t)
@@ -349,27 +401,28 @@ func TestFailures(t *testing.T) {
 			require.Contains(t, life.Status.Message, one.message)
 			last, ok := life.LastCheckpoint()
 			require.True(t, ok)
-			require.Equal(t, 10, last.Step, "what was saved before is not lost")
+			require.Equal(t, 10, last.Step, "earlier checkpoints are not lost")
 		})
 	}
 }
 
-// A job whose output model exists fails before it trains, or after if the name was taken meanwhile.
+// TestOutputModelTaken checks that a job whose output model exists fails before it trains, or after
+// the training if the model was created during the training.
 func TestOutputModelTaken(t *testing.T) {
 	take := domain.Intend(domain.Models, outputName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
 		Kind: domain.BaseModel},
-		Files: domain.Files{Folder: "models/acme/tuned/mine/", Sizes: map[string]int64{"config.json": 1}}})
+		Files: domain.Files{Prefix: "models/acme/tuned/mine/", Sizes: map[string]int64{"config.json": 1}}})
 	for name, late := range map[string]bool{"before": false, "meanwhile": true} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t)
 			c.createInputs()
-			half, goOn := make(chan struct{}), make(chan struct{})
+			half, proceed := make(chan struct{}), make(chan struct{})
 			trained := 0
 			c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 				trained++
 				if a.Name == simulated.TrainStep && a.Step == 15 {
 					close(half)
-					<-goOn
+					<-proceed
 				}
 				return nil
 			}}))
@@ -381,14 +434,14 @@ func TestOutputModelTaken(t *testing.T) {
 			if late {
 				c.wait("half of the training", half)
 				c.do(take)
-				close(goOn)
+				close(proceed)
 			}
 			life := c.reaches(domain.JobFailedState)
 			require.Equal(t, domain.AlreadyExists.String(), life.Status.Code)
 			require.Contains(t, life.Status.Message, "outputModel")
 			require.Equal(t, late, trained > 0)
 			model, _ := c.world.View().Models.Get(outputName)
-			require.Equal(t, "models/acme/tuned/mine/", model.State.Files.Folder, "the other model is untouched")
+			require.Equal(t, "models/acme/tuned/mine/", model.State.Files.Prefix, "the other model is untouched")
 		})
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-// recordStatus records the live status of a heartbeat: the node's, its attempts' progress and its
-// replicas' load. Heartbeats are handled concurrently: one that a newer one has overtaken adds its
-// metric rows only.
+// recordStatus records the live status in a heartbeat: the status of the node, the progress of its
+// attempts and the load of its replicas. Heartbeats are handled concurrently. If a newer heartbeat
+// of the node was recorded before, the load is ignored and only metric rows are added.
 func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 	status := &h.sessions.get(node).status
 	status.mu.Lock()
@@ -51,8 +51,8 @@ func metricRow(m engines.Metrics) live.MetricRow {
 		LearningRate: m.LearningRate, Tokens: m.Tokens, Values: m.Values}
 }
 
-// addonStates returns the states of a replica's addons for the live status, which holds a limited
-// number of them.
+// addonStates returns the states of a replica's addons by ID: at most 2*domain.MaxAddons, because
+// the addons that are being unloaded are listed too.
 func addonStates(r protocol.Replica) map[string]string {
 	states := map[string]string{}
 	for _, a := range r.Addons[:min(len(r.Addons), 2*domain.MaxAddons)] {
@@ -61,9 +61,9 @@ func addonStates(r protocol.Replica) map[string]string {
 	return states
 }
 
-// assignedTo reports whether the attempt is the job's current one and the node runs it. The first
-// node of a gang runs the attempt; the others are reserved for engines that distribute a training
-// themselves.
+// assignedTo reports whether the attempt is the job's current one and is assigned to the node. The
+// attempt of a gang is assigned to the gang's first node. Engines that distribute a training run
+// use the other nodes themselves.
 func assignedTo(j job, node domain.Name, attempt int) bool {
 	return attempt == j.Life.Attempt && j.Life.Active() && j.Life.Nodes[0] == node
 }
@@ -77,7 +77,8 @@ func allocations(v *projections.View, node string) []domain.Allocation {
 	return row.State.Allocated()
 }
 
-// replicaOf returns the replica that an allocation of the node is for.
+// replicaOf returns the replica that an allocation of the node is for; false when the replica does
+// not exist or is on another node.
 func replicaOf(v *projections.View, node domain.Name, a domain.Allocation) (domain.Replica, bool) {
 	row, ok := v.Deployments.Get(a.For)
 	if !ok || a.Replica == "" {
@@ -87,7 +88,8 @@ func replicaOf(v *projections.View, node domain.Name, a domain.Allocation) (doma
 	return r, ok && r.Node == node
 }
 
-// hasReplica reports whether a replica of a heartbeat is assigned to the node.
+// hasReplica reports whether the replica r, which a heartbeat lists, exists and is assigned to the
+// node.
 func hasReplica(v *projections.View, node domain.Name, r protocol.Replica) bool {
 	row, ok := v.Deployments.Get(r.Deployment)
 	return ok && row.CreateTime.Equal(r.CreateTime) && row.State.Replicas[r.Replica].Node == node

@@ -14,7 +14,8 @@ import (
 	"anneal/workers/protocol"
 )
 
-// Messages of a node are limited, whatever agent runs there.
+// TestReportsHaveLimits checks that the coordinator limits the messages of a node, so that a
+// malicious agent cannot exceed the limits.
 func TestReportsHaveLimits(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -63,7 +64,8 @@ func TestReportsHaveLimits(t *testing.T) {
 		"engines")
 }
 
-// A job of several nodes does not fail when one of them is shut down.
+// TestNodeOfAGangIsShutDown checks that a job on several nodes does not fail when one of the nodes
+// is shut down.
 func TestNodeOfAGangIsShutDown(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -72,20 +74,21 @@ func TestNodeOfAGangIsShutDown(t *testing.T) {
 	require.NoError(t, c.send(second, protocol.HeartbeatSubject("n2"), heartbeatOf("b", 1), &protocol.Assignments{}))
 	c.submit()
 	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 16}
-	allocation := domain.Allocation{ID: domain.AllocationID(jobName, 1), For: jobName, Attempt: 1, Takes: takes}
+	allocation := domain.Allocation{ID: domain.AllocationID(jobName, 1), For: jobName, Attempt: 1, Resources: takes}
 	both := []domain.Name{nodeName("n1"), nodeName("n2")}
 	c.do(domain.Intend(domain.Nodes, both[0], domain.PlaceAllocation{Allocation: allocation}),
 		domain.Intend(domain.Nodes, both[1], domain.PlaceAllocation{Allocation: allocation}),
-		domain.IntendJob(jobName, domain.StartJob{Attempt: 1, Nodes: both, Takes: takes}))
-	goodbye := heartbeatOf("b", 2)
-	goodbye.Leaving = true
-	require.NoError(t, c.send(second, protocol.HeartbeatSubject("n2"), goodbye, &protocol.Assignments{}))
+		domain.IntendJob(jobName, domain.StartJob{Attempt: 1, Nodes: both, Resources: takes}))
+	leaving := heartbeatOf("b", 2)
+	leaving.Leaving = true
+	require.NoError(t, c.send(second, protocol.HeartbeatSubject("n2"), leaving, &protocol.Assignments{}))
 	life := c.life()
-	require.Equal(t, domain.JobRequeueState, life.State)
+	require.Equal(t, domain.JobReQueueingState, life.State)
 	require.Zero(t, life.Failures)
 }
 
-// The metrics of a job can be read before its first checkpoint.
+// TestMetricsBeforeTheFirstCheckpoint checks that the metrics of a job can be read before its first
+// checkpoint.
 func TestMetricsBeforeTheFirstCheckpoint(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -105,7 +108,8 @@ func TestMetricsBeforeTheFirstCheckpoint(t *testing.T) {
 	c.whole(c.metrics(), 3)
 }
 
-// Deleting a job deletes unregistered results of its attempts, and keeps its output model.
+// TestDeletedJobLeavesNoResults checks that deleting a job deletes the results of its attempts that
+// are not registered as a model, and keeps its output model.
 func TestDeletedJobLeavesNoResults(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -132,10 +136,10 @@ func TestDeletedJobLeavesNoResults(t *testing.T) {
 			domain.SupervisedJobs).Len() == 0
 	})
 	left := c.files("models/acme/")
-	// the model that is trained
+	// Ignore the files of the base model.
 	maps.DeleteFunc(left.Sizes, func(name string, _ int64) bool { return strings.HasPrefix(name, "base/") })
 	for name := range left.Sizes {
-		require.True(t, strings.HasPrefix("models/acme/"+name, life.Results.Folder), name)
+		require.True(t, strings.HasPrefix("models/acme/"+name, life.Results.Prefix), name)
 	}
 	require.Len(t, left.Sizes, len(life.Results.Sizes))
 }

@@ -19,32 +19,32 @@ import (
 func (c *cluster) shipped() {
 	dir := c.TempDir()
 	require.NoError(c, embedded.WriteBase(dir))
-	files := domain.Files{Folder: "models/acme/shipped/", Sizes: map[string]int64{}}
+	files := domain.Files{Prefix: "models/acme/shipped/", Sizes: map[string]int64{}}
 	entries, err := os.ReadDir(dir)
 	require.NoError(c, err)
 	for _, entry := range entries {
 		data, err := os.ReadFile(filepath.Join(dir, entry.Name()))
 		require.NoError(c, err)
-		files.Sizes[entry.Name()], err = c.blobs.Put(c.Context(), files.Folder+entry.Name(),
+		files.Sizes[entry.Name()], err = c.blobs.Put(c.Context(), files.Prefix+entry.Name(),
 			strings.NewReader(string(data)))
 		require.NoError(c, err)
 	}
 	c.do(domain.Intend(domain.Models, modelName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
 		Kind: domain.BaseModel},
-		ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: 840_000, ContextLength: 512}, Files: files}))
+		ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: 840_000, ContextLength: 512}, Files: files}))
 }
 
-// rows stores a dataset.
+// rows stores the lines as a READY dataset and returns its name.
 func (c *cluster) rows(id, shape string, lines ...string) string {
-	dataset, folder := domain.NewName("acme", domain.Datasets.Collection, id), "datasets/acme/"+id+"/1/"
-	size, err := c.blobs.Put(c.Context(), folder+"rows.jsonl", strings.NewReader(strings.Join(lines, "\n")+"\n"))
+	dataset, directory := domain.NewName("acme", domain.Datasets.Collection, id), "datasets/acme/"+id+"/1/"
+	size, err := c.blobs.Put(c.Context(), directory+"rows.jsonl", strings.NewReader(strings.Join(lines, "\n")+"\n"))
 	require.NoError(c, err)
-	files := domain.Files{Folder: folder, Sizes: map[string]int64{"rows.jsonl": size}}
+	files := domain.Files{Prefix: directory, Sizes: map[string]int64{"rows.jsonl": size}}
 	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.CreateDataset{})))
 	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1,
 		Files: files})))
 	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.AcceptDataset{Upload: 1,
-		DatasetFacts: domain.DatasetFacts{Shape: shape, ExampleCount: domain.Count(len(lines))}})))
+		DatasetStats: domain.DatasetStats{Shape: shape, ExampleCount: domain.Count(len(lines))}})))
 	return string(dataset)
 }
 
@@ -56,8 +56,8 @@ func (c *cluster) begin(name domain.Name, create domain.Intent) {
 	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
 		Allocation: domain.Allocation{
-			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Takes: takes}})),
-		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes}))
+			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Resources: takes}})),
+		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Resources: takes}))
 }
 
 // latest returns the newest metric row of a job.
@@ -67,10 +67,10 @@ func (c *cluster) latest(name domain.Name) live.MetricRow {
 	return row
 }
 
-// tuned waits for the output model of a job.
+// tuned waits until the output model with the given ID is registered, and returns the model.
 func (c *cluster) tuned(id string) domain.Model {
 	name := domain.NewName("acme", domain.Models.Collection, id)
-	view := c.until("the model "+id+" is made", func(v *projections.View) bool {
+	view := c.until("the model "+id+" is created", func(v *projections.View) bool {
 		row, ok := v.Models.Get(name)
 		return ok && row.State.State == domain.ModelReady
 	})
@@ -78,7 +78,8 @@ func (c *cluster) tuned(id string) domain.Model {
 	return row.State
 }
 
-// A preference job runs on an agent with the embedded engine, from its settings to its model.
+// TestPreferenceJobTrains checks that a preference job runs on an agent with the embedded engine,
+// from the job's settings to the registered model.
 func TestPreferenceJobTrains(t *testing.T) {
 	c := start(t)
 	c.shipped()
@@ -105,7 +106,8 @@ func TestPreferenceJobTrains(t *testing.T) {
 	require.Equal(t, 1.0, row.Values["train/accuracy"])
 }
 
-// A trainer step trains on scored samples with the weights of their rewards.
+// TestTrainerStepTrains checks that a train step trains on scored samples with the job's reward
+// weights.
 func TestTrainerStepTrains(t *testing.T) {
 	c := start(t)
 	c.shipped()
@@ -128,7 +130,7 @@ func TestTrainerStepTrains(t *testing.T) {
 	require.Equal(t, domain.PEFTAddon, c.tuned("step").Kind)
 	row := c.latest(name)
 	require.Equal(t, row.Steps, row.Step)
-	require.InDelta(t, 0.5, row.Values["reward/mean"], 1e-9, "of good alone")
-	require.NotContains(t, row.Values, "train/kl", "DAPO has none")
+	require.InDelta(t, 0.5, row.Values["reward/mean"], 1e-9, "with the weight of good only")
+	require.NotContains(t, row.Values, "train/kl", "DAPO has no KL divergence")
 	require.Contains(t, row.Values, "train/clipped")
 }

@@ -21,7 +21,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-// metricsFiles stores the metrics file of each job, and keeps the live status in step with it.
+// metricsFiles stores the metrics file of each job, and adds its rows to the live status.
 type metricsFiles struct {
 	world  *projections.World
 	blobs  *blobs.Store
@@ -29,13 +29,14 @@ type metricsFiles struct {
 	logger *slog.Logger
 }
 
-// publish replaces the job's metrics file by the metrics among stored files, which hold every row
-// since step 1, and returns the progress of the last row. It also adds the rows that the live
-// status lost in a restart.
+// publish replaces the job's metrics file with the metrics file of a checkpoint or result, which
+// has the rows of all steps, and returns the progress in the last row. It also adds to the live
+// status the rows that were lost in a restart. If the metrics file of the checkpoint or result is
+// missing or too large, publish does nothing and returns nil.
 func (m *metricsFiles) publish(ctx context.Context, j job, files domain.Files) (*domain.JobProgress, error) {
 	const (
 		metricsFile = "metrics.jsonl"
-		maxBytes    = 128 << 20 // the whole file is held in memory
+		maxBytes    = 128 << 20 // maximum size of the file, which is held in memory
 	)
 	size, ok := files.Sizes[metricsFile]
 	if size > maxBytes {
@@ -45,7 +46,7 @@ func (m *metricsFiles) publish(ctx context.Context, j job, files domain.Files) (
 	if !ok || size > maxBytes {
 		return nil, nil
 	}
-	r, err := m.blobs.Get(ctx, files.Folder+metricsFile)
+	r, err := m.blobs.Get(ctx, files.Prefix+metricsFile)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +58,7 @@ func (m *metricsFiles) publish(ctx context.Context, j job, files domain.Files) (
 	for decoder := json.NewDecoder(bytes.NewReader(content)); decoder.More() && ctx.Err() == nil; {
 		var row engines.Metrics
 		if err := decoder.Decode(&row); err != nil {
-			return nil, domain.Errorf(domain.DataLoss, "decode %s of the engine: not valid JSON", metricsFile)
+			return nil, domain.Errorf(domain.DataLoss, "the engine wrote an invalid %s: not valid JSON", metricsFile)
 		}
 		rows = protocol.MergeRows(rows, row)
 	}
@@ -101,8 +102,8 @@ const (
 	previewTimeout  = 2 * time.Second
 )
 
-// storePreviews stores the metrics that the live status holds of the node's attempts without a
-// checkpoint. From the first checkpoint on its metrics are the job's.
+// storePreviews stores metrics files for the node's attempts without a checkpoint, from the rows in
+// the live status. From the first checkpoint on, publish stores the file.
 func (m *metricsFiles) storePreviews(
 	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat,
 ) {
@@ -128,7 +129,8 @@ func (m *metricsFiles) storePreviews(
 	}
 }
 
-// limitValues returns a copy of the values without those beyond the limits of a row.
+// limitValues returns a copy of the values of a row with at most protocol.MaxValues of them,
+// without those whose names have more than maxName bytes.
 func limitValues(values map[string]float64) map[string]float64 {
 	const maxName = 128 // bytes
 	kept := make(map[string]float64, min(len(values), protocol.MaxValues))
@@ -140,7 +142,8 @@ func limitValues(values map[string]float64) map[string]float64 {
 	return kept
 }
 
-// flatten returns a row as users read it, with its values beside the other fields.
+// flatten returns a row as an object of the metrics file, with the values of the metrics as fields
+// of the object.
 func flatten(row live.MetricRow) map[string]any {
 	object := map[string]any{}
 	for name, value := range row.Values {
@@ -151,7 +154,7 @@ func flatten(row live.MetricRow) map[string]any {
 	return object
 }
 
-// addMissing adds the rows that the live status lacks.
+// addMissing adds to the live status the rows that it lacks, and the progress in the last row.
 func (m *metricsFiles) addMissing(j job, rows []engines.Metrics) {
 	if len(rows) == 0 {
 		return
@@ -166,7 +169,7 @@ func (m *metricsFiles) addMissing(j job, rows []engines.Metrics) {
 		latest, _ = view.Live.Latest(j.Name)
 	}
 	if len(have) >= live.MaxMetricRows/2 {
-		have = nil // it keeps every second row or fewer: only newer rows are missing
+		have = nil // the live status drops some older rows, so only newer rows count as missing
 	}
 	var missing []live.MetricRow
 	for _, row := range rows {

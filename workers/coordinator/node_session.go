@@ -26,25 +26,25 @@ func (s *nodeSessions) get(node string) *nodeSession {
 	return session
 }
 
-// A nodeSession is what the coordinator remembers of a node.
+// A nodeSession is the coordinator's state for a node. It is lost when the coordinator restarts.
 //
-// It distinguishes an agent that was restarted from one that has not yet started an attempt that
-// it was assigned: an attempt that was assigned to an earlier boot and that the current boot does
-// not list was lost with the earlier boot. The agent knows the same from its own records
-// (agent/started.go), which outlive the coordinator; the session is for nodes whose disk is lost
-// together with the agent.
+// With the session, the coordinator distinguishes an agent that was restarted from an agent that
+// has not yet started an assigned attempt. An attempt that was assigned to an earlier boot and that
+// the current boot does not list was lost with the earlier boot. The agent also records the
+// attempts that it has started (workers/agent/started.go); the session is for nodes whose disk is
+// lost together with the agent.
 type nodeSession struct {
 	mu         sync.Mutex // held while a heartbeat is handled
 	boot       string
-	number     uint64                   // of the newest heartbeat of that boot
-	superseded []string                 // boots that a newer one has replaced
+	number     uint64                   // number of the newest heartbeat of that boot
+	superseded []string                 // earlier boots, each replaced by a newer boot
 	started    map[string]string        // attempt → boot that it was assigned to
-	metrics    map[string]storedMetrics // attempt → see metricsFiles.storePreview
+	metrics    map[string]storedMetrics // attempt → metrics file that metricsFiles.storePreviews stored last
 
 	status struct {
 		mu     sync.Mutex
 		boot   string
-		number uint64 // of the newest heartbeat of that boot in the live status
+		number uint64 // number of the newest heartbeat of that boot in the live status
 	}
 }
 
@@ -55,13 +55,14 @@ type storedMetrics struct {
 
 const maxSuperseded = 16
 
-// accept reports why the heartbeat must be ignored: nil when it is the newest of the node. An
-// agent that another has replaced is refused for good.
+// accept records the heartbeat and returns nil when it is the newest of the node. Otherwise it
+// returns why the heartbeat must be ignored. After another agent has registered as the node, every
+// heartbeat of the earlier agent is refused.
 func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	switch {
 	case slices.Contains(s.superseded, heartbeat.Boot):
 		return &domain.Error{Code: domain.FailedPrecondition, Reason: protocol.TakenOver,
-			Message: "another agent has registered as this node: stop one of them, or rename one"}
+			Message: "another agent has registered as this node: stop one of the two agents, or give one another --node-id"}
 	case heartbeat.Boot == s.boot && heartbeat.Number <= s.number:
 		return domain.Errorf(domain.Aborted, "a newer heartbeat was handled first")
 	case heartbeat.Boot != s.boot && s.boot != "":
@@ -74,14 +75,15 @@ func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	return nil
 }
 
-// firstBoot reports whether the coordinator has seen no other boot of the node. What such an agent
-// has lost, it lost while the coordinator was down: an agent in the process of the control plane
-// ends whenever that does. This does not count as a failure of the job, or a control plane that
-// restarts often would fail every job; only several such losses in a row do (domain.MaxFailures).
+// firstBoot reports whether the coordinator has seen only one boot of the node. An attempt that the
+// agent has lost then ended while the coordinator was down, for example because the agent runs in
+// the process of the control plane. Such an attempt does not count as a failure of the job, because
+// a control plane that restarts often would fail every job. Only a series of such attempts fails a
+// job, see domain.CrashLoop.
 func (s *nodeSession) firstBoot() bool { return len(s.superseded) == 0 }
 
-// overtaken reports whether the live status already holds a newer heartbeat of the same boot, and
-// otherwise records that it holds this one. status.mu must be held.
+// overtaken reports whether the live status already has a newer heartbeat of the same boot. If not,
+// overtaken records the number of this heartbeat as the newest. The caller holds status.mu.
 func (s *nodeSession) overtaken(heartbeat protocol.Heartbeat) bool {
 	if heartbeat.Boot == s.status.boot && heartbeat.Number < s.status.number {
 		return true

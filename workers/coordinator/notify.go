@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	notifyDelay = 50 * time.Millisecond // in which changes of the world are batched
-	purgeRetry  = time.Minute
+	notifyDelay = 50 * time.Millisecond // changes of the world within this time are handled together
+	purgeRetry  = time.Minute           // time after which a failed purge is retried
 )
 
 // notify wakes the agents whose assignments changed, until ctx is done.
@@ -22,15 +22,15 @@ func (c *Coordinator) notify(ctx context.Context) {
 		view := world.View()
 		for node := range changedNodes(view, after) {
 			if err := c.conn.Publish(protocol.WakeSubject(node.ID()), nil); err != nil {
-				c.logger.Debug("agent not woken; its next heartbeat is due soon", "node", node, "error", err)
+				c.logger.Debug("agent not woken: the reply to its next heartbeat has the change", "node", node, "error", err)
 			}
 		}
 		after = view.Position
 	}
 }
 
-// waitForChange waits until the world is beyond a position, and for notifyDelay more; it reports
-// whether ctx is not done. With a timeout other than 0 it waits no longer than that.
+// waitForChange waits until the world is beyond a position or the timeout has passed, and then for
+// notifyDelay. A timeout of 0 is unlimited. It returns false when ctx is done.
 func waitForChange(ctx context.Context, world *projections.World, after uint64, timeout time.Duration) bool {
 	var expired <-chan time.Time
 	if timeout > 0 {
@@ -53,7 +53,7 @@ func waitForChange(ctx context.Context, world *projections.World, after uint64, 
 	return ctx.Err() == nil
 }
 
-// changedNodes returns the nodes whose assignments may have changed since a position.
+// changedNodes returns the nodes whose assignments may have changed after the given position.
 func changedNodes(v *projections.View, after uint64) map[domain.Name]bool {
 	nodes := map[domain.Name]bool{}
 	for row := range v.Nodes.All() {
@@ -90,7 +90,7 @@ func (c *Coordinator) purge(ctx context.Context) {
 	for after := uint64(0); ; {
 		view := world.View()
 		for j := range jobs(view) {
-			if j.Life.State != domain.JobCleaningState {
+			if j.Life.State != domain.JobCleaningUpState {
 				continue
 			}
 			if err := c.purgeJob(ctx, j.Name); err != nil && ctx.Err() == nil {
@@ -104,7 +104,7 @@ func (c *Coordinator) purge(ctx context.Context) {
 	}
 }
 
-// purgeActor is the actor of purges in the log, as it was first stored.
+// purgeActor is the actor of purges in the log. Its value never changes, because it is stored.
 const purgeActor = "desk"
 
 func (c *Coordinator) purgeJob(ctx context.Context, name domain.Name) error {

@@ -11,8 +11,8 @@ import (
 	"anneal/workers/protocol"
 )
 
-// observations turns what heartbeats report into commands: replicas advance or have failed, addons
-// and weights are loaded, and attempts are lost.
+// observations turns the states in heartbeats into commands: replicas advance or fail, addons and
+// weights are loaded, and attempts are lost.
 type observations struct {
 	recorder
 	beginWithin time.Duration
@@ -59,16 +59,17 @@ func (o *observations) recordReplicas(
 			continue
 		}
 		err := o.do(ctx, node, domain.Intend(domain.Deployments, r.Deployment, command))
-		if err != nil && !isRefusal(err) {
+		if err != nil && !isRefused(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-// removeMissingReplicas removes replicas that were loading or ready and that the agent does not
-// know: they were lost with an earlier run of the agent. A replica that was loading may have
-// crashed the agent, and counts as a failure.
+// removeMissingReplicas removes the node's replicas that were loading or ready and that the
+// heartbeat does not list, because such replicas were lost with an earlier run of the agent. Except
+// in the first boot (see firstBoot), the loss of a replica that was loading counts as a failure,
+// because its model may have crashed the agent.
 func (o *observations) removeMissingReplicas(
 	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat, view *projections.View,
 ) error {
@@ -86,7 +87,7 @@ func (o *observations) removeMissingReplicas(
 		err := o.do(ctx, node, domain.Intend(domain.Deployments, allocation.For, domain.RemoveReplica{
 			ID: r.ID, Reason: "the agent on node " + node + " was restarted",
 			Failed: r.State == domain.ReplicaInitializing && !session.firstBoot()}))
-		if err != nil && !isRefusal(err) {
+		if err != nil && !isRefused(err) {
 			return err
 		}
 	}
@@ -96,7 +97,7 @@ func (o *observations) removeMissingReplicas(
 func (o *observations) recordAttempts(
 	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat, view *projections.View,
 ) error {
-	phases := map[string]string{} // by attempt
+	phases := map[string]string{} // attempt ID → phase
 	for _, a := range heartbeat.Attempts {
 		if j, ok := jobNamed(view, a.Job); ok && j.CreateTime.Equal(a.CreateTime) {
 			phases[a.ID()] = a.Phase
@@ -124,7 +125,7 @@ func (o *observations) recordAttempts(
 			continue
 		}
 		delete(session.started, id)
-		if err := o.doJob(ctx, node, j, command); err != nil && !isRefusal(err) {
+		if err := o.doJob(ctx, node, j, command); err != nil && !isRefused(err) {
 			return err
 		}
 	}

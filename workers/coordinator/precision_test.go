@@ -9,12 +9,13 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A deployment serves the copy of its model in its precision, or the original without such a copy.
+// TestServedFromTheCopyInItsPrecision checks that a deployment serves the copy of its model in the
+// deployment's precision, or the original model when there is no such copy.
 func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 	c := start(t)
 	c.createInputs()
 	c.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.PrepareModel{Precision: "BF16"})))
-	copied := domain.Files{Folder: "prepared/acme/base/e/", Sizes: map[string]int64{"config.json": 1,
+	copied := domain.Files{Prefix: "prepared/acme/base/e/", Sizes: map[string]int64{"config.json": 1,
 		"model.safetensors": 2}}
 	c.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.FinishCopy{Precision: "BF16",
 		Attempt: 1, Files: copied})))
@@ -23,7 +24,7 @@ func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 	number := uint64(2)
 	for spec, fromCopy := range map[struct {
 		precision string
-		addons    bool // they were trained on the model as it is
+		addons    bool // the deployment loads addons, which need the original model
 	}]bool{{"BF16", false}: true, {"FP16", false}: false, {"", false}: false, {"BF16", true}: false} {
 		c.do(domain.Intend(domain.Deployments, deploymentName,
 			domain.Command[domain.Deployment](domain.CreateDeployment{
@@ -34,14 +35,14 @@ func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", number), &assignments))
 		require.Len(t, assignments.Serve, 1)
 		number++
-		require.EqualValues(t, 16, assignments.Serve[0].MemoryMiB, "as it was placed")
+		require.EqualValues(t, 16, assignments.Serve[0].MemoryMiB, "in the precision of its placement")
 		base := assignments.Serve[0].Base
 		if fromCopy {
-			require.Contains(t, base.Key, copied.Folder)
-			require.Contains(t, base.Files[1].URL, copied.Folder+"model.safetensors")
+			require.Contains(t, base.Key, copied.Prefix)
+			require.Contains(t, base.Files[1].URL, copied.Prefix+"model.safetensors")
 			require.EqualValues(t, 2, base.Files[1].Size)
 		} else {
-			require.NotContains(t, base.Key, copied.Folder, "%v", spec)
+			require.NotContains(t, base.Key, copied.Prefix, "%v", spec)
 		}
 		c.do(domain.Intend(domain.Deployments, deploymentName,
 			domain.Command[domain.Deployment](domain.DeleteDeployment{IgnoreChecks: true, Hard: true})))

@@ -17,12 +17,12 @@ import (
 	"anneal/workers/protocol"
 )
 
-// send sends a request as a node, as any agent could, and decodes the reply.
+// send sends a request as a node's agent, and decodes the reply.
 func (c *cluster) send(conn *nats.Conn, subject string, request, reply any) error {
 	data, err := json.Marshal(request)
 	require.NoError(c, err)
 	var m *nats.Msg
-	// a stopping coordinator may drop it, and a starting one may not have subscribed
+	// A coordinator that is stopping may drop the request, and a new one may not have subscribed yet.
 	require.Eventually(c, func() bool {
 		m, err = conn.Request(subject, data, waitTimeout/6)
 		return !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, nats.ErrTimeout)
@@ -44,7 +44,8 @@ func heartbeatOf(boot string, number uint64) protocol.Heartbeat {
 			Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}
 }
 
-// Reports of an attempt that is over, and reports of another node, are refused and not recorded.
+// TestStaleReports checks that reports of an attempt that is over, and reports of another node, are
+// refused and not recorded.
 func TestStaleReports(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -63,7 +64,7 @@ func TestStaleReports(t *testing.T) {
 			CreateTime: c.created(),
 			Step:       10, Sizes: map[string]int64{"w": 1},
 			Result: &protocol.Result{}, Error: &protocol.Error{Code: domain.InvalidArgument, Message: "x"}}
-		for _, attempt := range []int{0, 1, 2, 3} { // 2 is the current one, but not n1's
+		for _, attempt := range []int{0, 1, 2, 3} { // attempt 2 is current, but runs on another node than n1
 			report.Attempt = attempt
 			var reply protocol.ReportReply
 			require.NoError(t, c.send(old, protocol.ReportSubject("n1"), report, &reply))
@@ -80,7 +81,7 @@ func TestStaleReports(t *testing.T) {
 	require.Empty(t, reply.URLs)
 	require.Equal(t, before, c.world.Position())
 
-	// The node that still lists the old attempt does not keep it.
+	// The reply to a heartbeat that still lists the old attempt does not keep the attempt.
 	heartbeat := heartbeatOf("a", 2)
 	heartbeat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: c.created(),
 		Phase: protocol.Training}}
@@ -90,7 +91,7 @@ func TestStaleReports(t *testing.T) {
 	require.Empty(t, assignments.Train)
 }
 
-// A report of files that are not stored is refused.
+// TestUnstoredFiles checks that a report of files that are not stored is refused.
 func TestUnstoredFiles(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -115,7 +116,8 @@ func TestUnstoredFiles(t *testing.T) {
 	}
 }
 
-// An assignment holds only what an attempt needs, and is repeated until the node lists the attempt.
+// TestAssignments checks that an assignment holds only what an attempt needs, and is repeated until
+// the node lists the attempt.
 func TestAssignments(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -124,18 +126,18 @@ func TestAssignments(t *testing.T) {
 	c.submit()
 	c.place("n1")
 	id := domain.AllocationID(jobName, 1)
-	for number := range uint64(2) { // the first answer may have been lost
+	for number := range uint64(2) { // the first reply may have been lost
 		var assignments protocol.Assignments
 		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2+number), &assignments))
 		require.Len(t, assignments.Train, 1)
-		order := assignments.Train[0]
-		require.Equal(t, id, order.ID())
+		assignment := assignments.Train[0]
+		require.Equal(t, id, assignment.ID())
 		require.Equal(t, []string{"config.json", "model.safetensors"},
-			[]string{order.Base.Files[0].Name, order.Base.Files[1].Name})
-		require.Equal(t, 4, order.Settings.Epochs)
-		require.Equal(t, domain.DefaultLoraRank, order.Settings.LoraRank)
-		require.NotZero(t, order.Seed)
-		require.Nil(t, order.Resume)
+			[]string{assignment.Base.Files[0].Name, assignment.Base.Files[1].Name})
+		require.Equal(t, 4, assignment.Settings.Epochs)
+		require.Equal(t, domain.DefaultLoraRank, assignment.Settings.LoraRank)
+		require.NotZero(t, assignment.Seed)
+		require.Nil(t, assignment.Resume)
 	}
 	heartbeat := heartbeatOf("a", 4)
 	heartbeat.Attempts = []protocol.Attempt{{Job: jobName, Attempt: 1, CreateTime: c.created(),
@@ -163,7 +165,7 @@ func TestAssignments(t *testing.T) {
 	require.Equal(t, domain.JobCancelledState, c.life().State)
 }
 
-func TestRefusals(t *testing.T) {
+func TestRefusedHeartbeats(t *testing.T) {
 	c := start(t)
 	node := c.connectNode("n1")
 	heartbeat := heartbeatOf("a", 1)
@@ -181,10 +183,11 @@ func TestRefusals(t *testing.T) {
 	reply, err := node.Request(protocol.HeartbeatSubject("n1"), []byte("{"), waitTimeout)
 	require.NoError(t, err)
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(protocol.Unmarshal(reply.Data, &protocol.Assignments{})))
-	require.Equal(t, domain.NodeJoining, c.node("n1").State, "it has enrolled, and no more")
+	require.Equal(t, domain.NodeJoining, c.node("n1").State, "the node is enrolled, and nothing else was recorded")
 }
 
-// Of two agents of one node the newer stays, and the older is refused with the reason.
+// TestTakenOver checks that the coordinator refuses the older of two agents that run as one node,
+// with the reason TakenOver.
 func TestTakenOver(t *testing.T) {
 	c := start(t)
 	a, err := agent.New(agent.Options{Node: "n1", Token: "token of n1", Key: keyOf(t, "n1"), URL: c.server.URL(),
@@ -202,7 +205,8 @@ func TestTakenOver(t *testing.T) {
 	require.NoError(t, c.send(newer, protocol.HeartbeatSubject("n1"), heartbeatOf("newer", 2), &protocol.Assignments{}))
 }
 
-// A heartbeat that is handled after a newer one only adds its metric rows.
+// TestOvertakenHeartbeat checks that a heartbeat that is handled after a newer one only adds its
+// metric rows.
 func TestOvertakenHeartbeat(t *testing.T) {
 	c, node, running := deployed(t)
 	c.submit()
@@ -224,23 +228,23 @@ func TestOvertakenHeartbeat(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, node.Publish(protocol.HeartbeatSubject("n1"), late))
 	require.Error(t, c.send(node, protocol.HeartbeatSubject("n1"), protocol.Heartbeat{}, &protocol.Assignments{}),
-		"it speaks no version, and comes after")
-	c.stop() // which has then handled all heartbeats
-	pulse := c.world.View().Live
-	load, ok := pulse.Replica(deploymentName, running.Replica)
+		"it has no version, and is sent after")
+	c.stop() // returns after the coordinator has handled all heartbeats
+	status := c.world.View().Live
+	load, ok := status.Replica(deploymentName, running.Replica)
 	require.True(t, ok)
 	require.Equal(t, 1, load.Active)
-	progress, ok := pulse.Progress(jobName)
+	progress, ok := status.Progress(jobName)
 	require.True(t, ok)
 	require.Equal(t, 8, progress.Step)
 	var steps []int
-	for row := range pulse.Metrics(jobName, 0) {
+	for row := range status.Metrics(jobName, 0) {
 		steps = append(steps, row.Step)
 	}
 	require.Equal(t, []int{7, 8}, steps)
 }
 
-// Metric rows are in the live status while a training runs.
+// TestMetricsAreLive checks that metric rows are in the live status while a training runs.
 func TestMetricsAreLive(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -249,8 +253,8 @@ func TestMetricsAreLive(t *testing.T) {
 	c.place("n1")
 	c.saved(30)
 	require.NoError(t, c.server.Coordinator().Publish(protocol.WakeSubject("n1"), nil))
-	// The coordinator records the live status of a heartbeat before it replies: the cancellation reaches
-	// the node with the reply to a heartbeat that had all rows.
+	// The coordinator records the live status of a heartbeat before it replies: the cancellation
+	// reaches the node with the reply to a heartbeat that had all rows.
 	c.do(domain.IntendJob(jobName, domain.CancelJob{}))
 	c.reaches(domain.JobCancelledState)
 	var rows []live.MetricRow
@@ -261,4 +265,25 @@ func TestMetricsAreLive(t *testing.T) {
 	for i, row := range rows {
 		require.Equal(t, i+1, row.Step)
 	}
+}
+
+// TestAssignmentsHaveTheOptionsOfTheJob checks that the seed and the learning rate multiplier of a
+// job reach its assignment.
+func TestAssignmentsHaveTheOptionsOfTheJob(t *testing.T) {
+	c := start(t)
+	c.createInputs()
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
+	seed := 42
+	c.do(domain.Intend(domain.SupervisedJobs, jobName, domain.Command[domain.SupervisedJob](domain.CreateSupervisedJob{
+		SupervisedSpec: domain.SupervisedSpec{Dataset: "accounts/acme/datasets/rows",
+			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}, ID: jobName.ID(),
+		Options: &domain.JobOptions{Seed: &seed, LearningRateMultiplier: 0.5}})))
+	c.do(domain.IntendJob(jobName, domain.StartValidation{}), domain.IntendJob(jobName, domain.QueueJob{}))
+	c.place("n1")
+	var assignments protocol.Assignments
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2), &assignments))
+	require.Len(t, assignments.Train, 1)
+	require.EqualValues(t, 42, assignments.Train[0].Seed)
+	require.InDelta(t, 0.5, assignments.Train[0].Settings.LearningRateMultiplier, 0)
 }

@@ -18,7 +18,7 @@ type recorder struct {
 	now   func() time.Time
 }
 
-// do records a command of a node and waits until the world shows it.
+// do records a command that a node caused, and waits until the world has the event.
 func (r recorder) do(ctx context.Context, node string, intent domain.Intent) error {
 	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node))}
 	change, err := eventlog.Do(ctx, r.log, r.world, request, intent)
@@ -28,13 +28,14 @@ func (r recorder) do(ctx context.Context, node string, intent domain.Intent) err
 	return r.world.WaitFor(ctx, change.Position())
 }
 
-// doJob is do for a command to a job of any kind.
+// doJob records a command that a node caused on a job of any kind, and waits until the world has
+// the event.
 func (r recorder) doJob(ctx context.Context, node string, j job, command domain.Command[domain.JobLife]) error {
 	return r.do(ctx, node, domain.IntendJob(j.Name, command))
 }
 
-// catchUp waits until the world shows the last event of the log, which another control plane may
-// have recorded.
+// catchUp waits until the world has the last event of the log, which another control plane may have
+// recorded.
 func (r recorder) catchUp(ctx context.Context) error {
 	last, err := r.log.Last(ctx)
 	if err != nil {
@@ -45,13 +46,14 @@ func (r recorder) catchUp(ctx context.Context) error {
 
 func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nodes", id) }
 
-// isRefusal reports whether err is a refusal of the domain, as opposed to a transient failure.
-func isRefusal(err error) bool {
+// isRefused reports whether the domain refused a command, as opposed to a transient failure.
+func isRefused(err error) bool {
 	var failure *domain.Error
 	return errors.As(err, &failure) && failure.Code != domain.Aborted && failure.Code != domain.Unavailable
 }
 
-// truncate limits a text that a node wrote, and removes what cannot be printed.
+// truncate escapes the control characters of a text that a node wrote, cuts the text after maxBytes
+// bytes, and appends "…" to text that it has cut.
 func truncate(text string) string {
 	const maxBytes = 2000
 	text = domain.Printable(text)

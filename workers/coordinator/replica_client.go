@@ -17,17 +17,18 @@ import (
 
 // A ReplicaClient sends requests of the gateway to replicas on the nodes.
 type ReplicaClient struct {
-	Conn *nats.Conn // to the NATS account of the agents
-	// Timeout is the time without any message after which a node counts as unreachable; 0 is
-	// 10 s. A reachable node sends one every 2 s, also while it computes.
+	Conn *nats.Conn // connection to the NATS account of the agents
+	// Timeout is the time without a message after which a node counts as unreachable; 0 is 10 s. A
+	// reachable node sends a message every 2 s, also while it computes.
 	Timeout time.Duration
 }
 
 // Complete generates one completion on a replica and passes it to emit chunk by chunk, in order and
-// without gaps; the last chunk carries Finish. It returns when all chunks are emitted, or when emit
-// fails or ctx is done: the replica then stops within one step. Unavailable means that the replica
-// is unreachable, gone, or stopped responding; if nothing was emitted yet, the request may be sent
-// to another replica. Errors of the engine are returned unchanged.
+// without gaps; the last chunk carries Finish. It returns when all chunks are emitted, emit fails,
+// or ctx is done. In the last two cases, the replica stops within one step of the engine. An error
+// with the code Unavailable means that the replica is unreachable, was removed, or stopped
+// responding; if no chunk was emitted yet, the request may be sent to another replica. Errors of
+// the engine are returned unchanged.
 func (r ReplicaClient) Complete(
 	ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest,
 	emit func(engines.Chunk) error,
@@ -35,9 +36,21 @@ func (r ReplicaClient) Complete(
 	return stream[engines.Usage](ctx, r, protocol.CompleteSubject, deployment, replica, req, emit)
 }
 
-// Transcribe transcribes one recording on a replica, as Complete generates a completion: events are
-// emitted in the order of time. Another replica may transcribe the recording again from its start,
-// and may segment it otherwise.
+// Embed computes one embedding on a replica. It returns errors as Complete does.
+func (r ReplicaClient) Embed(
+	ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.EmbeddingRequest,
+) (embedding engines.Embedding, usage engines.Usage, err error) {
+	usage, err = stream[engines.Usage](ctx, r, protocol.EmbedSubject, deployment, replica, req,
+		func(e engines.Embedding) error {
+			embedding = e
+			return nil
+		})
+	return embedding, usage, err
+}
+
+// Transcribe transcribes one recording on a replica and passes the events to emit in chronological
+// order. It returns under the same conditions and with the same errors as Complete. A replica that
+// transcribes the recording again may divide the recording into other segments.
 func (r ReplicaClient) Transcribe(
 	ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.TranscriptionRequest,
 	emit func(engines.TranscriptEvent) error,
@@ -62,13 +75,13 @@ func stream[Total, Request, Chunk any](
 	if err != nil {
 		return none, requestTooLarge(err)
 	}
-	// No more messages than the window are in flight, so none is dropped.
+	// At most protocol.Window messages are in flight, so the channel never overflows.
 	messages := make(chan *nats.Msg, protocol.Window+1)
 	subscription, err := r.Conn.ChanSubscribe(protocol.StreamSubject(node, request.ID), messages)
 	if err != nil {
 		return none, unreachable(err)
 	}
-	defer func() { _ = subscription.Unsubscribe() }() // fails only when the connection is closed, which also ends it
+	defer func() { _ = subscription.Unsubscribe() }() // fails only when the connection is closed
 	if err := r.Conn.PublishRequest(subject(node), subscription.Subject, data); err != nil {
 		return none, requestTooLarge(unreachable(err))
 	}
@@ -88,14 +101,14 @@ type streamReader[Chunk, Total any] struct {
 	timeout  time.Duration
 	messages <-chan *nats.Msg
 	emit     func(Chunk) error
-	emitted  atomic.Uint64 // messages whose chunks are emitted
+	emitted  atomic.Uint64 // number of messages whose chunks were passed to emit
 }
 
 // read emits the chunks as they arrive. done reports whether the node has ended the stream.
 func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go r.keepAlive(ctx) // emit may take long
+	go r.keepAlive(ctx) // because a call of emit may take long
 	expired := time.NewTimer(r.timeout)
 	defer expired.Stop()
 	for {
@@ -136,7 +149,8 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 	}
 }
 
-// keepAlive sends acknowledgements until ctx is done, so that the node knows that the reader lives.
+// keepAlive sends acknowledgements until ctx is done, so that the node knows that the reader is
+// connected.
 func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
 	ticker := time.NewTicker(protocol.KeepAlive)
 	defer ticker.Stop()
@@ -150,24 +164,25 @@ func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
 	}
 }
 
-// ack acknowledges the emitted messages; stop ends the stream.
+// ack acknowledges the emitted messages. If stop is set, the acknowledgment also ends the stream.
 func (r *streamReader[Chunk, Total]) ack(stop bool) {
 	data, err := protocol.Marshal(protocol.StreamAck{Version: protocol.Version, ID: r.id, Seq: r.emitted.Load(),
 		Stop: stop})
 	if err == nil {
-		_ = r.conn.Publish(protocol.AckSubject(r.node), data) // if it is lost, the node times out
+		_ = r.conn.Publish(protocol.AckSubject(r.node), data) // if the message is lost, the node times out
 	}
 }
 
 func unreachable(err error) error {
 	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrReconnectBufExceeded) {
-		return unavailable("the nodes are unreachable: try again")
+		return unavailable("the connection to the nodes is lost: try again")
 	}
 	return err
 }
 
-// requestTooLarge turns the error for a message that is too large into one of the request in it,
-// which the caller must correct, so that it is not sent to another replica.
+// requestTooLarge replaces the error for a message that is too large with an error that says how to
+// shorten the request, and returns other errors unchanged. The code of the new error prevents the
+// gateway from sending the request to another replica.
 func requestTooLarge(err error) error {
 	var failure *domain.Error
 	tooLarge := errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &failure) && failure.Reason == protocol.TooLarge
@@ -175,7 +190,7 @@ func requestTooLarge(err error) error {
 		return err
 	}
 	e := domain.Errorf(domain.OutOfRange, "the request exceeds the limit of %d bytes that can be sent to a replica: "+
-		"shorten its prompt, messages, tools or schema", protocol.MaxMessage)
+		"shorten its prompt, messages, input, tools or schema", protocol.MaxMessage)
 	e.Reason = engines.RequestTooLarge
 	return e
 }

@@ -22,7 +22,7 @@ import (
 
 const deploymentName = domain.Name("accounts/acme/deployments/d")
 
-// deploy makes a deployment with one replica on a node.
+// deploy creates a deployment with one replica on a node.
 func (c *cluster) deploy(node string) domain.Replica {
 	c.Helper()
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
@@ -38,7 +38,7 @@ func (c *cluster) placeReplica(node string) domain.Replica {
 		takes.Accelerators = map[string]int{row.State.AcceleratorType: n}
 	}
 	c.do(domain.Intend(domain.Nodes, nodeName(node), domain.PlaceAllocation{Allocation: domain.Allocation{
-		ID: domain.ReplicaAllocationID(deploymentName, id), For: deploymentName, Replica: id, Takes: takes}}),
+		ID: domain.ReplicaAllocationID(deploymentName, id), For: deploymentName, Replica: id, Resources: takes}}),
 		domain.Intend(domain.Deployments, deploymentName, domain.PlaceReplica{ID: id, Node: nodeName(node),
 			Generation: row.State.Generation}))
 	row, _ = c.world.View().Deployments.Get(deploymentName)
@@ -63,7 +63,7 @@ func (c *cluster) replicas() coordinator.ReplicaClient {
 // counted is an engine that counts its completions in progress.
 type counted struct {
 	engines.Completer
-	files  atomic.Pointer[engines.ModelFiles] // of the latest model
+	files  atomic.Pointer[engines.ModelFiles] // files of the model that was loaded last
 	active atomic.Int32
 	ended  chan struct{}
 }
@@ -97,7 +97,7 @@ func TestReplicaLife(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, 8, load.Slots)
 
-	// The response equals that of the engine alone.
+	// The response equals the response of an engine that is called directly.
 	model, err := simulated.New(simulated.Options{Seed: 7}).Completer.Load(t.Context(), engines.ModelFiles{})
 	require.NoError(t, err)
 	request := engines.CompletionRequest{Prompt: "go", MaxTokens: 200, IgnoreEOS: true}
@@ -157,8 +157,8 @@ func TestReplicaOfAnAddon(t *testing.T) {
 	require.NotEqual(t, base, tuned, "the adapter was loaded with its base")
 }
 
-// Signed upload URLs stay valid for hours: overwriting a model's file with other bytes of the same size
-// makes the replica fail.
+// TestOverwrittenWeightsAreNotServed checks that a replica fails when a model's file was
+// overwritten with other bytes of the same size, because signed upload URLs stay valid for hours.
 func TestOverwrittenWeightsAreNotServed(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -169,7 +169,7 @@ func TestOverwrittenWeightsAreNotServed(t *testing.T) {
 	c.reaches(domain.JobCompletedState)
 	model, _ := c.world.View().Models.Get(outputName)
 	for name, size := range model.State.Files.Sizes {
-		_, err := c.blobs.Put(t.Context(), model.State.Files.Folder+name,
+		_, err := c.blobs.Put(t.Context(), model.State.Files.Prefix+name,
 			strings.NewReader(strings.Repeat("x", int(size))))
 		require.NoError(t, err)
 	}
@@ -202,7 +202,7 @@ func TestReplicaFails(t *testing.T) {
 	require.Equal(t, 1, row.State.Failures)
 }
 
-// A brittle model fails on request.
+// A brittle model reports a failure when the test triggers the failure.
 type brittle struct {
 	engines.Completer
 	engines.Model
@@ -217,7 +217,7 @@ func (b brittle) Load(ctx context.Context, files engines.ModelFiles) (engines.Mo
 
 func (b brittle) Failed() <-chan error { return b.breaks }
 
-// A replica fails when its loaded model does.
+// TestModelOfAReplicaFails checks that a replica fails when its loaded model reports a failure.
 func TestModelOfAReplicaFails(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -234,7 +234,7 @@ func TestModelOfAReplicaFails(t *testing.T) {
 	require.Equal(t, 1, row.State.Failures)
 }
 
-// A replica of an earlier run of the agent is removed.
+// TestReplicaAfterRestart checks that a replica that an earlier run of the agent loaded is removed.
 func TestReplicaAfterRestart(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -249,10 +249,11 @@ func TestReplicaAfterRestart(t *testing.T) {
 		return !there
 	})
 	row, _ := c.world.View().Deployments.Get(deploymentName)
-	require.Zero(t, row.State.Failures, "it had been ready: not the model's failure")
+	require.Zero(t, row.State.Failures, "it was ready before: no failure of the model")
 }
 
-// The engine stops when the reader leaves or fails.
+// TestCompletionStops checks that the engine stops when the client disconnects or its
+// callback returns an error.
 func TestCompletionStops(t *testing.T) {
 	for name, one := range map[string]struct {
 		cancel bool
@@ -291,7 +292,8 @@ func TestCompletionStops(t *testing.T) {
 	}
 }
 
-// The engine receives the speculation and context length of a deployment.
+// TestEngineReceivesSettingsOfADeployment checks that the engine receives the speculation and
+// context length of a deployment.
 func TestEngineReceivesSettingsOfADeployment(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -308,7 +310,7 @@ func TestEngineReceivesSettingsOfADeployment(t *testing.T) {
 	require.Equal(t, engines.SpeculationMode{NgramLength: 3, Tokens: 4}, count.files.Load().Speculation)
 }
 
-// Each replica has separate devices of the node.
+// TestReplicasHaveSeparateDevices checks that replicas on one node do not share devices.
 func TestReplicasHaveSeparateDevices(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -326,7 +328,7 @@ func TestReplicasHaveSeparateDevices(t *testing.T) {
 	}
 }
 
-// A slow reader receives every chunk, and does not slow down the engine.
+// TestSlowReader checks that a slow reader receives every chunk, and does not slow down the engine.
 func TestSlowReader(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -338,7 +340,7 @@ func TestSlowReader(t *testing.T) {
 	pieces := 0
 	usage, err := c.replicas().Complete(t.Context(), deploymentName, r,
 		engines.CompletionRequest{MaxTokens: 4000, IgnoreEOS: true}, func(engines.Chunk) error {
-			if pieces == 0 { // the engine ends while we are still at the first piece
+			if pieces == 0 { // the engine finishes while the reader is still at the first chunk
 				c.wait("the generation ends", count.ended)
 			}
 			pieces++
@@ -361,7 +363,7 @@ func TestDeadNode(t *testing.T) {
 
 	kill := c.child("n1", t.TempDir(), 1)
 	r := c.serving(c.deploy("n1").ID)
-	// An engine whose process is killed between two pieces.
+	// The process of the engine is killed between two chunks.
 	replicas := c.replicas()
 	replicas.Timeout = 200 * time.Millisecond
 	_, err = replicas.Complete(t.Context(), deploymentName, r,
@@ -373,7 +375,7 @@ func TestDeadNode(t *testing.T) {
 	require.Contains(t, err.Error(), "stopped responding")
 }
 
-// A lost message is an error, never a gap in the text.
+// TestLostMessage checks that a lost message of a stream is an error, never a gap in the text.
 func TestLostMessage(t *testing.T) {
 	for name, seqs := range map[string][]uint64{"gap": {1, 3}, "repeated": {1, 1}, "not from the start": {2}} {
 		t.Run(name, func(t *testing.T) {
@@ -399,7 +401,8 @@ func TestLostMessage(t *testing.T) {
 	}
 }
 
-// A request that is too large for a message is refused with the limit.
+// TestRequestTooLargeForAReplica checks that a request that is too large for a message is refused
+// with the limit.
 func TestRequestTooLargeForAReplica(t *testing.T) {
 	c := start(t)
 	for _, bytes := range []int{protocol.MaxMessage, 4 << 20} {

@@ -32,10 +32,10 @@ type reports struct {
 
 var (
 	errIncomplete = errors.New("stored files are missing or truncated")
-	errStale      = errors.New("the attempt is not the job's current one on this node")
+	errStale      = errors.New("the attempt is not the current attempt of the job on this node")
 )
 
-// handle records what a node reports of an attempt.
+// handle records a report of an attempt.
 func (r *reports) handle(ctx context.Context, node string, m *nats.Msg) {
 	var report protocol.Report
 	if !r.requests.decode(ctx, node, m, &report) {
@@ -68,7 +68,8 @@ func (r *reports) handleSign(ctx context.Context, node string, m *nats.Msg) {
 	})
 }
 
-// reply replies with the outcome that err means, or refuses an invalid request.
+// reply replies with the outcome that corresponds to err, or with the error when err means that the
+// request is invalid. The argument with is a function that returns the message for an outcome.
 func (r *reports) reply(m *nats.Msg, err error, with func(outcome, message string) any) {
 	switch {
 	case err == nil:
@@ -78,7 +79,7 @@ func (r *reports) reply(m *nats.Msg, err error, with func(outcome, message strin
 	case isStale(err):
 		r.requests.respond(m, with(protocol.Stale, err.Error()))
 	case domain.CodeOf(err) == domain.InvalidArgument:
-		r.requests.respond(m, protocol.Refusal{Version: protocol.Version, Refused: protocol.ErrorOf(err)})
+		r.requests.respond(m, protocol.ErrorReply{Version: protocol.Version, Refused: protocol.ErrorOf(err)})
 	default:
 		r.requests.respond(m, with(protocol.RetryLater, err.Error()))
 	}
@@ -94,8 +95,9 @@ func isStale(err error) bool {
 		(failure.Reason == "STALE_ATTEMPT" || failure.Reason == "JOB_STATE" || failure.Reason == "NOT_FOUND")
 }
 
-// currentJob returns the job whose current attempt the node runs. The world catches up with the
-// log before the attempt counts as stale: another coordinator may have assigned it.
+// currentJob returns the job if the attempt is the current attempt of the job and is assigned to
+// the node, otherwise errStale. The world catches up with the log before the attempt counts as
+// stale, because another coordinator may have assigned the attempt.
 func (r *reports) currentJob(
 	ctx context.Context, node string, name domain.Name, attempt int, created time.Time,
 ) (*projections.View, job, error) {
@@ -122,7 +124,7 @@ func (r *reports) record(ctx context.Context, node string, report protocol.Repor
 		return domain.Errorf(domain.InvalidArgument,
 			"a checkpoint or result has %d files: the limit is %d", len(report.Sizes), protocol.MaxFiles)
 	case report.Step < 0:
-		return domain.Errorf(domain.InvalidArgument, "step %d of a checkpoint is negative", report.Step)
+		return domain.Errorf(domain.InvalidArgument, "the report has step %d: a step must not be negative", report.Step)
 	}
 	view, j, err := r.currentJob(ctx, node, report.Job, report.Attempt, report.CreateTime)
 	if err != nil {
@@ -132,9 +134,10 @@ func (r *reports) record(ctx context.Context, node string, report protocol.Repor
 	switch {
 	case report.Kind == protocol.ReportCheckpoint:
 		return r.recordCheckpoint(ctx, node, j, report)
-	// An attempt that is being canceled has stopped, whatever else it reports.
+	// Any other report of an attempt that is being canceled means that the attempt has stopped. An
+	// attempt that is being paused may still complete.
 	case report.Kind == protocol.ReportStopped, canceling:
-		return r.doJob(ctx, node, j, domain.ConfirmCancel{Attempt: report.Attempt})
+		return r.doJob(ctx, node, j, j.Life.ConfirmStop(report.Attempt))
 	case report.Kind == protocol.ReportWriting:
 		return r.doJob(ctx, node, j, domain.WriteResults{Attempt: report.Attempt})
 	case report.Kind == protocol.ReportCompleted && report.Result != nil:
@@ -142,10 +145,12 @@ func (r *reports) record(ctx context.Context, node string, report protocol.Repor
 	case report.Kind == protocol.ReportFailed && report.Error != nil:
 		return r.recordFailure(ctx, node, j, report)
 	}
-	return domain.Errorf(domain.InvalidArgument, "unknown report kind %q", report.Kind)
+	return domain.Errorf(domain.InvalidArgument,
+		"report kind %q is unknown, or the report lacks the result or the error", report.Kind)
 }
 
-// recordFailure fails the job when its user must correct something, and otherwise re-queues it.
+// recordFailure fails the job when the error requires a correction by the user, and otherwise
+// re-queues the job.
 func (r *reports) recordFailure(ctx context.Context, node string, j job, report protocol.Report) error {
 	message := truncate(report.Error.Message)
 	if message == "" {
@@ -162,7 +167,7 @@ func (r *reports) recordFailure(ctx context.Context, node string, j job, report 
 // recordCheckpoint records a checkpoint whose files are stored completely, and updates the job's
 // metrics file.
 func (r *reports) recordCheckpoint(ctx context.Context, node string, j job, report protocol.Report) error {
-	directory := blobs.CheckpointFolder(j.Name, j.Event, report.Attempt, report.Step)
+	directory := blobs.CheckpointPrefix(j.Name, j.Event, report.Attempt, report.Step)
 	files, err := storedFiles(ctx, r.blobs, directory, report)
 	if err != nil {
 		return err
@@ -176,7 +181,8 @@ func (r *reports) recordCheckpoint(ctx context.Context, node string, j job, repo
 	return r.doJob(ctx, node, j, domain.RecordCheckpoint{JobCheckpoint: checkpoint, Progress: progress})
 }
 
-// storedFiles returns the files of a report; errIncomplete when one is missing or has another size.
+// storedFiles returns the files of a report. It returns errIncomplete when the report lists no
+// files, or a file is missing in the store or has another size than the report states.
 func storedFiles(
 	ctx context.Context, store *blobs.Store, directory string, report protocol.Report,
 ) (domain.Files, error) {
@@ -190,9 +196,9 @@ func storedFiles(
 		}
 	}
 	if len(report.Sizes) == 0 {
-		return domain.Files{}, fmt.Errorf("%w: the report names none", errIncomplete)
+		return domain.Files{}, fmt.Errorf("%w: the report lists no files", errIncomplete)
 	}
-	files := domain.Files{Folder: directory, Sizes: maps.Clone(report.Sizes), Sums: maps.Clone(report.Sums)}
+	files := domain.Files{Prefix: directory, Sizes: maps.Clone(report.Sizes), Sums: maps.Clone(report.Sums)}
 	maps.DeleteFunc(files.Sums, func(name, sum string) bool {
 		_, stored := files.Sizes[name]
 		return !stored || !isSHA256(sum)
@@ -213,18 +219,26 @@ func (r *reports) uploadURLs(
 	if err != nil {
 		return nil, err
 	}
-	directory := blobs.ResultFolder(j.Name, j.Event, request.Attempt)
+	if request.For == protocol.ForRollouts {
+		return r.rolloutsURL(ctx, j, request)
+	}
+	if request.For == protocol.ForLog {
+		return r.logURLs(ctx, j)
+	}
+	directory := blobs.ResultPrefix(j.Name, j.Event, request.Attempt)
 	if request.For == protocol.ForCheckpoint {
-		directory = blobs.CheckpointFolder(j.Name, j.Event, request.Attempt, request.Step)
+		directory = blobs.CheckpointPrefix(j.Name, j.Event, request.Attempt, request.Step)
 	}
 	if len(request.Sizes) > protocol.MaxFiles || request.Step < 0 ||
 		request.For != protocol.ForCheckpoint && request.For != protocol.ForResults {
 		return nil, domain.Errorf(domain.InvalidArgument,
-			"invalid upload: 1 to %d files of a checkpoint or of results can be stored", protocol.MaxFiles)
+			"invalid upload of %d files for %.64q at step %d: must have at most %d files, be for a checkpoint or results, and "+
+				"have a step of at least 0",
+			len(request.Sizes), request.For, request.Step, protocol.MaxFiles)
 	}
 	urls := map[string]string{}
 	for name, size := range request.Sizes {
-		// A limit of 0 means no limit, so an empty file may grow to one byte; storedFiles detects it.
+		// SignPut does not limit the size when the limit is 0, so the limit for an empty file is 1.
 		urls[name], err = r.blobs.SignPut(ctx, directory+name, max(size, 1), uploadWithin)
 		if err != nil {
 			return nil, err

@@ -15,7 +15,7 @@ import (
 
 const (
 	maxConcurrent = 64               // messages handled concurrently
-	handleTimeout = 25 * time.Second // of one message
+	handleTimeout = 25 * time.Second // timeout for handling one message
 )
 
 // A handler handles one message of a node.
@@ -26,11 +26,11 @@ type requests struct {
 	recorder
 	conn   *nats.Conn
 	logger *slog.Logger
-	slots  chan struct{} // one for each message being handled
+	slots  chan struct{} // has an element for each message that is being handled
 }
 
-// subscribe handles each message in a goroutine of its own. The node is in the subject: NATS
-// permits an agent to publish on the subjects of its own node only.
+// subscribe handles each message in a separate goroutine. It takes the node from the subject,
+// because NATS permits an agent to publish only on the subjects of its node.
 func (r *requests) subscribe(ctx context.Context, subject, queue string, handle handler) (*nats.Subscription, error) {
 	return r.conn.QueueSubscribe(subject, queue, func(m *nats.Msg) {
 		node := strings.Split(m.Subject, ".")[1]
@@ -59,8 +59,8 @@ func (r *requests) drain() {
 	}
 }
 
-// decode decodes a message. It refuses a message that it cannot decode, and one of a node that is
-// not enrolled.
+// decode decodes m into message, and reports whether the message can be handled. It replies with an
+// error to a message that it cannot decode, and to a message of a node that is not enrolled.
 func (r *requests) decode(ctx context.Context, node string, m *nats.Msg, message any) bool {
 	err := r.requireEnrolled(ctx, node)
 	if err == nil {
@@ -68,7 +68,7 @@ func (r *requests) decode(ctx context.Context, node string, m *nats.Msg, message
 	}
 	switch {
 	case err == nil:
-	case isRefusal(err):
+	case isRefused(err):
 		r.refuse(m, node, err)
 	default: // the agent retries
 		r.logger.Debug("message not handled", "node", node, "error", err)
@@ -76,8 +76,8 @@ func (r *requests) decode(ctx context.Context, node string, m *nats.Msg, message
 	return err == nil
 }
 
-// requireEnrolled fails when the node is not enrolled. A node may have been revoked since it
-// connected; another control plane may have enrolled it just now, so the world catches up with
+// requireEnrolled returns an error when the node is not enrolled, because a connected node may have
+// been revoked. Another control plane may have just enrolled the node, so the world catches up with
 // the log before the node is refused.
 func (r *requests) requireEnrolled(ctx context.Context, node string) error {
 	enrolled := func() bool {
@@ -99,7 +99,7 @@ func (r *requests) requireEnrolled(ctx context.Context, node string) error {
 
 func (r *requests) refuse(m *nats.Msg, node string, err error) {
 	r.logger.Warn("agent refused", "node", node, "error", err)
-	r.respond(m, protocol.Refusal{Version: protocol.Version, Refused: protocol.ErrorOf(err)})
+	r.respond(m, protocol.ErrorReply{Version: protocol.Version, Refused: protocol.ErrorOf(err)})
 }
 
 func (r *requests) respond(m *nats.Msg, reply any) {

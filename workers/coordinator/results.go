@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"strings"
 
 	"anneal/blobs"
 	"anneal/domain"
@@ -21,13 +20,13 @@ type results struct {
 	logger  *slog.Logger
 }
 
-// record records the results of an attempt. That event decides what follows: the model is
-// registered and the job ends. The coordinator does so immediately; should it stop in between, a
-// scheduler does.
+// record records the results of an attempt, and then registers the model, loads it if the job asks
+// for that, and completes the job. If the coordinator stops after the results are recorded, a
+// scheduler does the rest.
 func (r *results) record(
 	ctx context.Context, node string, view *projections.View, j job, report protocol.Report,
 ) error {
-	files, err := storedFiles(ctx, r.blobs, blobs.ResultFolder(j.Name, j.Event, report.Attempt), report)
+	files, err := storedFiles(ctx, r.blobs, blobs.ResultPrefix(j.Name, j.Event, report.Attempt), report)
 	if err != nil {
 		return err
 	}
@@ -49,19 +48,22 @@ func (r *results) record(
 	if err != nil {
 		return r.reject(ctx, node, j, err)
 	}
-	done := domain.IntendFinish(j.Name, j.Waits, report.Attempt)
-	for _, intent := range []domain.Intent{domain.Intend(domain.Models, name, register), done} {
-		// The results are recorded: the scheduler completes the job, or fails it with the reason.
+	steps := []domain.Intent{domain.Intend(domain.Models, name, register)}
+	if load, ok := projections.LoadResult(r.world.View(), j.Name, j.Life, name, register.ModelSpec); ok {
+		steps = append(steps, load)
+	}
+	for _, intent := range append(steps, domain.IntendFinish(j.Name, j.Waits, report.Attempt)) {
+		// The results are recorded, so a scheduler completes the job, or fails it with the reason.
 		if err := r.do(ctx, node, intent); err != nil {
-			r.logger.Debug("completion of a job left to its scheduler", "job", j.Name, "error", err)
+			r.logger.Debug("job not completed: a scheduler will complete it", "job", j.Name, "error", err)
 			return nil
 		}
 	}
 	return nil
 }
 
-// reject fails a job whose results are not a valid model. It returns transient errors, and those
-// of an attempt that is over.
+// reject fails a job whose results cannot be registered as a model; err is the reason. It returns
+// err unchanged when err is transient or means that the attempt is over.
 func (r *results) reject(ctx context.Context, node string, j job, err error) error {
 	switch domain.CodeOf(err) {
 	case domain.AlreadyExists, domain.DataLoss, domain.InvalidArgument, domain.FailedPrecondition:
@@ -73,7 +75,8 @@ func (r *results) reject(ctx context.Context, node string, j job, err error) err
 	return err
 }
 
-// registration describes the model by its stored files and by the model that it was trained on.
+// registration returns the command that registers the output model. The metadata of the model come
+// from the stored files and, where these have none, from the model that was trained.
 func (r *results) registration(
 	ctx context.Context, view *projections.View, j job, report protocol.Report, files domain.Files,
 ) (domain.RegisterModel, error) {
@@ -87,73 +90,17 @@ func (r *results) registration(
 	}
 	register := domain.RegisterModel{Files: files, SourceJob: j.Name, CreatedBy: j.Life.CreatedBy}
 	register.DisplayName = j.OutputModel
-	register.ModelFacts = domain.ModelFacts{ModelType: from.State.ModelType,
-		ParameterCount: from.State.ParameterCount, ContextLength: from.State.ContextLength,
-		Embedding: from.State.Embedding, Attention: from.State.Attention}
 	register.BaseModel = string(source)
+	register.Kind = domain.BaseModel
 	if report.Result.Adapter {
 		register.Kind = domain.PEFTAddon
 		if from.State.Kind == domain.PEFTAddon {
 			register.BaseModel = from.State.BaseModel
 		}
-		return register, r.readAdapter(ctx, files, &register.ModelFacts)
 	}
-	register.Kind = domain.BaseModel
-	return register, r.readModel(ctx, files, &register.ModelFacts)
-}
-
-func (r *results) openFiles(ctx context.Context, files domain.Files) weights.Folder {
-	return weights.Folder{Sizes: files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
-		return r.blobs.Range(ctx, files.Folder+name, offset, length)
+	stored := weights.Directory{Sizes: files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+		return r.blobs.Range(ctx, files.Prefix+name, offset, length)
 	}}
-}
-
-// readAdapter sets the properties that adapter_config.json and the headers of the weights hold.
-func (r *results) readAdapter(ctx context.Context, files domain.Files, facts *domain.ModelFacts) error {
-	stored := r.openFiles(ctx, files)
-	config, err := stored.ReadAdapterConfig()
-	if err != nil {
-		return invalidModel("adapter_config.json", err)
-	}
-	facts.LoraRank, facts.LoraTargets = config.Rank, config.TargetModules()
-	report, err := weights.CheckAdapter(stored, weights.Config{}, *facts)
-	facts.Precision = report.Precision
-	return err
-}
-
-// readModel sets the properties that config.json and the headers of the weights hold. Those that
-// they lack keep the values of the model that was trained.
-func (r *results) readModel(ctx context.Context, files domain.Files, facts *domain.ModelFacts) error {
-	stored := r.openFiles(ctx, files)
-	if _, err := stored.ReadConfig(); err != nil {
-		return invalidModel("config.json", err)
-	}
-	report, err := weights.Check(stored)
-	if err != nil {
-		return err
-	}
-	for _, v := range report.Violations {
-		if strings.HasSuffix(v.Field, ".safetensors") {
-			return domain.Errorf(domain.DataLoss, "the engine wrote an invalid model: %s %s", v.Field, v.Description)
-		}
-	}
-	facts.Precision = report.Precision
-	if report.ModelType != "" {
-		facts.ModelType = report.ModelType
-	}
-	if report.ContextLength > 0 {
-		facts.ContextLength = report.ContextLength
-	}
-	if report.ParameterCount > 0 {
-		facts.ParameterCount = report.ParameterCount
-	}
-	return nil
-}
-
-// invalidModel returns the error for a file of the engine that is no valid file of a model.
-func invalidModel(file string, err error) error {
-	if weights.IsBroken(err) {
-		return domain.Errorf(domain.DataLoss, "the engine wrote an invalid model: %s %s", file, err)
-	}
-	return err
+	register.ModelMetadata, err = weights.TrainedMetadata(stored, report.Result.Adapter, from.State.ModelMetadata)
+	return register, err
 }

@@ -15,8 +15,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A deployment that was deleted and created again is another one: the old replica, which has the number
-// and the node of the new one, is stopped and does not serve its requests.
+// TestReplicaOfAReusedName checks that a deployment that was deleted and created again does not use
+// the replica of the earlier deployment: the earlier replica, which has the same number and node as
+// the new one, is stopped and serves no requests of the new deployment.
 func TestReplicaOfAReusedName(t *testing.T) {
 	c, node, running := deployed(t)
 	id := running.Replica
@@ -45,8 +46,8 @@ func TestReplicaOfAReusedName(t *testing.T) {
 	require.Equal(t, domain.ReplicaReady, c.serving(id).State)
 }
 
-// deployed returns a connection of a node, and the replica that it was assigned, as it would report it
-// when it is ready.
+// deployed returns a cluster, the connection of a node, and the ready replica that the node
+// reports.
 func deployed(t *testing.T) (*cluster, *nats.Conn, protocol.Replica) {
 	t.Helper()
 	c := start(t)
@@ -61,8 +62,8 @@ func deployed(t *testing.T) (*cluster, *nats.Conn, protocol.Replica) {
 		CreateTime: assignments.Serve[0].CreateTime, State: domain.ReplicaReady}
 }
 
-// Reports of an attempt of a deleted job do not change the new job of that name, and their files are
-// stored separately.
+// TestAttemptOfAReusedName checks that reports of an attempt of a deleted job do not change the new
+// job with the same name, and that their files are stored separately.
 func TestAttemptOfAReusedName(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -117,7 +118,8 @@ func TestAttemptOfAReusedName(t *testing.T) {
 	require.False(t, reported)
 }
 
-// The agent stops the attempt of the deleted job and starts that of the new one.
+// TestAgentAndReusedNames checks that the agent stops the attempt of a deleted job and starts the
+// attempt of the new job with the same name.
 func TestAgentAndReusedNames(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -128,7 +130,7 @@ func TestAgentAndReusedNames(t *testing.T) {
 	c.submit()
 	c.place("n1")
 	c.wait("the first begins", begun)
-	c.stop() // the agent is not woken
+	c.stop() // so that the agent is not woken
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.AllocationID(jobName, 1)}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
@@ -141,7 +143,7 @@ func TestAgentAndReusedNames(t *testing.T) {
 	require.Equal(t, 1, c.life().Attempt)
 }
 
-// recurring is a trainer that runs until it is stopped, every time.
+// recurring is a trainer that signals when a run begins, and when the run is stopped.
 type recurring struct{ begun, stopped chan struct{} }
 
 func (r recurring) Train(ctx context.Context, _ engines.TrainRequest, _ engines.TrainWatcher) (engines.TrainResult,

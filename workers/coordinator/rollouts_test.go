@@ -8,12 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded"
+	"anneal/workers/protocol"
 )
 
-// brief scores short answers high.
+// brief is a scorer that gives short completions a high score.
 type brief struct{}
 
 func (brief) Open(context.Context, engines.EvaluatorCode) (engines.Evaluation, error) {
@@ -32,8 +34,8 @@ func (brief) Score(_ context.Context, rows []map[string]any) ([]engines.Score, e
 
 func (brief) Close() error { return nil }
 
-// A reinforcement job runs on an agent with the embedded engine: it samples with the job's inference
-// parameters and trains on the scores.
+// TestReinforcementJobTrains checks that a reinforcement job runs on an agent with the embedded
+// engine: it samples with the job's inference parameters and trains on the scores.
 func TestReinforcementJobTrains(t *testing.T) {
 	c := start(t)
 	c.shipped()
@@ -46,15 +48,15 @@ func TestReinforcementJobTrains(t *testing.T) {
 		lines = append(lines, fmt.Sprintf(`{"messages":[{"role":"user","content":"Name %d."}],"ground_truth":"%d"}`, i,
 			i))
 	}
-	folder, warm := "evaluators/acme/brief/builds/1/", 1.0
-	size, err := c.blobs.Put(c.Context(), folder+"main.py", strings.NewReader("# judges"))
+	directory, warm := "evaluators/acme/brief/builds/1/", 1.0
+	size, err := c.blobs.Put(c.Context(), directory+"main.py", strings.NewReader("# judges"))
 	require.NoError(t, err)
 	evaluator, name := domain.NewName("acme", domain.Evaluators.Collection, "brief"), domain.NewName("acme",
 		domain.ReinforcementJobs.Collection, "learn")
 	c.do(domain.Intend(domain.Evaluators, evaluator, domain.Command[domain.Evaluator](domain.CreateEvaluator{})))
 	c.do(domain.Intend(domain.Evaluators, evaluator, domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 1,
 		Entry: domain.Entry{File: "main.py", Func: "evaluate"},
-		Files: domain.Files{Folder: folder, Sizes: map[string]int64{"main.py": size}}})))
+		Files: domain.Files{Prefix: directory, Sizes: map[string]int64{"main.py": size}}})))
 	c.do(domain.Intend(domain.ReinforcementJobs, name, domain.Command[domain.ReinforcementJob](
 		domain.CreateReinforcementJob{ID: "learn",
 			ReinforcementSpec: domain.ReinforcementSpec{Dataset: c.rows("asked", domain.ShapePrompt, lines...),
@@ -68,8 +70,8 @@ func TestReinforcementJobTrains(t *testing.T) {
 	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
 		Allocation: domain.Allocation{
-			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Takes: takes}})),
-		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Takes: takes,
+			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Resources: takes}})),
+		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Resources: takes,
 			Evaluator: 1}))
 	require.Equal(t, domain.PEFTAddon, c.tuned("learnt").Kind)
 	row := c.latest(name)
@@ -77,4 +79,52 @@ func TestReinforcementJobTrains(t *testing.T) {
 	require.LessOrEqual(t, row.Values["rollout/length"], 5.0)
 	require.Positive(t, row.Values["reward/mean"])
 	require.Contains(t, row.Values, "train/kl")
+	c.storedRollouts(name, 2*12*6)
+}
+
+// storedRollouts requires that the file of the job's rollouts holds a number of different rollouts.
+func (c *cluster) storedRollouts(job domain.Name, want int) {
+	c.Helper()
+	event := c.world.Lookup(job).CreateEvent
+	file, err := c.blobs.Get(c.Context(), blobs.RolloutsPrefix(job, event, 1)+engines.RolloutsFile)
+	require.NoError(c, err)
+	defer file.Close()
+	seen := map[[3]int]bool{}
+	require.NoError(c, engines.ReadRollouts(file, func(r *engines.Rollout, _ []byte) bool {
+		seen[[3]int{r.Step, r.Row, r.Candidate}] = true
+		require.Contains(c, string(r.Input), "ground_truth")
+		require.Equal(c, 1/float64(1+len(r.Response)), r.Score)
+		return true
+	}))
+	require.Len(c, seen, want)
+}
+
+// TestUploadsOfRolloutsAreLimited checks that an agent can store only the rollouts file of its
+// attempt, within the limit.
+func TestUploadsOfRolloutsAreLimited(t *testing.T) {
+	c := start(t)
+	c.createInputs()
+	node := c.connectNode("n1")
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
+	c.submit()
+	c.place("n1")
+	request := protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.created(),
+		For: protocol.ForRollouts}
+	for _, sizes := range []map[string]int64{
+		nil, {"w": 1}, {engines.RolloutsFile: 1, "w": 1}, {engines.RolloutsFile: -1},
+		{engines.RolloutsFile: engines.MaxRolloutsBytes + 1}, {"../" + engines.RolloutsFile: 1},
+	} {
+		request.Sizes = sizes
+		err := c.send(node, protocol.SignSubject("n1"), request, &protocol.SignReply{})
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", sizes)
+		require.ErrorContains(t, err, engines.RolloutsFile)
+	}
+	request.Sizes = map[string]int64{engines.RolloutsFile: 7}
+	var reply protocol.SignReply
+	require.NoError(t, c.send(node, protocol.SignSubject("n1"), request, &reply))
+	require.Equal(t, "/blobs/"+blobs.RolloutsPrefix(jobName, c.world.Lookup(jobName).CreateEvent, 1)+engines.RolloutsFile,
+		path(t, reply.URLs[engines.RolloutsFile]))
+	request.Attempt = 2
+	require.NoError(t, c.send(node, protocol.SignSubject("n1"), request, &reply))
+	require.Equal(t, protocol.Stale, reply.Outcome)
 }

@@ -30,7 +30,7 @@ func (c *cluster) deploySpeech(node string) domain.Replica {
 	settings := domain.SpeechSettings{Format: domain.SpeechSimulated}
 	c.do(domain.Intend(domain.Models, speechName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
 		Kind: domain.SpeechModel, Speech: &settings},
-		Files: domain.Files{Folder: "models/acme/ear/", Sizes: map[string]int64{"model.bin": 3}}}))
+		Files: domain.Files{Prefix: "models/acme/ear/", Sizes: map[string]int64{"model.bin": 3}}}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
 		DeploymentSpec: domain.DeploymentSpec{BaseModel: string(speechName), MinReplicaCount: 1,
 			SpeechFormat: settings.Format}}))
@@ -55,7 +55,8 @@ func (c *cluster) recording(seconds int) engines.TranscriptionRequest {
 
 func discardEvents(engines.TranscriptEvent) error { return nil }
 
-// waitForLoad waits for a heartbeat of a node whose only replica has such a load.
+// waitForLoad waits for a heartbeat of a node in which the load of the only replica meets a
+// condition.
 func (c *cluster) waitForLoad(node, what string, met func(protocol.Load) bool) {
 	c.Helper()
 	late := time.After(waitTimeout)
@@ -84,7 +85,7 @@ func TestTranscription(t *testing.T) {
 	r := c.deploySpeech("n1")
 	request := c.recording(9)
 
-	// The transcript equals that of the engine alone.
+	// The transcript equals the transcript of an engine that is called directly.
 	listener, err := simulated.New(simulated.Options{Seed: 7}).Transcribers[simulated.SpeechFormat].LoadSpeech(
 		t.Context(), engines.SpeechFiles{})
 	require.NoError(t, err)
@@ -94,19 +95,19 @@ func TestTranscription(t *testing.T) {
 	gather := func(into *[]engines.TranscriptEvent) func(engines.TranscriptEvent) error {
 		return func(one engines.TranscriptEvent) error { *into = append(*into, one); return nil }
 	}
-	wantHeard, err := listener.Transcribe(t.Context(), pcm, request.Options, gather(&want))
+	wantTranscript, err := listener.Transcribe(t.Context(), pcm, request.Options, gather(&want))
 	require.NoError(t, err)
 	transcript, err := c.replicas().Transcribe(t.Context(), deploymentName, r, request, gather(&got))
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	require.NotEmpty(t, got[0].Segment.Words)
-	require.Equal(t, wantHeard, transcript)
+	require.Equal(t, wantTranscript, transcript)
 	require.Equal(t, engines.Transcript{Language: "en", Duration: 9}, transcript)
 	left, err := os.ReadDir(dir + "/work")
 	require.NoError(t, err)
-	require.Empty(t, left, "the recording is not kept")
+	require.Empty(t, left, "the recording is not stored")
 
-	// Options are refused before anything is fetched.
+	// Invalid options are refused before the recording is downloaded.
 	refused := engines.TranscriptionRequest{Audio: engines.AudioFile{URL: "http://127.0.0.1:1/none", Size: 1},
 		Options: engines.TranscriptionOptions{Language: "de", Diarize: true}}
 	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, refused, discardEvents)
@@ -119,7 +120,7 @@ func TestTranscription(t *testing.T) {
 	gone := request
 	gone.Audio.URL = strings.Replace(gone.Audio.URL, "audio/one", "audio/two", 1)
 	_, err = c.replicas().Transcribe(t.Context(), deploymentName, r, gone, discardEvents)
-	require.ErrorContains(t, err, "the file store responds")
+	require.ErrorContains(t, err, "the file store responded")
 	require.NotContains(t, err.Error(), "http")
 
 	_, err = c.replicas().Complete(t.Context(), deploymentName, r, engines.CompletionRequest{Prompt: "go"},
@@ -127,7 +128,7 @@ func TestTranscription(t *testing.T) {
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-// A text model does not transcribe.
+// TestTextModelsDoNotTranscribe checks that a text model refuses a transcription.
 func TestTextModelsDoNotTranscribe(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -137,22 +138,24 @@ func TestTextModelsDoNotTranscribe(t *testing.T) {
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-// hushed is an engine that pauses after the first word until it is released.
-func hushed(slots int) (engine engines.Engine, begun chan struct{}, goOn chan struct{}) {
-	begun, goOn = make(chan struct{}, 64), make(chan struct{})
+// hushed returns a speech engine that sends to begun after the first word, and then waits for
+// proceed.
+func hushed(slots int) (engine engines.Engine, begun chan struct{}, proceed chan struct{}) {
+	begun, proceed = make(chan struct{}, 64), make(chan struct{})
 	return simulated.New(simulated.Options{Slots: slots, Fault: func(a simulated.Action) error {
 		if a.Name == simulated.TranscribeWord && a.Step == 2 {
 			begun <- struct{}{}
-			<-goOn
+			<-proceed
 		}
 		return nil
-	}}), begun, goOn
+	}}), begun, proceed
 }
 
-// Recordings beyond the slots of a replica wait in a limited queue, which heartbeats report.
+// TestTranscriptionsAreQueued checks that recordings beyond the slots of a replica wait in a
+// limited queue, which heartbeats report.
 func TestTranscriptionsAreQueued(t *testing.T) {
 	c := start(t)
-	engine, begun, goOn := hushed(1)
+	engine, begun, proceed := hushed(1)
 	c.agent("n1", engine)
 	r := c.deploySpeech("n1")
 	request := c.recording(2)
@@ -163,23 +166,24 @@ func TestTranscriptionsAreQueued(t *testing.T) {
 			ended <- err
 		}()
 	}
-	c.wait("one is listened to", begun)
+	c.wait("one is being transcribed", begun)
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(<-ended),
 		"one is transcribed, four are queued, the sixth is refused")
 	c.waitForLoad("n1", "one is transcribed, and four are queued", func(l protocol.Load) bool {
 		return l.Active == 1 &&
 			l.Queued == 4
 	})
-	close(goOn)
+	close(proceed)
 	for range 5 {
 		require.NoError(t, <-ended)
 	}
 }
 
-// A replica that is stopped finishes its transcriptions, and starts no new ones.
+// TestTranscriptionsAreDrained checks that a replica that is stopped finishes its transcriptions,
+// and starts no new ones.
 func TestTranscriptionsAreDrained(t *testing.T) {
 	c := start(t)
-	engine, begun, goOn := hushed(2)
+	engine, begun, proceed := hushed(2)
 	c.agent("n1", engine)
 	r := c.deploySpeech("n1")
 	request := c.recording(4)
@@ -188,13 +192,13 @@ func TestTranscriptionsAreDrained(t *testing.T) {
 		_, err := c.replicas().Transcribe(t.Context(), deploymentName, r, request, discardEvents)
 		ended <- err
 	}()
-	c.wait("it is listened to", begun)
+	c.wait("it is being transcribed", begun)
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: r.ID, Reason: "scaled down"}))
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	for {
 		brief := request
-		brief.Audio.Size++ // which fails where it is begun
+		brief.Audio.Size++ // so that the download fails
 		_, err := c.replicas().Transcribe(ctx, deploymentName, r, brief, discardEvents)
 		require.Error(t, err)
 		require.NoError(t, ctx.Err())
@@ -202,11 +206,12 @@ func TestTranscriptionsAreDrained(t *testing.T) {
 			break
 		}
 	}
-	close(goOn)
+	close(proceed)
 	require.NoError(t, <-ended)
 }
 
-// The engine stops immediately when the reader leaves.
+// TestTranscriptionStops checks that the engine stops immediately when the client
+// disconnects during a transcription.
 func TestTranscriptionStops(t *testing.T) {
 	c := start(t)
 	dir := t.TempDir()
@@ -232,7 +237,8 @@ func TestTranscriptionStops(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// Another replica can transcribe the recording of a request whose agent was killed, from its start.
+// TestAgentIsKilledDuringTranscription checks that another replica can transcribe a recording from
+// its start if an agent is killed during the transcription.
 func TestAgentIsKilledDuringTranscription(t *testing.T) {
 	c := start(t)
 	kill := c.child("n1", t.TempDir(), 1)
@@ -245,7 +251,7 @@ func TestAgentIsKilledDuringTranscription(t *testing.T) {
 		_, err := replicas.Transcribe(t.Context(), deploymentName, r, request, discardEvents)
 		ended <- err
 	}()
-	c.waitForLoad("n1", "it is being listened to", func(l protocol.Load) bool { return l.Active == 1 })
+	c.waitForLoad("n1", "it is being transcribed", func(l protocol.Load) bool { return l.Active == 1 })
 	kill()
 	require.Equal(t, domain.Unavailable, domain.CodeOf(<-ended))
 

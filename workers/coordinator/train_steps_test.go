@@ -11,23 +11,23 @@ import (
 	"anneal/projections"
 )
 
-// A trainer that is kept alive runs one step after another, each from the model of the step before, and
-// has no allocation between them.
+// TestTrainerRunsSteps checks that a trainer job with keepAlive runs one train step after another,
+// each from the output model of the previous step, and has no allocation between the steps.
 func TestTrainerRunsSteps(t *testing.T) {
 	c := start(t)
 	c.createInputs()
 	name := domain.NewName("acme", domain.TrainerJobs.Collection, "steps")
 	rows := func(id string) string {
-		dataset, folder := domain.NewName("acme", domain.Datasets.Collection, id), "datasets/acme/"+id+"/1/"
-		size, err := c.blobs.Put(c.Context(), folder+"rows.jsonl",
+		dataset, directory := domain.NewName("acme", domain.Datasets.Collection, id), "datasets/acme/"+id+"/1/"
+		size, err := c.blobs.Put(c.Context(), directory+"rows.jsonl",
 			strings.NewReader(`{"samples":[{"messages":[],"accuracy":1}]}`+"\n"))
 		require.NoError(c, err)
-		files := domain.Files{Folder: folder, Sizes: map[string]int64{"rows.jsonl": size}}
+		files := domain.Files{Prefix: directory, Sizes: map[string]int64{"rows.jsonl": size}}
 		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.CreateDataset{})))
 		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1,
 			Files: files})))
 		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.AcceptDataset{Upload: 1,
-			DatasetFacts: domain.DatasetFacts{Shape: domain.ShapeSamples, ExampleCount: 1}})))
+			DatasetStats: domain.DatasetStats{Shape: domain.ShapeSamples, ExampleCount: 1}})))
 		return string(dataset)
 	}
 	on := func(command domain.Command[domain.TrainerJob]) {
@@ -37,9 +37,9 @@ func TestTrainerRunsSteps(t *testing.T) {
 		takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
 		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
 			Allocation: domain.Allocation{
-				ID: domain.AllocationID(name, attempt), For: name, Attempt: attempt, Takes: takes}})),
+				ID: domain.AllocationID(name, attempt), For: name, Attempt: attempt, Resources: takes}})),
 			domain.IntendJob(name, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName("n1")},
-				Takes: takes}))
+				Resources: takes}))
 	}
 	idle := func(finished int) domain.TrainerJob {
 		view := c.until("the trainer is idle", func(v *projections.View) bool {

@@ -18,21 +18,21 @@ const (
 
 // Limits of a heartbeat.
 const (
-	MaxRows   = 200 // metric rows; an agent with more sends another heartbeat immediately
+	MaxRows   = 200 // metric rows; an agent that has more rows sends another heartbeat immediately
 	MaxValues = 64  // metrics in a row
 )
 
-// TakenOver is the reason of the error that an agent receives when another agent has registered
-// as its node: it must stop all work.
+// TakenOver is the reason of the error that an agent receives when another agent has registered as
+// its node. The agent must then stop all work.
 const TakenOver = "NODE_TAKEN_OVER"
 
-// A Heartbeat reports all that runs on a node, and its progress.
+// A Heartbeat reports everything that runs on a node, and its progress.
 type Heartbeat struct {
 	Version  int             `json:"version"`
 	Node     domain.NodeSpec `json:"node"`
 	Boot     string          `json:"boot"`              // ID of this run of the agent
-	Leaving  bool            `json:"leaving,omitempty"` // the last heartbeat: nothing runs any more
-	Number   uint64          `json:"number"`            // of the heartbeat in its boot, from 1
+	Leaving  bool            `json:"leaving,omitempty"` // the agent shuts down: this is its last heartbeat
+	Number   uint64          `json:"number"`            // number of the heartbeat since the start of the agent, from 1
 	Seen     uint64          `json:"seen"`              // newest log position that a coordinator sent
 	Attempts []Attempt       `json:"attempts,omitempty"`
 	Replicas []Replica       `json:"replicas,omitempty"`
@@ -44,15 +44,16 @@ type Attempt struct {
 	Attempt    int               `json:"attempt"`
 	CreateTime time.Time         `json:"made"` // see TrainAssignment
 	Phase      string            `json:"phase"`
-	Step       int               `json:"step"` // last completed step, or the one it resumed from
+	Step       int               `json:"step"` // last completed step, or the step that the attempt resumed from
 	Steps      int               `json:"steps"`
-	Rows       []engines.Metrics `json:"rows,omitempty"` // from the acknowledged step on
+	Rows       []engines.Metrics `json:"rows,omitempty"` // metric rows from the acknowledged step on
 }
 
 // ID returns the ID of the attempt's allocation.
 func (a Attempt) ID() string { return domain.AllocationID(a.Job, a.Attempt) }
 
-// ReplicaFailed is the state of a failed replica; the other states are those of the domain.
+// ReplicaFailed is the state of a failed replica; package domain defines the other states of a
+// replica.
 const ReplicaFailed = "failed"
 
 // A Replica is the state of one replica of a deployment on a node.
@@ -61,7 +62,7 @@ type Replica struct {
 	Replica    string      `json:"replica"`
 	CreateTime time.Time   `json:"made"` // see ServeAssignment
 	State      string      `json:"state"`
-	Reason     string      `json:"reason,omitempty"` // of a failure
+	Reason     string      `json:"reason,omitempty"` // why the replica failed, when State is failed
 	Load       Load        `json:"load"`
 	Addons     []Addon     `json:"addons,omitempty"` // assigned addons and their states
 }
@@ -79,29 +80,30 @@ type Load struct {
 	TokensPerSecond       float64 `json:"tokensPerSecond"`
 }
 
-// Assignments is the reply to a heartbeat: what should run on the node. The agent stops what its
-// heartbeat listed and Keep lacks, immediately and without saving anything.
+// Assignments is the reply to a heartbeat: what should run on the node. The agent immediately stops
+// work that its heartbeat listed and Keep does not, without saving anything.
 type Assignments struct {
 	Version  int               `json:"version"`
-	Position uint64            `json:"position"` // of the log, at which they hold
-	Interval time.Duration     `json:"interval"` // until the next heartbeat, nanoseconds
-	Keep     []string          `json:"keep,omitempty"`
-	Cancel   []string          `json:"cancel,omitempty"` // of Keep: save a checkpoint, stop and report
+	Position uint64            `json:"position"`         // log position of the view that the assignments are from
+	Interval time.Duration     `json:"interval"`         // time until the next heartbeat, in nanoseconds
+	Keep     []string          `json:"keep,omitempty"`   // allocation IDs of work that continues
+	Cancel   []string          `json:"cancel,omitempty"` // attempts in Keep that must save a checkpoint, stop and report
 	Train    []TrainAssignment `json:"train,omitempty"`  // attempts to start
 	Serve    []ServeAssignment `json:"serve,omitempty"`  // replicas to start
-	Acked    map[string]int    `json:"acked,omitempty"`  // attempt → step of the newest row received
-	Addons   []ReplicaAddons   `json:"equip,omitempty"`  // of Keep: replicas with addons; others have none
+	Acked    map[string]int    `json:"acked,omitempty"`  // attempt → step of the newest metric row received
+	Addons   []ReplicaAddons   `json:"equip,omitempty"`  // for the replicas in Keep that should have addons
 }
 
-// A TrainAssignment holds all that an attempt needs. CreateTime is the creation time of the job:
-// with it every message tells the attempt apart from one with the same number of an earlier job
-// of that name.
+// A TrainAssignment holds everything that an attempt needs. CreateTime is the creation time of the
+// job. Every message about an attempt has CreateTime, which distinguishes the attempt from an
+// attempt with the same number of an earlier job with the same name.
 type TrainAssignment struct {
 	Job        domain.Name           `json:"job"`
 	Attempt    int                   `json:"attempt"`
 	CreateTime time.Time             `json:"made"`
 	Method     string                `json:"method"`
 	Base       FileSet               `json:"base"`
+	BaseModel  domain.Name           `json:"baseModel,omitempty"` // the model of Base, which adapters name
 	Adapter    *FileSet              `json:"adapter,omitempty"`
 	Data       FileSet               `json:"data"`
 	Eval       *FileSet              `json:"eval,omitempty"`
@@ -111,13 +113,15 @@ type TrainAssignment struct {
 	Settings   engines.TrainSettings `json:"settings"`
 	Seed       uint64                `json:"seed"`
 	CPUMilli   int64                 `json:"cpuMilli"` // CPU limit in millicores
+
+	Accelerators map[string]int `json:"accelerators,omitempty"` // allocated: type → devices
 }
 
 // ID returns the ID of the attempt's allocation.
 func (t TrainAssignment) ID() string { return domain.AllocationID(t.Job, t.Attempt) }
 
-// An Evaluator is the code that scores completions of an attempt, and the secrets that it names,
-// by their key names.
+// An Evaluator is the code that scores the completions of an attempt. Env holds the values of the
+// evaluator's secrets by their key names.
 type Evaluator struct {
 	Code      FileSet           `json:"code"`
 	EntryFile string            `json:"entryFile"`
@@ -125,8 +129,8 @@ type Evaluator struct {
 	Env       map[string]string `json:"env,omitempty"`
 }
 
-// A ServeAssignment holds all that a replica needs. CreateTime is the creation time of the
-// deployment: see TrainAssignment.
+// A ServeAssignment holds everything that a replica needs. CreateTime is the creation time of the
+// deployment, and has the same purpose as in TrainAssignment.
 type ServeAssignment struct {
 	Deployment    domain.Name `json:"deployment"`
 	Replica       string      `json:"replica"`
@@ -135,9 +139,11 @@ type ServeAssignment struct {
 	Adapter       *FileSet    `json:"adapter,omitempty"`
 	MemoryMiB     int64       `json:"memoryMiB,omitempty"` // memory limit
 	ContextLength int         `json:"context,omitempty"`   // maximum in tokens; 0 is the model's own
+	LongPrompts   bool        `json:"longPrompts,omitempty"`
+	AddonSlots    int         `json:"addonSlots,omitempty"` // maximum number of addons in the engine; 0 is no limit
 
 	Trusted      bool                    `json:"trusted,omitempty"` // the model belongs to the operator
-	Speech       *domain.SpeechSettings  `json:"speech,omitempty"`  // of a speech model; nil for a text model
+	Speech       *domain.SpeechSettings  `json:"speech,omitempty"`  // settings of a speech model; nil for a text model
 	Speculation  engines.SpeculationMode `json:"guessing,omitzero"`
 	Accelerators map[string]int          `json:"accelerators,omitempty"` // allocated: type → devices
 }
@@ -145,7 +151,7 @@ type ServeAssignment struct {
 // ID returns the ID of the replica's allocation.
 func (s ServeAssignment) ID() string { return domain.ReplicaAllocationID(s.Deployment, s.Replica) }
 
-// A FileSet lists stored files to download. The content of a key never changes.
+// A FileSet lists stored files to download. Two file sets with the same Key have the same content.
 type FileSet struct {
 	Key   string `json:"key"`
 	Files []File `json:"files"`

@@ -7,6 +7,7 @@
 //	agents.<node>.stream.<id>  node → gateway: StreamMessage of a response
 //	work.<node>.nudge          coordinator → node: send a heartbeat now; no content
 //	work.<node>.complete       gateway → node: Completion; the response is a stream
+//	work.<node>.embed          gateway → node: EmbeddingRequest; the response is a stream
 //	work.<node>.transcribe     gateway → node: Transcription; the response is a stream
 //	work.<node>.hear           gateway → node: StreamAck
 package protocol
@@ -20,13 +21,14 @@ import (
 )
 
 // Version is the version of the protocol. The fields version and refused never change their
-// meaning, so that any two versions can report to each other that they are incompatible.
+// meaning, so that agents and coordinators of any two versions can tell that they are incompatible.
 const Version = 1
 
 // MaxMessage is the maximum size of a message in bytes; the limit of NATS is higher.
 const MaxMessage = 768 << 10
 
-// Subjects of a node; "*" stands for all nodes.
+// Subjects of the messages of a node. With "*" as the node, a subject matches the subjects of all
+// nodes.
 
 func HeartbeatSubject(node string) string  { return "agents." + node + ".beat" }
 func ReportSubject(node string) string     { return "agents." + node + ".report" }
@@ -34,6 +36,7 @@ func SignSubject(node string) string       { return "agents." + node + ".sign" }
 func StreamSubject(node, id string) string { return "agents." + node + ".stream." + id }
 func WakeSubject(node string) string       { return "work." + node + ".nudge" }
 func CompleteSubject(node string) string   { return "work." + node + ".complete" }
+func EmbedSubject(node string) string      { return "work." + node + ".embed" }
 func TranscribeSubject(node string) string { return "work." + node + ".transcribe" }
 func AckSubject(node string) string        { return "work." + node + ".hear" }
 
@@ -46,7 +49,8 @@ type Error struct {
 	Violations []domain.Violation `json:"violations,omitempty"`
 }
 
-// ErrorOf converts err, which may be nil. An error without a domain.Error has the code Unknown.
+// ErrorOf returns err as an Error; nil for nil. An err that wraps no domain.Error gets the code
+// Unknown.
 func ErrorOf(err error) *Error {
 	if err == nil {
 		return nil
@@ -70,7 +74,8 @@ func (e *Error) Err() error {
 // TooLarge is the reason of the error for a message above MaxMessage.
 const TooLarge = "MESSAGE_TOO_LARGE"
 
-// Marshal encodes a message; it fails for one above MaxMessage.
+// Marshal encodes a message. It returns an error with the reason TooLarge when the message exceeds
+// MaxMessage.
 func Marshal(message any) ([]byte, error) {
 	data, err := json.Marshal(message)
 	if err == nil && len(data) > MaxMessage {
@@ -80,8 +85,8 @@ func Marshal(message any) ([]byte, error) {
 	return data, err
 }
 
-// Unmarshal decodes a message. It refuses another version before it looks at any other field, and
-// returns the error of a Refusal.
+// Unmarshal decodes a message. It returns an error for a message of another version before it
+// decodes any other field. If the message is an ErrorReply, Unmarshal returns the error in it.
 func Unmarshal(data []byte, message any) error {
 	var head struct {
 		Version int    `json:"version"`
@@ -95,7 +100,7 @@ func Unmarshal(data []byte, message any) error {
 	}
 	if head.Version != Version {
 		return &domain.Error{Code: domain.FailedPrecondition, Reason: "WIRE_VERSION", Message: fmt.Sprintf(
-			"message has protocol version %d, and this side speaks version %d: "+
+			"message has protocol version %d, but this program supports version %d: "+
 				"run the same release of anneal on all machines", head.Version, Version)}
 	}
 	if err := json.Unmarshal(data, message); err != nil {
@@ -104,8 +109,9 @@ func Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-// A Refusal is the reply to a request that cannot be served at all; every version decodes it.
-type Refusal struct {
+// An ErrorReply is the reply to a request that is refused. Every version of the protocol can decode
+// it.
+type ErrorReply struct {
 	Version int    `json:"version"`
 	Refused *Error `json:"refused"`
 }

@@ -12,13 +12,13 @@ import (
 // Kinds of reports.
 const (
 	ReportCheckpoint = "checkpoint" // the files of a checkpoint are stored
-	ReportWriting    = "writing"    // training is over, results are being stored
-	ReportCompleted  = "completed"  // results are stored
+	ReportWriting    = "writing"    // training has ended, and the results are being stored
+	ReportCompleted  = "completed"  // the results are stored
 	ReportFailed     = "failed"     // the attempt failed
-	ReportStopped    = "stopped"    // canceled; the last checkpoint was reported before
+	ReportStopped    = "stopped"    // the attempt was canceled; its last checkpoint was reported before
 )
 
-// A Report records one event of an attempt. The agent repeats it until it receives a reply.
+// A Report records one event of an attempt. The agent repeats the report until it receives a reply.
 type Report struct {
 	Version    int                `json:"version"`
 	Boot       string             `json:"boot"`
@@ -26,54 +26,55 @@ type Report struct {
 	Job        domain.Name        `json:"job"`
 	Attempt    int                `json:"attempt"`
 	CreateTime time.Time          `json:"made"`              // see TrainAssignment
-	Step       int                `json:"step,omitempty"`    // of a checkpoint
-	Sizes      map[string]int64   `json:"sizes,omitempty"`   // of a checkpoint or results: file → bytes
-	Sums       map[string]string  `json:"sums,omitempty"`    // of the same files: file → SHA-256 in hexadecimal
-	Metrics    map[string]float64 `json:"metrics,omitempty"` // of a checkpoint: the latest value of each
-	Result     *Result            `json:"result,omitempty"`  // of a completed attempt
-	Error      *Error             `json:"fault,omitempty"`   // of a failed attempt
+	Step       int                `json:"step,omitempty"`    // step of the checkpoint
+	Sizes      map[string]int64   `json:"sizes,omitempty"`   // sizes of the stored files: file → bytes
+	Sums       map[string]string  `json:"sums,omitempty"`    // SHA-256 sums of the stored files: file → hexadecimal
+	Metrics    map[string]float64 `json:"metrics,omitempty"` // latest value of each metric at the checkpoint
+	Result     *Result            `json:"result,omitempty"`  // result of a completed attempt
+	Error      *Error             `json:"fault,omitempty"`   // error of a failed attempt
 }
 
 // A Result describes what a completed attempt produced.
 type Result struct {
 	Adapter      bool   `json:"adapter"`
 	StoppedEarly bool   `json:"stoppedEarly"`
-	Reason       string `json:"reason,omitempty"` // for stopping early
+	Reason       string `json:"reason,omitempty"` // reason of stopping early
 }
 
 // Outcomes of a report.
 const (
-	Accepted   = "accepted"   // recorded, now or before
-	Stale      = "stale"      // the attempt is over: stop it, and report nothing more of it
-	Incomplete = "incomplete" // stored files are missing or truncated: store them again
-	RetryLater = "later"      // it could not be recorded now: report again
+	Accepted   = "accepted"   // the report is recorded
+	Stale      = "stale"      // the attempt is over: the agent stops it without further reports
+	Incomplete = "incomplete" // stored files are missing or truncated: the agent stores them again
+	RetryLater = "later"      // the report could not be recorded: the agent sends it again
 )
 
-// A ReportReply answers a Report.
+// A ReportReply is the reply to a Report.
 type ReportReply struct {
 	Version  int    `json:"version"`
 	Outcome  string `json:"verdict"`
 	Message  string `json:"message,omitempty"`
-	Position uint64 `json:"position"` // of the log, at which it is recorded
+	Position uint64 `json:"position"` // log position at which the report is recorded
 }
 
 // Purposes of a SignRequest.
 const (
 	ForCheckpoint = "checkpoint"
 	ForResults    = "results"
+	ForRollouts   = "rollouts" // engines.RolloutsFile only, at most engines.MaxRolloutsBytes
 )
 
 // MaxFiles is the maximum number of files of a checkpoint or of results.
 const MaxFiles = 1000
 
-// A SignRequest asks for signed URLs to store files of an attempt.
+// A SignRequest requests signed URLs to store files of an attempt.
 type SignRequest struct {
 	Version    int              `json:"version"`
 	Job        domain.Name      `json:"job"`
 	Attempt    int              `json:"attempt"`
 	CreateTime time.Time        `json:"made"` // see TrainAssignment
 	For        string           `json:"for"`
-	Step       int              `json:"step,omitempty"` // of a checkpoint
+	Step       int              `json:"step,omitempty"` // step of the checkpoint
 	Sizes      map[string]int64 `json:"sizes"`          // file → bytes
 }
 
@@ -86,9 +87,9 @@ type SignReply struct {
 	URLs    map[string]string `json:"urls,omitempty"`
 }
 
-// MergeRows adds rows to those of a metrics file, which are sorted by step. The values of rows of
-// one step are merged, the newer value of a metric replacing the older, so that an evaluation
-// adds its metrics to the row of its step.
+// MergeRows adds the rows in more to rows, which are sorted by step, and returns the sorted result.
+// It merges rows with the same step, so that an evaluation adds its metrics to the row of its step.
+// If both rows have a metric, the value of the row in more is kept.
 func MergeRows(rows []engines.Metrics, more ...engines.Metrics) []engines.Metrics {
 	for _, row := range more {
 		at, found := slices.BinarySearchFunc(rows, row.Step, func(r engines.Metrics, step int) int {

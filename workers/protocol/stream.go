@@ -7,13 +7,14 @@ import (
 	"anneal/engines"
 )
 
-// A StreamRequest asks a replica for a streamed response: messages on StreamSubject(node, ID),
-// numbered from 1.
+// A StreamRequest requests a streamed response of a replica. The messages of the response are sent
+// to StreamSubject(node, ID) and numbered from 1.
 //
-// At most Window messages are in flight: the receiver acknowledges what has arrived, and chunks
-// that are produced meanwhile are batched into the next message. So a slow reader blocks nobody,
-// and no message is dropped for lack of buffer space. Both ends send something at least every
-// KeepAlive, and give up after StreamTimeout without a message from the other.
+// At most Window messages are in flight. The reader acknowledges the messages that have arrived.
+// While the window is full, chunks are batched into the next message. So a slow reader blocks no
+// other reader, and no message is dropped for lack of buffer space. The node and the reader each
+// send a message at least every KeepAlive, and end the stream when they have received no message
+// for StreamTimeout.
 type StreamRequest[Request any] struct {
 	Version    int         `json:"version"`
 	ID         string      `json:"id"`
@@ -22,36 +23,38 @@ type StreamRequest[Request any] struct {
 	Request    Request     `json:"request"`
 }
 
-// A StreamMessage is one message of a streamed response. One without chunks is a keep-alive. Its
-// JSON names are those of completions for all kinds of streams.
+// A StreamMessage is one message of a streamed response. A message without chunks is a keep-alive.
+// The JSON names are those of completions, also for other streams.
 type StreamMessage[Chunk, Total any] struct {
 	Version int     `json:"version"`
-	Seq     uint64  `json:"seq"` // from 1, without gaps
+	Seq     uint64  `json:"seq"` // number of the message, from 1 without gaps
 	Chunks  []Chunk `json:"chunks,omitempty"`
-	Total   *Total  `json:"usage,omitempty"` // in the last message
-	Error   *Error  `json:"fault,omitempty"` // in the last message of a failed stream
+	Total   *Total  `json:"usage,omitempty"` // set in the last message
+	Error   *Error  `json:"fault,omitempty"` // set in the last message of a failed stream
 	Done    bool    `json:"done,omitempty"`
 }
 
-// Streams of replicas.
+// Requests and response messages of the services of replicas.
 type (
 	Completion           = StreamRequest[engines.CompletionRequest]
 	CompletionMessage    = StreamMessage[engines.Chunk, engines.Usage]
+	EmbeddingRequest     = StreamRequest[engines.EmbeddingRequest]
+	EmbeddingMessage     = StreamMessage[engines.Embedding, engines.Usage]
 	Transcription        = StreamRequest[engines.TranscriptionRequest]
 	TranscriptionMessage = StreamMessage[engines.TranscriptEvent, engines.Transcript]
 )
 
 // Limits and timeouts of a stream.
 const (
-	Window        = 16 // messages
+	Window        = 16 // messages in flight
 	KeepAlive     = 2 * time.Second
 	StreamTimeout = 10 * time.Second
-	MaxChunks     = 256 // of a message
+	MaxChunks     = 256 // per message
 	maxChunkBytes = MaxMessage / 2
 )
 
-// FitChunks returns how many of the chunks go into one message: at least one, at most MaxChunks.
-// sizeOf returns an upper bound of the encoded size of a chunk in bytes.
+// FitChunks returns how many of the chunks fit into one message: at most MaxChunks, and at least
+// one if there are any. sizeOf returns an upper bound of the encoded size of a chunk in bytes.
 func FitChunks[Chunk any](chunks []Chunk, sizeOf func(Chunk) int) int {
 	size := 0
 	for i, chunk := range chunks[:min(len(chunks), MaxChunks)] {
@@ -62,7 +65,7 @@ func FitChunks[Chunk any](chunks []Chunk, sizeOf func(Chunk) int) int {
 	return min(len(chunks), MaxChunks)
 }
 
-// textByte is the maximum number of bytes that JSON takes to encode one byte of text.
+// textByte is the maximum size, in bytes, of the JSON encoding of one byte of text: \u00xx.
 const textByte = 6
 
 // SizeOfChunk returns an upper bound of the encoded size of a completion chunk in bytes.
@@ -73,7 +76,7 @@ func SizeOfChunk(c engines.Chunk) int {
 		size += frame + textByte*(len(call.Name)+len(call.Arguments))
 	}
 	if c.Prompt != nil {
-		size += frame + textByte*len(c.Prompt.Text) + token*len(c.Prompt.Tokens)
+		size += frame + textByte*(len(c.Prompt.Text)+len(c.Prompt.Grammar)) + token*len(c.Prompt.Tokens)
 	}
 	return size + sizeOfLogprobs(c.Logprobs)
 }
@@ -85,6 +88,13 @@ func sizeOfLogprobs(logprobs []engines.Logprob) int {
 		size += frame + textByte*len(one.Text) + 2*len(one.Bytes) + sizeOfLogprobs(one.Top)
 	}
 	return size
+}
+
+// SizeOfEmbedding returns an upper bound of the encoded size of an embedding in bytes: its data are
+// encoded in Base64.
+func SizeOfEmbedding(e engines.Embedding) int {
+	const frame = 64
+	return frame + (len(e.Data)+2)/3*4
 }
 
 // SizeOfTranscriptEvent returns an upper bound of the encoded size of a transcript event in bytes.
@@ -101,7 +111,8 @@ func SizeOfTranscriptEvent(e engines.TranscriptEvent) int {
 	return size
 }
 
-// A StreamAck acknowledges every message up to Seq; Stop ends the stream.
+// A StreamAck acknowledges every message up to number Seq. If Stop is set, the StreamAck also ends
+// the stream.
 type StreamAck struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`

@@ -9,7 +9,8 @@ import (
 	"anneal/engines"
 )
 
-// A message holds at most MaxMessage bytes, however large its chunks are.
+// TestChunksFitIntoAMessage checks that a message whose chunks FitChunks selects has at most
+// MaxMessage bytes, however large its chunks are.
 func TestChunksFitIntoAMessage(t *testing.T) {
 	var top []engines.Logprob
 	worst := engines.Logprob{

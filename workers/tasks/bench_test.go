@@ -19,7 +19,7 @@ import (
 	"anneal/workers/tasks"
 )
 
-// A bench is a log, a world that follows it, files, and a deriver.
+// A bench is a log, a world that follows it, a blob store, and a deriver.
 type bench struct {
 	testing.TB
 	log      eventlog.Log
@@ -27,7 +27,7 @@ type bench struct {
 	blobs    *blobs.Store
 	dir      string
 	deriver  tasks.Deriver
-	progress []int64 // rows read, and total
+	progress []int64 // arguments of the last call of Deriver.Progress: rows read, rows in total
 	plan     atomic.Pointer[faults.Plan]
 }
 
@@ -49,14 +49,15 @@ func benchOn(t testing.TB, log eventlog.Log) *bench {
 	return b
 }
 
-// routedBench returns a bench with the log of an embedded server, whose router runs the tasks that handle
-// adds.
+// routedBench returns a bench with the log of an embedded server. A router runs the tasks that the
+// function handle adds to it.
 func routedBench(t testing.TB, handle func(*bench, *pubsub.Router) error) *bench {
 	server, err := natsserver.Start(natsserver.Options{Dir: t.TempDir(), NoSync: true})
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	b := benchOn(t, server.Log())
-	router, err := pubsub.NewRouter(server.Control(), pubsub.RouterConfig{Tries: 2, FirstPause: time.Millisecond})
+	router, err := pubsub.NewRouter(server.Control(),
+		pubsub.RouterConfig{MaxAttempts: 2, InitialBackoff: time.Millisecond})
 	require.NoError(t, err)
 	require.NoError(t, handle(b, router))
 	go func() { _ = router.Run(t.Context()) }()
@@ -104,7 +105,7 @@ func until[S domain.State](b *bench, kind *domain.Kind[S], id string, done func(
 		select {
 		case <-b.world.Changed(position):
 		case <-ctx.Done():
-			b.Fatal("it never came: ", id)
+			b.Fatal("condition never met: ", id)
 		}
 	}
 }

@@ -1,5 +1,6 @@
-// Package tasks holds the Watermill handlers of the control plane. Control planes compete for their
-// events; the router adds recovery, retries, timeouts and a poison queue.
+// Package tasks holds the Watermill handlers of the control plane. Each event is handled by one of
+// the control planes; the router recovers panics, retries handlers, limits their time, and moves
+// events that keep failing to a poison queue.
 package tasks
 
 import (
@@ -17,13 +18,13 @@ import (
 )
 
 // A Validator validates every row of each uploaded dataset and records the result. It may run in
-// several processes, and several times for one upload: only the first result is recorded.
+// several processes, and several times for one upload, because only the first result is recorded.
 type Validator struct {
 	Log   eventlog.Log
 	World eventlog.Rows
 	Blobs *blobs.Store
 	Now   func() time.Time
-	Count func(text string) int // tokens of a text; nil counts one for every four bytes
+	Count func(text string) int // returns the tokens of a text; nil counts one token for every four bytes
 }
 
 const (
@@ -36,7 +37,7 @@ func (v Validator) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, validatorName, "events.*.datasets.*", v.Validate, v.giveUp)
 }
 
-// Validate validates the upload that an event records, if any.
+// Validate validates the upload that an event records. It ignores other events.
 func (v Validator) Validate(ctx context.Context, e eventlog.Event) error {
 	upload, err := eventOf[domain.DatasetUploaded](e, datasetUploaded)
 	if err != nil || upload == nil {
@@ -48,26 +49,26 @@ func (v Validator) Validate(ctx context.Context, e eventlog.Event) error {
 	state, _ := v.World.Row(e.Name)
 	dataset, ok := state.(domain.Dataset)
 	if !ok || dataset.Upload != upload.Upload || dataset.Validated == upload.Upload {
-		return nil // deleted, replaced or validated since
+		return nil // deleted, replaced or validated after the event
 	}
 	checker := rows.NewChecker(dataset.Format)
 	checker.Count = v.Count
 	for _, name := range slices.Sorted(maps.Keys(upload.Files.Sizes)) {
-		if err := v.read(ctx, checker, upload.Files.Folder, name); err != nil {
+		if err := v.read(ctx, checker, upload.Files.Prefix, name); err != nil {
 			return err
 		}
 	}
 	facts, violations, more := checker.Result()
 	if len(violations) > 0 {
-		refusal := rows.Refusal(violations, more)
-		return v.record(ctx, e, domain.RejectDataset{Upload: upload.Upload, Status: domain.StatusOf(refusal),
-			Violations: refusal.Violations})
+		violationStatus := rows.InvalidRows(violations, more)
+		return v.record(ctx, e, domain.RejectDataset{Upload: upload.Upload, Status: domain.StatusOf(violationStatus),
+			Violations: violationStatus.Violations})
 	}
-	return v.record(ctx, e, domain.AcceptDataset{Upload: upload.Upload, DatasetFacts: facts})
+	return v.record(ctx, e, domain.AcceptDataset{Upload: upload.Upload, DatasetStats: facts})
 }
 
-func (v Validator) read(ctx context.Context, checker *rows.Checker, folder, name string) error {
-	file, err := v.Blobs.Get(ctx, folder+name)
+func (v Validator) read(ctx context.Context, checker *rows.Checker, directory, name string) error {
+	file, err := v.Blobs.Get(ctx, directory+name)
 	if err != nil {
 		return err
 	}
@@ -79,19 +80,19 @@ func (v Validator) record(ctx context.Context, e eventlog.Event, result domain.C
 	_, err := eventlog.Do(ctx, v.Log, v.World, request, domain.Intend(domain.Datasets, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:
-		return nil // deleted or replaced since
+		return nil // deleted or replaced during the validation
 	}
 	return err
 }
 
-// giveUp records that the validation itself failed. A cause that is not a domain.Error may contain
-// paths of this machine; it is in the server's log only.
+// giveUp records that the validation could not be completed. The recorded message contains the
+// cause only if it is a domain.Error, because other errors may contain paths of this machine.
 func (v Validator) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	upload, err := eventOf[domain.DatasetUploaded](e, datasetUploaded)
 	if err != nil || upload == nil {
 		return nil
 	}
 	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be validated (" +
-		causeOf(cause) + "): upload it again"}
+		causeOf(cause) + "): upload the files again"}
 	return v.record(context.WithoutCancel(ctx), e, domain.RejectDataset{Upload: upload.Upload, Status: status})
 }

@@ -17,7 +17,8 @@ import (
 
 const row = `{"prompt":"a","completion":"b"}` + "\n"
 
-// stumbling fails a number of times to record that the validation itself failed.
+// stumbling is a log that fails to record that an upload could not be validated. fails is the
+// number of times that it still fails.
 type stumbling struct {
 	eventlog.Log
 	fails int
@@ -26,26 +27,26 @@ type stumbling struct {
 func (s *stumbling) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	if s.fails > 0 && strings.Contains(string(w.Data), "could not be validated") {
 		s.fails--
-		return 0, errors.New("the log is away")
+		return 0, errors.New("the log is unavailable")
 	}
 	return s.Log.Append(ctx, w)
 }
 
-// TestUploadsAreValidated validates two uploads on the router of an embedded server; the file of a third
-// is missing.
+// TestUploadsAreValidated checks, on the router of an embedded server, that a valid upload is
+// accepted, an invalid upload is rejected, and an upload whose file is missing fails.
 func TestUploadsAreValidated(t *testing.T) {
 	b := routedBench(t, func(b *bench, r *pubsub.Router) error {
 		return tasks.Validator{Log: &stumbling{Log: b.log, fails: 1}, World: b.world, Blobs: b.blobs, Now: time.Now,
 			Count: func(text string) int { return 7 * len(text) }}.Handle(r)
 	})
 	upload := func(id, content string) domain.Dataset {
-		folder := "datasets/acme/" + id + "/1/"
+		directory := "datasets/acme/" + id + "/1/"
 		b.do(id, domain.CreateDataset{})
 		if content != "" {
-			_, err := b.blobs.Put(t.Context(), folder+"data.jsonl", strings.NewReader(content))
+			_, err := b.blobs.Put(t.Context(), directory+"data.jsonl", strings.NewReader(content))
 			require.NoError(t, err)
 		}
-		b.do(id, domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: folder,
+		b.do(id, domain.UploadDataset{Upload: 1, Files: domain.Files{Prefix: directory,
 			Sizes: map[string]int64{"data.jsonl": int64(len(content))}}})
 		return until(b, domain.Datasets, id, func(d domain.Dataset) bool { return d.Validated == 1 })
 	}
@@ -53,7 +54,7 @@ func TestUploadsAreValidated(t *testing.T) {
 	require.Equal(t, domain.DatasetReady, good.State)
 	require.Equal(t, domain.FormatCompletion, good.Format)
 	require.EqualValues(t, 3, good.ExampleCount)
-	require.EqualValues(t, 3*7*len("pc"), good.EstimatedTokenCount, "counted by the tokenizer, not guessed from bytes")
+	require.EqualValues(t, 3*7*len("pc"), good.EstimatedTokenCount, "counted by the tokenizer, not estimated from bytes")
 
 	bad := upload("bad", row+"{\n"+row)
 	require.Equal(t, domain.DatasetUploading, bad.State)

@@ -18,9 +18,9 @@ import (
 	"anneal/eventlog/pubsub"
 )
 
-// A Deriver writes the rows of derived datasets: the rows of a source that match a filter, one side of
-// a split, or all. It reads and writes in constant memory. It may run in several processes, and
-// several times for one dataset: the rows and the place where they are stored are the same, and only
+// A Deriver writes the rows of derived datasets: the rows of a source that match a filter, one side
+// of a split, or all rows. It reads and writes in constant memory. It may run in several processes,
+// and several times for one dataset, because the rows and their blob prefix are the same and only
 // the first result is recorded.
 type Deriver struct {
 	Log    eventlog.Log
@@ -28,9 +28,11 @@ type Deriver struct {
 	Blobs  *blobs.Store
 	Now    func() time.Time
 	Filter func(text string) (func(row []byte) (bool, error), error)
-	Count  func(text string) int // tokens of a text; nil counts one for every four bytes
-	// Progress receives how many of the source's rows were read; of is 0 when the task has ended.
-	Progress func(dataset domain.Name, read, of int64)
+	Count  func(text string) int // returns the tokens of a text; nil counts one token for every four bytes
+	// Progress is called while the rows of a dataset are derived: done is the number of rows of the
+	// source that were read so far, and total is the number of all its rows. When the task has ended,
+	// total is 0.
+	Progress func(dataset domain.Name, done, total int64)
 }
 
 const (
@@ -44,7 +46,8 @@ func (d Deriver) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, deriverName, "events.*.datasets.*", d.Derive, d.giveUp)
 }
 
-// Derive derives the dataset that an event creates, if it has a source.
+// Derive derives the rows of the dataset that an event creates. It ignores datasets without a
+// source, and other events.
 func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 	from, err := derivationOf(e)
 	if err != nil || from == nil {
@@ -56,17 +59,17 @@ func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 	state, _ := d.World.Row(e.Name)
 	dataset, ok := state.(domain.Dataset)
 	if !ok || !dataset.Filling() || !reflect.DeepEqual(dataset.From, from) {
-		return nil // derived, failed or deleted since
+		return nil // derived, failed or deleted after the event
 	}
 	source, err := d.source(e.Name, *from)
 	var fill domain.Command[domain.Dataset]
 	if err == nil {
 		defer d.Progress(e.Name, 0, 0)
-		fill, err = d.make(ctx, e.Name, *from, source, blobs.DerivedFolder(e.Name, e.ID))
+		fill, err = d.make(ctx, e.Name, *from, source, blobs.DerivedPrefix(e.Name, e.ID))
 	}
 	var failure *domain.Error
 	if errors.As(err, &failure) && isUserError(failure.Code) {
-		fill, err = domain.LeaveUnfilled{Status: domain.StatusOf(failure)}, nil
+		fill, err = domain.FailFill{Status: domain.StatusOf(failure)}, nil
 	}
 	if err != nil {
 		return err
@@ -74,7 +77,8 @@ func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 	return d.record(ctx, e, fill)
 }
 
-// derivationOf returns the source of the dataset that an event creates; nil when there is none.
+// derivationOf returns the derivation of the dataset that an event creates; nil when the dataset is
+// not derived, and for other events.
 func derivationOf(e eventlog.Event) (*domain.Derivation, error) {
 	created, err := eventOf[domain.DatasetCreated](e, "dataset.created.v1")
 	if created == nil {
@@ -83,16 +87,18 @@ func derivationOf(e eventlog.Event) (*domain.Derivation, error) {
 	return created.From, nil
 }
 
-// isUserError reports whether the user must correct something, so that retrying cannot help.
+// isUserError reports whether an error with this code requires a correction by the user, so that a
+// retry would fail again.
 func isUserError(code domain.Code) bool {
 	return code == domain.InvalidArgument || code == domain.FailedPrecondition || code == domain.NotFound
 }
 
-// source returns the source dataset, unless it has changed since the derivation was requested.
+// source returns the source dataset, or an error if the dataset has changed since the derivation
+// was requested.
 func (d Deriver) source(name domain.Name, from domain.Derivation) (domain.Dataset, error) {
 	state, _ := d.World.Row(from.Source)
 	source, ok := state.(domain.Dataset)
-	if !ok || source.State != domain.DatasetReady || source.Files.Folder != from.Folder ||
+	if !ok || source.State != domain.DatasetReady || source.Files.Prefix != from.Prefix ||
 		from.Source.Account() != name.Account() {
 		return domain.Dataset{}, sourceGone(from.Source)
 	}
@@ -101,12 +107,12 @@ func (d Deriver) source(name domain.Name, from domain.Derivation) (domain.Datase
 
 func sourceGone(source domain.Name) error {
 	return domain.Errorf(domain.FailedPrecondition, "%s was deleted before its rows were read: delete this dataset, "+
-		"and create it again from one that is there", source)
+		"and create it again from an existing dataset", source)
 }
 
-// make writes the rows and returns the command that records them.
+// make writes the rows and returns the command that records the result.
 func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivation, source domain.Dataset,
-	folder string) (domain.Command[domain.Dataset], error) {
+	directory string) (domain.Command[domain.Dataset], error) {
 	s := &rowFilter{Deriver: d, name: name, source: source, checker: rows.NewChecker(source.Format)}
 	s.checker.Count = d.Count
 	if err := s.prepare(from); err != nil {
@@ -121,10 +127,10 @@ func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivat
 		writer.CloseWithError(err)
 		ended <- err
 	}()
-	size, err := d.Blobs.Put(ctx, folder+derivedFile, reader)
+	size, err := d.Blobs.Put(ctx, directory+derivedFile, reader)
 	reader.CloseWithError(errUnread)
 	if cause := <-ended; cause != nil && !errors.Is(cause, errUnread) {
-		err = cause // the error of the store follows from it
+		err = cause // run failed first, and Put only passes its error on
 	}
 	if domain.CodeOf(err) == domain.NotFound {
 		err = sourceGone(from.Source)
@@ -133,36 +139,37 @@ func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivat
 		return nil, err
 	}
 	facts, violations, more := s.checker.Result()
-	if s.checker.Least > facts.ExampleCount && s.kept < int64(s.checker.Least) {
+	if s.checker.MinRows > facts.ExampleCount && s.kept < int64(s.checker.MinRows) {
 		return nil, domain.Errorf(domain.InvalidArgument, "%d of the %d rows of %s match, and at least %d are "+
-			"needed: delete this dataset, and create it again with another filter",
-			s.kept, s.read, from.Source, s.checker.Least)
+			"needed: delete this dataset, and create it again with another filter or split",
+			s.kept, s.read, from.Source, s.checker.MinRows)
 	}
 	if len(violations) > 0 {
-		return nil, rows.Refusal(violations, more)
+		return nil, rows.InvalidRows(violations, more)
 	}
-	files := domain.Files{Folder: folder, Sizes: map[string]int64{derivedFile: size}}
-	return domain.FillDataset{Files: files, DatasetFacts: facts}, nil
+	files := domain.Files{Prefix: directory, Sizes: map[string]int64{derivedFile: size}}
+	return domain.FillDataset{Files: files, DatasetStats: facts}, nil
 }
 
-var errUnread = errors.New("the store has stopped reading")
+var errUnread = errors.New("the file store stopped reading the derived rows before their end")
 
-// A rowFilter selects the rows of a source that belong to a dataset.
+// A rowFilter selects the rows of a source dataset that belong to the derived dataset.
 type rowFilter struct {
 	Deriver
 	name       domain.Name
 	source     domain.Dataset
 	keep       func(row []byte) (bool, error)
-	checker    *rows.Checker // of what is kept
+	checker    *rows.Checker // validates the kept rows
 	read, kept int64
 }
 
-// prepare sets which rows are kept.
+// prepare sets keep, the function that selects rows, for the derivation: by a filter, by one side
+// of a split, or all rows.
 func (s *rowFilter) prepare(from domain.Derivation) (err error) {
 	switch {
 	case from.Split != nil:
 		chooser := rows.NewChooser(*from.Split)
-		s.checker.Least = 1 // one row is enough for an evaluation; a training job checks its own minimum
+		s.checker.MinRows = 1 // one row is enough for an evaluation; a training job checks its own minimum
 		s.keep = func([]byte) (bool, error) { return chooser.Next(), nil }
 	case from.Filter != "":
 		s.keep, err = s.Filter(from.Filter)
@@ -172,11 +179,11 @@ func (s *rowFilter) prepare(from domain.Derivation) (err error) {
 	return err
 }
 
-// run writes the kept rows, one per line, file by file in the order of their names.
+// run writes the selected rows, one per line, file by file in the order of the file names.
 func (s *rowFilter) run(ctx context.Context, to io.Writer) error {
 	out := bufio.NewWriterSize(to, 256<<10)
 	for _, file := range slices.Sorted(maps.Keys(s.source.Files.Sizes)) {
-		content, err := s.Blobs.Get(ctx, s.source.Files.Folder+file)
+		content, err := s.Blobs.Get(ctx, s.source.Files.Prefix+file)
 		if err != nil {
 			return err
 		}
@@ -216,8 +223,8 @@ func (s *rowFilter) line(ctx context.Context, file string, line int, text []byte
 	return errors.Join(err, out.WriteByte('\n'))
 }
 
-// record records the result, unless the dataset was deleted or another process was first. The
-// reconciler removes rows that do not belong to the dataset.
+// record records the result, unless the dataset was deleted or another process has recorded a
+// result. The reconciler removes rows that do not belong to the dataset.
 func (d Deriver) record(ctx context.Context, e eventlog.Event, result domain.Command[domain.Dataset]) error {
 	request := eventlog.Request{Time: d.Now(), Actor: "task/" + deriverName, Cause: e.ID, Correlation: e.Correlation}
 	_, err := eventlog.Do(ctx, d.Log, d.World, request, domain.Intend(domain.Datasets, e.Name, result))
@@ -228,19 +235,19 @@ func (d Deriver) record(ctx context.Context, e eventlog.Event, result domain.Com
 	return err
 }
 
-// giveUp records that the rows could not be derived. A cause that is not a domain.Error may contain
-// paths of this machine; it is in the server's log only.
+// giveUp records that the rows could not be derived. The recorded message contains the cause only
+// if it is a domain.Error, because other errors may contain paths of this machine.
 func (d Deriver) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	from, err := derivationOf(e)
 	if err != nil || from == nil {
 		return nil
 	}
-	code, why := domain.Internal, "the file store failed"
+	code, why := domain.Internal, "an internal error"
 	var failure *domain.Error
 	if errors.As(cause, &failure) {
 		code, why = failure.Code, failure.Message
 	}
-	status := domain.Status{Code: code.String(), Message: "the rows could not be made (" + why +
+	status := domain.Status{Code: code.String(), Message: "the rows could not be derived (" + why +
 		"): delete this dataset and create it again"}
-	return d.record(context.WithoutCancel(ctx), e, domain.LeaveUnfilled{Status: status})
+	return d.record(context.WithoutCancel(ctx), e, domain.FailFill{Status: status})
 }

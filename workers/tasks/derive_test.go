@@ -34,17 +34,17 @@ func (b *bench) state(id string) domain.Dataset {
 func (b *bench) source(id string, files ...string) domain.Dataset {
 	b.Helper()
 	b.do(id, domain.CreateDataset{})
-	stored := domain.Files{Folder: "datasets/acme/" + id + "/1-x/", Sizes: map[string]int64{}}
+	stored := domain.Files{Prefix: "datasets/acme/" + id + "/1-x/", Sizes: map[string]int64{}}
 	rows := 0
 	for i, content := range files {
 		file := fmt.Sprintf("part-%d.jsonl", i)
-		_, err := b.blobs.Put(b.Context(), stored.Folder+file, strings.NewReader(content))
+		_, err := b.blobs.Put(b.Context(), stored.Prefix+file, strings.NewReader(content))
 		require.NoError(b, err)
 		stored.Sizes[file] = int64(len(content))
 		rows += len(strings.Fields(strings.ReplaceAll(content, " ", "")))
 	}
 	b.do(id, domain.UploadDataset{Upload: 1, Files: stored})
-	b.do(id, domain.AcceptDataset{Upload: 1, DatasetFacts: domain.DatasetFacts{Format: domain.FormatCompletion,
+	b.do(id, domain.AcceptDataset{Upload: 1, DatasetStats: domain.DatasetStats{Format: domain.FormatCompletion,
 		Shape: domain.ShapeCompletion, ExampleCount: domain.Count(rows)}})
 	return b.state(id)
 }
@@ -52,8 +52,8 @@ func (b *bench) source(id string, files ...string) domain.Dataset {
 func (b *bench) create(id, from string, d domain.Derivation) eventlog.Event {
 	b.Helper()
 	d.Source = named(domain.Datasets, from)
-	if d.Folder == "" {
-		d.Folder = b.state(from).Files.Folder
+	if d.Prefix == "" {
+		d.Prefix = b.state(from).Files.Prefix
 	}
 	return b.do(id, domain.CreateDataset{From: &d})
 }
@@ -61,7 +61,7 @@ func (b *bench) create(id, from string, d domain.Derivation) eventlog.Event {
 func (b *bench) content(d domain.Dataset) (text string) {
 	b.Helper()
 	for file := range d.Files.Sizes {
-		r, err := b.blobs.Get(b.Context(), d.Files.Folder+file)
+		r, err := b.blobs.Get(b.Context(), d.Files.Prefix+file)
 		require.NoError(b, err)
 		data, err := io.ReadAll(r)
 		require.NoError(b, errors.Join(err, r.Close()))
@@ -71,12 +71,12 @@ func (b *bench) content(d domain.Dataset) (text string) {
 	return text
 }
 
-// left returns the keys below a prefix, after reconciliation.
-func (b *bench) left(folder string) (keys []string) {
+// left returns the blob keys that are left below a prefix after a reconciliation.
+func (b *bench) left(directory string) (keys []string) {
 	b.Helper()
 	r := reconcile.New(reconcile.Options{Log: b.log, World: b.world, Blobs: b.blobs, Keys: secrets.NewMemoryVault()})
 	require.NoError(b, r.Reconcile(b.Context(), 0))
-	for f, err := range b.blobs.List(b.Context(), folder) {
+	for f, err := range b.blobs.List(b.Context(), directory) {
 		require.NoError(b, err)
 		keys = append(keys, f.Key)
 	}
@@ -86,10 +86,10 @@ func (b *bench) left(folder string) (keys []string) {
 // derivedOf returns the rows of the dataset that an event created.
 func derivedOf(b *bench, e eventlog.Event) []string {
 	b.Helper()
-	return b.left(blobs.DerivedFolder(e.Name, e.ID))
+	return b.left(blobs.DerivedPrefix(e.Name, e.ID))
 }
 
-// numbered returns rows with the numbers from..to.
+// numbered returns one row for each number in the range from..to.
 func numbered(from, to int) string {
 	var text strings.Builder
 	for n := from; n <= to; n++ {
@@ -98,7 +98,7 @@ func numbered(from, to int) string {
 	return text.String()
 }
 
-func TestRowsThatMatchAreMade(t *testing.T) {
+func TestMatchingRowsAreDerived(t *testing.T) {
 	b := newBench(t)
 	b.source("source", "\ufeff"+numbered(1, 4)+"\n\n", strings.TrimSuffix(numbered(5, 9), "\n"))
 	for id, c := range map[string]struct {
@@ -119,10 +119,10 @@ func TestRowsThatMatchAreMade(t *testing.T) {
 		require.Equal(t, domain.ShapeCompletion, made.Shape)
 		require.Positive(t, made.EstimatedTokenCount)
 	}
-	require.Equal(t, []int64{0, 9, 0, 0}, b.progress[:4], "9 rows are to be read; it is over")
+	require.Equal(t, []int64{0, 9, 0, 0}, b.progress[:4], "9 rows were read; the task has ended")
 }
 
-func TestBothSidesOfASplitAreAllRows(t *testing.T) {
+func TestSplitSidesPartitionTheRows(t *testing.T) {
 	b := newBench(t)
 	b.source("source", numbered(1, 60))
 	var sides []string
@@ -142,32 +142,33 @@ func TestBothSidesOfASplitAreAllRows(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeMadeSaysWhy(t *testing.T) {
+func TestFailedDerivations(t *testing.T) {
 	b := newBench(t)
 	b.source("source", numbered(1, 9))
 	b.source("other", numbered(1, 9))
 	e := b.create("few", "source", domain.Derivation{Filter: "n > 7"})
 	require.NoError(t, b.deriver.Derive(t.Context(), e))
 	few := b.state("few")
-	require.True(t, few.Unfilled())
+	require.True(t, few.FillFailed())
 	require.Equal(t, "INVALID_ARGUMENT", few.Status.Code)
 	require.Contains(t, few.Status.Message,
 		"2 of the 9 rows of accounts/acme/datasets/source match, and at least 3 are needed")
 	require.Empty(t, derivedOf(b, e))
 
-	e = b.create("replaced", "source", domain.Derivation{Folder: "datasets/acme/source/0/"})
+	e = b.create("replaced", "source", domain.Derivation{Prefix: "datasets/acme/source/0/"})
 	require.NoError(t, b.deriver.Derive(t.Context(), e))
 	require.Contains(t, b.state("replaced").Status.Message, "accounts/acme/datasets/source was deleted")
 
 	e = b.create("lost", "other", domain.Derivation{})
-	require.NoError(t, b.blobs.DeleteFolder(t.Context(), b.state("other").Files.Folder))
+	require.NoError(t, b.blobs.DeletePrefix(t.Context(), b.state("other").Files.Prefix))
 	require.NoError(t, b.deriver.Derive(t.Context(), e))
 	require.Contains(t, b.state("lost").Status.Message, "accounts/acme/datasets/other was deleted")
 	require.Empty(t, derivedOf(b, e))
 }
 
-// A retry after a crash writes the same rows, and two concurrent runs do not interfere.
-func TestRowsAreMadeOnceHoweverOften(t *testing.T) {
+// TestRowsAreDerivedOnce checks that a retry after a crash writes the same rows, and that two
+// concurrent runs do not interfere.
+func TestRowsAreDerivedOnce(t *testing.T) {
 	b := newBench(t)
 	b.source("source", numbered(1, 40))
 	e := b.create("twice", "source", domain.Derivation{Filter: "n > 2"})
@@ -187,11 +188,12 @@ func TestRowsAreMadeOnceHoweverOften(t *testing.T) {
 	require.NoError(t, b.deriver.Derive(t.Context(), e))
 	after, err := b.log.Last(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, before, after, "what is made is not made again")
+	require.Equal(t, before, after, "derived rows are not derived again")
 	require.Len(t, derivedOf(b, e), 1)
 }
 
-// A dataset that is deleted while its rows are derived leaves none.
+// TestRowsOfADeletedDatasetAreRemoved checks that a dataset that is deleted while its rows are
+// derived leaves no files.
 func TestRowsOfADeletedDatasetAreRemoved(t *testing.T) {
 	b := newBench(t)
 	b.source("source", numbered(1, 9))
@@ -207,18 +209,19 @@ func TestRowsOfADeletedDatasetAreRemoved(t *testing.T) {
 	require.Empty(t, derivedOf(b, e))
 }
 
-// Rows are derived in constant memory.
-func TestRowsAreMadeInConstantMemory(t *testing.T) {
+// TestRowsAreDerivedInConstantMemory checks that the memory of Derive does not grow with the number
+// of rows.
+func TestRowsAreDerivedInConstantMemory(t *testing.T) {
 	b := newBench(t)
 	row := `{"prompt":"` + strings.Repeat("x", 1<<10) + `","completion":"c"}` + "\n"
 	b.source("source", strings.Repeat(row, 32<<10))
-	var most uint64
-	b.deriver.Progress = func(domain.Name, int64, int64) { most = max(most, inUse()) }
+	var peak uint64
+	b.deriver.Progress = func(domain.Name, int64, int64) { peak = max(peak, inUse()) }
 	e := b.create("large", "source", domain.Derivation{Filter: `completion = "c"`})
 	before := inUse()
 	require.NoError(t, b.deriver.Derive(t.Context(), e))
 	require.EqualValues(t, 32<<10, b.state("large").ExampleCount)
-	require.Less(t, most-min(most, before), uint64(8<<20))
+	require.Less(t, peak-min(peak, before), uint64(8<<20))
 	require.True(t, bytes.HasPrefix([]byte(b.content(b.state("large"))), []byte(row)))
 }
 

@@ -21,20 +21,20 @@ import (
 	"anneal/workers/tasks"
 )
 
-// An effect is a task with effects outside of the log.
+// An effect is one test case: a task with effects outside of the log.
 type effect struct {
-	covers  []string // methods of this package that bring about effects
+	covers  []string // methods of this package that have effects
 	prepare func(b *bench) eventlog.Event
 	task    func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error
-	holds   func(b *bench) bool // once the task is done
+	holds   func(b *bench) bool // reports whether the task is done
 }
 
 var effects = map[string]effect{
 	"check rows": {prepare: func(b *bench) eventlog.Event {
 		b.do("d", domain.CreateDataset{})
-		stored := domain.Files{Folder: "datasets/acme/e/1-x/",
+		stored := domain.Files{Prefix: "datasets/acme/e/1-x/",
 			Sizes: map[string]int64{"rows.jsonl": int64(len(numbered(1, 9)))}}
-		_, err := b.blobs.Put(b.Context(), stored.Folder+"rows.jsonl", strings.NewReader(numbered(1, 9)))
+		_, err := b.blobs.Put(b.Context(), stored.Prefix+"rows.jsonl", strings.NewReader(numbered(1, 9)))
 		require.NoError(b, err)
 		return b.do("d", domain.UploadDataset{Upload: 1, Files: stored})
 	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
@@ -55,7 +55,7 @@ var effects = map[string]effect{
 		d := b.deriver
 		d.Log = log
 		return d.Derive
-	}, holds: func(b *bench) bool { return b.state("d").Unfilled() }},
+	}, holds: func(b *bench) bool { return b.state("d").FillFailed() }},
 	"copy a model": {covers: []string{"write", "convert", "put"}, prepare: func(b *bench) eventlog.Event {
 		b.ready("m", whole, shipped(b.TB.(*testing.T)))
 		return b.model("m", domain.PrepareModel{Precision: "FP16"})
@@ -76,8 +76,9 @@ var effects = map[string]effect{
 	}},
 }
 
-// After a fault at any effect of a task, a restart and a reconciliation, the world and the files agree,
-// and the redelivered task ends as without the fault.
+// TestFaultsAtEveryEffect checks that after a fault at any effect of a task, a restart and a
+// reconciliation, the world and the files agree, and that the redelivered task ends as without the
+// fault.
 func TestFaultsAtEveryEffect(t *testing.T) {
 	for name, e := range effects {
 		t.Run(name, func(t *testing.T) {
@@ -108,8 +109,8 @@ func (e effect) run(t *testing.T, plan *faults.Plan) []string {
 		require.NoError(t, faults.Agree(t.Context(), world.View(), b.blobs, vault))
 	}
 	agree()
-	if err == nil { // the queue delivers it no more
-		require.True(t, e.holds(b), "the task is done and its result is not there")
+	if err == nil { // the event is not delivered again
+		require.True(t, e.holds(b), "the task is done but its result is missing")
 		return plan.Steps()
 	}
 	last, err := b.log.Last(t.Context())
@@ -121,8 +122,8 @@ func (e effect) run(t *testing.T, plan *faults.Plan) []string {
 	return plan.Steps()
 }
 
-// Every method that changes the bucket is in the table.
-func TestEveryEffectIsTried(t *testing.T) {
+// TestEveryEffectIsTested checks that effects covers every method that changes the blob store.
+func TestEveryEffectIsTested(t *testing.T) {
 	covered := map[string]bool{}
 	for _, e := range effects {
 		for _, f := range e.covers {
@@ -149,7 +150,7 @@ func TestEveryEffectIsTried(t *testing.T) {
 					return true
 				}
 				if selected, ok := call.Fun.(*ast.SelectorExpr); ok &&
-					slices.Contains([]string{"Put", "Copy", "Delete", "DeleteFolder"}, selected.Sel.Name) {
+					slices.Contains([]string{"Put", "Copy", "Delete", "DeletePrefix"}, selected.Sel.Name) {
 					if owner, ok := selected.X.(*ast.SelectorExpr); ok && owner.Sel.Name == "Blobs" {
 						found++
 						require.True(t, covered[f.Name.Name], "%s calls %s and is in no effect of the table",

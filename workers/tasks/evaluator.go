@@ -23,9 +23,9 @@ import (
 	"anneal/eventlog/secrets"
 )
 
-// An EvaluatorBuilder builds the revisions of evaluators: it unpacks their code, tries it in a sandbox,
-// and stores it as it will run. It may run in several processes, and several times for one revision:
-// only the first result is recorded.
+// An EvaluatorBuilder builds the revisions of evaluators: it unpacks the code of a revision, runs
+// it once in a sandbox, and stores the files that attempts will run. It may run in several
+// processes, and several times for one revision, because only the first result is recorded.
 type EvaluatorBuilder struct {
 	Log     eventlog.Log
 	World   eventlog.Rows
@@ -42,7 +42,8 @@ func (b EvaluatorBuilder) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, evaluatorBuilderName, "events.*.evaluators.*", b.Build, b.giveUp)
 }
 
-// Build builds the revision whose code an event completes, if any.
+// Build builds the revision of an evaluator for which an event provides the code. It ignores other
+// events.
 func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	revision, err := revisionToBuild(e)
 	if err != nil || revision == 0 {
@@ -55,17 +56,17 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	state, _ := b.World.Row(e.Name)
 	evaluator, ok := state.(domain.Evaluator)
 	if !ok || evaluator.Revision != revision || evaluator.State != domain.EvaluatorBuilding {
-		return nil // deleted, replaced or built since
+		return nil // deleted, replaced or built after the event
 	}
 	work := &build{EvaluatorBuilder: b, event: e, evaluator: evaluator,
-		place: blobs.BuildFolder(e.Name, created, revision) + e.ID}
+		place: blobs.BuildPrefix(e.Name, created, revision) + e.ID}
 	if work.dir, err = os.MkdirTemp("", "anneal-build-"); err != nil {
 		return err
 	}
 	defer os.RemoveAll(work.dir)
 	err = work.run(ctx)
 	if errors.Is(err, errNoCode) {
-		return nil // its upload follows
+		return nil // the code will be uploaded
 	}
 	var refused *domain.Error
 	if err != nil && (!errors.As(err, &refused) || ctx.Err() != nil || !isUserError(refused.Code) &&
@@ -75,7 +76,8 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	return work.recordResult(ctx, refused)
 }
 
-// revisionToBuild returns the revision whose code an event completes; 0 for none.
+// revisionToBuild returns the revision for which an event provides the code; 0 when the event
+// provides none.
 func revisionToBuild(e eventlog.Event) (int, error) {
 	var said struct {
 		Revision int  `json:"revision"`
@@ -96,18 +98,19 @@ func revisionToBuild(e eventlog.Event) (int, error) {
 	return said.Revision, nil
 }
 
-var errNoCode = errors.New("the evaluator has no code yet")
+var errNoCode = errors.New("the evaluator has no code")
 
-// A build builds one revision.
+// A build is the state of the build of one revision.
 type build struct {
 	EvaluatorBuilder
 	event     eventlog.Event
 	evaluator domain.Evaluator
-	place     string // key prefix in the store, without the slash
-	dir       string // the code, unpacked
+	place     string // blob key prefix of the build, without a slash at the end
+	dir       string // directory of the unpacked code
 	entry     domain.Entry
-	files     domain.Files // stored as they will run
+	files     domain.Files // stored files that attempts will run
 	log       strings.Builder
+	trial     string // why the trial call of the code gave no valid score
 }
 
 func (w *build) run(ctx context.Context) error {
@@ -126,8 +129,9 @@ func (w *build) run(ctx context.Context) error {
 		return err
 	}
 	code := engines.EvaluatorCode{Dir: w.dir, EntryFile: w.entry.File, EntryFunc: w.entry.Func, Env: env}
-	said, err := w.Builder.Build(ctx, code, requirements)
-	w.log.WriteString(secrets.Redact(said, env))
+	report, err := w.Builder.Build(ctx, code, requirements)
+	w.log.WriteString(secrets.Redact(report.Log, env))
+	w.trial = secrets.Redact(report.Trial, env)
 	if err == nil {
 		err = w.store(ctx, names)
 	}
@@ -168,7 +172,7 @@ func (w *build) unpack(ctx context.Context) (names []string, err error) {
 	return u.names, v.Err()
 }
 
-// requirements returns the requirements of the evaluator and of its file requirements.txt.
+// requirements returns the requirements in the evaluator's spec and in its file requirements.txt.
 func (w *build) requirements(names []string) (string, error) {
 	const file = "requirements.txt"
 	if !slices.Contains(names, file) {
@@ -178,15 +182,15 @@ func (w *build) requirements(names []string) (string, error) {
 	return w.evaluator.Requirements + "\n" + string(more), err
 }
 
-// store stores the code as it was tried, under a prefix that no other build uses.
+// store stores the unpacked code under a prefix that no other build uses.
 func (w *build) store(ctx context.Context, names []string) error {
-	w.files = domain.Files{Folder: w.place + "/", Sizes: map[string]int64{}, Sums: map[string]string{}}
+	w.files = domain.Files{Prefix: w.place + "/", Sizes: map[string]int64{}, Sums: map[string]string{}}
 	for _, name := range names {
 		content, err := os.ReadFile(filepath.Join(w.dir, filepath.FromSlash(name)))
 		if err != nil {
 			return err
 		}
-		if w.files.Sizes[name], err = w.Blobs.Put(ctx, w.files.Folder+name, bytes.NewReader(content)); err != nil {
+		if w.files.Sizes[name], err = w.Blobs.Put(ctx, w.files.Prefix+name, bytes.NewReader(content)); err != nil {
 			return err
 		}
 		sum := sha256.Sum256(content)
@@ -195,7 +199,8 @@ func (w *build) store(ctx context.Context, names []string) error {
 	return nil
 }
 
-// recordResult records the result with the build log; failure is nil for a successful build.
+// recordResult records the result of the build and stores the build log; failure is nil for a
+// successful build.
 func (w *build) recordResult(ctx context.Context, failure *domain.Error) error {
 	end := "built\n"
 	if failure != nil {
@@ -212,7 +217,7 @@ func (w *build) recordResult(ctx context.Context, failure *domain.Error) error {
 			BuildLog: key})
 	}
 	return w.record(ctx, w.event, domain.AcceptBuild{Revision: w.evaluator.Revision, BuildLog: key, Files: w.files,
-		Entry: w.entry})
+		Trial: w.trial, Entry: w.entry})
 }
 
 func (b EvaluatorBuilder) record(ctx context.Context, e eventlog.Event,
@@ -222,19 +227,19 @@ func (b EvaluatorBuilder) record(ctx context.Context, e eventlog.Event,
 	_, err := eventlog.Do(ctx, b.Log, b.World, request, domain.Intend(domain.Evaluators, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:
-		return nil // deleted or replaced since
+		return nil // deleted or replaced during the build
 	}
 	return err
 }
 
-// giveUp records that the build itself failed. A cause that is not a domain.Error may contain paths of
-// this machine; it is in the server's log only.
+// giveUp records that the build could not be completed. The recorded message contains the cause
+// only if it is a domain.Error, because other errors may contain paths of this machine.
 func (b EvaluatorBuilder) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	revision, err := revisionToBuild(e)
 	if err != nil || revision == 0 {
 		return nil
 	}
 	status := domain.Status{Code: domain.Internal.String(), Message: "the code could not be built (" + causeOf(cause) +
-		"): PATCH the evaluator with prepare_code_upload true, and upload it again"}
+		"): PATCH the evaluator with prepare_code_upload true, and upload the code again"}
 	return b.record(context.WithoutCancel(ctx), e, domain.RejectBuild{Revision: revision, Status: status})
 }

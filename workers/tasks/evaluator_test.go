@@ -33,9 +33,11 @@ type reader struct {
 	requirements string
 	files        map[string]string
 	err          error
+	trial        string
 }
 
-func (r *reader) Build(_ context.Context, code engines.EvaluatorCode, requirements string) (string, error) {
+func (r *reader) Build(_ context.Context, code engines.EvaluatorCode, requirements string) (engines.BuildReport,
+	error) {
 	r.code, r.requirements, r.files = code, requirements, map[string]string{}
 	err := filepath.WalkDir(code.Dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -49,7 +51,7 @@ func (r *reader) Build(_ context.Context, code engines.EvaluatorCode, requiremen
 	if err == nil {
 		err = r.err
 	}
-	return "looked at it, with " + code.Env["TOKEN"] + "\n", err
+	return engines.BuildReport{Log: "looked at it, with " + code.Env["TOKEN"] + "\n", Trial: r.trial}, err
 }
 
 func evaluatorName(id string) domain.Name {
@@ -93,12 +95,12 @@ func (b *bench) builder(with engines.Builder) tasks.EvaluatorBuilder {
 		}}
 }
 
-// upload stores files as the code of the revision that is being built.
+// uploadCode stores files as the code of the revision that is being built, and returns the event.
 func (b *bench) uploadCode(id string, revision int, files map[string]string) eventlog.Event {
 	b.Helper()
-	stored := domain.Files{Folder: "evaluators/acme/" + id + "/x/", Sizes: map[string]int64{}}
+	stored := domain.Files{Prefix: "evaluators/acme/" + id + "/x/", Sizes: map[string]int64{}}
 	for name, content := range files {
-		size, err := b.blobs.Put(b.Context(), stored.Folder+name, strings.NewReader(content))
+		size, err := b.blobs.Put(b.Context(), stored.Prefix+name, strings.NewReader(content))
 		require.NoError(b, err)
 		stored.Sizes[name] = size
 	}
@@ -107,7 +109,7 @@ func (b *bench) uploadCode(id string, revision int, files map[string]string) eve
 
 type member struct {
 	name, content string
-	kind          byte // of tar
+	kind          byte // type flag of a tar header
 }
 
 func tarOf(t *testing.T, members ...member) string {
@@ -158,8 +160,8 @@ func TestUploadedCodeIsUnpacked(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		files   map[string]string
-		want    []string // names, as they run
-		message string   // of the refusal
+		want    []string // names of the unpacked files
+		message string   // expected part of the error's message
 	}{
 		{"files", map[string]string{"main.py": main, "data.json": "{}"}, []string{"data.json", "main.py"}, ""},
 		{"a zip", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main},
@@ -167,7 +169,7 @@ func TestUploadedCodeIsUnpacked(t *testing.T) {
 		{"a tar", map[string]string{"code.tar": tarOf(t, member{name: "./main.py", content: main},
 			member{name: "./.git/config", content: "x"}, member{name: "./__pycache__/main.pyc"})}, []string{"main.py"},
 			""},
-		{"a folder", map[string]string{"code.tar.gz": gzipped(t,
+		{"a directory", map[string]string{"code.tar.gz": gzipped(t,
 			tarOf(t, member{name: "right/", kind: tar.TypeDir}, member{name: "right/main.py", content: main},
 				member{name: "right/a/b.py"}))}, []string{"a/b.py", "main.py"}, ""},
 		{"both", map[string]string{"code.tgz": gzipped(t, tarOf(t, member{name: "lib.py"})), "main.py": main},
@@ -190,20 +192,21 @@ func TestUploadedCodeIsUnpacked(t *testing.T) {
 			nil, `code.zip: "main.py" is a link or device`},
 		{"a device", map[string]string{"code.tar": tarOf(t, member{"main.py", "", tar.TypeChar})}, nil,
 			"is a link or device"},
-		{"a file that is a folder", map[string]string{"code.tar": tarOf(t, member{name: "main.py", content: main},
-			member{name: "main.py/x.py"})}, nil, "main.py/x.py: its directory is also a file"},
+		{"a file that is a directory", map[string]string{"code.tar": tarOf(t, member{name: "main.py", content: main},
+			member{name: "main.py/x.py"})}, nil, "main.py/x.py: the directory of this path is also a file"},
 		{"a bomb", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main},
 			member{name: "zeros", content: strings.Repeat(zeros, 33)})}, nil,
 			"the code has more than 500 files or 33554432 bytes"},
 		{"a packed bomb", map[string]string{"code.tgz": gzipped(t,
 			tarOf(t, member{name: "zeros", content: strings.Repeat(zeros, 33)}))}, nil, "the code has more than"},
-		{"an endless tar", map[string]string{"code.tgz": gzipped(t, strings.Repeat(zeros, 70))}, nil, "is broken"},
+		{"an endless tar", map[string]string{"code.tgz": gzipped(t, strings.Repeat(zeros, 70))}, nil,
+			"is not a valid archive"},
 		{"many files", map[string]string{"code.zip": zipOf(t, manyMembers(501)...)}, nil,
 			"the code has more than 500 files"},
-		{"no archive", map[string]string{"code.zip": "PK nothing"}, nil, "code.zip: is broken"},
+		{"no archive", map[string]string{"code.zip": "PK nothing"}, nil, "code.zip: is not a valid archive"},
 		{"half an archive", map[string]string{"code.tar.gz": gzipped(t,
-			tarOf(t, member{name: "main.py", content: main}))[:60]}, nil, "code.tar.gz: is broken"},
-		{"nowhere to begin", map[string]string{"a.py": "", "b.py": ""}, nil, "entryPoint: says not where to begin"},
+			tarOf(t, member{name: "main.py", content: main}))[:60]}, nil, "code.tar.gz: is not a valid archive"},
+		{"nowhere to begin", map[string]string{"a.py": "", "b.py": ""}, nil, "entryPoint: is required as FILE.py::FUNCTION"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b, looked := newBench(t), &reader{}
@@ -223,7 +226,7 @@ func TestUploadedCodeIsUnpacked(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, domain.Entry{File: "main.py", Func: "evaluate"}, build.Entry)
 			require.Equal(t, c.want, slices.Sorted(maps.Keys(build.Files.Sizes)))
-			require.Equal(t, main, b.read(build.Files.Folder+"main.py"), "what runs is what was tried")
+			require.Equal(t, main, b.read(build.Files.Prefix+"main.py"), "the stored code is the tested code")
 			require.Len(t, build.Files.Sums["main.py"], 64)
 		})
 	}
@@ -240,7 +243,8 @@ func manyMembers(n int) (all []member) {
 var inline = domain.EvaluatorCode{Criteria: []domain.Criterion{{CodeSnippets: &domain.CodeSnippets{
 	FileContents: map[string]string{"main.py": "def evaluate(messages): return 1"}}}}}
 
-// Which revision is built when, from which code, and what it is given.
+// TestRevisionsAreBuilt checks which events build a revision, from which code, and with which
+// secrets.
 func TestRevisionsAreBuilt(t *testing.T) {
 	b, looked := newBench(t), &reader{}
 	builder := b.builder(looked)
@@ -259,7 +263,7 @@ func TestRevisionsAreBuilt(t *testing.T) {
 
 	last, err := b.log.Last(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, builder.Build(t.Context(), created), "what is built is not built again")
+	require.NoError(t, builder.Build(t.Context(), created), "a built revision is not built again")
 	again, err := b.log.Last(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, last.Position, again.Position)
@@ -268,33 +272,56 @@ func TestRevisionsAreBuilt(t *testing.T) {
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
 	require.Equal(t, 1, b.evaluatorState("e").Revision, "the code is the same")
 
-	prepared := b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec, Upload: true})
+	prepared := b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec, PrepareCodeUpload: true})
 	require.NoError(t, builder.Build(t.Context(), prepared))
-	require.NoError(t, builder.Build(t.Context(), created), "an event of long ago")
-	require.Equal(t, domain.EvaluatorBuilding, b.evaluatorState("e").State, "its code is not there yet")
+	require.NoError(t, builder.Build(t.Context(), created), "an event of an old revision")
+	require.Equal(t, domain.EvaluatorBuilding, b.evaluatorState("e").State, "its code is not uploaded yet")
 	require.NoError(t, builder.Build(t.Context(), b.uploadCode("e", 2,
 		map[string]string{"judge.py": "x", "requirements.txt": "numpy"})))
 	require.Equal(t, domain.Entry{File: "judge.py", Func: "evaluate"}, b.evaluatorState("e").Built[1].Entry)
 	require.Equal(t, "\nnumpy", looked.requirements)
 
 	spec.Requirements, looked.err = "torch", domain.Errorf(domain.Unavailable,
-		"evaluators cannot run on this machine: there is no bubblewrap: %s", sandbox.Install)
+		"evaluators cannot run on this machine: bubblewrap is not installed: %s", sandbox.Install)
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
 	state = b.evaluatorState("e")
 	require.Equal(t, domain.EvaluatorFailed, state.State)
 	require.Contains(t, state.Status.Message, "apt-get install bubblewrap python3")
-	require.Equal(t, 2, state.Active, "jobs go on with what was built")
+	require.Equal(t, 2, state.Active, "jobs continue with the active revision")
 
 	spec.Requirements, spec.Secrets = "", []string{"accounts/acme/secrets/none"}
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
 	require.Contains(t, b.evaluatorState("e").Status.Message,
-		"secrets: accounts/acme/secrets/none is no secret of accounts/acme")
+		"secrets: secret accounts/acme/secrets/none does not exist in accounts/acme")
 
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("later", domain.CreateEvaluator{})))
 	require.Equal(t, domain.EvaluatorBuilding, b.evaluatorState("later").State)
 }
 
-// The build runs on the router of an embedded server and in a sandbox.
+// TestFailedTrialIsInStatus checks that an evaluator whose trial call fails is ACTIVE with a status
+// that says so, without the values of secrets, until a build whose trial call succeeds.
+func TestFailedTrialIsInStatus(t *testing.T) {
+	b, looked := newBench(t), &reader{trial: "ValueError: no luck with value of judge"}
+	_, err := eventlog.Do(t.Context(), b.log, b.world, eventlog.Request{Time: time.Now()},
+		domain.Intend(domain.Secrets, domain.NewName("acme", "secrets", "judge"),
+			domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
+				Value: domain.Sealed{Ciphertext: []byte("x")}})))
+	require.NoError(t, err)
+	spec := domain.EvaluatorSpec{EvaluatorCode: inline, Secrets: []string{"accounts/acme/secrets/judge"}}
+	builder := b.builder(looked)
+	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.CreateEvaluator{EvaluatorSpec: spec})))
+	state := b.evaluatorState("e")
+	require.Equal(t, domain.EvaluatorActive, state.State)
+	require.Equal(t, "FAILED_PRECONDITION", state.Status.Code)
+	require.Contains(t, state.Status.Message,
+		"the trial call with an example row gave no valid score (ValueError: no luck with [redacted]): score rows")
+	spec.EntryPoint, looked.trial = "main.py::evaluate", ""
+	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
+	require.Equal(t, domain.StatusOf(nil), b.evaluatorState("e").Status)
+}
+
+// TestCodeIsBuiltInTheSandbox checks that the build of a revision runs on the router of an embedded
+// server and in a sandbox.
 func TestCodeIsBuiltInTheSandbox(t *testing.T) {
 	s := sandbox.New(sandbox.Options{})
 	if err := s.Check(t.Context()); err != nil {
@@ -318,7 +345,7 @@ func TestCodeIsBuiltInTheSandbox(t *testing.T) {
 	b.evaluator("bad", domain.CreateEvaluator{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{
 		Criteria: inline.Criteria, Requirements: "nothing-like-it"}}})
 	require.Equal(t, domain.EvaluatorActive, built("good").State, built("good").Status.Message)
-	require.Contains(t, b.read(built("good").BuildLog), "called it once: score 1")
+	require.Contains(t, b.read(built("good").BuildLog), "called it with an example row: score 1")
 	require.Equal(t, domain.EvaluatorFailed, built("bad").State)
-	require.Contains(t, built("bad").Status.Message, "requirements: not there: nothing-like-it")
+	require.Contains(t, built("bad").Status.Message, "requirements: not installed: nothing-like-it")
 }

@@ -7,7 +7,7 @@ import (
 	"anneal/eventlog"
 )
 
-// eventOf decodes an event of the given stored name; nil for any other event.
+// eventOf decodes the event e if its stored name is the argument stored, and returns nil otherwise.
 func eventOf[E any](e eventlog.Event, stored string) (*E, error) {
 	if e.Type != stored {
 		return nil, nil

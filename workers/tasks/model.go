@@ -18,16 +18,16 @@ import (
 	"anneal/eventlog/pubsub"
 )
 
-// A ModelValidator validates the configuration and the headers of the weights of each uploaded model,
-// and records the result. It may run in several processes, and several times for one upload: only
-// the first result is recorded.
+// A ModelValidator validates the configuration and the headers of the weights of each uploaded
+// model, and records the result. It may run in several processes, and several times for one upload,
+// because only the first result is recorded.
 type ModelValidator struct {
 	Log   eventlog.Log
 	World eventlog.Rows
 	Blobs *blobs.Store
 	Now   func() time.Time
-	// Supports returns why the embedded engine cannot serve the model whose small files are in a
-	// directory; nil if it can.
+	// Supports returns why the embedded engine cannot serve the model whose engineFiles are in dir;
+	// nil if the engine can serve it.
 	Supports func(dir string) error
 }
 
@@ -41,7 +41,7 @@ func (v ModelValidator) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, modelValidatorName, "events.*.models.*", v.Validate, v.giveUp)
 }
 
-// Validate validates the upload that an event records, if any.
+// Validate validates the upload that an event records. It ignores other events.
 func (v ModelValidator) Validate(ctx context.Context, e eventlog.Event) error {
 	upload, err := eventOf[domain.ModelUploaded](e, modelUploaded)
 	if err != nil || upload == nil {
@@ -53,27 +53,27 @@ func (v ModelValidator) Validate(ctx context.Context, e eventlog.Event) error {
 	state, _ := v.World.Row(e.Name)
 	model, ok := state.(domain.Model)
 	if !ok || model.Upload != upload.Upload || model.Validated == upload.Upload {
-		return nil // deleted, replaced or validated since
+		return nil // deleted, replaced or validated after the event
 	}
 	report, err := v.check(ctx, model)
 	if err != nil {
 		return err
 	}
 	if len(report.Violations) > 0 {
-		return v.record(ctx, e, domain.RejectModel{Upload: upload.Upload, Status: refusal(report.Violations),
+		return v.record(ctx, e, domain.RejectModel{Upload: upload.Upload, Status: violationStatus(report.Violations),
 			Violations: report.Violations})
 	}
 	note, err := v.note(ctx, model)
 	if err != nil {
 		return err
 	}
-	return v.record(ctx, e, domain.AcceptModel{Upload: upload.Upload, ModelFacts: report.ModelFacts, Note: note})
+	return v.record(ctx, e, domain.AcceptModel{Upload: upload.Upload, ModelMetadata: report.ModelMetadata, Note: note})
 }
 
-// openFiles returns a model's files in the store.
-func openFiles(ctx context.Context, store *blobs.Store, files domain.Files) weights.Folder {
-	return weights.Folder{Sizes: files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
-		return store.Range(ctx, files.Folder+name, offset, length)
+// openFiles returns a Directory that reads a model's files from the store.
+func openFiles(ctx context.Context, store *blobs.Store, files domain.Files) weights.Directory {
+	return weights.Directory{Sizes: files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+		return store.Range(ctx, files.Prefix+name, offset, length)
 	}}
 }
 
@@ -81,9 +81,9 @@ func (v ModelValidator) check(ctx context.Context, model domain.Model) (weights.
 	if model.Kind == domain.SpeechModel {
 		return weights.Report{Violations: model.Speech.CheckFiles(model.Files)}, nil
 	}
-	folder := openFiles(ctx, v.Blobs, model.Files)
+	directory := openFiles(ctx, v.Blobs, model.Files)
 	if model.Kind != domain.PEFTAddon {
-		return weights.Check(folder)
+		return weights.Check(directory)
 	}
 	state, _ := v.World.Row(domain.Name(model.BaseModel))
 	base, ok := state.(domain.Model)
@@ -95,16 +95,17 @@ func (v ModelValidator) check(ctx context.Context, model domain.Model) (weights.
 		return report, nil
 	}
 	config, err := openFiles(ctx, v.Blobs, base.Files).ReadConfig()
-	if err != nil && !weights.IsBroken(err) { // a base without a readable configuration has no shapes to compare with
+	if err != nil && !weights.IsInvalid(err) { // without a valid configuration, the base has no shapes to compare with
 		return weights.Report{}, err
 	}
-	return weights.CheckAdapter(folder, config, base.ModelFacts)
+	return weights.CheckAdapter(directory, config, base.ModelMetadata)
 }
 
-// maxListed is the number of violations in the status of a rejected upload; the model has all of them.
+// maxListed is the number of violations in the status of a rejected upload. Model.Violations has
+// all violations.
 const maxListed = 5
 
-func refusal(v domain.Violations) domain.Status {
+func violationStatus(v domain.Violations) domain.Status {
 	var lines []string
 	for _, one := range v[:min(len(v), maxListed)] {
 		lines = append(lines, one.Field+": "+one.Description)
@@ -117,18 +118,18 @@ func refusal(v domain.Violations) domain.Status {
 		": correct these files and upload them again"}
 }
 
-// engineFiles lists the small files that an engine reads first.
+// engineFiles lists the files besides the weights that an engine reads.
 var engineFiles = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
 	"chat_template.jinja", "special_tokens_map.json", "adapter_config.json"}
 
-// Limits of a note and of the files that it depends on, in bytes. The validation limits config.json
-// and tokenizer.json itself, but not the others.
+// Limits, in bytes, of AcceptModel.Note and of each of the engineFiles.
 const (
 	maxEngineFile = 64 << 20
 	maxNote       = 1000
 )
 
-// note returns why the embedded engine cannot serve the model; "" if it can.
+// note returns AcceptModel.Note: why the embedded engine cannot serve the model; "" if the engine
+// can serve it.
 func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, error) {
 	if model.Kind == domain.SpeechModel {
 		return "", nil
@@ -144,7 +145,7 @@ func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, e
 			return otherEngine(fmt.Sprintf("%s has %d bytes, and the limit is %d", name, size, maxEngineFile)), nil
 		}
 		if ok {
-			if err := v.fetch(ctx, model.Files.Folder+name, filepath.Join(dir, name)); err != nil {
+			if err := v.fetch(ctx, model.Files.Prefix+name, filepath.Join(dir, name)); err != nil {
 				return "", err
 			}
 		}
@@ -160,8 +161,8 @@ func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, e
 	return "", nil
 }
 
-// otherEngine returns the note for a model that the embedded engine cannot serve. The reason may quote
-// the model's files.
+// otherEngine returns the note for a model that the embedded engine cannot serve. why is the
+// reason; it is truncated, because it may quote the model's files.
 func otherEngine(why string) string {
 	if len(why) > maxNote {
 		why = strings.ToValidUTF8(why[:maxNote], "") + "…"
@@ -186,8 +187,8 @@ func (v ModelValidator) record(ctx context.Context, e eventlog.Event, result dom
 	return recordModel(ctx, v.Log, v.World, v.Now(), modelValidatorName, e, result)
 }
 
-// recordModel records the result of a task about a model, unless the model was deleted or has changed
-// since, and returns when the world shows it.
+// recordModel records the command found, which has the result of a task on a model, and waits until
+// the world has the event. It records nothing if the model was deleted or has changed.
 func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now time.Time, task string,
 	e eventlog.Event, found domain.Command[domain.Model]) error {
 	request := eventlog.Request{Time: now, Actor: "task/" + task, Cause: e.ID, Correlation: e.Correlation}
@@ -201,15 +202,15 @@ func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now
 	return err
 }
 
-// giveUp records that the validation itself failed. A cause that is not a domain.Error may contain
-// paths of this machine; it is in the server's log only.
+// giveUp records that the validation could not be completed. The recorded message contains the
+// cause only if it is a domain.Error, because other errors may contain paths of this machine.
 func (v ModelValidator) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	upload, err := eventOf[domain.ModelUploaded](e, modelUploaded)
 	if err != nil || upload == nil {
 		return nil
 	}
 	status := domain.Status{Code: domain.Internal.String(), Message: "the upload could not be validated (" +
-		causeOf(cause) + "): upload it again"}
+		causeOf(cause) + "): upload the files again"}
 	return v.record(context.WithoutCancel(ctx), e, domain.RejectModel{Upload: upload.Upload, Status: status})
 }
 
@@ -219,5 +220,5 @@ func causeOf(err error) string {
 	if errors.As(err, &failure) {
 		return failure.Message
 	}
-	return "the file store failed"
+	return "an internal error"
 }

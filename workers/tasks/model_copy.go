@@ -17,9 +17,9 @@ import (
 	"anneal/eventlog/pubsub"
 )
 
-// A ModelCopier writes copies of models in other precisions, tensor by tensor in constant memory. It
-// may run in several processes, and several times for one copy: the bytes and the place where they
-// are stored are the same, and only the first result is recorded.
+// A ModelCopier writes copies of models in other precisions, tensor by tensor in constant memory.
+// It may run in several processes, and several times for one copy, because the content and the blob
+// prefix of the files are the same and only the first result is recorded.
 type ModelCopier struct {
 	Log   eventlog.Log
 	World eventlog.Rows
@@ -37,7 +37,7 @@ func (p ModelCopier) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, modelCopierName, "events.*.models.*", p.Copy, p.giveUp)
 }
 
-// Copy writes the copy that an event requests, if any.
+// Copy writes the copy that an event requests. It ignores other events.
 func (p ModelCopier) Copy(ctx context.Context, e eventlog.Event) error {
 	requested, err := eventOf[domain.ModelPreparing](e, modelPreparing)
 	if err != nil || requested == nil {
@@ -46,13 +46,13 @@ func (p ModelCopier) Copy(ctx context.Context, e eventlog.Event) error {
 	if err := p.World.WaitFor(ctx, e.Position); err != nil {
 		return err
 	}
-	folder := blobs.CopyFolder(e.Name, p.World.Lookup(e.Name).CreateEvent, requested.Precision, requested.Attempt)
+	directory := blobs.CopyPrefix(e.Name, p.World.Lookup(e.Name).CreateEvent, requested.Precision, requested.Attempt)
 	model, wanted := p.wanted(e.Name, requested)
 	if !wanted {
 		return nil
 	}
-	files, err := p.write(ctx, model.Files, folder, weights.DTypes[requested.Precision])
-	if weights.IsBroken(err) {
+	files, err := p.write(ctx, model.Files, directory, weights.DTypes[requested.Precision])
+	if weights.IsInvalid(err) {
 		return p.fail(ctx, e, requested, domain.Status{Code: domain.FailedPrecondition.String(), Message: err.Error()})
 	}
 	if err != nil {
@@ -61,7 +61,8 @@ func (p ModelCopier) Copy(ctx context.Context, e eventlog.Event) error {
 	return p.record(ctx, e, domain.FinishCopy{Precision: requested.Precision, Attempt: requested.Attempt, Files: files})
 }
 
-// wanted returns the model, and whether the attempt is still in progress.
+// wanted returns the model, and whether the requested attempt to prepare a copy is still in
+// progress.
 func (p ModelCopier) wanted(name domain.Name, requested *domain.ModelPreparing) (domain.Model, bool) {
 	state, _ := p.World.Row(name)
 	model, _ := state.(domain.Model)
@@ -70,10 +71,10 @@ func (p ModelCopier) wanted(name domain.Name, requested *domain.ModelPreparing) 
 		latest.Time.Equal(requested.Time)
 }
 
-// write stores the copy: converted weights, a changed configuration and index, and all other files
-// unchanged.
-func (p ModelCopier) write(ctx context.Context, from domain.Files, folder, dtype string) (domain.Files, error) {
-	to := domain.Files{Folder: folder, Sizes: map[string]int64{}}
+// write stores the copy: the converted weights, the configuration and index changed for dtype, and
+// all other files unchanged. It returns the files of the copy.
+func (p ModelCopier) write(ctx context.Context, from domain.Files, directory, dtype string) (domain.Files, error) {
+	to := domain.Files{Prefix: directory, Sizes: map[string]int64{}}
 	source := openFiles(ctx, p.Blobs, from)
 	converted, err := source.WeightFiles()
 	if err != nil {
@@ -81,7 +82,7 @@ func (p ModelCopier) write(ctx context.Context, from domain.Files, folder, dtype
 	}
 	total, added := int64(0), map[string][]string{}
 	for _, name := range converted {
-		if to.Sizes[name], added[name], err = p.convert(ctx, source, folder, name, dtype); err != nil {
+		if to.Sizes[name], added[name], err = p.convert(ctx, source, directory, name, dtype); err != nil {
 			return to, err
 		}
 		total += to.Sizes[name]
@@ -95,12 +96,12 @@ func (p ModelCopier) write(ctx context.Context, from domain.Files, folder, dtype
 		"model.safetensors.index.json": func() ([]byte, error) { return source.ConvertedIndex(total, added) },
 	}
 	for _, name := range slices.Sorted(maps.Keys(from.Sizes)) {
-		if _, done := to.Sizes[name]; done || weights.HoldsWeights(name) {
+		if _, done := to.Sizes[name]; done || weights.IsWeightsFile(name) {
 			continue
 		}
 		if change, ok := changed[name]; ok {
-			to.Sizes[name], err = p.put(ctx, folder+name, change)
-		} else if err = p.Blobs.Copy(ctx, folder+name, from.Folder+name); err == nil {
+			to.Sizes[name], err = p.put(ctx, directory+name, change)
+		} else if err = p.Blobs.Copy(ctx, directory+name, from.Prefix+name); err == nil {
 			to.Sizes[name] = from.Sizes[name]
 		}
 		if err != nil {
@@ -110,9 +111,9 @@ func (p ModelCopier) write(ctx context.Context, from domain.Files, folder, dtype
 	return to, nil
 }
 
-// convert stores one file of weights converted to dtype, and returns its size in bytes and the tensors
-// that were added to it.
-func (p ModelCopier) convert(ctx context.Context, source weights.Folder, folder, name, dtype string) (size int64,
+// convert stores one file of weights converted to dtype, and returns its size in bytes and the
+// tensors that were added to it.
+func (p ModelCopier) convert(ctx context.Context, source weights.Directory, directory, name, dtype string) (size int64,
 	added []string, err error) {
 	reader, writer := io.Pipe()
 	converted := make(chan error, 1)
@@ -122,8 +123,8 @@ func (p ModelCopier) convert(ctx context.Context, source weights.Folder, folder,
 		writer.CloseWithError(err)
 		converted <- err
 	}()
-	size, err = p.Blobs.Put(ctx, folder+name, reader)
-	reader.Close() // ends the conversion when the store has failed
+	size, err = p.Blobs.Put(ctx, directory+name, reader)
+	reader.Close() // so that the conversion ends when the store has failed
 	if failed := <-converted; failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
 		return 0, nil, fmt.Errorf("%s: %w", name, failed)
 	}
@@ -147,13 +148,13 @@ func (p ModelCopier) record(ctx context.Context, e eventlog.Event, found domain.
 	return recordModel(ctx, p.Log, p.World, p.Now(), modelCopierName, e, found)
 }
 
-// giveUp records that the copy failed.
+// giveUp records that the copy could not be written.
 func (p ModelCopier) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	requested, err := eventOf[domain.ModelPreparing](e, modelPreparing)
 	if err != nil || requested == nil {
 		return nil
 	}
 	status := domain.Status{Code: domain.Internal.String(), Message: "the copy could not be written (" +
-		causeOf(cause) + "): prepare it again"}
+		causeOf(cause) + "): prepare the copy again"}
 	return p.fail(context.WithoutCancel(ctx), e, requested, status)
 }

@@ -51,9 +51,9 @@ func (b *bench) modelState(id string) domain.Model {
 // upload stores files and records them as an upload of a model.
 func (b *bench) upload(id string, n int, files map[string][]byte) eventlog.Event {
 	b.Helper()
-	stored := domain.Files{Folder: fmt.Sprintf("models/acme/%s/%d/", id, n), Sizes: map[string]int64{}}
+	stored := domain.Files{Prefix: fmt.Sprintf("models/acme/%s/%d/", id, n), Sizes: map[string]int64{}}
 	for name, data := range files {
-		size, err := b.blobs.Put(b.Context(), stored.Folder+name, bytes.NewReader(data))
+		size, err := b.blobs.Put(b.Context(), stored.Prefix+name, bytes.NewReader(data))
 		require.NoError(b, err)
 		stored.Sizes[name] = size
 	}
@@ -68,7 +68,7 @@ func (b *bench) copier() tasks.ModelCopier {
 	return tasks.ModelCopier{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now}
 }
 
-// ready creates a READY model of files.
+// ready creates a READY model with the files.
 func (b *bench) ready(id string, spec domain.ModelSpec, files map[string][]byte) domain.Model {
 	b.Helper()
 	b.model(id, domain.CreateModel{ModelSpec: spec})
@@ -80,7 +80,7 @@ func (b *bench) ready(id string, spec domain.ModelSpec, files map[string][]byte)
 
 var whole = domain.ModelSpec{Kind: domain.BaseModel}
 
-func TestModelsAreJudged(t *testing.T) {
+func TestModelsAreValidated(t *testing.T) {
 	b := newBench(t)
 	b.model("m", domain.CreateModel{ModelSpec: whole})
 	files := shipped(t)
@@ -88,7 +88,7 @@ func TestModelsAreJudged(t *testing.T) {
 	delete(files, "config.json")
 	first := b.upload("m", 1, files)
 	require.NoError(t, b.validator().Validate(t.Context(), first))
-	require.NoError(t, b.validator().Validate(t.Context(), first), "twice is once")
+	require.NoError(t, b.validator().Validate(t.Context(), first), "a repetition changes nothing")
 	m := b.modelState("m")
 	require.Equal(t, domain.ModelUploading, m.State)
 	require.Equal(t, "config.json: is missing: correct these files and upload them again",
@@ -100,11 +100,12 @@ func TestModelsAreJudged(t *testing.T) {
 	m = b.modelState("m")
 	require.Equal(t, domain.ModelReady, m.State)
 	require.Equal(t, domain.Status{Code: "OK"}, m.Status)
-	require.Equal(t, domain.ModelFacts{ModelType: "llama", ParameterCount: 837_248, ContextLength: 512,
-		Precision: "BF16"}, m.ModelFacts)
+	require.Equal(t, domain.ModelMetadata{ModelType: "llama", ParameterCount: 837_248, ContextLength: 512,
+		Precision: "BF16"}, m.ModelMetadata)
 }
 
-// A model that the embedded engine cannot serve is valid, with a note.
+// TestModelsForOtherEngines checks that a model that the embedded engine cannot serve is accepted,
+// with a note.
 func TestModelsForOtherEngines(t *testing.T) {
 	b := newBench(t)
 	files := shipped(t)
@@ -118,9 +119,10 @@ func TestModelsForOtherEngines(t *testing.T) {
 	require.Contains(t, m.Status.Message, "runs llama, mistral, qwen2 and qwen3")
 }
 
-// A file that only engines read may have any size: the control plane does not read large ones, and quotes
-// little.
-func TestNotesAreBounded(t *testing.T) {
+// TestNotesAreLimited checks that a file that only engines read may have any size, that the control
+// plane does not read such a file when it is large, and that the text that a note quotes from files
+// is limited.
+func TestNotesAreLimited(t *testing.T) {
 	b := newBench(t)
 	files := shipped(t)
 	files["chat_template.jinja"] = make([]byte, 64<<20+1)
@@ -134,7 +136,7 @@ func TestNotesAreBounded(t *testing.T) {
 	require.Less(t, len(m.Status.Message), 1200)
 }
 
-// adapter is a saved adapter on the shipped model.
+// adapter returns the files of an adapter on the shipped model.
 func adapter(t *testing.T) map[string][]byte {
 	base, dir := t.TempDir(), t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
@@ -150,7 +152,7 @@ func adapter(t *testing.T) map[string][]byte {
 	return files
 }
 
-func TestAddonsAreHeldAgainstTheirBase(t *testing.T) {
+func TestAddonsAreComparedWithTheirBase(t *testing.T) {
 	b := newBench(t)
 	b.ready("base", whole, shipped(t))
 	spec := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(named(domain.Models, "base"))}
@@ -177,7 +179,7 @@ func TestAddonsAreHeldAgainstTheirBase(t *testing.T) {
 
 func (b *bench) file(files domain.Files, name string) []byte {
 	b.Helper()
-	content, err := b.blobs.Get(b.Context(), files.Folder+name)
+	content, err := b.blobs.Get(b.Context(), files.Prefix+name)
 	require.NoError(b, err)
 	defer content.Close()
 	data, err := io.ReadAll(content)
@@ -191,7 +193,7 @@ func TestCopiesAreWritten(t *testing.T) {
 	m := b.ready("m", whole, shipped(t))
 	asked := b.model("m", domain.PrepareModel{Precision: "FP16"})
 	require.NoError(t, b.copier().Copy(t.Context(), asked))
-	require.NoError(t, b.copier().Copy(t.Context(), asked), "twice is once")
+	require.NoError(t, b.copier().Copy(t.Context(), asked), "a repetition changes nothing")
 	made := b.modelState("m").Copies["FP16"]
 	require.Equal(t, domain.CopyReady, made.State, made.Status.Message)
 	require.Len(t, made.Files.Sizes, len(m.Files.Sizes))
@@ -212,12 +214,13 @@ func TestCopiesAreWritten(t *testing.T) {
 			t.Fatalf("number %d is off by %g", i, off)
 		}
 	}
-	require.NoError(t, b.blobs.DeleteFolder(t.Context(), m.Files.Folder))
-	require.Equal(t, shipped(t)["tokenizer.json"], b.file(made.Files, "tokenizer.json"), "the copy stands alone")
+	require.NoError(t, b.blobs.DeletePrefix(t.Context(), m.Files.Prefix))
+	require.Equal(t, shipped(t)["tokenizer.json"], b.file(made.Files, "tokenizer.json"),
+		"the copy does not depend on the original")
 }
 
-// In 8 bits a number is off by a sixteenth of itself at most, and by next to
-// nothing where it is small beside the greatest of its row.
+// TestCopiesInEightBits checks that the error of a number in 8 bits is at most a sixteenth of the
+// number, or negligible for a number that is small compared to the maximum of its row.
 func TestCopiesInEightBits(t *testing.T) {
 	b := newBench(t)
 	m := b.ready("m", whole, shipped(t))
@@ -242,12 +245,12 @@ func TestCopiesInEightBits(t *testing.T) {
 		for m := range llama.Modules {
 			from, to := want.Layers[i].Matrix(m), got.Layers[i].Matrix(m)
 			for r := range from.Rows {
-				most := 0.0
+				largest := 0.0
 				for _, v := range from.Row(r) {
-					most = max(most, math.Abs(float64(v)))
+					largest = max(largest, math.Abs(float64(v)))
 				}
 				for c, v := range from.Row(r) {
-					if off := math.Abs(float64(v - to.Row(r)[c])); off > math.Abs(float64(v))/16+most/448*0x1p-9 {
+					if off := math.Abs(float64(v - to.Row(r)[c])); off > math.Abs(float64(v))/16+largest/448*0x1p-9 {
 						t.Fatalf("layer %d, %s [%d %d]: %g became %g", i, m, r, c, v, to.Row(r)[c])
 					}
 				}
@@ -257,10 +260,10 @@ func TestCopiesInEightBits(t *testing.T) {
 	spec := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(named(domain.Models, "m"))}
 	b.ready("addon", spec, adapter(t))
 	require.NoError(t, b.copier().Copy(t.Context(), b.model("addon", domain.PrepareModel{Precision: "FP8"})))
-	require.Contains(t, b.modelState("addon").Copies["FP8"].Status.Message, "no file of weights has projections")
+	require.Contains(t, b.modelState("addon").Copies["FP8"].Status.Message, "no weight file has projections")
 }
 
-func TestCopiesThatCannotBe(t *testing.T) {
+func TestImpossibleCopies(t *testing.T) {
 	b := newBench(t)
 	files := shipped(t)
 	weights := bytes.Clone(files["model.safetensors"])
@@ -274,10 +277,10 @@ func TestCopiesThatCannotBe(t *testing.T) {
 	require.Equal(t, domain.CopyFailed, made.State)
 	require.Contains(t, made.Status.Message, "model.safetensors: the tensor")
 	require.Contains(t, made.Status.Message, "too large for F16: prepare the model in BF16 instead")
-	require.Empty(t, b.left("prepared/acme/"), "what nobody can use is not kept")
+	require.Empty(t, b.left("prepared/acme/"), "an unusable copy is not kept")
 }
 
-// The copy of a deleted model is removed.
+// TestCopiesOfDeletedModels checks that the copy of a deleted model is removed.
 func TestCopiesOfDeletedModels(t *testing.T) {
 	b := newBench(t)
 	b.ready("m", whole, shipped(t))
@@ -293,7 +296,7 @@ func TestCopiesOfDeletedModels(t *testing.T) {
 	require.Empty(t, b.left("prepared/acme/"))
 }
 
-// deleting does something right before the first write.
+// deleting is a log that calls a function right before its first write.
 type deleting struct {
 	eventlog.Log
 	first func()
@@ -306,7 +309,8 @@ func (d deleting) Append(ctx context.Context, w eventlog.Write) (uint64, error) 
 	return d.Log.Append(ctx, w)
 }
 
-// Both tasks run on the router of an embedded server; a missing file is reported.
+// TestModelTasksOnTheRouter checks that the validation and the copy of a model run on the router of
+// an embedded server, and that a missing file is reported.
 func TestModelTasksOnTheRouter(t *testing.T) {
 	b := routedBench(t, func(b *bench, r *pubsub.Router) error {
 		return errors.Join(b.validator().Handle(r), b.copier().Handle(r))
@@ -317,7 +321,7 @@ func TestModelTasksOnTheRouter(t *testing.T) {
 	b.model("m", domain.PrepareModel{Precision: "FP16"})
 	until(b, domain.Models, "m", func(m domain.Model) bool { return m.Copies["FP16"].State == domain.CopyReady })
 
-	lost := domain.Files{Folder: "models/acme/lost/", Sizes: m.Files.Sizes}
+	lost := domain.Files{Prefix: "models/acme/lost/", Sizes: m.Files.Sizes}
 	b.model("n", domain.CreateModel{ModelSpec: whole})
 	b.model("n", domain.UploadModel{Upload: 1, Files: lost})
 	m = until(b, domain.Models, "n", func(m domain.Model) bool { return m.Validated == 1 })

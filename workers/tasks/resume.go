@@ -14,30 +14,30 @@ import (
 
 // A Task is idempotent work that an event requests.
 type Task struct {
-	Handler string // also the name of its durable consumer
-	// Do does the work that an event requests, if any.
+	Handler string // name of the Watermill handler and of its durable consumer
+	// Do does the work that an event requests. It ignores events that request none.
 	Do func(context.Context, eventlog.Event) error
 	// Pending yields the resources with pending work.
 	Pending func(*projections.View) iter.Seq[domain.Name]
 }
 
-// resumeTimeout limits the work on one resource.
+// resumeTimeout limits the time to resume the work on one resource.
 const resumeTimeout = 10 * time.Minute
 
-// A Resumption does work that the world shows as pending although a consumer has acknowledged its
-// event: the state of consumers has no checksum, and damage to it may skip events. Consumers deliver
-// the events that are not acknowledged.
+// A Resumption does work that is pending in the world although a consumer has acknowledged the
+// event that requested the work. The state of consumers has no checksum, so damage to it may skip
+// events. It does not handle events that are not acknowledged, because the consumers deliver those.
 type Resumption struct {
 	Log    eventlog.Log
 	View   *projections.View
 	Logger *slog.Logger
-	// Acknowledged is the position up to which a handler's consumer has
-	// acknowledged every event; 0 when there is no such consumer yet.
+	// Acknowledged returns the position up to which the consumer of a handler has acknowledged
+	// every event; 0 when the handler has no consumer yet.
 	Acknowledged func(ctx context.Context, handler string) (uint64, error)
 }
 
-// Run resumes all tasks concurrently, once, when a server starts. Failures are logged, and resumed at
-// the next start.
+// Run resumes the pending work of all tasks concurrently, once, when a server starts. Work that
+// fails is logged, and resumed at the next start.
 func (r Resumption) Run(ctx context.Context, all ...Task) error {
 	var running sync.WaitGroup
 	for _, task := range all {
@@ -70,7 +70,7 @@ func (r Resumption) resume(ctx context.Context, name domain.Name, task Task, ack
 			return err
 		}
 		if e.Position > acknowledged {
-			return nil // the consumer delivers it
+			return nil // the consumer delivers the event
 		}
 		if err := task.Do(ctx, e); err != nil {
 			return err
@@ -79,7 +79,8 @@ func (r Resumption) resume(ctx context.Context, name domain.Name, task Task, ack
 	return nil
 }
 
-// pending yields the names of the rows of a kind with pending work.
+// pending returns a function for Task.Pending. It yields the names of the resources of a kind that
+// have pending work: left returns true for their state.
 func pending[S domain.State](kind *domain.Kind[S], left func(*S) bool) func(*projections.View) iter.Seq[domain.Name] {
 	return func(view *projections.View) iter.Seq[domain.Name] {
 		return func(yield func(domain.Name) bool) {
@@ -92,19 +93,19 @@ func pending[S domain.State](kind *domain.Kind[S], left func(*S) bool) func(*pro
 	}
 }
 
-// Task returns the task for a Resumption.
+// Task returns the validation of datasets as a Task for a Resumption.
 func (v Validator) Task() Task {
 	return Task{validatorName, v.Validate, pending(domain.Datasets,
 		func(d *domain.Dataset) bool { return d.Upload > d.Validated })}
 }
 
-// Task returns the task for a Resumption.
+// Task returns the validation of models as a Task for a Resumption.
 func (v ModelValidator) Task() Task {
 	return Task{modelValidatorName, v.Validate, pending(domain.Models,
 		func(m *domain.Model) bool { return m.Upload > m.Validated })}
 }
 
-// Task returns the task for a Resumption.
+// Task returns the copying of models as a Task for a Resumption.
 func (c ModelCopier) Task() Task {
 	return Task{modelCopierName, c.Copy, pending(domain.Models, func(m *domain.Model) bool {
 		for _, copied := range m.Copies {
@@ -116,12 +117,12 @@ func (c ModelCopier) Task() Task {
 	})}
 }
 
-// Task returns the task for a Resumption.
+// Task returns the derivation of datasets as a Task for a Resumption.
 func (d Deriver) Task() Task {
 	return Task{deriverName, d.Derive, pending(domain.Datasets, func(d *domain.Dataset) bool { return d.Filling() })}
 }
 
-// Task returns the task for a Resumption.
+// Task returns the build of evaluators as a Task for a Resumption.
 func (b EvaluatorBuilder) Task() Task {
 	return Task{evaluatorBuilderName, b.Build, pending(domain.Evaluators,
 		func(e *domain.Evaluator) bool { return e.State == domain.EvaluatorBuilding })}

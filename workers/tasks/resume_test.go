@@ -13,14 +13,15 @@ import (
 	"anneal/workers/tasks"
 )
 
-// Pending work is done when a server starts, although no consumer delivers its event again.
+// TestPendingTasksAreResumed checks that pending work is resumed when a server starts, although no
+// consumer delivers the event again.
 func TestPendingTasksAreResumed(t *testing.T) {
 	b := newBench(t)
-	const folder = "datasets/acme/d/1/"
+	const directory = "datasets/acme/d/1/"
 	b.do("d", domain.CreateDataset{})
-	_, err := b.blobs.Put(t.Context(), folder+"data.jsonl", strings.NewReader(row+row+row))
+	_, err := b.blobs.Put(t.Context(), directory+"data.jsonl", strings.NewReader(row+row+row))
 	require.NoError(t, err)
-	b.do("d", domain.UploadDataset{Upload: 1, Files: domain.Files{Folder: folder,
+	b.do("d", domain.UploadDataset{Upload: 1, Files: domain.Files{Prefix: directory,
 		Sizes: map[string]int64{"data.jsonl": int64(3 * len(row))}}})
 	task := tasks.Validator{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now}.Task()
 	acknowledged := uint64(0)
@@ -31,10 +32,10 @@ func TestPendingTasksAreResumed(t *testing.T) {
 		}}
 	r.View = b.world.View()
 	require.NoError(t, r.Run(t.Context(), task))
-	// the consumer will deliver it
+	// The work is not resumed, because the consumer will deliver the event.
 	until(b, domain.Datasets, "d", func(d domain.Dataset) bool { return d.Upload == 1 && d.Validated == 0 })
 	acknowledged = 2
-	for range 2 { // the second finds it done
+	for range 2 { // the second run finds no pending work
 		r.View = b.world.View()
 		require.NoError(t, r.Run(t.Context(), task))
 		d := until(b, domain.Datasets, "d", func(d domain.Dataset) bool { return d.Validated == 1 })

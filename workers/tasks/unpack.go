@@ -25,11 +25,12 @@ import (
 const (
 	maxCodeFiles = 500
 	maxCodeBytes = 32 << 20
-	maxArchive   = 16 << 20 // bytes of an uploaded archive, whose directory is held in memory
+	maxArchive   = 16 << 20 // bytes of an uploaded archive, because the file list of an archive is held in memory
 )
 
-// An unpacking writes code to a directory: plain files, and the files of archives (.zip, .tar, .tar.gz,
-// .tgz). If an archive has a single top-level directory, its name is dropped.
+// An unpacking writes the code of an evaluator to a directory: plain files, and the files in
+// archives (.zip, .tar, .tar.gz, .tgz). If an archive has a single top-level directory, the name of
+// that directory is removed from the paths.
 type unpacking struct {
 	dir   string
 	bytes int64
@@ -37,10 +38,10 @@ type unpacking struct {
 	notes []string
 }
 
-// upload writes the uploaded files.
+// upload writes the uploaded files, and unpacks the archives among them.
 func (u *unpacking) upload(ctx context.Context, store *blobs.Store, files domain.Files) error {
 	for _, name := range slices.Sorted(maps.Keys(files.Sizes)) {
-		if err := u.stored(ctx, store, files.Folder+name, name, files.Sizes[name]); err != nil {
+		if err := u.stored(ctx, store, files.Prefix+name, name, files.Sizes[name]); err != nil {
 			return err
 		}
 	}
@@ -88,13 +89,13 @@ func archiveOf(name string) string {
 	return ""
 }
 
-// broken returns the error for an archive that cannot be read.
+// broken returns the error for an archive that cannot be unpacked.
 func broken(archive string, err error) error {
 	var fault *domain.Error
 	if errors.As(err, &fault) {
 		return err
 	}
-	return domain.Errorf(domain.InvalidArgument, "%s: is broken (%s): pack it again", archive, err)
+	return domain.Errorf(domain.InvalidArgument, "%s: is not a valid archive (%s): pack the code again", archive, err)
 }
 
 func (u *unpacking) zip(archive string, file *os.File, size int64) error {
@@ -137,8 +138,8 @@ func (u *unpacking) tar(archive string, file *os.File, _ int64) error {
 	})
 }
 
-// eachMember visits the files of a tar archive, compressed with gzip or not. It reads a limited number
-// of bytes, whatever sizes the archive declares.
+// eachMember visits the files of a tar archive, which may be compressed with gzip. It limits the
+// number of bytes that it reads, because the sizes that the archive declares may be wrong.
 func eachMember(archive string, file *os.File, visit func(*tar.Header, io.Reader) error) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -177,16 +178,18 @@ func eachMember(archive string, file *os.File, visit func(*tar.Header, io.Reader
 }
 
 func notAFile(archive, name string) error {
-	return domain.Errorf(domain.InvalidArgument, "%s: %.128q is a link or device: code is plain files", archive, name)
+	return domain.Errorf(domain.InvalidArgument, "%s: %.128q is a link or device, but only plain files are allowed",
+		archive, name)
 }
 
 func tooLarge() error {
 	return domain.Errorf(domain.InvalidArgument,
-		"the code has more than %d files or %d bytes: remove what scoring does not need", maxCodeFiles,
+		"the code has more than %d files or %d bytes: remove files that scoring does not need", maxCodeFiles,
 		maxCodeBytes)
 }
 
-// sharedDirectory returns the directory, with its slash, that all names start with, or "".
+// sharedDirectory returns the top-level directory, with a slash at the end, that all names start
+// with; "" when there is none.
 func sharedDirectory(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -207,7 +210,8 @@ func sharedDirectory(names []string) string {
 	return prefix
 }
 
-// member writes a file of an archive. It skips hidden files and caches of tools.
+// member writes a file of an archive. It skips hidden files and those below __pycache__ and
+// __MACOSX.
 func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, error)) error {
 	name = strings.TrimPrefix(name, "./")
 	for _, part := range strings.Split(name, "/") {
@@ -227,7 +231,7 @@ func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, err
 	return u.write(name, content)
 }
 
-// write creates one file, always below the directory.
+// write creates one file below dir. It returns an error for a name that is not a path below dir.
 func (u *unpacking) write(name string, content io.Reader) error {
 	if !domain.CheckCodePath(name) {
 		return domain.Errorf(domain.InvalidArgument, "the name %.128q of a file %s", name, domain.CodePathRule)
@@ -237,7 +241,7 @@ func (u *unpacking) write(name string, content io.Reader) error {
 	}
 	target := filepath.Join(u.dir, filepath.FromSlash(name))
 	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-		return domain.Errorf(domain.InvalidArgument, "%s: its directory is also a file", name)
+		return domain.Errorf(domain.InvalidArgument, "%s: the directory of this path is also a file", name)
 	}
 	file, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -1,0 +1,213 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/engines"
+	"anneal/workers/protocol"
+)
+
+// A limitedModel loads at peak a number of addons, and its completions fail for an addon that is
+// not loaded.
+type limitedModel struct {
+	engines.Model
+	limit int
+
+	mu     sync.Mutex
+	loaded map[string]bool
+	calls  []string
+	broken string // ID of an addon that cannot be loaded
+	peak   int    // maximum number of loaded addons so far
+}
+
+func (m *limitedModel) LoadAddon(_ context.Context, id, _ string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.loaded[id] || id == m.broken {
+		return fmt.Errorf("cannot load %s", id)
+	}
+	m.loaded[id] = true
+	m.calls = append(m.calls, "+"+id)
+	m.peak = max(m.peak, len(m.loaded))
+	return nil
+}
+
+func (m *limitedModel) UnloadAddon(id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.loaded, id)
+	m.calls = append(m.calls, "-"+id)
+	return nil
+}
+
+func (m *limitedModel) Complete(_ context.Context, req engines.CompletionRequest, _ func(engines.Chunk) error) (
+	engines.Usage, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if req.Addon != "" && !m.loaded[req.Addon] {
+		return engines.Usage{}, engines.ErrAddonNotLoaded(req.Addon)
+	}
+	return engines.Usage{}, nil
+}
+
+func (m *limitedModel) take() (calls []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	calls, m.calls = m.calls, nil
+	return calls
+}
+
+func newLimitedModel(limit int) *limitedModel {
+	return &limitedModel{limit: limit, loaded: map[string]bool{}}
+}
+
+// residents returns addons of a model, each loaded once.
+func residents(t *testing.T, m *limitedModel, ids ...string) *residentAddons {
+	c := newResidentAddons(m.limit, func(id string, err error) { t.Errorf("%s: %v", id, err) })
+	for _, id := range ids {
+		require.NoError(t, c.add(t.Context(), m, id, "", func() {}))
+	}
+	return c
+}
+
+func use(t *testing.T, c *residentAddons, id string) (done func()) {
+	t.Helper()
+	done, err := c.use(t.Context(), id)
+	require.NoError(t, err)
+	return done
+}
+
+// TestResidentAddonsAreEvicted checks which addon is unloaded for another.
+func TestResidentAddonsAreEvicted(t *testing.T) {
+	m := newLimitedModel(2)
+	c := residents(t, m, "a", "b", "c")
+	require.Equal(t, []string{"+a", "+b", "-a", "+c"}, m.take())
+	use(t, c, "c")()
+	use(t, c, "b")()
+	require.Empty(t, m.take(), "both are loaded")
+	use(t, c, "a")()
+	require.Equal(t, []string{"-c", "+a"}, m.take())
+	use(t, c, "unknown")()
+	use(t, c, "")()
+	var unlimited *residentAddons
+	use(t, unlimited, "a")()
+	require.Empty(t, m.take(), "the engine rejects unknown addons")
+	require.True(t, c.remove("a"))
+	require.True(t, c.remove("c"))
+	require.False(t, c.remove("c"))
+	require.Equal(t, []string{"-a"}, m.take(), "c is not loaded")
+	m.broken = "c"
+	require.ErrorContains(t, c.add(t.Context(), m, "c", "", func() {}), "cannot load c")
+	require.False(t, c.remove("c"), "an addon that the engine rejects is not kept")
+}
+
+// TestAddonsInUseAreNotUnloaded checks that a request waits while all loaded addons are in use, and
+// that a later request for one of them does not overtake the waiting one.
+func TestAddonsInUseAreNotUnloaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newLimitedModel(2)
+		c := residents(t, m, "a", "b", "c")
+		first, second := use(t, c, "b"), use(t, c, "c")
+		m.take()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.use(ctx, "a")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Empty(t, m.take())
+		var order []string
+		var waiting sync.WaitGroup
+		for _, id := range []string{"a", "b"} {
+			waiting.Go(func() {
+				done := use(t, c, id)
+				order = append(order, id)
+				done()
+			})
+			synctest.Wait()
+		}
+		require.Empty(t, order, "b waits behind a, which needs its place")
+		first()
+		waiting.Wait()
+		second()
+		require.Equal(t, []string{"a", "b"}, order)
+		require.Equal(t, 2, m.peak)
+	})
+}
+
+// TestResidentAddonsUnderLoad checks that concurrent requests for more addons than the limit are all
+// served, that the limit always holds, and that an addon that is unassigned is released.
+func TestResidentAddonsUnderLoad(t *testing.T) {
+	m := newLimitedModel(3)
+	var released sync.Map
+	c := newResidentAddons(m.limit, func(id string, err error) { t.Errorf("%s: %v", id, err) })
+	ids := []string{"a", "b", "c", "d", "e", "f"}
+	for _, id := range ids {
+		require.NoError(t, c.add(t.Context(), m, id, "", func() { released.Store(id, true) }))
+	}
+	var clients sync.WaitGroup
+	for client := range 8 {
+		clients.Go(func() {
+			random := rand.New(rand.NewPCG(7, uint64(client)))
+			for range 200 {
+				id := ids[random.IntN(len(ids)-1)]
+				done, err := c.use(t.Context(), id)
+				if err == nil {
+					_, err = m.Complete(t.Context(), engines.CompletionRequest{Addon: id}, nil)
+					done()
+				}
+				if err != nil {
+					t.Errorf("%s: %v", id, err)
+					return
+				}
+			}
+		})
+	}
+	require.True(t, c.remove("f"))
+	clients.Wait()
+	require.Equal(t, 3, m.peak)
+	_, found := released.Load("f")
+	require.True(t, found)
+	c.close()
+	for _, id := range ids {
+		_, found := released.Load(id)
+		require.True(t, found, id)
+	}
+}
+
+// TestReplicaKeepsFewAddons checks that a replica with a limit serves all of its addons, and keeps
+// their files until they are unassigned.
+func TestReplicaKeepsFewAddons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newTestReplica(t)
+		m := newLimitedModel(1)
+		r.assignment.AddonSlots = 1
+		r.addons.open(r)
+		close(r.addons.opened)
+		r.model, r.phase = m, "ready"
+		r.assign("a", "b", "c")
+		for _, id := range []string{"a", "b", "c", "a", ""} {
+			require.Contains(t, []string{"", protocol.AddonLoaded}, stateOf(r, id))
+			_, err := r.complete(t.Context(), engines.CompletionRequest{Addon: id}, nil)
+			require.NoError(t, err, id)
+		}
+		require.Equal(t, 1, m.peak)
+		require.Equal(t, 3, users(r.agent.cache))
+		r.assign("b")
+		require.Equal(t, 1, users(r.agent.cache))
+		_, err := r.complete(t.Context(), engines.CompletionRequest{Addon: "a"}, nil)
+		require.Equal(t, engines.ErrAddonNotLoaded("a"), err)
+		_, err = r.complete(t.Context(), engines.CompletionRequest{Addon: "b"}, nil)
+		require.NoError(t, err)
+		r.addons.resident.close()
+		require.Zero(t, users(r.agent.cache))
+		require.True(t, slices.Contains(m.take(), "-a"))
+	})
+}

@@ -1,0 +1,235 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"anneal/engines"
+	"anneal/workers/protocol"
+)
+
+const (
+	rolloutInterval = 10 * time.Second // minimum time between two uploads of rollouts
+	rolloutTimeout  = time.Minute      // how long an upload of rollouts is retried
+)
+
+// rollouts holds the scored rollouts of an attempt, including those of the earlier attempts whose
+// checkpoint it resumed from, and uploads them in the background. A failed upload is logged, and
+// repeated with the next rollouts: it never delays or fails the training.
+type rollouts struct {
+	attempt *attempt
+	wake    chan struct{} // receives a value when there are rollouts to upload
+	closed  chan struct{} // closed when no more rollouts follow
+	done    chan struct{}
+
+	mu       sync.Mutex
+	batches  []rolloutBatch // in the order of training
+	size     int            // bytes of all batches
+	changes  int            // number of changes of batches
+	uploaded int            // value of changes at the last upload
+}
+
+// A rolloutBatch holds the rollouts of one step, or of the evaluation after a step.
+type rolloutBatch struct {
+	step       int
+	evaluation bool
+	lines      []byte // JSONL
+}
+
+func newRollouts(t *attempt) *rollouts {
+	r := &rollouts{attempt: t, wake: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
+	t.agent.work.Go(r.run)
+	return r
+}
+
+// add implements engines.RolloutRecorder. Rollouts of the same step, which the attempt it resumed
+// from has generated, are replaced.
+func (r *rollouts) add(all []engines.Rollout) {
+	if len(all) == 0 {
+		return
+	}
+	batch := rolloutBatch{step: all[0].Step, evaluation: all[0].Evaluation}
+	for i := range all {
+		line, err := json.Marshal(&all[i])
+		if err != nil {
+			r.attempt.log.Warn("rollout not kept", "step", batch.step, "error", err)
+			continue
+		}
+		if len(batch.lines)+len(line)+1 > engines.MaxStepRolloutsBytes {
+			break
+		}
+		batch.lines = append(append(batch.lines, line...), '\n')
+	}
+	r.mu.Lock()
+	r.batches = slices.DeleteFunc(r.batches, func(b rolloutBatch) bool {
+		return b.step == batch.step && b.evaluation == batch.evaluation
+	})
+	r.batches = append(r.batches, batch)
+	r.changes++
+	r.thin()
+	r.mu.Unlock()
+	r.requestUpload()
+}
+
+// thin removes earlier steps until the rollouts fit into the limit. It keeps the first step, the
+// newest steps, and every second step in between; if that is too much, every fourth, and so on.
+func (r *rollouts) thin() {
+	r.measure()
+	for stride := 2; r.size > engines.MaxRolloutsBytes; stride *= 2 {
+		kept, newer := r.batches[:0:0], 0 // newer is in bytes
+		for _, b := range slices.Backward(r.batches) {
+			if newer < engines.MaxRolloutsBytes/4 || (b.step-1)%stride == 0 {
+				kept = append(kept, b)
+			}
+			newer += len(b.lines)
+		}
+		slices.Reverse(kept)
+		r.batches = kept
+		r.measure()
+	}
+}
+
+func (r *rollouts) measure() {
+	r.size = 0
+	for _, b := range r.batches {
+		r.size += len(b.lines)
+	}
+}
+
+// until returns the lines of the rollouts up to a step.
+func (r *rollouts) until(step int) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var lines []byte
+	for _, b := range r.batches {
+		if b.step <= step {
+			lines = append(lines, b.lines...)
+		}
+	}
+	return lines
+}
+
+// write writes the rollouts up to the step of a checkpoint to its directory. An attempt that resumes
+// from the checkpoint generates the later rollouts again.
+func (r *rollouts) write(dir string, step int) {
+	lines := r.until(step)
+	if len(lines) == 0 {
+		return
+	}
+	if err := os.WriteFile(filepath.Join(dir, engines.RolloutsFile), lines, 0o600); err != nil {
+		r.attempt.log.Warn("rollouts not written to the checkpoint", "step", step, "error", err)
+	}
+}
+
+// read reads the rollouts of the checkpoint that the attempt resumes from. It skips lines that are
+// not valid.
+func (r *rollouts) read(dir string) {
+	f, err := os.Open(filepath.Join(dir, engines.RolloutsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		r.attempt.log.Warn("rollouts of the checkpoint not read", "error", err)
+		return
+	}
+	defer f.Close()
+	r.mu.Lock()
+	err = engines.ReadRollouts(f, func(at *engines.Rollout, line []byte) bool {
+		last := len(r.batches) - 1
+		if last < 0 || r.batches[last].step != at.Step || r.batches[last].evaluation != at.Evaluation {
+			r.batches = append(r.batches, rolloutBatch{step: at.Step, evaluation: at.Evaluation})
+			last++
+		}
+		r.batches[last].lines = append(append(r.batches[last].lines, line...), '\n')
+		return true
+	})
+	r.changes++
+	r.thin()
+	r.mu.Unlock()
+	if err != nil {
+		r.attempt.log.Warn("not all rollouts of the checkpoint read", "error", err)
+	}
+	r.requestUpload()
+}
+
+func (r *rollouts) requestUpload() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run uploads the rollouts, at most once in rolloutInterval, until flush.
+func (r *rollouts) run() {
+	defer close(r.done)
+	life := r.attempt.life.Done()
+	for {
+		select {
+		case <-r.wake:
+			r.upload()
+		case <-r.closed:
+			r.upload()
+			return
+		case <-life:
+			return
+		}
+		pause := time.NewTimer(rolloutInterval)
+		select {
+		case <-pause.C:
+		case <-r.closed:
+		case <-life:
+		}
+		pause.Stop()
+	}
+}
+
+// flush uploads the last rollouts. The attempt must still be the current one, and add must not be
+// called any more.
+func (r *rollouts) flush() {
+	close(r.closed)
+	<-r.done
+}
+
+// upload stores the rollouts file, unless it is stored already.
+func (r *rollouts) upload() {
+	r.mu.Lock()
+	changes := r.changes
+	var content bytes.Buffer
+	for _, b := range r.batches {
+		content.Write(b.lines)
+	}
+	pending := changes > r.uploaded
+	r.mu.Unlock()
+	if !pending {
+		return
+	}
+	t := r.attempt
+	ctx, cancel := context.WithTimeout(t.life, rolloutTimeout)
+	defer cancel()
+	dir := filepath.Join(t.dir, "rollouts")
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, engines.RolloutsFile), content.Bytes(), 0o600)
+	}
+	if err == nil {
+		_, _, err = t.store(ctx, protocol.ForRollouts, 0, dir)
+	}
+	if t.life.Err() != nil {
+		return
+	}
+	if err != nil {
+		t.log.Warn("rollouts not stored", "error", err)
+		return
+	}
+	r.mu.Lock()
+	r.uploaded = changes
+	r.mu.Unlock()
+}

@@ -1,0 +1,260 @@
+package tracking
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/projections/live"
+	"anneal/workers/tracking/trackertest"
+)
+
+const canary = "canary-key-5d1f"
+
+// A bench is a log with one job, a world that follows it, and a sender.
+type bench struct {
+	testing.TB
+	log      eventlog.Log
+	world    *projections.World
+	blobs    *blobs.Store
+	sender   *Sender
+	sessions map[string]*session
+	logged   lockedBuffer
+	now      time.Time
+	job      domain.Name
+}
+
+// A lockedBuffer is a buffer for several goroutines.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+func newBench(t testing.TB, kind string, handler http.Handler) *bench {
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	service, err := ParseService(kind + "=" + server.URL)
+	require.NoError(t, err)
+	b := &bench{TB: t, log: eventlog.NewMemory(), world: projections.NewWorld(),
+		now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	b.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: t.TempDir(), BaseURL: "http://127.0.0.1/blobs",
+		Key: make([]byte, 32)})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = b.blobs.Close() })
+	b.sender = &Sender{Log: b.log, World: b.world, Blobs: b.blobs, Service: service,
+		Now:    func() time.Time { return b.now },
+		Logger: slog.New(slog.NewTextHandler(&b.logged, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Open: func(_ context.Context, _ domain.Name, sealed domain.Sealed) (domain.SecretValue, error) {
+			return domain.SecretValue(sealed.Ciphertext), nil
+		}}
+	b.restart()
+	go func() { _ = b.world.Run(t.Context(), b.log) }()
+	return b
+}
+
+// restart drops what the sender has in memory, as a crash does.
+func (b *bench) restart() { b.sessions = map[string]*session{} }
+
+func (b *bench) do(intent domain.Intent) {
+	b.Helper()
+	change, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: b.now}, intent)
+	require.NoError(b, err)
+	b.sync(change.Position())
+}
+
+func (b *bench) sync(position uint64) {
+	require.NoError(b, b.world.WaitFor(b.Context(), position))
+}
+
+func (b *bench) life(command domain.Command[domain.JobLife]) {
+	b.Helper()
+	b.do(domain.IntendJob(b.job, command))
+}
+
+// trackerWith returns an enabled tracker. The tests seal nothing: the ciphertext is the key.
+func trackerWith(key string) *domain.TrackerConfig {
+	return &domain.TrackerConfig{Enabled: true, Project: "tuning", Entity: "acme",
+		APIKey: &domain.Sealed{KeyID: "k", Ciphertext: []byte(key)}}
+}
+
+// create creates a job of each kind, by the name of its collection.
+var create = map[string]func(key string) (domain.Name, domain.Intent){
+	"supervisedFineTuningJobs": func(key string) (domain.Name, domain.Intent) {
+		name := domain.NewName("acme", "supervisedFineTuningJobs", "job")
+		return name, domain.Intend(domain.SupervisedJobs, name, domain.Command[domain.SupervisedJob](
+			domain.CreateSupervisedJob{ID: "job", SupervisedSpec: domain.SupervisedSpec{
+				Dataset: "accounts/acme/datasets/d", TrackerConfig: trackerWith(key)}}))
+	},
+	"dpoJobs": func(key string) (domain.Name, domain.Intent) {
+		name := domain.NewName("acme", "dpoJobs", "job")
+		return name, domain.Intend(domain.DPOJobs, name, domain.Command[domain.DPOJob](
+			domain.CreateDPOJob{ID: "job", DPOSpec: domain.DPOSpec{Dataset: "accounts/acme/datasets/d",
+				TrackerConfig: trackerWith(key)}}))
+	},
+	"reinforcementFineTuningJobs": func(key string) (domain.Name, domain.Intent) {
+		name := domain.NewName("acme", "reinforcementFineTuningJobs", "job")
+		return name, domain.Intend(domain.ReinforcementJobs, name, domain.Command[domain.ReinforcementJob](
+			domain.CreateReinforcementJob{ID: "job", ReinforcementSpec: domain.ReinforcementSpec{
+				Dataset: "accounts/acme/datasets/d", Evaluator: "accounts/acme/evaluators/e",
+				TrackerConfig: trackerWith(key)}}))
+	},
+	"rlorTrainerJobs": func(key string) (domain.Name, domain.Intent) {
+		name := domain.NewName("acme", "rlorTrainerJobs", "job")
+		return name, domain.Intend(domain.TrainerJobs, name, domain.Command[domain.TrainerJob](
+			domain.CreateTrainerJob{ID: "job", TrainerSpec: domain.TrainerSpec{Dataset: "accounts/acme/datasets/d",
+				TrackerConfig: trackerWith(key)}}))
+	},
+}
+
+// start creates a job and starts its first attempt.
+func (b *bench) start(collection string) {
+	name, intent := create[collection](canary)
+	b.job = name
+	b.do(intent)
+	b.life(domain.StartValidation{})
+	b.life(domain.QueueJob{})
+	b.attempt(1)
+}
+
+func (b *bench) attempt(number int) {
+	b.life(domain.StartJob{Attempt: number, Nodes: []domain.Name{"accounts/system/nodes/n"}})
+}
+
+// report adds the rows of the steps from first to last to the live status.
+func (b *bench) report(attempt, first, last int) {
+	row, ok := b.world.View().Job(b.job)
+	require.True(b, ok)
+	for step := first; step <= last; step++ {
+		b.world.Live().Report(b.job, live.Progress{Made: row.CreateTime, Attempt: attempt, Step: step, Steps: 99,
+			Time: b.now}, b.row(step))
+	}
+}
+
+func (b *bench) row(step int) live.MetricRow {
+	return live.MetricRow{Step: step, Steps: 99, Time: b.now.Add(time.Duration(step) * time.Second), Epoch: 0.5,
+		LearningRate: 0.01, Tokens: int64(10 * step), Values: map[string]float64{"train/loss": 1 / float64(step)}}
+}
+
+// store stores a metrics file with the rows of the steps from 1 to last.
+func (b *bench) store(last int) {
+	var file bytes.Buffer
+	for step := 1; step <= last; step++ {
+		row := b.row(step)
+		line, err := json.Marshal(map[string]any{"step": row.Step, "epoch": row.Epoch, "time": row.Time,
+			"learning_rate": row.LearningRate, "tokens": row.Tokens, "train/loss": row.Values["train/loss"]})
+		require.NoError(b, err)
+		file.Write(append(line, '\n'))
+	}
+	row, _ := b.world.View().Job(b.job)
+	_, err := b.blobs.Put(b.Context(), blobs.MetricsFile(b.job, row.CreateEvent), &file)
+	require.NoError(b, err)
+}
+
+// turn takes a turn of each session, and returns whether all succeeded.
+func (b *bench) turn() bool {
+	last, err := b.log.Last(b.Context())
+	require.NoError(b, err)
+	b.sync(last.Position)
+	l := loop{Sender: b.sender, sessions: b.sessions}
+	view := b.world.View()
+	l.scan(view, b.now)
+	good := true
+	for _, one := range b.sessions {
+		b.sender.turn(b.Context(), view, one)
+		good = good && one.failures == 0
+	}
+	last, err = b.log.Last(b.Context())
+	require.NoError(b, err)
+	b.sync(last.Position)
+	return good
+}
+
+func (b *bench) tracking() domain.JobTracking {
+	row, ok := b.world.View().Job(b.job)
+	require.True(b, ok)
+	if t := row.State.Life().Tracking; t != nil {
+		return *t
+	}
+	return domain.JobTracking{}
+}
+
+// requireNoKey checks that neither the log of events nor that of the server has the key of the job,
+// which the events of the tests have only where a sealed value is.
+func (b *bench) requireNoKey() {
+	for e, err := range b.log.Read(b.Context(), "events.>", 0) {
+		require.NoError(b, err)
+		require.NotContains(b, string(e.Data), canary)
+	}
+	require.NotContains(b, b.logged.String(), canary)
+	for file, err := range b.blobs.List(b.Context(), "jobs/") {
+		require.NoError(b, err)
+		content, err := b.blobs.Get(b.Context(), file.Key)
+		require.NoError(b, err)
+		var text bytes.Buffer
+		_, err = text.ReadFrom(content)
+		require.NoError(b, err)
+		require.NoError(b, content.Close())
+		require.NotContains(b, text.String(), canary)
+	}
+}
+
+// steps returns the steps of the rows that a tracker has, in order, and checks that they are once
+// and right.
+func wandbSteps(t testing.TB, server *trackertest.WandB) (steps []int, run trackertest.WandBRun) {
+	require.Empty(t, server.Violations())
+	paths := server.Runs()
+	require.Len(t, paths, 1)
+	require.True(t, strings.HasPrefix(paths[0], "acme/tuning/"), paths[0])
+	run, _ = server.Run(paths[0])
+	for _, line := range run.History {
+		steps = append(steps, int(line["_step"].(float64)))
+		require.Contains(t, line, "train/loss")
+		require.Contains(t, line, "learning_rate")
+	}
+	return steps, run
+}
+
+func mlflowSteps(t testing.TB, server *trackertest.MLflow) (steps []int, run trackertest.MLflowRun) {
+	require.Empty(t, server.Violations())
+	require.Equal(t, []string{"acme/tuning"}, server.Experiments())
+	runs := server.Runs()
+	require.Len(t, runs, 1)
+	for _, metric := range runs[0].Metrics {
+		if metric.Key == "train/loss" {
+			steps = append(steps, metric.Step)
+		}
+	}
+	return steps, runs[0]
+}
+
+func upTo(n int) (steps []int) {
+	for i := range n {
+		steps = append(steps, i+1)
+	}
+	return steps
+}

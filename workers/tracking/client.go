@@ -1,0 +1,159 @@
+package tracking
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"anneal/blobs/outbound"
+	"anneal/domain"
+)
+
+const (
+	maxResponse = 4 << 20 // bytes that are read of a response
+	maxMessage  = 300     // bytes of a tracker's message that are shown
+)
+
+// A rejection is the response of a tracker to a request that would be rejected again.
+type rejection struct{ message string }
+
+func (r rejection) Error() string { return r.message }
+
+// A busyError is the response of a tracker that asks for later requests.
+type busyError struct {
+	message string
+	after   time.Duration // 0 when the tracker names no time
+}
+
+func (b busyError) Error() string { return b.message }
+
+// A client sends requests to a tracker.
+type client struct {
+	base string
+	http *http.Client
+}
+
+// A request is one request to a tracker.
+type request struct {
+	method, path  string
+	body          any // encoded as JSON; nil is none
+	authorization string
+	key           domain.SecretValue
+	// expected is the code of a tracker's error that is not a rejection.
+	expected string
+}
+
+// errExpected is the error of a request whose response has the expected error code.
+var errExpected = errors.New("expected error of the tracker")
+
+// do sends a request and decodes the response into out, unless out is nil. Errors contain neither
+// the key nor the request.
+func (c client) do(ctx context.Context, q request, out any) error {
+	var body io.Reader
+	if q.body != nil {
+		data, err := json.Marshal(q.body)
+		if err != nil {
+			return fmt.Errorf("encode a request to the tracker: %w", err)
+		}
+		body = bytes.NewReader(data)
+	}
+	r, err := http.NewRequestWithContext(ctx, q.method, c.base+q.path, body)
+	if err != nil {
+		return rejection{"its address is not a URL"}
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if q.authorization != "" {
+		r.Header.Set("Authorization", q.authorization)
+	}
+	r.Header.Set("User-Agent", "anneal")
+	response, err := c.http.Do(r)
+	switch {
+	case errors.Is(err, outbound.ErrPrivate):
+		return rejection{"its host has a private address, and only the operator can name such a tracker (--tracker)"}
+	case err != nil:
+		return fmt.Errorf("no response: %w", outbound.Cause(err))
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("the response ended early: %w", outbound.Cause(err))
+	case response.StatusCode != http.StatusOK:
+		return c.failure(q, response, data)
+	case len(data) > maxResponse:
+		return rejection{fmt.Sprintf("its response has more than %d bytes", maxResponse)}
+	case out == nil:
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return rejection{"its response is not what the protocol has: check the address"}
+	}
+	return nil
+}
+
+// failure returns the error of a response with a status other than 200.
+func (c client) failure(q request, response *http.Response, data []byte) error {
+	status := response.StatusCode
+	var said struct {
+		Code    string         `json:"error_code"` // MLflow
+		Message string         `json:"message"`
+		Errors  []graphQLError `json:"errors"`
+	}
+	_ = json.Unmarshal(data, &said) // a proxy may answer with anything
+	if q.expected != "" && said.Code == q.expected {
+		return errExpected
+	}
+	if said.Message == "" && len(said.Errors) > 0 {
+		said.Message = said.Errors[0].Message
+	}
+	message := "status " + strconv.Itoa(status)
+	if said.Message != "" {
+		message += ", " + shown(said.Message, q.key)
+	}
+	switch {
+	case status == http.StatusTooManyRequests, status == http.StatusRequestTimeout,
+		status >= http.StatusInternalServerError:
+		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 when absent, or a date
+		return busyError{"it responds with " + message, time.Duration(max(seconds, 0)) * time.Second}
+	case status == http.StatusUnauthorized:
+		return rejection{"it rejects trackerConfig.apiKey (" + message + ")"}
+	case status == http.StatusForbidden:
+		return rejection{"trackerConfig.apiKey may not write to the project (" + message + ")"}
+	}
+	return rejection{"it rejects the run (" + message + ")"}
+}
+
+// A graphQLError is an error in the response of a GraphQL server.
+type graphQLError struct {
+	Message string `json:"message"`
+}
+
+// shown returns a text of a tracker on one line, limited, and without the key in any of the forms in
+// which a request contains it.
+func shown(text string, key domain.SecretValue) string {
+	if k := key.Reveal(); k != "" {
+		for _, form := range []string{k, basic(k), url.QueryEscape(k), url.PathEscape(k),
+			base64.StdEncoding.EncodeToString([]byte(k))} {
+			text = strings.ReplaceAll(text, form, "[redacted]")
+		}
+	}
+	text = strings.Join(strings.Fields(domain.Printable(strings.ToValidUTF8(text, "\uFFFD"))), " ")
+	if len(text) > maxMessage {
+		text = strings.ToValidUTF8(text[:maxMessage], "") + "…"
+	}
+	return text
+}
+
+// basic returns the credentials of HTTP basic authentication for W&B, whose user is api.
+func basic(key string) string { return base64.StdEncoding.EncodeToString([]byte("api:" + key)) }

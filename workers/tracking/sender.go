@@ -1,0 +1,158 @@
+package tracking
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/eventlog/secrets"
+	"anneal/projections"
+)
+
+const (
+	scanInterval  = time.Second
+	sendInterval  = 5 * time.Second  // between two requests with metrics of one running job
+	keepInterval  = 30 * time.Second // without a request after which the tracker is told that the run continues
+	turnTimeout   = 2 * time.Minute
+	maxConcurrent = 8 // jobs for which requests are sent at once
+
+	// giveUpAfter is how long after its end a job is still sent.
+	giveUpAfter  = 24 * time.Hour
+	firstBackoff = time.Second
+	maxBackoff   = 5 * time.Minute
+	// problemAfter is how long a tracker may not respond before the job shows it.
+	problemAfter = time.Minute
+)
+
+// A Sender sends the jobs whose trackerConfig is enabled to the tracker. It reads the metrics that
+// the control plane has anyway, so that training never waits for the tracker, and continues after a
+// restart where it was. It retries for as long as a job runs and giveUpAfter longer.
+type Sender struct {
+	Log     eventlog.Log
+	World   *projections.World // follows Log
+	Blobs   *blobs.Store
+	Open    secrets.OpenFunc
+	Service Service
+	Now     func() time.Time
+	Logger  *slog.Logger
+}
+
+// Run sends until ctx is done.
+func (s *Sender) Run(ctx context.Context) error {
+	l := loop{Sender: s, sessions: map[string]*session{}, returned: make(chan *session)}
+	defer l.running.Wait()
+	ticker := time.NewTicker(scanInterval)
+	defer ticker.Stop()
+	for {
+		l.dispatch(ctx)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		case one := <-l.returned:
+			one.busy = false
+			l.busy--
+		}
+	}
+}
+
+// A loop holds the jobs that are sent. Only Run's goroutine uses its fields.
+type loop struct {
+	*Sender
+	sessions map[string]*session // by the ID of the event that created the job
+	scanned  uint64              // position of the world up to which sessions has all jobs
+	busy     int                 // sessions with a turn in progress
+	running  sync.WaitGroup
+	returned chan *session // sessions whose turn has ended
+}
+
+// dispatch starts a turn of each session that is due.
+func (l *loop) dispatch(ctx context.Context) {
+	view, now := l.World.View(), l.Now()
+	if view.Position != l.scanned || l.scanned == 0 {
+		l.scan(view, now)
+		l.scanned = view.Position
+	}
+	for event, one := range l.sessions {
+		if one.busy || l.busy == maxConcurrent {
+			continue
+		}
+		state, there := one.find(view)
+		switch {
+		case there && one.sent == state, !there && one.dropped():
+			if !there || now.Sub(one.ended) > giveUpAfter {
+				delete(l.sessions, event)
+			}
+			continue
+		case one.failures > 0 && now.Before(one.due), state == one.seen && now.Before(one.due):
+			continue
+		}
+		one.busy, one.seen = true, state
+		l.busy++
+		l.running.Go(func() {
+			l.turn(ctx, view, one)
+			select {
+			case l.returned <- one:
+			case <-ctx.Done():
+			}
+		})
+	}
+}
+
+// scan adds a session for each job that has begun to train and has a tracker.
+func (l *loop) scan(view *projections.View, now time.Time) {
+	for row := range view.Jobs() {
+		life := row.State.Life()
+		if life.Attempt == 0 || l.sessions[row.CreateEvent] != nil ||
+			life.CompletedTime != nil && life.Terminal() && now.Sub(*life.CompletedTime) > giveUpAfter {
+			continue
+		}
+		if t := row.State.Spec().Tracker; t != nil && t.Enabled && t.APIKey != nil {
+			l.sessions[row.CreateEvent] = &session{name: row.Name, event: row.CreateEvent}
+		}
+	}
+}
+
+// A session holds what a Sender knows of one job. A turn has exclusive use of it.
+type session struct {
+	name  domain.Name
+	event string // ID of the event that created the job
+
+	busy     bool      // a turn is in progress
+	due      time.Time // of the next turn, unless the state of the job changes
+	seen     string    // endingOf at the last turn
+	sent     string    // endingOf when the tracker has received the end of the job
+	ended    time.Time // when sent was set
+	failures int       // consecutive failed turns
+	since    time.Time // of the first of them
+
+	loaded    bool
+	state     saved
+	key       domain.SecretValue
+	contact   time.Time   // of the last request that succeeded
+	readFile  fileVersion // the metrics file whose rows were sent
+	lastTries int         // of telling the tracker that the job was deleted
+}
+
+// file returns the key of the file in which the state of the session is saved.
+func (one *session) file() string { return blobs.TrackerFile(one.name, one.event) }
+
+// find returns what endingOf returns for the job; there is false when the job is deleted.
+func (one *session) find(view *projections.View) (state string, there bool) {
+	row, ok := view.Job(one.name)
+	if !ok || row.CreateEvent != one.event {
+		return "", false
+	}
+	return endingOf(row.State.Life()), true
+}
+
+const maxLastTries = 3
+
+// dropped reports whether nothing is left to send of a deleted job.
+func (one *session) dropped() bool {
+	return !one.loaded || !one.state.Run.Complete || one.state.Ended != "" || one.lastTries >= maxLastTries
+}

@@ -1,0 +1,260 @@
+package tracking
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// turn sends what the job has, and plans the next turn.
+func (s *Sender) turn(ctx context.Context, view *projections.View, one *session) {
+	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
+	defer cancel()
+	row, there := view.Job(one.name)
+	there = there && row.CreateEvent == one.event
+	var err error
+	if there && !row.State.Life().Deleting() {
+		err = s.advance(ctx, view, one, &row)
+	} else {
+		err = s.abandon(ctx, one)
+	}
+	now := s.Now()
+	if err == nil {
+		one.failures, one.due = 0, now.Add(sendInterval)
+		return
+	}
+	if one.failures == 0 {
+		one.since = now
+	}
+	one.failures++
+	one.due = now.Add(backoff(one.failures, err))
+	if errors.Is(context.Cause(ctx), context.Canceled) {
+		return // the server stops
+	}
+	s.Logger.Warn("metrics not sent to the tracker, will retry", "job", one.name, "tracker", s.Service.address,
+		"retry", one.due.Sub(now).Round(time.Millisecond), "error", err)
+	var rejected rejection
+	if there && (errors.As(err, &rejected) || now.Sub(one.since) >= problemAfter) {
+		s.record(ctx, one, &row, s.problem(err))
+	}
+}
+
+// problem returns what the job shows of an error. Details that only the operator should see, such as
+// addresses and paths, are in the server's log.
+func (s *Sender) problem(err error) string {
+	why := "it does not respond"
+	var rejected rejection
+	var busy busyError
+	switch {
+	case errors.As(err, &rejected):
+		why = rejected.message
+	case errors.As(err, &busy):
+		why = busy.message
+	}
+	_, base, _ := strings.Cut(s.Service.address, "=")
+	return "the tracker " + base + " does not receive this job: " + why
+}
+
+// backoff returns the time until a turn after failures failed ones, the last with err.
+func backoff(failures int, err error) time.Duration {
+	wait := min(firstBackoff<<min(failures-1, 20), maxBackoff)
+	var rejected rejection
+	if errors.As(err, &rejected) { // sent again, because the user may change what the key may do
+		wait = max(wait, maxBackoff/10)
+	}
+	var busy busyError
+	if errors.As(err, &busy) {
+		wait = min(max(wait, busy.after), maxBackoff)
+	}
+	return wait + rand.N(wait/4)
+}
+
+// advance sends the parameters, metrics and end state that the tracker does not have yet.
+func (s *Sender) advance(
+	ctx context.Context, view *projections.View, one *session, row *projections.Row[domain.Job],
+) (err error) {
+	life, file, state := row.State.Life(), one.file(), &one.state
+	if !one.loaded {
+		if *state, err = s.load(ctx, file); err != nil {
+			return err
+		}
+		one.loaded = true
+	}
+	if life.Terminal() && state.Ended == endingOf(life) {
+		one.sent, one.ended = state.Ended, s.Now()
+		return nil
+	}
+	if one.key == "" {
+		if one.key, err = s.open(ctx, row); err != nil {
+			return err
+		}
+	}
+	if !state.Run.Complete || state.Ended != "" && !life.Terminal() {
+		if err := s.Service.tracker.begin(ctx, one.key, describe(row), &state.Run); err != nil {
+			return err
+		}
+		state.Ended, one.contact = "", s.Now()
+		if state.Attempt == 0 {
+			state.TrainStep, state.Attempt = trainStep(row), life.Attempt
+		}
+		if err := s.save(ctx, file, state); err != nil {
+			return err
+		}
+		s.record(ctx, one, row, "")
+	}
+	if len(state.Sending) > 0 {
+		if err := s.send(ctx, one, true); err != nil {
+			return err
+		}
+	}
+	if err := s.sendRows(ctx, view, one, row); err != nil {
+		return err
+	}
+	switch {
+	case life.Terminal():
+		if err := s.finish(ctx, one, life); err != nil {
+			return err
+		}
+		one.sent, one.ended = endingOf(life), s.Now()
+	case life.Live() && s.Now().Sub(one.contact) >= keepInterval:
+		if err := s.Service.tracker.keep(ctx, one.key, state.Run); err != nil {
+			return err
+		}
+		one.contact = s.Now()
+	}
+	s.record(ctx, one, row, "")
+	return nil
+}
+
+// finish tells the tracker how the job ended. It saves before that all rows were sent, because after
+// a crash no rows may follow the end.
+func (s *Sender) finish(ctx context.Context, one *session, life *domain.JobLife) error {
+	with := ending{State: life.State, Time: s.Now(), Last: one.state.Last}
+	if life.CompletedTime != nil {
+		with.Time = *life.CompletedTime
+	}
+	if err := s.save(ctx, one.file(), &one.state); err != nil {
+		return err
+	}
+	if err := s.Service.tracker.end(ctx, one.key, one.state.Run, with); err != nil {
+		return err
+	}
+	one.state.Ended = endingOf(life)
+	return s.save(ctx, one.file(), &one.state)
+}
+
+// abandon tells the tracker that a job was deleted while it ran. The job's file is deleted, so this
+// is tried only a few times and not after a restart.
+func (s *Sender) abandon(ctx context.Context, one *session) error {
+	if one.dropped() || one.key == "" {
+		one.lastTries = maxLastTries
+		return nil
+	}
+	one.lastTries++
+	err := s.Service.tracker.end(ctx, one.key, one.state.Run,
+		ending{State: domain.JobDeletingState, Time: s.Now(), Last: one.state.Last})
+	if err == nil {
+		one.state.Ended = domain.JobDeletingState
+	}
+	return err
+}
+
+// open decrypts the API key of the job's tracker.
+func (s *Sender) open(ctx context.Context, row *projections.Row[domain.Job]) (domain.SecretValue, error) {
+	key, err := s.Open(ctx, row.Name, *row.State.Spec().Tracker.APIKey)
+	if code := domain.CodeOf(err); code == domain.NotFound || code == domain.DataLoss {
+		return "", rejection{"trackerConfig.apiKey cannot be decrypted"}
+	}
+	return key, err
+}
+
+// sendRows sends the rows that the tracker does not have yet, a batch at a time.
+func (s *Sender) sendRows(
+	ctx context.Context, view *projections.View, one *session, row *projections.Row[domain.Job],
+) (err error) {
+	defer func() {
+		if err != nil {
+			one.readFile = fileVersion{} // rows of the file may not have been sent
+		}
+	}()
+	for {
+		rows, next, err := s.collect(ctx, view, one, row)
+		if err != nil {
+			return err
+		}
+		for len(rows) > 0 {
+			n := batchOf(rows)
+			one.state.Sending, rows = rows[:n], rows[n:]
+			if err := s.save(ctx, one.file(), &one.state); err != nil {
+				one.state.Sending = nil
+				return err
+			}
+			if err := s.send(ctx, one, false); err != nil {
+				return err
+			}
+		}
+		if !next {
+			return nil
+		}
+		state := &one.state
+		state.Base, state.TrainStep, state.Attempt = state.Step, trainStep(row), row.State.Life().Attempt
+		one.readFile = fileVersion{}
+		if err := s.save(ctx, one.file(), state); err != nil {
+			return err
+		}
+	}
+}
+
+// send sends the rows that are saved as Sending. The next save records that they were sent; after a
+// crash before it they are sent once more, to the same place.
+func (s *Sender) send(ctx context.Context, one *session, repeated bool) error {
+	state := &one.state
+	if err := s.Service.tracker.log(ctx, one.key, state.Run, state.Sent, state.Sending, repeated); err != nil {
+		return err
+	}
+	state.Sent += len(state.Sending)
+	state.Step = state.Sending[len(state.Sending)-1].Step
+	if state.Last == nil {
+		state.Last = map[string]float64{}
+	}
+	for _, row := range state.Sending {
+		maps.Copy(state.Last, row.Values)
+	}
+	state.Sending, one.contact = nil, s.Now()
+	return nil
+}
+
+// trainStep returns the number of the train step of a trainer job; 0 for other jobs.
+func trainStep(row *projections.Row[domain.Job]) int {
+	if job, ok := row.State.(*domain.TrainerJob); ok {
+		return job.Step.Number
+	}
+	return 0
+}
+
+// record records the run's address and the problem, unless the job shows them already. A failure is
+// only logged, because the next turn records them too.
+func (s *Sender) record(ctx context.Context, one *session, row *projections.Row[domain.Job], problem string) {
+	const maxProblem = 700 // bytes
+
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // of the turn
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), scanInterval)
+		defer cancel()
+	}
+	tracking := domain.JobTracking{RunID: one.state.Run.ID, URL: one.state.Run.URL,
+		Problem: strings.ToValidUTF8(problem[:min(len(problem), maxProblem)], "")}
+	request := eventlog.Request{Time: s.Now(), Actor: "tracking"}
+	_, err := eventlog.Do(ctx, s.Log, s.World, request,
+		domain.IntendJob(row.Name, domain.RecordTracking{JobTracking: tracking}))
+	if err != nil && ctx.Err() == nil {
+		s.Logger.Debug("state of the tracker not recorded", "job", row.Name, "error", err)
+	}
+}
