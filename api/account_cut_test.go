@@ -6,20 +6,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
+	"anneal/api/rest"
 	"anneal/domain"
 )
 
-// An account that a power failure cut off from its first key is completed by
-// creating it again; one that has, or had, a key is not.
+// TestAccountWithoutKeyIsCreatedAgain checks that a repeated create of an account creates the first
+// key of the account when an interruption has prevented it, and creates no key when the account has
+// a key or had a key.
 func TestAccountWithoutKeyIsCreatedAgain(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	create := func() answer {
 		return s.call("POST", "/v1/accounts", "operator", `{"accountId": "cut", "account": {"displayName": "Cut"}}`)
 	}
 	s.do(domain.Intend(domain.Accounts, "accounts/cut", domain.Command[domain.Account](domain.CreateAccount{})))
 	answer := create()
 	require.Equal(t, 200, answer.status, "%s", answer.body)
-	var made createdAccount
+	var made rest.CreatedAccount
 	require.NoError(t, json.Unmarshal(answer.body, &made))
 	s.keys["cut"] = made.Key
 	require.Equal(t, 200, s.call("GET", "/v1/accounts/cut/apiKeys", "cut", "").status)
@@ -28,9 +31,10 @@ func TestAccountWithoutKeyIsCreatedAgain(t *testing.T) {
 	require.Equal(t, 409, create().status)
 }
 
-// The event of an account holds its first key, so nothing can come between.
+// TestAccountEventHoldsItsFirstKey checks that the account and its first key are one event, so that
+// an interruption cannot separate the two.
 func TestAccountEventHoldsItsFirstKey(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	require.Equal(t, 200, s.call("POST", "/v1/accounts", "operator", `{"accountId": "new"}`).status)
 	row, ok := s.world.View().Accounts.Get("accounts/new")
 	require.True(t, ok)

@@ -7,13 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 )
 
 const ear = domain.Name("accounts/acme/models/ear")
 
-// listens makes a deployment of a speech model with one ready replica.
-func (s *stage) listens(id string, aliases ...string) domain.Name {
+// deploySpeech creates a deployment of a speech model with one ready replica.
+func (s *harness) deploySpeech(id string, aliases ...string) domain.Name {
 	s.Helper()
 	s.do(registerSpeech(ear))
 	return s.deploy(id, 1, func(spec *domain.DeploymentSpec) {
@@ -21,12 +22,14 @@ func (s *stage) listens(id string, aliases ...string) domain.Name {
 	})
 }
 
-// What the operator binds to a name answers the keys of every account.
-func TestAliasesAnswerEveryAccount(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestAliasesOfEveryAccount checks that an alias that the operator sets for a deployment works with
+// the keys of every account.
+func TestAliasesOfEveryAccount(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	name := s.deploy("d1", 1)
 	ask := func(alias, model string) answer {
-		return s.call("POST", "/inference/v1/completions", alias, fmt.Sprintf(`{"model": %q, "prompt": "a b", "max_tokens": 2}`, model))
+		return s.call("POST", "/inference/v1/completions", alias,
+			fmt.Sprintf(`{"model": %q, "prompt": "a b", "max_tokens": 2}`, model))
 	}
 	require.Equal(t, 404, ask("other", "speech-v3").status)
 	require.Contains(t, string(ask("other", "speech-v3").body), "pocketsphinx-en-us")
@@ -36,18 +39,19 @@ func TestAliasesAnswerEveryAccount(t *testing.T) {
 	require.Equal(t, 400, refused.status)
 	require.Contains(t, string(refused.body), "only the operator")
 	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "operator", `{"aliases": ["smart"]}`).status)
-	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "admin", `{"displayName": "D", "aliases": ["smart"]}`).status, "who leaves them may write them")
+	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "admin",
+		`{"displayName": "D", "aliases": ["smart"]}`).status, "who leaves them may write them")
 	require.Equal(t, "a b ", textOf(t, ask("other", "smart")))
 	require.Contains(t, string(s.call("GET", "/inference/v1/models", "other", "").body), `"id":"smart"`)
 
-	// One name, one live deployment.
+	// An alias belongs to at most one live deployment.
 	body := `{"baseModel": "accounts/default/models/anneal-base", "aliases": ["smart"]}`
 	taken := s.call("POST", "/v1/accounts/acme/deployments?deploymentId=d2", "operator", body)
 	require.Equal(t, 400, taken.status)
 	require.Contains(t, string(taken.body), "smart is bound to "+string(name))
 	require.Equal(t, 200, s.call("DELETE", "/v1/"+string(name)+"?ignoreChecks=true", "admin", "").status)
-	require.Equal(t, 404, ask("other", "smart").status, "one that is deleted answers no more")
-	for range 2 { // its replica ends, and it is DELETED
+	require.Equal(t, 404, ask("other", "smart").status, "the alias of a deleted deployment is free")
+	for range 2 { // first the replica ends, then the deployment is DELETED
 		for id := range mustRow(s, name).Replicas {
 			s.deployment(name, domain.RemoveReplica{ID: id, Reason: "deleted"})
 		}
@@ -56,18 +60,21 @@ func TestAliasesAnswerEveryAccount(t *testing.T) {
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/deployments?deploymentId=d2", "operator", body).status)
 	back := s.call("POST", "/v1/"+string(name)+":undelete", "admin", "")
 	require.Equal(t, 400, back.status)
-	require.Contains(t, string(back.body), "it cannot come back: aliases: smart is bound to accounts/acme/deployments/d2")
+	require.Contains(t, string(back.body), "cannot be undeleted: aliases: smart is bound to "+
+		"accounts/acme/deployments/d2")
 }
 
-// What is listed as deployed answers by its name, and nothing else does.
-func TestWhatIsListedAsDeployedAnswers(t *testing.T) {
+// TestListedModelsAreCallable checks that inference requests accept exactly the models that the
+// list of models shows as deployed.
+func TestListedModelsAreCallable(t *testing.T) {
 	const base = "accounts/default/models/anneal-base"
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	listed := func(key string) (deployed []string) {
 		for _, one := range s.call("GET", "/inference/v1/models", key, "").json(t)["data"].([]any) {
 			m := one.(map[string]any)
 			id, answers := m["id"].(string), m["deployed"].(bool)
-			asked := s.call("POST", "/inference/v1/completions", key, fmt.Sprintf(`{"model": %q, "prompt": "a b", "max_tokens": 2}`, id))
+			asked := s.call("POST", "/inference/v1/completions", key,
+				fmt.Sprintf(`{"model": %q, "prompt": "a b", "max_tokens": 2}`, id))
 			require.Equal(t, answers, asked.status == 200, "%s asks %s: %s", key, id, asked.body)
 			if answers {
 				deployed = append(deployed, id)
@@ -88,7 +95,7 @@ func TestWhatIsListedAsDeployedAnswers(t *testing.T) {
 	require.Empty(t, listed("other"), "it is another account's")
 	require.Empty(t, listed("operator"), "the operator asks in the model's account")
 
-	// A deployment that has a name for every account answers to its model's too.
+	// A request of any account reaches a deployment with an alias by the name of the model too.
 	alias := func(names string) {
 		require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "operator", `{"aliases": [`+names+`]}`).status)
 	}
@@ -99,26 +106,30 @@ func TestWhatIsListedAsDeployedAnswers(t *testing.T) {
 	alias("")
 	require.Empty(t, listed("other"))
 
-	// One that was to take no requests for its model takes none by an alias either.
-	s = newStage(t, Limits{})
+	// A request reaches a deployment with disableAutoDeploy neither by the name of the model nor by
+	// an alias.
+	s = newHarness(t, request.Limits{})
 	s.deploy("d1", 1, func(spec *domain.DeploymentSpec) { spec.DisableAutoDeploy, spec.Aliases = true, []string{"smart"} })
 	for _, key := range []string{"admin", "other"} {
 		require.Equal(t, []string{"smart"}, listed(key), key)
 	}
 }
 
-// Speech models transcribe, and are deployed without what is for models of text.
-func TestSpeechModelsAnswerNoPrompts(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.listens("ear", "speech-v3")
+// TestSpeechModelsRejectPrompts checks that a speech model rejects prompts, settings of text models
+// and training.
+func TestSpeechModelsRejectPrompts(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.deploySpeech("ear", "speech-v3")
 	refused := s.call("POST", "/inference/v1/completions", "other", `{"model": "speech-v3", "prompt": "a"}`)
 	require.Equal(t, 400, refused.status)
-	require.Contains(t, string(refused.body), "answers no prompts: /v1/audio/transcriptions")
+	require.Contains(t, string(refused.body), "completes no prompts: send recordings to /v1/audio/transcriptions")
 
-	made := s.call("POST", "/v1/accounts/acme/models", "admin", `{"modelId": "whisper", "model": {"speech": {"format": "faster-whisper", "vadModels": {"silero": "silero"}}}}`)
+	made := s.call("POST", "/v1/accounts/acme/models", "admin",
+		`{"modelId": "whisper", "model": {"speech": {"format": "faster-whisper", "vadModels": {"silero": "silero"}}}}`)
 	require.Equal(t, 200, made.status, "%s", made.body)
 	require.Equal(t, domain.SpeechModel, made.json(t)["kind"])
-	made = s.call("POST", "/v1/accounts/acme/deployments?deploymentId=whisper", "admin", `{"baseModel": "`+string(ear)+`", "speechFormat": "openai"}`)
+	made = s.call("POST", "/v1/accounts/acme/deployments?deploymentId=whisper", "admin",
+		`{"baseModel": "`+string(ear)+`", "speechFormat": "openai"}`)
 	require.Equal(t, 200, made.status, "%s", made.body)
 	require.Equal(t, "simulated", made.json(t)["speechFormat"], "it is the model's, whatever is given")
 
@@ -131,10 +142,12 @@ func TestSpeechModelsAnswerNoPrompts(t *testing.T) {
 		require.Equal(t, 400, a.status)
 		require.Contains(t, string(a.body), field)
 	}
-	tuned := s.call("POST", "/v1/accounts/acme/supervisedFineTuningJobs", "admin", `{"dataset": "accounts/acme/datasets/x", "baseModel": "`+string(ear)+`"}`)
+	tuned := s.call("POST", "/v1/accounts/acme/supervisedFineTuningJobs", "admin",
+		`{"dataset": "accounts/acme/datasets/x", "baseModel": "`+string(ear)+`"}`)
 	require.Equal(t, 400, tuned.status)
-	require.Contains(t, string(tuned.body), "names a speech model, which transcribes")
-	shape := s.call("POST", "/v1/accounts/acme/deploymentShapes", "admin", `{"deploymentShapeId": "s", "deploymentShape": {"baseModel": "`+string(ear)+`"}}`)
+	require.Contains(t, string(tuned.body), "is a speech model: use a text model")
+	shape := s.call("POST", "/v1/accounts/acme/deploymentShapes", "admin",
+		`{"deploymentShapeId": "s", "deploymentShape": {"baseModel": "`+string(ear)+`"}}`)
 	require.Equal(t, 400, shape.status)
-	require.True(t, strings.Contains(string(shape.body), "which no shape is for"), "%s", shape.body)
+	require.True(t, strings.Contains(string(shape.body), "which shapes do not support"), "%s", shape.body)
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/api/request"
+	"anneal/api/rest"
 	"anneal/domain"
 	"anneal/eventlog/natsserver"
 )
 
-func TestKeysHaveTheirForm(t *testing.T) {
+func TestKeyFormat(t *testing.T) {
 	name := domain.Name("accounts/acme-2/apiKeys/k-1")
 	key, err := request.MintKey(pepper, name)
 	require.NoError(t, err)
@@ -33,7 +34,7 @@ func TestKeysHaveTheirForm(t *testing.T) {
 		}
 		typo := key.Text[:i] + other + key.Text[i+1:]
 		if read, ok := request.KeyName(typo); ok {
-			t.Fatalf("%q is taken for a key of %s", typo, read)
+			t.Fatalf("%q is accepted as a key of %s", typo, read)
 		}
 	}
 	again, err := request.MintKey(pepper, name)
@@ -41,8 +42,8 @@ func TestKeysHaveTheirForm(t *testing.T) {
 	require.NotEqual(t, key.Text, again.Text)
 }
 
-func TestWhoIsNotKnown(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestUnknownKeys(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	soon := s.clock.tick().Add(time.Hour)
 	s.mint("brief", "acme", domain.RoleAdmin, &soon)
 	forged, err := request.MintKey([]byte("another pepper"), "accounts/acme/apiKeys/admin")
@@ -69,16 +70,23 @@ func TestWhoIsNotKnown(t *testing.T) {
 			require.Equal(t, `Bearer realm="anneal"`, a.header.Get("WWW-Authenticate"))
 		})
 	}
+	mistyped := []byte(s.keys["admin"])
+	mistyped[len(mistyped)-1] ^= 1
 	r := s.request(http.MethodGet, "/v1/accounts/acme", "", nil)
+	r.Header.Set("Authorization", "Bearer "+string(mistyped))
+	a := s.send(r)
+	require.Equal(t, "API_KEY_MALFORMED", reasonOf(t, a))
+	require.Contains(t, string(a.body), "the API key was mistyped or cut off")
+	r = s.request(http.MethodGet, "/v1/accounts/acme", "", nil)
 	r.Header.Set("Authorization", "bEaReR "+s.keys["brief"])
 	require.Equal(t, http.StatusOK, s.send(r).status)
 	s.clock.add(2 * time.Hour)
-	a := s.send(r)
+	a = s.send(r)
 	require.Equal(t, http.StatusUnauthorized, a.status)
 	require.Equal(t, "API_KEY_EXPIRED", reasonOf(t, a))
 }
 
-func TestABareKeyIsForAudioOnly(t *testing.T) {
+func TestBareKeyIsForAudioOnly(t *testing.T) {
 	r, err := http.NewRequest(http.MethodPost, "/v1/audio/transcriptions", nil)
 	require.NoError(t, err)
 	r.Header.Set("Authorization", "ank_bare")
@@ -102,7 +110,7 @@ func reasonOf(t *testing.T, a answer) string {
 	return info["reason"].(string)
 }
 
-// keptUses remember what was kept of keys.
+// keptUses is a request.Uses in memory.
 type keptUses struct {
 	mu     sync.Mutex
 	kept   []string
@@ -124,8 +132,8 @@ func (u *keptUses) Forget(_ context.Context, name domain.Name) error {
 }
 
 func TestKeysShowWhenTheyWereLastUsed(t *testing.T) {
-	s, noted := newStage(t, Limits{}), &keptUses{}
-	server := s.twin(func(o *Options) { o.Uses = noted })
+	s, noted := newHarness(t, request.Limits{}), &keptUses{}
+	server := s.another(func(o *Options) { o.Uses = noted })
 	lastUsed := func(id string) any {
 		return server.call("GET", acme+"/apiKeys/"+id, "admin", "").json(t)["lastUsedTime"]
 	}
@@ -134,10 +142,10 @@ func TestKeysShowWhenTheyWereLastUsed(t *testing.T) {
 	require.Equal(t, 200, server.call("GET", acme+"/datasets", "user", "").status)
 	require.Equal(t, first.Format(time.RFC3339), lastUsed("user"))
 	require.Equal(t, 403, server.call("GET", acme+"/secrets", "user", "").status)
-	require.Equal(t, first.Format(time.RFC3339), lastUsed("user"), "it is known to the minute")
+	require.Equal(t, first.Format(time.RFC3339), lastUsed("user"), "at a resolution of one minute")
 	s.clock.add(time.Minute)
 	second := s.clock.tick().Add(time.Second)
-	require.Equal(t, 403, server.call("GET", acme+"/secrets", "user", "").status, "a refusal is use as well")
+	require.Equal(t, 403, server.call("GET", acme+"/secrets", "user", "").status, "a rejected request is a use as well")
 	require.Equal(t, second.Format(time.RFC3339), lastUsed("user"))
 	require.Equal(t, 200, server.call("GET", "/inference/v1/models", "inference", "").status)
 	require.NotNil(t, lastUsed("inference"))
@@ -153,21 +161,22 @@ func TestKeysShowWhenTheyWereLastUsed(t *testing.T) {
 			ofUser = append(ofUser, kept)
 		}
 	}
-	require.ElementsMatch(t, []string{"user " + first.Format(time.TimeOnly), "user " + second.Format(time.TimeOnly)}, ofUser)
-	require.Equal(t, 401, server.call("GET", acme+"/datasets", "user", "").status, "revoked at once")
+	require.ElementsMatch(t, []string{"user " + first.Format(time.TimeOnly), "user " + second.Format(time.TimeOnly)},
+		ofUser)
+	require.Equal(t, 401, server.call("GET", acme+"/datasets", "user", "").status, "revoked immediately")
 	require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
 	require.Equal(t, 401, s.call("GET", acme+"/datasets", "user", "").status, "on every server")
 }
 
-// Who may is decided before what is right: the bodies here are all wrong, and
-// the things named do not exist.
-func TestWhoMayDoWhat(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestPermissions checks which keys each operation authorizes, and that authorization precedes
+// validation: all bodies are invalid, and the resources do not exist.
+func TestPermissions(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.mint("clerk", domain.System, domain.RoleUser, nil)
 	const wrong = `{"nonsense": `
 	for _, c := range []struct {
 		method, path string
-		may          string // who gets past the door
+		may          string // aliases of the keys that are authorized
 	}{
 		{"GET", "/v1/accounts/acme", "admin user operator"},
 		{"GET", "/v1/accounts/acme/datasets", "admin user operator"},
@@ -215,37 +224,39 @@ func TestWhoMayDoWhat(t *testing.T) {
 	}
 }
 
-// A reader's key reads the events of its account, over HTTP and as a password
-// of NATS, and opens nothing else.
+// TestReaderKeys checks that ReaderOf returns the NATS reader of a valid key with the role reader,
+// and rejects keys that are expired, deleted or mistyped, and keys with other roles.
 func TestReaderKeys(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	soon := s.clock.tick().Add(time.Hour)
 	s.mint("brief", "acme", domain.RoleReader, &soon)
-	r, ok := ReaderOf(s.world, pepper, s.key("reader"), s.clock.tick())
+	r, ok := rest.ReaderOf(s.world, pepper, s.key("reader"), s.clock.tick())
 	require.True(t, ok)
 	require.Equal(t, natsserver.Reader{Account: "acme", ID: "reader"}, r)
 	require.Equal(t, "acme.reader", r.User())
-	r, ok = ReaderOf(s.world, pepper, s.keys["brief"], s.clock.tick())
+	r, ok = rest.ReaderOf(s.world, pepper, s.keys["brief"], s.clock.tick())
 	require.True(t, ok)
 	require.Equal(t, soon, *r.Expires)
-	_, ok = ReaderOf(s.world, pepper, s.keys["brief"], soon)
+	_, ok = rest.ReaderOf(s.world, pepper, s.keys["brief"], soon)
 	require.False(t, ok, "it has expired")
 	for _, alias := range []string{"admin", "user", "inference", "operator"} {
-		_, ok = ReaderOf(s.world, pepper, s.keys[alias], s.clock.tick())
+		_, ok = rest.ReaderOf(s.world, pepper, s.keys[alias], s.clock.tick())
 		require.False(t, ok, alias)
 	}
-	for _, text := range []string{"", "ank_acme_reader_", s.key("reader") + "0", strings.Replace(s.key("reader"), "acme", "other", 1)} {
-		_, ok = ReaderOf(s.world, pepper, text, s.clock.tick())
+	for _, text := range []string{"", "ank_acme_reader_", s.key("reader") + "0",
+		strings.Replace(s.key("reader"), "acme", "other", 1)} {
+		_, ok = rest.ReaderOf(s.world, pepper, text, s.clock.tick())
 		require.False(t, ok, text)
 	}
 	require.Equal(t, 200, s.call("DELETE", "/v1/accounts/acme/apiKeys/reader", "admin", "").status)
-	_, ok = ReaderOf(s.world, pepper, s.key("reader"), s.clock.tick())
+	_, ok = rest.ReaderOf(s.world, pepper, s.key("reader"), s.clock.tick())
 	require.False(t, ok, "it is revoked")
 }
 
-// Where NATS has no readers of one account, a reader's key says so.
+// TestReaderKeysWithoutNATS checks that creating a key with the role reader on a server without a
+// ReaderURL returns a warning that refers to the events over HTTP, and no NATS URL.
 func TestReaderKeysWithoutNATS(t *testing.T) {
-	s := newStage(t, Limits{}).twin(func(o *Options) { o.ReaderURL = "" })
+	s := newHarness(t, request.Limits{}).another(func(o *Options) { o.ReaderURL = "" })
 	made := s.call("POST", "/v1/accounts/acme/apiKeys", "admin", `{"apiKey": {"role": "reader"}, "apiKeyId": "audit"}`)
 	require.Equal(t, 200, made.status)
 	require.Contains(t, made.header.Get("Anneal-Warning"), "Accept: text/event-stream")

@@ -13,8 +13,8 @@ import (
 	"anneal/projections"
 )
 
-// crowd is a server with an account of n datasets and no connections: what is
-// measured is the handler.
+// crowd returns a server with an account that has n datasets, and an admin key of the account.
+// Benchmarks call the server's handler directly, without connections.
 func crowd(b *testing.B, n int) (*Server, string) {
 	log, world := eventlog.NewMemory(), projections.NewWorld()
 	s := New(Options{Log: log, World: world, Pepper: pepper, Now: (&clock{now: epoch}).tick})
@@ -24,13 +24,19 @@ func crowd(b *testing.B, n int) (*Server, string) {
 		state, _ := world.Row(intent.Name)
 		record, err := intent.Decide(state, epoch)
 		require.NoError(b, err)
-		require.NoError(b, world.Apply(eventlog.Event{Record: record, Position: position, ID: "x", Name: intent.Name, Time: epoch.Add(time.Duration(position) * time.Millisecond)}))
+		require.NoError(b, world.Apply(eventlog.Event{Record: record, Position: position, ID: "x", Name: intent.Name,
+			Time: epoch.Add(time.Duration(position) * time.Millisecond)}))
 	}
 	apply(1, domain.Intend(domain.Accounts, "accounts/acme", domain.Command[domain.Account](domain.CreateAccount{})))
-	apply(2, domain.Intend(domain.APIKeys, "accounts/acme/apiKeys/k", domain.Command[domain.APIKey](domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleAdmin}, Hash: key.Hash})))
+	apply(2, domain.Intend(domain.APIKeys, "accounts/acme/apiKeys/k",
+		domain.Command[domain.APIKey](domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleAdmin},
+			Hash: key.Hash})))
 	for i := range n {
 		name := domain.NewName("acme", domain.Datasets.Collection, fmt.Sprintf("d%07d", i))
-		apply(uint64(i+3), domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.CreateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint(i % 97), ExampleCount: domain.Count(i)}})))
+		apply(uint64(i+3), domain.Intend(domain.Datasets, name,
+			domain.Command[domain.Dataset](
+				domain.CreateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint(i % 97),
+					ExampleCount: domain.Count(i)}})))
 	}
 	return s, key.Text
 }

@@ -10,34 +10,32 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/connection"
 	"anneal/api/request"
-	"anneal/api/wire"
 	"anneal/domain"
 )
 
-// brief are limits whose deadlines pass while a test looks on.
-var brief = Limits{BodyTime: 300 * time.Millisecond, Grace: 300 * time.Millisecond, Rate: 1 << 20}
+// brief has timeouts that are short enough to expire in a test.
+var brief = request.Limits{BodyTime: 300 * time.Millisecond, Grace: 300 * time.Millisecond, Rate: 1 << 20}
 
-// serveHTTP serves the stage on a connection of the real http.Server.
-func (s *stage) serveHTTP(limits ConnectionLimits) (address string) {
+// serveHTTP serves the harness on connections of a real http.Server.
+func (s *harness) serveHTTP(limits connection.Limits) (address string) {
 	s.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(s, err)
-	server := HTTP(context.Background(), s.server, slog.New(slog.DiscardHandler))
+	server := connection.NewServer(context.Background(), s.server, slog.New(slog.DiscardHandler))
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Serve(LimitConnections(listener, limits)) // it ends with the test
+		_ = server.Serve(connection.Limit(listener, limits)) // ends with the test
 	}()
 	s.Cleanup(func() {
 		_ = server.Close()
@@ -46,7 +44,7 @@ func (s *stage) serveHTTP(limits ConnectionLimits) (address string) {
 	return listener.Addr().String()
 }
 
-// A rawConn is a client that sends what it likes.
+// A rawConn is a client that sends arbitrary bytes.
 type rawConn struct {
 	testing.TB
 	net.Conn
@@ -68,35 +66,36 @@ func (c rawConn) send(format string, args ...any) {
 	require.NoError(c, err)
 }
 
-// answer reads one answer, its body included.
+// answer reads one response with its body.
 func (c rawConn) answer() *http.Response {
 	c.Helper()
 	answer, err := http.ReadResponse(c.answers, nil)
-	require.NoError(c, err, "the request is answered")
+	require.NoError(c, err, "the request gets a response")
 	body, err := io.ReadAll(answer.Body)
 	require.NoError(c, err)
 	answer.Body = io.NopCloser(strings.NewReader(string(body)))
 	return answer
 }
 
-// closed waits until the server has closed the connection.
+// closed requires that the server closes the connection, and waits for it.
 func (c rawConn) closed() {
 	c.Helper()
 	_, err := io.Copy(io.Discard, c.answers)
 	require.NotErrorIs(c, err, context.DeadlineExceeded)
 	if timeout, ok := err.(net.Error); ok {
-		require.False(c, timeout.Timeout(), "the connection is still held")
+		require.False(c, timeout.Timeout(), "the connection is still open")
 	}
 }
 
-// Nobody holds a connection by announcing a body and not sending it: of every
-// operation that can be asked with a body, with a key and without.
-func TestUnsentBodiesAreNotAwaited(t *testing.T) {
-	s := newStage(t, brief)
-	address := s.serveHTTP(ConnectionLimits{})
+// TestUnsentBodiesEndConnections checks that the server closes the connection of a client that
+// announces a body and does not send it. The test announces bodies to every operation that accepts
+// a body, with and without an API key.
+func TestUnsentBodiesEndConnections(t *testing.T) {
+	s := newHarness(t, brief)
+	address := s.serveHTTP(connection.Limits{})
 	var clients sync.WaitGroup
 	defer clients.Wait()
-	for _, op := range operations(nil) {
+	for _, op := range (&Server{}).operations() {
 		if op.Method == http.MethodGet {
 			continue
 		}
@@ -120,12 +119,13 @@ func TestUnsentBodiesAreNotAwaited(t *testing.T) {
 	}
 }
 
-// A body is judged by its progress: one that stands still is refused, one that
-// goes on at the rate may take longer than any one wait.
-func TestUploadsAreJudgedByProgress(t *testing.T) {
-	s := newStage(t, Limits{Grace: 300 * time.Millisecond, Rate: 1000})
-	require.Equal(t, http.StatusOK, s.call("POST", "/v1/accounts/acme/datasets", "admin", `{"datasetId": "d", "dataset": {}}`).status)
-	address := s.serveHTTP(ConnectionLimits{})
+// TestUploadsAreLimitedByProgress checks that uploads are limited by their progress: a stalled
+// upload is rejected, and an upload at the minimum rate may take longer than any single wait.
+func TestUploadsAreLimitedByProgress(t *testing.T) {
+	s := newHarness(t, request.Limits{Grace: 300 * time.Millisecond, Rate: 1000})
+	require.Equal(t, http.StatusOK,
+		s.call("POST", "/v1/accounts/acme/datasets", "admin", `{"datasetId": "d", "dataset": {}}`).status)
+	address := s.serveHTTP(connection.Limits{})
 	row := strings.Repeat(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`+"\n", 100)
 	body := "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f.jsonl\"\r\n\r\n" + row + "\r\n--b--\r\n"
 	header := fmt.Sprintf("POST /v1/accounts/acme/datasets/d:upload HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"+
@@ -143,20 +143,60 @@ func TestUploadsAreJudgedByProgress(t *testing.T) {
 	steady.send("%s%s", header, body[:2000])
 	begun := time.Now()
 	for rest := body[2000:]; len(rest) > 0; rest = rest[min(len(rest), 1000):] {
-		<-time.After(200 * time.Millisecond) // the link of this client is slow
+		<-time.After(200 * time.Millisecond) // a client with a slow connection
 		steady.send("%s", rest[:min(len(rest), 1000)])
 	}
 	require.Greater(t, time.Since(begun), time.Second)
 	require.Equal(t, http.StatusOK, steady.answer().StatusCode)
 }
 
-// A client that does not take its answer is not written to for ever.
-func TestAnswersMustBeTaken(t *testing.T) {
-	s := newStage(t, Limits{AnswerTime: 300 * time.Millisecond})
+// TestRefusedUploadsGetTheirResponse checks that a client that sends its whole body before it reads
+// the response gets the response of a request that was refused before the body was read.
+func TestRefusedUploadsGetTheirResponse(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	address := s.serveHTTP(connection.Limits{})
+	const form = "multipart/form-data; boundary=b"
+	for _, size := range []int{20_000, 100_000, 8 << 20} {
+		body := strings.Repeat("x", size)
+		for name, c := range map[string]struct {
+			path, key, header string
+			status            int
+		}{
+			"missing dataset":  {"datasets/missing:upload", s.keys["admin"], form, http.StatusNotFound},
+			"missing model":    {"models/missing:upload", s.keys["admin"], form, http.StatusNotFound},
+			"a wrong API key":  {"datasets/missing:upload", "ak_wrong", form, http.StatusUnauthorized},
+			"a body too large": {"datasets", s.keys["admin"], "application/json", http.StatusBadRequest},
+		} {
+			for _, framing := range []string{"Content-Length", "chunked"} {
+				t.Run(fmt.Sprintf("%s, %d bytes, %s", name, size, framing), func(t *testing.T) {
+					t.Parallel()
+					length, sent := fmt.Sprintf("Content-Length: %d", size), body
+					if framing == "chunked" {
+						length, sent = "Transfer-Encoding: chunked", fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", size, body)
+					}
+					conn := dial(t, address)
+					conn.send("POST /v1/accounts/acme/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"+
+						"Content-Type: %s\r\n%s\r\n\r\n%s", c.path, c.key, c.header, length, sent)
+					status := conn.answer().StatusCode
+					if name == "a body too large" && size > 1<<20 {
+						require.Equal(t, http.StatusRequestEntityTooLarge, status)
+					} else {
+						require.Equal(t, c.status, status)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestResponsesMustBeRead checks that the server stops writing to a client that does not read its
+// response.
+func TestResponsesMustBeRead(t *testing.T) {
+	s := newHarness(t, request.Limits{AnswerTime: 300 * time.Millisecond})
 	cut := make(chan error, 1)
-	server := HTTP(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x, _ := s.server.begin(w, r)
-		defer x.end()
+	server := connection.NewServer(t.Context(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x, _ := connection.Begin(&s.server.Limits, s.server.bodies, w, r)
+		defer x.End()
 		_, err := x.Write(make([]byte, 64<<20))
 		cut <- err
 	}), slog.New(slog.DiscardHandler))
@@ -170,16 +210,17 @@ func TestAnswersMustBeTaken(t *testing.T) {
 	case err := <-cut:
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	case <-time.After(20 * time.Second):
-		require.Fail(t, "the answer is still being written")
+		require.Fail(t, "the response is still being written")
 	}
 }
 
-// Connections beyond a limit are told so, and make place for nobody else's.
+// TestConnectionsAreBounded checks that connections beyond each limit are rejected with a message,
+// and do not replace authenticated connections of other clients.
 func TestConnectionsAreBounded(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	spare := true
 	var mu sync.Mutex
-	address := s.serveHTTP(ConnectionLimits{Total: 5, PerAddress: 3, Spare: func() bool {
+	address := s.serveHTTP(connection.Limits{Total: 5, PerAddress: 3, Spare: func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return spare
@@ -190,25 +231,25 @@ func TestConnectionsAreBounded(t *testing.T) {
 		answer := c.answer()
 		require.Equal(t, http.StatusServiceUnavailable, answer.StatusCode)
 		require.NotEmpty(t, answer.Header.Get("Retry-After"))
-		var told struct {
+		var fullOutput struct {
 			Code    domain.Code
 			Message string
 			Error   struct{ Message, Type, Code string }
 		}
-		require.NoError(t, json.NewDecoder(answer.Body).Decode(&told))
-		require.Equal(t, domain.Unavailable, told.Code)
-		require.Contains(t, told.Message, why)
-		require.Equal(t, told.Message, told.Error.Message)
+		require.NoError(t, json.NewDecoder(answer.Body).Decode(&fullOutput))
+		require.Equal(t, domain.Unavailable, fullOutput.Code)
+		require.Contains(t, fullOutput.Message, why)
+		require.Equal(t, fullOutput.Message, fullOutput.Error.Message)
 		c.closed()
 	}
 	var open []rawConn
 	for _, alias := range []string{"user", "user", "other"} {
 		open = append(open, dial(t, address))
-		s.asks(open[len(open)-1], alias)
+		s.sendOn(open[len(open)-1], alias)
 	}
 	refused(dial(t, address), "--max-connections-per-address")
 	for _, alias := range []string{"other", "operator"} {
-		s.asks(dialFrom(t, "127.0.0.2", address), alias)
+		s.sendOn(dialFrom(t, "127.0.0.2", address), alias)
 	}
 	refused(dialFrom(t, "127.0.0.3", address), "--max-connections")
 
@@ -218,16 +259,16 @@ func TestConnectionsAreBounded(t *testing.T) {
 		defer c.Close()
 		c.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
 		return c.answer().StatusCode == http.StatusOK
-	}, patience, 10*time.Millisecond, "a closed connection makes place")
+	}, patience, 10*time.Millisecond, "a closed connection is not counted")
 	mu.Lock()
 	spare = false
 	mu.Unlock()
 	refused(dialFrom(t, "127.0.0.4", address), "file descriptors")
-	s.asks(open[1], "user")
+	s.sendOn(open[1], "user")
 }
 
-// asks sends a request with a key on a connection, and has it answered.
-func (s *stage) asks(c rawConn, alias string) {
+// sendOn sends a request with a key on a connection, and reads the response.
+func (s *harness) sendOn(c rawConn, alias string) {
 	c.Helper()
 	account := "acme"
 	if alias == "other" {
@@ -237,20 +278,20 @@ func (s *stage) asks(c rawConn, alias string) {
 	require.Equal(s, http.StatusOK, c.answer().StatusCode)
 }
 
-// When all places are taken, connections without a key give way, the oldest
-// first, and so do those of an account beyond its share. What a known
-// account has open stays.
-func TestConnectionsWithoutAKeyGiveWay(t *testing.T) {
-	s := newStage(t, Limits{})
-	address := s.serveHTTP(ConnectionLimits{Total: 6})
+// TestConnectionsWithoutKeyAreReplaced checks that new connections at the limit replace the oldest
+// connections without an API key, and connections of an account beyond the share of the account.
+// All other authenticated connections stay open.
+func TestConnectionsWithoutKeyAreReplaced(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	address := s.serveHTTP(connection.Limits{Total: 6})
 	first := dialFrom(t, "127.0.0.2", address)
 	first.send("POST /v1/accounts/acme/datasets HTTP/1.1\r\nHost: x\r\n")
 	var known []rawConn
 	for _, alias := range []string{"user", "user", "other", "other", "user"} {
 		known = append(known, dial(t, address))
-		s.asks(known[len(known)-1], alias)
+		s.sendOn(known[len(known)-1], alias)
 	}
-	beyond := known[4] // acme has two already
+	beyond := known[4] // beyond the share, because acme has two connections already
 	flood := func(from string) rawConn {
 		c := dialFrom(t, from, address)
 		c.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -267,21 +308,22 @@ func TestConnectionsWithoutAKeyGiveWay(t *testing.T) {
 		third, fourth = fourth, next
 	}
 	late := dial(t, address)
-	s.asks(late, "other")
+	s.sendOn(late, "other")
 	for _, c := range known[:4] {
-		s.asks(c, "user")
+		s.sendOn(c, "user")
 	}
-	s.asks(late, "other")
+	s.sendOn(late, "other")
 }
 
-// A signed URL keeps the place of the connection on which it is answered.
+// TestSignedURLsKeepTheirConnection checks that a request to a signed URL protects its connection
+// from replacement.
 func TestSignedURLsKeepTheirConnection(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	s.datasetOf("d")
 	require.Equal(t, 200, s.uploadRows("d", 3).status)
 	a := s.call("GET", acme+"/datasets/d:getDownloadEndpoint", "user", "")
 	path := strings.TrimPrefix(a.json(t)["filenameToSignedUrls"].(map[string]any)["rows.jsonl"].(string), s.url)
-	address := s.serveHTTP(ConnectionLimits{Total: 2})
+	address := s.serveHTTP(connection.Limits{Total: 2})
 	reader := dial(t, address)
 	for range 4 {
 		reader.send("GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
@@ -300,89 +342,4 @@ func dialFrom(t testing.TB, from, address string) rawConn {
 	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 	t.Cleanup(func() { _ = conn.Close() })
 	return rawConn{t, conn, bufio.NewReader(conn)}
-}
-
-// Memory for bodies is shared: an account that takes its share waits, and is
-// refused when nothing is given back; others are let in meanwhile.
-func TestMemoryForBodiesIsShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBodyBudget(4000)
-		require.NoError(t, b.reserve(t.Context(), "a", 0, 600))
-		require.NoError(t, b.reserve(t.Context(), "a", 600, 400), "it may grow to its share")
-		err := b.reserve(t.Context(), "a", 0, 1)
-		require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
-		require.Contains(t, err.Error(), "1000 for each account")
-		require.Equal(t, domain.OutOfRange, domain.CodeOf(b.reserve(t.Context(), "b", 600, 401)), "a body that is larger than a share never fits")
-		for _, other := range []string{"b", "c", "d"} {
-			require.NoError(t, b.reserve(t.Context(), other, 0, 999), "others have shares of their own")
-		}
-		require.Error(t, b.reserve(t.Context(), "e", 0, 4), "all of it is bounded")
-		waited := make(chan error, 1)
-		go func() { waited <- b.reserve(t.Context(), "a", 0, 500) }()
-		synctest.Wait()
-		b.release("a", 1000)
-		require.NoError(t, <-waited)
-		b.release("a", 500)
-		for _, other := range []string{"b", "c", "d"} {
-			b.release(other, 999)
-		}
-		require.Zero(t, b.used)
-		require.Empty(t, b.accounts)
-	})
-}
-
-// Large bodies of several accounts leave an eighth of the memory for small ones.
-func TestLargeBodiesLeaveRoomForSmallOnes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBodyBudget(64 << 20)
-		for _, account := range []string{"a", "b", "c"} {
-			require.NoError(t, b.reserve(t.Context(), account, 0, 16<<20))
-		}
-		require.NoError(t, b.reserve(t.Context(), "d", 0, 8<<20))
-		require.Error(t, b.reserve(t.Context(), "d", 0, smallBody+1))
-		require.Error(t, b.reserve(t.Context(), "d", smallBody, 1), "it has grown beyond a small one")
-		require.NoError(t, b.reserve(t.Context(), "d", 0, smallBody))
-		require.NoError(t, b.reserve(t.Context(), "e", 0, smallBody))
-	})
-}
-
-// bodyCost is never less than what decoding a body takes, and for texts not
-// much more.
-func TestBodyCost(t *testing.T) {
-	const size = 1 << 20
-	list := func(element string) string {
-		return `{"prompt":[` + strings.Repeat(element+",", size/(len(element)+1)) + element + `]}`
-	}
-	var keys strings.Builder
-	for i := 0; keys.Len() < size; i++ {
-		fmt.Fprintf(&keys, `"%x":0,`, i)
-	}
-	for name, body := range map[string]string{
-		"text":     `{"prompt":"` + strings.Repeat("a", size) + `"}`,
-		"digits":   list("0"),
-		"tokens":   list("1234"),
-		"empty":    list("{}"),
-		"objects":  list(`{"":0}`),
-		"lists":    list("[]"),
-		"texts":    list(`""`),
-		"keys":     "{" + keys.String() + `"":0}`,
-		"messages": list(`{"role":"user","content":"What would you have for breakfast, if you could?"}`),
-	} {
-		t.Run(name, func(t *testing.T) {
-			data := []byte(body)
-			var before, after runtime.MemStats
-			runtime.GC()
-			runtime.ReadMemStats(&before)
-			value, err := wire.Parse(data)
-			runtime.GC()
-			runtime.ReadMemStats(&after)
-			require.NoError(t, err)
-			held := int64(after.HeapAlloc) - int64(before.HeapAlloc) + int64(len(data))
-			runtime.KeepAlive(value)
-			runtime.KeepAlive(data)
-			t.Logf("%d bytes of body hold %d of memory: %d are reserved", len(data), held, bodyCost(data))
-			require.LessOrEqual(t, held, bodyCost(data))
-		})
-	}
-	require.Less(t, bodyCost([]byte(`{"prompt":"`+strings.Repeat("Is it so? Yes, it is. ", size/22)+`"}`)), int64(7*size))
 }

@@ -10,19 +10,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
 )
 
-// A textField is a text of a body: its path, and the field that it belongs to.
+// A textField is a string field of a body: its path, and the field whose rule applies.
 type textField struct {
 	path, field string
 	isKey       bool
-	body        func(text string) any // with nothing else in it
+	body        func(text string) any // returns a body with only this field
 }
 
-// textFieldsOf lists all texts of a wire type that a request may set, and the
-// keys of its maps.
+// textFieldsOf lists all strings of a wire type that a request may set, and the keys of its maps.
 func textFieldsOf(t reflect.Type) (all []textField) {
 	var walk func(t reflect.Type, path, field string, wrap func(any) any)
 	walk = func(t reflect.Type, path, field string, wrap func(any) any) {
@@ -34,7 +34,8 @@ func textFieldsOf(t reflect.Type) (all []textField) {
 				}
 			}
 		case wire.Map:
-			all = append(all, textField{path, field, true, func(text string) any { return wrap(map[string]any{text: sample(wire.Deref(t.Elem()))}) }})
+			all = append(all, textField{path, field, true,
+				func(text string) any { return wrap(map[string]any{text: sample(wire.Deref(t.Elem()))}) }})
 			walk(t.Elem(), wire.Join(path, "k"), field, func(v any) any { return wrap(map[string]any{"k": v}) })
 		case wire.List:
 			walk(t.Elem(), path+"[0]", field, func(v any) any { return wrap([]any{v}) })
@@ -53,12 +54,13 @@ func sample(t reflect.Type) any {
 	return json.Number("1")
 }
 
-// Every text that a body of the management interface can hold is refused with
-// a control character in it, named, and not repeated; the exceptions are these.
+// TestControlCharactersInEveryTextField checks that every string in a body of the management
+// interface is rejected when it contains a control character. The error must name the field and not
+// repeat the value. The test lists the fields that allow control characters.
 func TestControlCharactersInEveryTextField(t *testing.T) {
 	raw, lines := map[string]bool{}, map[string]bool{}
 	fields := 0
-	for _, op := range operations(nil) {
+	for _, op := range (&Server{}).operations() {
 		if op.Body == nil || op.IsInference() {
 			continue
 		}
@@ -80,7 +82,8 @@ func TestControlCharactersInEveryTextField(t *testing.T) {
 				lines[f.field] = true
 				require.False(t, f.isKey, "%s: %s", op.ID, f.path)
 			}
-			for _, character := range []string{"\u0000", "\u001b[31m", "\r", "\u007f", "\u009b2J", "\u202e", "\u2066", "\u200b"} {
+			for _, character := range []string{"\u0000", "\u001b[31m", "\r", "\u007f", "\u009b2J", "\u202e", "\u2066",
+				"\u200b"} {
 				v, wrong := refused(character)
 				require.True(t, wrong, "%s: %s takes %q", op.ID, f.path, character)
 				require.True(t, strings.HasPrefix(v[0].Field, f.path), "%s: %s, not %s", op.ID, f.path, v[0].Field)
@@ -96,12 +99,14 @@ func TestControlCharactersInEveryTextField(t *testing.T) {
 	require.Equal(t, []string{"extraBody", "fileContents", "jinjaTemplate", "requirements", "value"}, wire.SortedKeys(raw))
 	require.Equal(t, []string{"description", "filter"}, wire.SortedKeys(lines))
 	for field := range wire.TextForms {
-		require.True(t, slices.Contains(append(wire.SortedKeys(raw), wire.SortedKeys(lines)...), field), "no body has the field %s", field)
+		require.True(t, slices.Contains(append(wire.SortedKeys(raw), wire.SortedKeys(lines)...), field),
+			"no body has the field %s", field)
 	}
 }
 
-// A key of a map that is called like a field does not have that field's rules.
-func TestKeysHaveNoFieldsRules(t *testing.T) {
+// TestMapKeysHaveNoFieldRules checks that the rules of a field do not apply to a map key with the
+// same name.
+func TestMapKeysHaveNoFieldRules(t *testing.T) {
 	var v domain.Violations
 	wire.Normalize(&v, reflect.TypeFor[struct {
 		Labels map[string]string `json:"labels"`
@@ -110,9 +115,10 @@ func TestKeysHaveNoFieldsRules(t *testing.T) {
 	require.Equal(t, "labels.value", v[0].Field)
 }
 
-// The answer names the field, and repeats neither a value nor a key as it came.
+// TestControlCharactersAreRefused checks that a string or field name with a control character is
+// rejected with an error that contains no control characters, and that no event is recorded.
 func TestControlCharactersAreRefused(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	before := s.events()
 	for _, body := range []string{
 		`{"datasetId":"d","dataset":{"displayName":"red \u001b[31m"}}`,
@@ -121,15 +127,16 @@ func TestControlCharactersAreRefused(t *testing.T) {
 	} {
 		a := s.call(http.MethodPost, "/v1/accounts/acme/datasets", "admin", body)
 		require.Equal(t, http.StatusBadRequest, a.status, string(a.body))
-		var told struct{ Message string }
-		require.NoError(t, json.Unmarshal(a.body, &told))
-		require.NotEmpty(t, told.Message)
-		require.Equal(t, domain.Printable(told.Message), told.Message)
+		var fullOutput struct{ Message string }
+		require.NoError(t, json.Unmarshal(a.body, &fullOutput))
+		require.NotEmpty(t, fullOutput.Message)
+		require.Equal(t, domain.Printable(fullOutput.Message), fullOutput.Message)
 	}
 	require.Equal(t, before, s.events())
 }
 
-// What an older version stored stays as it is when something else is changed.
+// TestStoredControlCharactersAreKept checks that NormalizeStored keeps strings with control
+// characters that an older version has stored.
 func TestStoredControlCharactersAreKept(t *testing.T) {
 	type older struct {
 		DisplayName string            `json:"displayName"`

@@ -21,9 +21,9 @@ import (
 	"anneal/projections"
 )
 
-// BenchmarkCreateOverHTTP compares creates of datasets over a loopback
-// connection with bare appends of the same event to the same log, embedded and
-// durable. The two take turns, so that they meet the same disk.
+// BenchmarkCreateOverHTTP compares creates of datasets over a loopback connection with bare
+// appends of the same event to the same embedded durable log. Creates and appends alternate, so
+// that both meet the same state of the disk.
 func BenchmarkCreateOverHTTP(b *testing.B) {
 	for _, clients := range []int{1, 64} {
 		b.Run(fmt.Sprint(clients), func(b *testing.B) {
@@ -40,15 +40,15 @@ func BenchmarkCreateOverHTTP(b *testing.B) {
 			b.ReportMetric(perSecond(made), "creates/s")
 			b.ReportMetric(perSecond(appended), "appends/s")
 			b.ReportMetric(float64(appended)/float64(made), "ratio")
-			b.ReportMetric(0, "ns/op") // both, and many of them
+			b.ReportMetric(0, "ns/op") // hides the sum of creates and appends, which is meaningless
 		})
 	}
 }
 
-// share lets clients do rounds of one thing among themselves, and says how long it took.
-func share(clients, round int, do func()) time.Duration {
+// share calls do n times in total, from concurrent clients, and returns the duration.
+func share(clients, n int, do func()) time.Duration {
 	var left atomic.Int64
-	left.Store(int64(round))
+	left.Store(int64(n))
 	return timed(func() {
 		var all sync.WaitGroup
 		for range clients {
@@ -62,7 +62,7 @@ func share(clients, round int, do func()) time.Duration {
 	})
 }
 
-// A creation is a server on a durable log, and its one customer.
+// A creation is a server on a durable log with one account.
 type creation struct {
 	b      *testing.B
 	log    eventlog.Log
@@ -91,7 +91,9 @@ func newCreation(b *testing.B) *creation {
 	c.key = key.Text
 	for _, intent := range []domain.Intent{
 		domain.Intend(domain.Accounts, "accounts/acme", domain.Command[domain.Account](domain.CreateAccount{})),
-		domain.Intend(domain.APIKeys, "accounts/acme/apiKeys/k", domain.Command[domain.APIKey](domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleAdmin}, Hash: key.Hash})),
+		domain.Intend(domain.APIKeys, "accounts/acme/apiKeys/k",
+			domain.Command[domain.APIKey](domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleAdmin},
+				Hash: key.Hash})),
 	} {
 		change, err := eventlog.Do(ctx, c.log, world, eventlog.Request{}, intent)
 		require.NoError(b, err)
@@ -103,7 +105,7 @@ func newCreation(b *testing.B) *creation {
 	c.url = web.URL + "/v1/accounts/acme/datasets"
 	b.Cleanup(func() { web.Close(); server.Close() })
 
-	c.create() // one, whose event the appends repeat
+	c.create() // appends repeat the event of this create
 	for e, err := range c.log.Read(ctx, "events.acme.datasets.>", 0) {
 		require.NoError(b, err)
 		c.record = e.Record
@@ -112,7 +114,7 @@ func newCreation(b *testing.B) *creation {
 	return c
 }
 
-// create posts one dataset and reads the answer.
+// create posts one dataset and reads the response.
 func (c *creation) create() {
 	body := fmt.Sprintf(`{"datasetId": "d-%d", "dataset": %s}`, c.next.Add(1), createdSpec)
 	r, err := http.NewRequest(http.MethodPost, c.url, strings.NewReader(body))
@@ -134,11 +136,12 @@ func (c *creation) create() {
 	}
 }
 
-// append writes down the event of one dataset more.
+// append appends the created event of a dataset with another ID to the log.
 func (c *creation) append() {
 	id := fmt.Sprintf("e-%d", c.next.Add(1))
-	_, err := c.log.Append(context.Background(), eventlog.Write{Event: eventlog.Event{Record: c.record, ID: id, Command: id,
-		Name: domain.NewName("acme", domain.Datasets.Collection, id), Time: time.Now(), Actor: "accounts/acme/apiKeys/k"}})
+	_, err := c.log.Append(context.Background(),
+		eventlog.Write{Event: eventlog.Event{Record: c.record, ID: id, Command: id,
+			Name: domain.NewName("acme", domain.Datasets.Collection, id), Time: time.Now(), Actor: "accounts/acme/apiKeys/k"}})
 	if err != nil {
 		c.b.Error(err)
 	}

@@ -11,22 +11,24 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 )
 
 const longKey, otherKey = "a-key-that-is-long-enough", "another-key-that-is-long-enough"
 
-// directly is a stage whose server has a domain for direct routes.
-func directly(t *testing.T) *stage {
-	return newStage(t, Limits{}).twin(func(o *Options) { o.Direct = "direct.test" })
+// newDirectHarness returns a harness whose server has a domain for direct routes.
+func newDirectHarness(t *testing.T) *harness {
+	return newHarness(t, request.Limits{}).another(func(o *Options) { o.Direct = "direct.test" })
 }
 
-// reached makes a deployment with a direct route and a ready replica, and
-// tells its host name.
-func (s *stage) reached(id string, keys ...string) (name domain.Name, host string) {
+// deployDirect creates a deployment with a direct route and a ready replica, and returns its name
+// and host name.
+func (s *harness) deployDirect(id string, keys ...string) (name domain.Name, host string) {
 	s.Helper()
 	made := s.call("POST", acme+"/deployments?deploymentId="+id, "user",
-		`{"baseModel": "`+publicBase+`", "minReplicaCount": 1, "directRouteType": "INTERNET", "directRouteApiKeys": ["`+strings.Join(keys, `", "`)+`"]}`)
+		`{"baseModel": "`+publicBase+`", "minReplicaCount": 1, "directRouteType": "INTERNET", "directRouteApiKeys": `+
+			`["`+strings.Join(keys, `", "`)+`"]}`)
 	require.Equal(s, 200, made.status, "%s", made.body)
 	require.Empty(s, made.header.Values("anneal-warning"))
 	name = domain.NewName("acme", domain.Deployments.Collection, id)
@@ -34,8 +36,8 @@ func (s *stage) reached(id string, keys ...string) (name domain.Name, host strin
 	return name, made.json(s)["directRouteHandle"].(string)
 }
 
-// via sends a request to a host name, whatever the address behind it.
-func (s *stage) via(host, method, path, key, body string) answer {
+// via sends a request with the host name host to the address of the server.
+func (s *harness) via(host, method, path, key, body string) answer {
 	s.Helper()
 	r, err := http.NewRequestWithContext(s.Context(), method, "http://"+host+path, strings.NewReader(body))
 	require.NoError(s, err)
@@ -43,9 +45,10 @@ func (s *stage) via(host, method, path, key, body string) answer {
 		r.Header.Set("Authorization", "Bearer "+key)
 	}
 	address := strings.TrimPrefix(s.url, "http://")
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}}}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}}}
 	response, err := client.Do(r)
 	require.NoError(s, err)
 	defer response.Body.Close()
@@ -57,15 +60,15 @@ func (s *stage) via(host, method, path, key, body string) answer {
 func codeOf(t *testing.T, a answer) string {
 	t.Helper()
 	body, ok := a.json(t)["error"].(map[string]any)
-	require.True(t, ok, "the inference error shape: %s", a.body)
+	require.True(t, ok, "the format of inference errors: %s", a.body)
 	require.NotEmpty(t, body["message"])
 	return body["code"].(string)
 }
 
-func TestADirectRoute(t *testing.T) {
-	s := directly(t)
-	_, one := s.reached("one", longKey)
-	_, two := s.reached("two", otherKey)
+func TestDirectRoute(t *testing.T) {
+	s := newDirectHarness(t)
+	_, one := s.deployDirect("one", longKey)
+	_, two := s.deployDirect("two", otherKey)
 	require.Regexp(t, `^[a-z2-7]{32}\.direct\.test$`, one)
 	require.NotEqual(t, one, two)
 	const ask, chat = `{"prompt": "a b"}`, `{"messages": [{"role": "user", "content": "hi"}]}`
@@ -78,19 +81,26 @@ func TestADirectRoute(t *testing.T) {
 		{"the longer path", one, "POST", "/inference/v1/completions", longKey, ask, 200, ""},
 		{"a conversation", one, "POST", "/v1/chat/completions", longKey, chat, 200, ""},
 		{"a port and capitals", strings.ToUpper(one) + ":8080", "POST", "/v1/completions", longKey, ask, 200, ""},
-		{"itself by name", one, "POST", "/v1/completions", longKey, `{"model": "accounts/acme/deployments/one", "prompt": "a"}`, 200, ""},
-		{"its model by name", one, "POST", "/v1/completions", longKey, `{"model": "` + publicBase + `", "prompt": "a"}`, 200, ""},
-		{"its model pinned to it", one, "POST", "/v1/completions", longKey, `{"model": "default/anneal-base#acme/one", "prompt": "a"}`, 200, ""},
-		{"another deployment by name", one, "POST", "/v1/completions", longKey, `{"model": "accounts/acme/deployments/two", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
-		{"its model pinned to another", one, "POST", "/v1/completions", longKey, `{"model": "default/anneal-base#acme/two", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
-		{"another model", one, "POST", "/v1/completions", longKey, `{"model": "accounts/other/models/private", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
+		{"itself by name", one, "POST", "/v1/completions", longKey,
+			`{"model": "accounts/acme/deployments/one", "prompt": "a"}`, 200, ""},
+		{"its model by name", one, "POST", "/v1/completions", longKey, `{"model": "` + publicBase + `", "prompt": "a"}`, 200,
+			""},
+		{"its model pinned to it", one, "POST", "/v1/completions", longKey,
+			`{"model": "default/anneal-base#acme/one", "prompt": "a"}`, 200, ""},
+		{"another deployment by name", one, "POST", "/v1/completions", longKey,
+			`{"model": "accounts/acme/deployments/two", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
+		{"its model pinned to another", one, "POST", "/v1/completions", longKey,
+			`{"model": "default/anneal-base#acme/two", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
+		{"another model", one, "POST", "/v1/completions", longKey,
+			`{"model": "accounts/other/models/private", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
 		{"a key of the account", one, "POST", "/v1/completions", s.keys["inference"], ask, 200, ""},
 		{"a key of another account", one, "POST", "/v1/completions", s.keys["other"], ask, 403, "OTHER_ACCOUNT"},
 		{"the operator's key", one, "POST", "/v1/completions", s.keys["operator"], ask, 200, ""},
 		{"no key", one, "POST", "/v1/completions", "", ask, 401, "API_KEY_MISSING"},
 		{"a wrong key", one, "POST", "/v1/completions", longKey + "x", ask, 401, "API_KEY_UNKNOWN"},
 		{"another deployment's key", one, "POST", "/v1/completions", otherKey, ask, 401, "API_KEY_UNKNOWN"},
-		{"an unknown label", strings.Repeat("a", 32) + ".direct.test", "POST", "/v1/completions", longKey, ask, 404, "DIRECT_ROUTE_NOT_FOUND"},
+		{"an unknown label", strings.Repeat("a", 32) + ".direct.test", "POST", "/v1/completions", longKey, ask, 404,
+			"DIRECT_ROUTE_NOT_FOUND"},
 		{"no such path", one, "GET", "/v1/accounts/acme/deployments", s.keys["user"], "", 404, "NO_SUCH_PATH"},
 		{"another method", one, "GET", "/v1/completions", longKey, "", 405, "METHOD_NOT_ALLOWED"},
 		{"the server's own host", "direct.test", "POST", "/inference/v1/completions", longKey, ask, 401, "API_KEY_MALFORMED"},
@@ -110,29 +120,36 @@ func TestADirectRoute(t *testing.T) {
 	require.Equal(t, publicBase, models[0].(map[string]any)["id"])
 }
 
-// The handle is in get and list alike, for as long as the deployment is there.
-func TestTheHandleOfADirectRoute(t *testing.T) {
-	s := directly(t)
-	name, host := s.reached("one", longKey)
+// TestDirectRouteHandle checks that get and list return the directRouteHandle of a deployment, and
+// that requests to it are accepted until the route is removed or the deployment is deleted.
+func TestDirectRouteHandle(t *testing.T) {
+	s := newDirectHarness(t)
+	name, host := s.deployDirect("one", longKey)
 	require.Equal(t, host, s.call("GET", acme+"/deployments/one", "user", "").json(t)["directRouteHandle"])
 	listed := s.call("GET", acme+`/deployments?filter=directRouteHandle=%22`+host+`%22`, "user", "")
 	require.Equal(t, 1.0, listed.json(t)["totalSize"], "%s", listed.body)
-	twin := s.twin(func(o *Options) { o.Direct = "direct.test" })
-	require.Equal(t, 200, twin.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`).status, "another server knows it as well")
-	without := s.twin(func(*Options) {})
+	another := s.another(func(o *Options) { o.Direct = "direct.test" })
+	require.Equal(t, 200, another.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`).status,
+		"another server accepts it as well")
+	without := s.another(func(*Options) {})
 	require.NotContains(t, without.call("GET", acme+"/deployments/one", "user", "").json(t), "directRouteHandle")
 
-	cloud := s.call("POST", acme+"/deployments?deploymentId=cloud", "user", `{"baseModel": "`+publicBase+`", "directRouteType": "CLOUD_B_PRIVATELINK"}`)
+	cloud := s.call("POST", acme+"/deployments?deploymentId=cloud", "user",
+		`{"baseModel": "`+publicBase+`", "directRouteType": "CLOUD_B_PRIVATELINK"}`)
 	require.NotContains(t, cloud.json(t), "directRouteHandle")
-	require.Contains(t, cloud.header.Get("anneal-warning"), "CLOUD_B_PRIVATELINK needs that cloud's own service attachment")
+	require.Contains(t, cloud.header.Get("anneal-warning"),
+		"unless it is INTERNET: the server creates no service attachments of clouds")
 	easy := s.call("PATCH", acme+"/deployments/one", "user", `{"directRouteApiKeys": ["short"]}`)
 	require.Contains(t, easy.header.Get("anneal-warning"), "easily guessed")
 
 	require.Equal(t, 200, s.via(host, "POST", "/v1/completions", "short", `{"prompt": "a"}`).status)
-	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/one", "user", `{"directRouteType": "DIRECT_ROUTE_TYPE_UNSPECIFIED"}`).status)
-	require.Equal(t, "DIRECT_ROUTE_NOT_FOUND", codeOf(t, s.via(host, "POST", "/v1/completions", "short", `{"prompt": "a"}`)))
+	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/one", "user",
+		`{"directRouteType": "DIRECT_ROUTE_TYPE_UNSPECIFIED"}`).status)
+	require.Equal(t, "DIRECT_ROUTE_NOT_FOUND",
+		codeOf(t, s.via(host, "POST", "/v1/completions", "short", `{"prompt": "a"}`)))
 	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/one", "user", `{"directRouteType": "INTERNET"}`).status)
-	require.Equal(t, 200, s.via(host, "POST", "/v1/completions", "short", `{"prompt": "a"}`).status, "an update keeps the keys that it does not name")
+	require.Equal(t, 200, s.via(host, "POST", "/v1/completions", "short", `{"prompt": "a"}`).status,
+		"an update keeps the keys when it does not name them")
 
 	s.deployment(name, domain.DeleteDeployment{IgnoreChecks: true, Hard: true})
 	require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
@@ -141,21 +158,23 @@ func TestTheHandleOfADirectRoute(t *testing.T) {
 	require.Equal(t, "DIRECT_ROUTE_NOT_FOUND", codeOf(t, gone))
 	s.deployment(name, domain.RemoveReplica{ID: "r1", Reason: "deleted"})
 	s.deployment(name, domain.FinishDeletion{})
-	_, again := s.reached("one", longKey)
-	require.NotEqual(t, host, again, "a deployment of the same name has another")
+	_, again := s.deployDirect("one", longKey)
+	require.NotEqual(t, host, again, "a new deployment with the same ID has another handle")
 }
 
-// Keys that an update replaces stop at once, and none is kept in the clear.
-func TestKeysOfADirectRoute(t *testing.T) {
-	s := directly(t)
-	_, host := s.reached("one", longKey, "the-second-of-its-keys")
-	asks := func(key string) int { return s.via(host, "POST", "/v1/completions", key, `{"prompt": "a"}`).status }
-	require.Equal(t, []int{200, 200}, []int{asks(longKey), asks("the-second-of-its-keys")})
+// TestDirectRouteKeys checks that direct-route keys are rejected immediately after an update has
+// replaced them, and that no key is stored in plain text.
+func TestDirectRouteKeys(t *testing.T) {
+	s := newDirectHarness(t)
+	_, host := s.deployDirect("one", longKey, "the-second-of-its-keys")
+	statusOf := func(key string) int { return s.via(host, "POST", "/v1/completions", key, `{"prompt": "a"}`).status }
+	require.Equal(t, []int{200, 200}, []int{statusOf(longKey), statusOf("the-second-of-its-keys")})
 	changed := s.call("PATCH", acme+"/deployments/one", "user", `{"directRouteApiKeys": ["`+otherKey+`"]}`)
 	require.Equal(t, []any{otherKey}, changed.json(t)["directRouteApiKeys"], "%s", changed.body)
-	require.Equal(t, []int{401, 401, 200}, []int{asks(longKey), asks("the-second-of-its-keys"), asks(otherKey)})
+	require.Equal(t, []int{401, 401, 200},
+		[]int{statusOf(longKey), statusOf("the-second-of-its-keys"), statusOf(otherKey)})
 	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/one?updateMask=directRouteApiKeys", "user", `{}`).status)
-	require.Equal(t, 401, asks(otherKey))
+	require.Equal(t, 401, statusOf(otherKey))
 	for _, path := range []string{"/deployments/one", "/deployments/one/events"} {
 		require.NotContains(t, string(s.call("GET", acme+path, "admin", "").body), "directKeys")
 	}
@@ -167,11 +186,13 @@ func TestKeysOfADirectRoute(t *testing.T) {
 	require.NotContains(t, s.logged.String(), longKey)
 }
 
-// What holds for the account holds on its direct routes.
-func TestADirectRouteOfABoundAccount(t *testing.T) {
-	s := directly(t)
-	_, host := s.reached("one", longKey)
-	require.Equal(t, 200, s.call("PATCH", acme+"/quotas/"+domain.QuotaRequestsPerMinute, "operator", `{"maxValue": 1}`).status)
+// TestDirectRouteOfLimitedAccount checks that quotas and suspension of an account apply to its
+// direct routes.
+func TestDirectRouteOfLimitedAccount(t *testing.T) {
+	s := newDirectHarness(t)
+	_, host := s.deployDirect("one", longKey)
+	require.Equal(t, 200, s.call("PATCH", acme+"/quotas/"+domain.QuotaRequestsPerMinute, "operator",
+		`{"maxValue": 1}`).status)
 	require.Equal(t, 200, s.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`).status)
 	require.Equal(t, 429, s.via(host, "POST", "/v1/completions", longKey, `{"prompt": "a"}`).status)
 	s.clock.add(5 * time.Minute)
@@ -181,25 +202,27 @@ func TestADirectRouteOfABoundAccount(t *testing.T) {
 	require.Equal(t, "PRECONDITION_FAILED", codeOf(t, refused))
 }
 
-// A log of an earlier version holds keys that are sealed: they open nothing,
-// and are shredded when an update gives others.
-func TestSealedKeysOfAnEarlierVersion(t *testing.T) {
-	s := directly(t)
+// TestSealedKeysOfEarlierVersion checks that sealed direct-route keys, which the log of an earlier
+// version contains, are rejected, and that an update that sets other keys erases the sealed keys.
+func TestSealedKeysOfEarlierVersion(t *testing.T) {
+	s := newDirectHarness(t)
 	name := domain.Name("accounts/acme/deployments/old")
 	sealed, err := s.vault.Seal(t.Context(), name, []byte(longKey))
 	require.NoError(t, err)
-	s.deployment(name, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: publicBase, MinReplicaCount: 1, DirectRouteType: domain.DirectInternet,
+	s.deployment(name, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: publicBase,
+		MinReplicaCount: 1, DirectRouteType: domain.DirectInternet,
 		DirectRouteAPIKeys: []domain.Sealed{sealed}}})
 	s.serve(name)
 	host := s.call("GET", acme+"/deployments/old", "user", "").json(t)["directRouteHandle"].(string)
-	asks := func(key string) int { return s.via(host, "POST", "/v1/completions", key, `{"prompt": "a"}`).status }
-	require.Equal(t, 401, asks(longKey))
+	statusOf := func(key string) int { return s.via(host, "POST", "/v1/completions", key, `{"prompt": "a"}`).status }
+	require.Equal(t, 401, statusOf(longKey))
 	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/old", "user", `{"displayName": "x"}`).status)
 	s.reconcile()
 	_, err = s.vault.Open(t.Context(), name, sealed)
 	require.NoError(t, err, "an update of something else keeps them")
-	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/old", "user", `{"directRouteApiKeys": ["`+longKey+`"]}`).status)
-	require.Equal(t, 200, asks(longKey))
+	require.Equal(t, 200, s.call("PATCH", acme+"/deployments/old", "user",
+		`{"directRouteApiKeys": ["`+longKey+`"]}`).status)
+	require.Equal(t, 200, statusOf(longKey))
 	s.reconcile()
 	_, err = s.vault.Open(t.Context(), name, sealed)
 	require.Equal(t, domain.NotFound, domain.CodeOf(err))

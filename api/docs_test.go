@@ -8,13 +8,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/domain/rows"
 )
 
-// The page loads its own files and nothing from elsewhere.
-func TestThePageOfDocumentation(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestDocumentationPage checks that the documentation page loads only its own files.
+func TestDocumentationPage(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	page := s.call("GET", "/docs", "", "")
 	require.Equal(t, 200, page.status)
 	require.Contains(t, page.header.Get("Content-Type"), "text/html")
@@ -25,16 +26,17 @@ func TestThePageOfDocumentation(t *testing.T) {
 		require.NotContains(t, one[1], ":", "from elsewhere")
 		require.Equal(t, 200, s.call("GET", "/"+one[1], "", "").status, one[1])
 	}
-	require.Equal(t, page.body, s.call("GET", "/", "", "").body, "the root leads there")
+	require.Equal(t, page.body, s.call("GET", "/", "", "").body, "the root redirects to it")
 	script := string(s.call("GET", "/docs/docs.js", "", "").body)
 	require.NotContains(t, script, "innerHTML", "a description must not become markup")
 	require.False(t, strings.Contains(script, "http://") || strings.Contains(script, "https://"))
 	require.Equal(t, 404, s.call("GET", "/docs/none.js", "", "").status)
 }
 
-// Every shape of rows is shown by examples, and each is what it is said to be.
-func TestTheDocumentedRowsAreRows(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestDocumentedRowsAreValid checks that every shape of rows that jobs train on has examples, and
+// that each example has its shape.
+func TestDocumentedRowsAreValid(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	page := string(s.call("GET", "/docs/rows.html", "", "").body)
 	shown := map[string]bool{}
 	for _, example := range regexp.MustCompile(`<pre data-shape="(\w+)">([^<]*)</pre>`).FindAllStringSubmatch(page, -1) {

@@ -8,19 +8,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/api/wire"
 )
 
-// TestLimitsOfTheDocument: one past every limit that the document states for a
-// field of a JSON body, and a value that an enumeration lacks, is refused by
-// that field's name. Limits that it does not state are in TestBounds.
+// TestLimitsOfTheDocument checks that a value beyond any limit that the document states for a field
+// of a JSON body is rejected with the name of the field, and so is a value that is not in an
+// enumeration. TestBounds checks the limits that the document does not state.
 func TestLimitsOfTheDocument(t *testing.T) {
 	rows := map[string]row{}
 	for _, r := range operationRows() {
 		rows[r.id] = r
 	}
-	s := newStage(t, Limits{})
-	data, _ := s.server.about.bytes()
+	s := newHarness(t, request.Limits{})
+	data, _ := s.server.document.Bytes()
 	var doc map[string]any
 	require.NoError(t, json.Unmarshal(data, &doc))
 	tried := 0
@@ -32,9 +33,9 @@ func TestLimitsOfTheDocument(t *testing.T) {
 				continue
 			}
 			t.Run(id, func(t *testing.T) {
-				x := &examination{stage: newStage(t, Limits{}), valid: parseRequest(rows[id].request)}
-				if rows[id].stage != nil {
-					rows[id].stage(x.stage)
+				x := &examination{harness: newHarness(t, request.Limits{}), valid: parseRequest(rows[id].request)}
+				if rows[id].prepare != nil {
+					rows[id].prepare(x.harness)
 				}
 				x.set(rows[id].scene)
 				before := x.position()
@@ -42,14 +43,14 @@ func TestLimitsOfTheDocument(t *testing.T) {
 					tried++
 					x.pastLimit(path, value)
 				})
-				require.Equal(t, before, x.position(), "what was refused changed nothing")
+				require.Equal(t, before, x.position(), "rejected requests change nothing")
 			})
 		}
 	}
 	require.Greater(t, tried, 200)
 }
 
-// at is what lies in a tree of JSON below keys; nil where there is nothing.
+// at returns the value at the path keys in a JSON tree, or nil when it is absent.
 func at(tree any, keys ...string) any {
 	for _, key := range keys {
 		object, _ := tree.(map[string]any)
@@ -58,8 +59,8 @@ func at(tree any, keys ...string) any {
 	return tree
 }
 
-// eachLimit yields every field below a schema that a request may set, and a
-// value past each of its limits. "[0]" in a path is an entry of a list.
+// eachLimit yields the path of every field below a schema that a request may set, with a value
+// beyond each limit of the field. "[0]" in a path is the first element of a list.
 func eachLimit(doc, schema map[string]any, path []string, yield func([]string, any)) {
 	if schema["readOnly"] == true {
 		return
@@ -67,14 +68,14 @@ func eachLimit(doc, schema map[string]any, path []string, yield func([]string, a
 	for ref, ok := schema["$ref"].(string); ok; ref, ok = schema["$ref"].(string) {
 		schema = at(doc, "components", "schemas", ref[strings.LastIndex(ref, "/")+1:]).(map[string]any)
 	}
-	if most, ok := schema["maximum"].(float64); ok {
-		yield(path, most+1)
+	if limit, ok := schema["maximum"].(float64); ok {
+		yield(path, limit+1)
 	}
-	if least, ok := schema["minimum"].(float64); ok {
-		yield(path, least-1)
+	if limit, ok := schema["minimum"].(float64); ok {
+		yield(path, limit-1)
 	}
-	if most, ok := schema["maxLength"].(float64); ok {
-		yield(path, strings.Repeat("x", int(most)+1))
+	if limit, ok := schema["maxLength"].(float64); ok {
+		yield(path, strings.Repeat("x", int(limit)+1))
 	}
 	if schema["enum"] != nil {
 		yield(path, "BOGUS")
@@ -88,21 +89,21 @@ func eachLimit(doc, schema map[string]any, path []string, yield func([]string, a
 	fields, _ := schema["properties"].(map[string]any)
 	for _, name := range wire.SortedKeys(fields) {
 		if name == "name" {
-			continue // of the resource, which a create ignores and a change compares
+			continue // a create ignores the name of the resource, and an update compares it
 		}
 		eachLimit(doc, fields[name].(map[string]any), append(path[:len(path):len(path)], name), yield)
 	}
 }
 
-// pastLimit sends the row's request with a value at a path, and requires that it is
-// refused with that path named.
+// pastLimit sends the request of the test case with the value at a path, and requires an error that
+// names the path.
 func (x *examination) pastLimit(path []string, value any) {
 	x.Helper()
 	var tree any
 	require.NoError(x, json.Unmarshal([]byte(x.valid.body), &tree))
 	data, err := json.Marshal(put(tree, path, value))
 	require.NoError(x, err)
-	a := x.ask(func(one *scripted) { one.body = string(data) })
+	a := x.sendRow(func(one *scripted) { one.body = string(data) })
 	name := strings.ReplaceAll(strings.Join(path, "."), ".[0]", "")
 	require.Equal(x, http.StatusBadRequest, a.status, "%s: %s", name, a.body)
 	for _, field := range violations(x, a) {
@@ -113,7 +114,8 @@ func (x *examination) pastLimit(path []string, value any) {
 	require.Fail(x, "the field is not named", "%s: %s", name, a.body)
 }
 
-// put is a tree with a value at a path, made where it is not there.
+// put returns the tree with the value at a path. It creates the objects and lists of the path that
+// are absent.
 func put(tree any, path []string, value any) any {
 	if len(path) == 0 {
 		return value

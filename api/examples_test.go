@@ -3,105 +3,213 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
+	"fmt"
+	"io"
+	"mime/multipart"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/openapi"
+	"anneal/api/request"
 	"anneal/api/wire"
-	"anneal/domain"
 )
 
-// mostExample bounds an example of the document, in bytes.
-const mostExample = 3000
-
-// keepExample makes an exchange an example of the document, when examples are
-// being collected and it is the most telling one of its operation so far.
-func (s *stage) keepExample(id string, r *http.Request, request []byte, a answer) {
-	s.Helper()
-	if s.examples == nil || a.header.Get("Content-Type") != "application/json" || r.URL.Path == "/openapi.json" {
-		return
-	}
-	one := example{Path: s.stable(r.URL.RequestURI()), Answer: json.RawMessage(s.stable(string(a.body)))}
-	if len(request) > 0 {
-		one.Request = json.RawMessage(s.stable(string(s.settable(id, request))))
-	}
-	old, known := s.examples[id]
-	size := len(one.Request) + len(one.Answer)
-	if !known || size > len(old.Request)+len(old.Answer) && size <= mostExample {
-		s.examples[id] = one
-	}
-}
-
-// settable is a request without what the server ignores: what it alone sets, and
-// fields of inference that it does not know.
-func (s *stage) settable(id string, request []byte) []byte {
-	s.Helper()
-	value, err := wire.Parse(request)
-	require.NoError(s, err)
-	for _, op := range s.server.table {
-		if op.ID == id && op.Body != nil && !op.IsInference() {
-			var none domain.Violations
-			kept := wire.Normalize(&none, op.Body, value)
-			if name, given := value.(map[string]any)["name"]; given {
-				kept["name"] = name
-			}
-			value = map[string]any(kept)
-		}
-	}
-	for _, op := range s.server.table {
-		if op.ID == id && op.IsInference() {
-			maps.DeleteFunc(value.(map[string]any), func(name string, _ any) bool { _, known := wire.StructOf(op.Body).Field(name); return !known })
-		}
-	}
-	data, err := json.Marshal(value)
-	require.NoError(s, err)
-	return data
-}
-
-// stable is what differs from run to run replaced by what stays the same and
-// still has its form.
-func (s *stage) stable(text string) string {
-	var pretty bytes.Buffer
-	if json.Indent(&pretty, []byte(text), "", " ") == nil { // as the patterns of transcripts expect it
-		text = pretty.String()
-	}
-	text = strings.NewReplacer("http://HOST", "https://anneal.example", ": SECONDS", ": 0.042", "UUID", sampleID, "SIGNATURE", "c2lnbmF0dXJl",
-		"UNTIL", "1893456000", "HASH", strings.Repeat("0f", 32), "_SECRET", "_"+strings.Repeat("0", 72)).Replace(scrub(s, text))
-	return strings.TrimSpace(text)
-}
-
-// TestExamples collects the examples of the document from what the transcripts
-// really send and are answered; -update writes them anew.
+// TestExamples checks that the examples of the document are the exchanges of the story, and that
+// every operation has one. With -update it writes the examples to the file.
 func TestExamples(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	require.NoError(t, err)
-	examples := map[string]example{}
-	for _, file := range files {
-		script, err := os.ReadFile(file)
-		require.NoError(t, err)
-		s := newStage(t, Limits{})
-		s.examples = examples
-		play(s, string(script))
+	s := newExampleStory(t)
+	hidden := &pseudonyms{s.url, map[string]string{}, map[string]int{}}
+	var examples []openapi.Example
+	seen, keys := map[string]bool{}, map[string]string{}
+	for _, step := range readStory(t) {
+		if step.action != nil {
+			s.act(step.action)
+			continue
+		}
+		example := s.record(hidden, step)
+		examples = append(examples, example)
+		seen[example.Operation] = true
+		key := example.Operation + " " + example.Key()
+		require.Empty(t, keys[key], "%s: an example of %s with the summary %q exists: choose another summary", step.at,
+			example.Operation, step.summary)
+		keys[key] = step.at
 	}
-	elsewhere := set("uploadModel", "validateModelUpload", "revokeNode") // these have tests of their own
 	var missing []string
-	for _, op := range operations(nil) {
-		if _, ok := examples[op.ID]; !ok && !elsewhere[op.ID] && !op.Hidden && op.Media == "" {
-			missing = append(missing, op.ID)
+	for _, op := range (&Server{}).operations() {
+		if !seen[op.ID] && !op.Hidden {
+			missing = append(missing, fmt.Sprintf("%s (%s %s)", op.ID, op.Method, op.Path))
 		}
 	}
-	require.Empty(t, missing, "operations that no transcript of testdata shows at work")
+	require.Empty(t, missing, "operations without an example: add a request with a summary to the script in "+
+		"api/testdata/examples where it fits the story, then go test ./api -run TestExamples -update")
 	got, err := json.MarshalIndent(examples, "", " ")
 	require.NoError(t, err)
 	got = append(got, '\n')
 	if *update {
-		require.NoError(t, os.WriteFile("openapi_examples.json", got, 0o644))
+		require.NoError(t, os.WriteFile("openapi/examples.json", got, 0o644))
 		return
 	}
-	require.True(t, bytes.Equal(got, examplesJSON), "the examples are not those of the transcripts: go test ./api -update")
+	compare(t, strings.Split(string(openapi.ExamplesJSON), "\n"), strings.Split(string(got), "\n"))
+}
+
+// operationOf returns the operation with an ID.
+func (s *exampleStory) operationOf(id string) *request.Operation {
+	s.Helper()
+	i := slices.IndexFunc(s.server.table, func(op request.Operation) bool { return op.ID == id })
+	require.GreaterOrEqual(s, i, 0, id)
+	return &s.server.table[i]
+}
+
+// record sends the request of a step, and returns the exchange as an example.
+func (s *exampleStory) record(hidden *pseudonyms, step exampleStep) openapi.Example {
+	s.Helper()
+	var page struct{ NextPageToken string }
+	_ = json.Unmarshal(s.last.body, &page)
+	path := func(token string) string { return strings.ReplaceAll(step.request.path, "$nextPageToken", token) }
+	found := s.document().OperationID(s.request(step.request.method, path(page.NextPageToken), "", nil))
+	require.NotEmpty(s, found, "%s: the document does not describe %s %s", step.at, step.request.method,
+		step.request.path)
+	op := s.operationOf(found)
+	example := openapi.Example{Operation: op.ID, Summary: step.summary, Path: path(page.NextPageToken),
+		Headers: step.headers}
+	switch {
+	case op.Form != nil:
+		example.Request, example.Files = s.formOf(op, step)
+	case step.request.body != "":
+		example.Request = json.RawMessage(step.request.body)
+		require.True(s, json.Valid(example.Request), "%s: the body is not JSON", step.at)
+	}
+	a := s.ask(s.requestFor(op, example, step.request.alias), step.events)
+	require.Equal(s, http.StatusOK, a.status, "%s: %s", step.at, a.body)
+	example.Media = mediaOf(a)
+	example.Path = path(hidden.known[page.NextPageToken])
+	example.Response = s.shown(op, hidden, a)
+	return example
+}
+
+// formOf returns the fields of a form in the types of the form's schema, and the text files.
+func (s *exampleStory) formOf(op *request.Operation, step exampleStep) (json.RawMessage, map[string]string) {
+	s.Helper()
+	form, files := map[string]any{}, map[string]string{}
+	if name := step.request.file; name != "" {
+		form["file"] = "@" + name
+		if content := exampleFile(s, name); utf8.Valid(content) && !bytes.Contains(content, []byte{0}) {
+			files[name] = string(content)
+		}
+	}
+	for name, values := range step.fields {
+		field, known := wire.StructOf(op.Form).Field(name)
+		require.True(s, known, "%s: the form has no field %s", step.at, name)
+		switch wire.KindOf(field.Type) {
+		case wire.List:
+			form[name] = values
+		case wire.Bool:
+			form[name] = values[0] == "true"
+		case wire.Int:
+			form[name] = int(s.number(values[0]))
+		default:
+			form[name] = values[0]
+		}
+	}
+	data, err := json.Marshal(form)
+	require.NoError(s, err)
+	return data, files
+}
+
+// requestFor returns the request of an example, with the API key of an ID.
+func (s *exampleStory) requestFor(op *request.Operation, e openapi.Example, alias string) *http.Request {
+	s.Helper()
+	var body io.Reader = http.NoBody
+	media := ""
+	if op.Form != nil {
+		body, media = s.multipart(e)
+	} else if e.Request != nil {
+		body, media = bytes.NewReader(e.Request), "application/json"
+	}
+	r := s.request(op.Method, e.Path, alias, body)
+	if s.proxy != "" {
+		r.URL.Host = s.proxy
+	}
+	if media != "" {
+		r.Header.Set("Content-Type", media)
+	}
+	for name, value := range e.Headers {
+		r.Header.Set(name, value)
+	}
+	return r
+}
+
+// multipart returns the body of an example with a form, and its media type.
+func (s *exampleStory) multipart(e openapi.Example) (io.Reader, string) {
+	s.Helper()
+	var fields map[string]any
+	require.NoError(s, json.Unmarshal(e.Request, &fields))
+	var out bytes.Buffer
+	form := multipart.NewWriter(&out)
+	for _, name := range wire.SortedKeys(fields) {
+		values, isList := fields[name].([]any)
+		if !isList {
+			values = []any{fields[name]}
+		}
+		for _, value := range values {
+			text := fmt.Sprint(value)
+			file, isFile := strings.CutPrefix(text, "@")
+			if !isFile {
+				require.NoError(s, form.WriteField(name, text))
+				continue
+			}
+			part, err := form.CreateFormFile(name, filepath.Base(file))
+			require.NoError(s, err)
+			content, inDocument := e.Files[file]
+			if !inDocument {
+				content = string(exampleFile(s, file))
+			}
+			_, err = io.WriteString(part, content)
+			require.NoError(s, err)
+		}
+	}
+	require.NoError(s, form.Close())
+	return &out, form.FormDataContentType()
+}
+
+// shown returns a response as the document shows it.
+func (s *exampleStory) shown(op *request.Operation, hidden *pseudonyms, a answer) json.RawMessage {
+	s.Helper()
+	text := string(a.body)
+	switch {
+	case op.ID == "getOpenAPI":
+		data, err := json.Marshal(beginningOf(a.json(s)))
+		require.NoError(s, err)
+		return data
+	case op.Media != "":
+		text = shorten(text)
+	case mediaOf(a) == "application/json":
+		return json.RawMessage(hidden.replace(text))
+	}
+	data, err := json.Marshal(hidden.replace(text))
+	require.NoError(s, err)
+	return data
+}
+
+// beginningOf returns an excerpt of the document.
+func beginningOf(document map[string]any) map[string]any {
+	info := document["info"].(map[string]any)
+	return map[string]any{"openapi": document["openapi"], "info": map[string]any{"title": info["title"],
+		"version": info["version"], "summary": info["summary"]}, "servers": document["servers"]}
+}
+
+// shortLines is the number of lines that the document shows of a page.
+const shortLines = 4
+
+// shorten returns the first lines of a text.
+func shorten(text string) string {
+	lines := strings.SplitAfterN(text, "\n", shortLines+1)
+	return strings.Join(lines[:min(len(lines), shortLines)], "")
 }

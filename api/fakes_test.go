@@ -9,7 +9,7 @@ import (
 	"anneal/eventlog"
 )
 
-// A safeBuffer collects what several goroutines write.
+// A safeBuffer is a buffer for concurrent writers.
 type safeBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -27,7 +27,7 @@ func (b *safeBuffer) String() string {
 	return b.b.String()
 }
 
-// A brokenLog does not answer.
+// A brokenLog fails reads and writes.
 type brokenLog struct{ eventlog.Log }
 
 func (brokenLog) Last(context.Context) (eventlog.Checkpoint, error) {

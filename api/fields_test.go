@@ -3,15 +3,18 @@ package api
 import (
 	"net/http"
 	"net/url"
+	"strings"
 	"testing"
+
+	"anneal/api/request"
 
 	"github.com/stretchr/testify/require"
 )
 
-// A filter that asks for a value which an enumeration does not have is a
-// mistake, and its answer names those that it has.
+// TestFiltersKnowEnumerations checks that a filter with an unknown value of an enumeration is
+// rejected, and that the error lists the known values.
 func TestFiltersKnowEnumerations(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	for _, c := range []struct{ list, filter, says string }{
 		{"datasets", `state = READY AND format != FORMAT_UNSPECIFIED AND status.code = OK`, ""},
 		{"supervisedFineTuningJobs", `state = JOB_STATE_RUNNING`, ""},
@@ -38,4 +41,20 @@ func TestFiltersKnowEnumerations(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, answer.status, "%s: %s", c.filter, answer.body)
 		require.Contains(t, answer.json(t)["message"], c.says, c.filter)
 	}
+}
+
+// TestListsShowWhyUploadWasRefused checks that a list shows why a dataset is still UPLOADING, and
+// that filters find such datasets.
+func TestListsShowWhyUploadWasRefused(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.makeDataset("waits")
+	s.makeDataset("refused")
+	a := s.upload(acme+"/datasets/refused:upload", "user", "file", "a.jsonl", strings.NewReader("no JSON\n"))
+	require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
+	list := s.ok("GET", acme+"/datasets?filter="+url.QueryEscape("state = UPLOADING AND status.code != OK"), "").json(t)
+	require.Equal(t, 1.0, list["totalSize"])
+	shown := list["datasets"].([]any)[0].(map[string]any)
+	require.Equal(t, "accounts/acme/datasets/refused", shown["name"])
+	require.Equal(t, "INVALID_ARGUMENT", shown["status"].(map[string]any)["code"])
+	require.Contains(t, shown["status"].(map[string]any)["message"], "a.jsonl:1")
 }

@@ -10,24 +10,21 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/audio"
 	"anneal/api/wire"
 )
 
-// unreachable is a stage that fetches nothing.
-func (st *standing) unreachable(t *testing.T) *stage {
-	s := st.on(t)
-	s.server.fetcher = newFetcher(time.Second, false)
-	s.server.fetcher.client.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-		return nil, errors.New("there is no network")
-	}}
-	return s
+// unreachable returns a harness whose server cannot download recordings.
+func (st *standing) unreachable(t *testing.T) *harness {
+	return st.on(t).another(func(o *Options) {
+		o.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("there is no network") }
+	})
 }
 
-// speechForm is a form with a recording and a field.
+// speechForm returns a form with a recording and a field.
 func speechForm(name, value string) []byte {
 	var out bytes.Buffer
 	w := multipart.NewWriter(&out)
@@ -42,40 +39,45 @@ func speechForm(name, value string) []byte {
 	return out.Bytes()
 }
 
-// FuzzTranscriptionForm sends any form, or what is none, with a recording.
+// FuzzTranscriptionForm checks the responses to arbitrary bodies of a form.
 func FuzzTranscriptionForm(f *testing.F) {
 	const kind = "multipart/form-data; boundary=b"
-	for _, one := range [][2]string{{"", ""}, {"response_format", "verbose_json"}, {"stream", "true"}, {"url", "http://127.0.0.1/"}, {"timestamp_granularities[]", "word"}} {
+	for _, one := range [][2]string{{"", ""}, {"response_format", "verbose_json"}, {"stream", "true"},
+		{"url", "http://127.0.0.1/"}, {"timestamp_granularities[]", "word"}} {
 		f.Add(kind, speechForm(one[0], one[1]))
 	}
-	f.Add(kind, []byte("--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nhttp://example.com/\r\n--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nacme/d\r\n--b--"))
+	f.Add(kind, []byte("--b\r\nContent-Disposition: form-data; "+
+		"name=\"file\"\r\n\r\nhttp://example.com/\r\n--b\r\nContent-Disposition: form-data; "+
+		"name=\"model\"\r\n\r\nacme/d\r\n--b--"))
 	f.Add(kind, []byte("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nx"))
 	f.Add("multipart/form-data", []byte("--b--"))
 	f.Add("multipart/mixed; boundary=b", []byte("--b--"))
 	f.Add("text/plain; boundary=", []byte{0xff})
-	st := stand(f, aHearer)
+	st := stand(f, aSpeechDeployment)
 	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
 		s := st.unreachable(t)
 		r := s.as(http.MethodPost, "/v1/audio/transcriptions", "", "inference")
 		r.Header.Set("Content-Type", contentType)
 		s.survive(r, body)
-		s.nothingStays()
+		s.requireNoRecordings()
 	})
 }
 
-// FuzzTranscriptionOptions gives options any values: two fields, either of
-// which may be given twice. What is answered is in its format.
+// FuzzTranscriptionOptions checks the responses to requests with arbitrary values of two fields,
+// which may be the same field. A successful response must have the requested format.
 func FuzzTranscriptionOptions(f *testing.F) {
-	names := wire.SortedKeys(formFields)
-	values := map[string][]string{"temperature": {"0.0,0.2", "1e-1", "NaN"}, "timestamp_granularities": {"word,segment"}, "min_speakers": {"3"}, "max_speakers": {"inf", "2"}, "language": {"zh-hans"},
-		"response_format": transcriptFormats, "task": {"translate"}, "diarize": {"true"}, "stream": {"TRUE"}, "url": {"https://example.com/a.mp3"}, "vad_model": {"silero"}, "prompt": {"\u0000"}}
+	names := wire.SortedKeys(audio.FormFields)
+	values := map[string][]string{"temperature": {"0.0,0.2", "1e-1", "NaN"}, "timestamp_granularities": {"word,segment"},
+		"min_speakers": {"3"}, "max_speakers": {"inf", "2"}, "language": {"zh-hans"},
+		"response_format": audio.TranscriptFormats, "task": {"translate"}, "diarize": {"true"}, "stream": {"TRUE"},
+		"url": {"https://example.com/a.mp3"}, "vad_model": {"silero"}, "prompt": {"\u0000"}}
 	for i, name := range names {
 		for _, value := range values[name] {
 			f.Add(byte(i), value, byte(len(names)), "verbose_json")
 			f.Add(byte(i), value, byte(i), value)
 		}
 	}
-	st := stand(f, aHearer)
+	st := stand(f, aSpeechDeployment)
 	f.Fuzz(func(t *testing.T, one byte, first string, other byte, second string) {
 		s := st.unreachable(t)
 		var form bytes.Buffer
@@ -93,6 +95,6 @@ func FuzzTranscriptionOptions(f *testing.F) {
 		if a := s.survive(r, form.Bytes()); a.status == http.StatusOK {
 			require.Contains(t, strings.ReplaceAll(string(a.body), "\n", " "), "go forward")
 		}
-		s.nothingStays()
+		s.requireNoRecordings()
 	})
 }

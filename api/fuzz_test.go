@@ -19,33 +19,33 @@ import (
 	"anneal/api/request"
 )
 
-// steady is what a stage stands on while inputs come and go: a failure of the
-// stage itself ends the process.
+// steady is the testing.TB of a harness that several inputs of a fuzz test share. A failure of the
+// harness panics.
 type steady struct {
 	testing.TB
-	folder string
-	ctx    context.Context
-	ends   *[]func()
+	dir  string
+	ctx  context.Context
+	ends *[]func()
 }
 
 func (steady) Helper()                        {}
 func (t steady) Cleanup(f func())             { *t.ends = append(*t.ends, f) }
-func (t steady) TempDir() string              { return t.folder }
+func (t steady) TempDir() string              { return t.dir }
 func (t steady) Context() context.Context     { return t.ctx }
 func (steady) Errorf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
-func (steady) FailNow()                       { panic("the stage failed") }
+func (steady) FailNow()                       { panic("the harness failed") }
 
-// A standing stage outlives an input. It is made anew from time to time, so
-// that what inputs create does not pile up.
+// A standing provides a harness that the inputs of a fuzz test share. It replaces the harness after
+// maxInputs, so that resources do not accumulate.
 type standing struct {
-	scene string
-	stage *stage
-	asked int
-	end   func()
+	scene   string
+	harness *harness
+	inputs  int
+	end     func()
 }
 
-// mostAsked is after how many inputs a stage is made anew.
-const mostAsked = 2000
+// maxInputs is the number of inputs after which a harness is replaced.
+const maxInputs = 2000
 
 func stand(f *testing.F, scene string) *standing {
 	st := &standing{scene: scene, end: func() {}}
@@ -53,51 +53,53 @@ func stand(f *testing.F, scene string) *standing {
 	return st
 }
 
-func (st *standing) on(t *testing.T) *stage {
-	if st.stage == nil || st.asked >= mostAsked {
+func (st *standing) on(t *testing.T) *harness {
+	if st.harness == nil || st.inputs >= maxInputs {
 		st.end()
 		st.begin(t)
 	}
-	st.asked++
-	s := *st.stage
+	st.inputs++
+	s := *st.harness
 	s.TB = t
 	return &s
 }
 
 func (st *standing) begin(t *testing.T) {
-	folder, err := os.MkdirTemp("", "anneal-fuzz")
+	dir, err := os.MkdirTemp("", "anneal-fuzz")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var ends []func()
-	st.stage, st.asked = newStage(steady{folder: folder, ctx: ctx, ends: &ends}, Limits{Body: 64 << 10, Upload: 64 << 10, Wake: time.Millisecond, Verdict: time.Second}), 0
-	st.stage.set(st.scene)
+	st.harness, st.inputs = newHarness(steady{dir: dir, ctx: ctx, ends: &ends},
+		request.Limits{Body: 64 << 10, Upload: 64 << 10, Wake: time.Millisecond, Validation: time.Second}), 0
+	st.harness.set(st.scene)
 	st.end = func() {
 		for i := range ends {
 			ends[len(ends)-1-i]()
 		}
 		cancel()
-		_ = os.RemoveAll(folder)
+		_ = os.RemoveAll(dir)
 	}
 }
 
-// What one request may allocate: a fixed part, and so much for each of its bytes.
+// Bounds of the memory that a request may allocate, in bytes: in total fixedCost, and costPerByte
+// for each byte of the request.
 const (
 	fixedCost   = 16 << 20
 	costPerByte = 1 << 10
 )
 
-// survive sends a request to the handler. Whatever it is, the answer is no
-// failure of the server's, is one of the document, says something when it is a
-// refusal, and took memory in proportion to the request.
-func (s *stage) survive(r *http.Request, body []byte) answer {
+// survive sends an arbitrary request to the handler, and requires that the response is not an
+// internal error, matches the document, and has a message when it is an error, and that the
+// allocated memory is within fixedCost and costPerByte.
+func (s *harness) survive(r *http.Request, body []byte) answer {
 	s.Helper()
 	r = r.WithContext(s.Context())
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	w := httptest.NewRecorder()
 	before := allocated()
 	s.server.ServeHTTP(w, r)
-	took, most := allocated()-before, uint64(fixedCost+costPerByte*(len(body)+len(r.URL.RawQuery)))
-	require.Less(s, took, most, "bytes of memory for %d bytes", len(body)+len(r.URL.RawQuery))
+	took, limit := allocated()-before, uint64(fixedCost+costPerByte*(len(body)+len(r.URL.RawQuery)))
+	require.Less(s, took, limit, "bytes of memory for %d bytes", len(body)+len(r.URL.RawQuery))
 	a := answer{w.Code, w.Header(), w.Body.Bytes()}
 	if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" {
 		require.True(s, a.status < 500 || a.status == http.StatusNotImplemented, "%d %s", a.status, a.body)
@@ -113,7 +115,7 @@ func (s *stage) survive(r *http.Request, body []byte) answer {
 	if r.Header.Get("Content-Type") == "" {
 		sent = body
 	}
-	s.hold(r, sent, a)
+	s.validate(r, sent, a)
 	return a
 }
 
@@ -123,21 +125,23 @@ func allocated() uint64 {
 	return sample[0].Value.Uint64()
 }
 
-// as is a request with the key of an alias, to be sent by survive.
-func (s *stage) as(method, path, query, alias string) *http.Request {
+// as returns a request, for survive, with the API key of an alias.
+func (s *harness) as(method, path, query, alias string) *http.Request {
 	r := httptest.NewRequest(method, path, nil)
 	r.URL.RawQuery = query
 	r.Header.Set("Authorization", "Bearer "+s.keys[alias])
 	return r
 }
 
-// everything is a scene with one of each of the collections that are fuzzed.
+// everything is a setup transcript that creates a resource in each collection that the fuzz tests
+// use.
 const everything = aFilledOne + anEvaluator + aLoadedOne + aReviewed +
-	"> POST /v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=job user\n> {\"dataset\": \"accounts/acme/datasets/rows\", \"baseModel\": \"accounts/default/models/anneal-base\"}\n\n"
+	"> POST /v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=job user\n> {\"dataset\": " +
+	"\"accounts/acme/datasets/rows\", \"baseModel\": \"accounts/default/models/anneal-base\"}\n\n"
 
-// asked are the rows that want takes, with their paths parsed.
-func asked(want func(*request.Operation) bool) (requests []scripted) {
-	table := operations(nil)
+// inputs returns the parsed requests of the test cases whose operations satisfy want.
+func inputs(want func(*request.Operation) bool) (requests []scripted) {
+	table := (&Server{}).operations()
 	for _, r := range operationRows() {
 		for i := range table {
 			if table[i].ID == r.id && want(&table[i]) {
@@ -148,15 +152,18 @@ func asked(want func(*request.Operation) bool) (requests []scripted) {
 	return requests
 }
 
-// FuzzQuery asks every list with any query.
+// FuzzQuery checks the responses of every list to arbitrary queries.
 func FuzzQuery(f *testing.F) {
-	lists := asked(func(op *request.Operation) bool { return op.Method == http.MethodGet && op.Declares("filter") })
+	lists := inputs(func(op *request.Operation) bool { return op.Method == http.MethodGet && op.Declares("filter") })
 	for i, one := range lists {
 		_, query, _ := strings.Cut(one.path, "?")
 		f.Add(byte(i), query)
 	}
-	for _, query := range []string{"filter=state%20%3D%20READY%20AND%20exampleCount%3E2&orderBy=name%20desc,createTime&pageSize=1", "filter=type=%22*.created.v1%22%20OR%20NOT%20position%3E0",
-		"page_size=2&pageToken=AAAA", "readMask=name,state&readMask=*", "filter=a:*&filter=b", "%zz=%", "pageSize=-1&orderBy=,,&readMask=.&filter=((((", "showDeleted=maybe;a=b"} {
+	for _, query := range []string{
+		"filter=state%20%3D%20READY%20AND%20exampleCount%3E2&orderBy=name%20desc,createTime&pageSize=1",
+		"filter=type=%22*.created.v1%22%20OR%20NOT%20position%3E0",
+		"page_size=2&pageToken=AAAA", "readMask=name,state&readMask=*", "filter=a:*&filter=b", "%zz=%",
+		"pageSize=-1&orderBy=,,&readMask=.&filter=((((", "showDeleted=maybe;a=b"} {
 		f.Add(byte(0), query)
 	}
 	st := stand(f, everything)
@@ -167,15 +174,16 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
-// FuzzMask reads and changes with any mask.
+// FuzzMask checks the responses of reads and updates to arbitrary masks.
 func FuzzMask(f *testing.F) {
-	masked := asked(func(op *request.Operation) bool {
+	masked := inputs(func(op *request.Operation) bool {
 		return op.Declares("updateMask") || op.Declares("readMask") && strings.HasSuffix(op.Path, "{id}")
 	})
 	for i := range masked {
 		f.Add(byte(i), "name")
 	}
-	for _, mask := range []string{"*", "displayName,status.code", "display_name", "autoscalingPolicy.loadTargets.default", "criteria.codeSnippets", "a..b", ",", ".", "state", "*,name", "status.code.x"} {
+	for _, mask := range []string{"*", "displayName,status.code", "display_name", "autoscalingPolicy.loadTargets.default",
+		"criteria.codeSnippets", "a..b", ",", ".", "state", "*,name", "status.code.x"} {
 		f.Add(byte(1), mask)
 	}
 	st := stand(f, everything)
@@ -191,14 +199,15 @@ func FuzzMask(f *testing.F) {
 	})
 }
 
-// FuzzRequest sends any body to every operation that takes JSON, but those that
-// ask models.
+// FuzzRequest checks the responses of every operation with a JSON body, except inference, to
+// arbitrary bodies.
 func FuzzRequest(f *testing.F) {
-	bodied := asked(func(op *request.Operation) bool { return op.Body != nil && op.Gate == request.InAccount })
+	bodied := inputs(func(op *request.Operation) bool { return op.Body != nil && op.Gate == request.InAccount })
 	for i, one := range bodied {
 		f.Add(byte(i), []byte(one.body))
 	}
-	for _, body := range []string{"", "{}", "[]", "null", `{"a": {"a": {"a": []}}}`, `{"name": null, "displayName": "\u0000"}`, `{"exampleCount": 1e400}`, "{\"datasetId\": \"\xff\"}"} {
+	for _, body := range []string{"", "{}", "[]", "null", `{"a": {"a": {"a": []}}}`,
+		`{"name": null, "displayName": "\u0000"}`, `{"exampleCount": 1e400}`, "{\"datasetId\": \"\xff\"}"} {
 		f.Add(byte(3), []byte(body))
 	}
 	st := stand(f, everything)
@@ -211,17 +220,25 @@ func FuzzRequest(f *testing.F) {
 
 func FuzzCompletionBody(f *testing.F) {
 	fuzzInference(f, "/inference/v1/completions", []string{
-		`{"model": "default/anneal-base#acme/d", "prompt": ["one two", "three"], "n": 2, "max_tokens": 2, "echo": true, "seed": 7, "logprobs": 3, "logit_bias": {"7": -100}}`,
-		`{"model": "accounts/acme/deployments/d", "prompt": [[5], [6, 7]], "stream": true, "stream_options": {"include_usage": true}, "perf_metrics_in_response": true}`,
-		`{"model": "accounts/acme/deployments/d", "prompt": "a", "response_format": {"type": "json_schema", "schema": {"type": "object"}}, "stop": ["x"], "thinking": {"type": "enabled", "budget_tokens": 1024}}`,
-		`{"model": "accounts/acme/deployments/d", "prompt": "a", "prediction": "b", "reasoning_effort": true, "metadata": {"a": 1}, "min_p": 1, "mirostat_target": 2, "colour": "red"}`})
+		`{"model": "default/anneal-base#acme/d", "prompt": ["one two", "three"], "n": 2, "max_tokens": 2, "echo": true, ` +
+			`"seed": 7, "logprobs": 3, "logit_bias": {"7": -100}}`,
+		`{"model": "accounts/acme/deployments/d", "prompt": [[5], [6, 7]], "stream": true, "stream_options": ` +
+			`{"include_usage": true}, "perf_metrics_in_response": true}`,
+		`{"model": "accounts/acme/deployments/d", "prompt": "a", "response_format": {"type": "json_schema", "schema": ` +
+			`{"type": "object"}}, "stop": ["x"], "thinking": {"type": "enabled", "budget_tokens": 1024}}`,
+		`{"model": "accounts/acme/deployments/d", "prompt": "a", "prediction": "b", "reasoning_effort": true, "metadata": ` +
+			`{"a": 1}, "min_p": 1, "mirostat_target": 2, "colour": "red"}`})
 }
 
 func FuzzChatBody(f *testing.F) {
 	fuzzInference(f, "/inference/v1/chat/completions", []string{
 		`{"model": "accounts/acme/deployments/d", "messages": [{"role": "user", "content": "hi"}]}`,
-		`{"model": "accounts/acme/deployments/d", "messages": [{"role": "system", "content": [{"type": "text", "text": "be kind"}]}, {"role": "user", "content": "hi", "name": "Ann"}], "stream": true}`,
-		`{"model": "accounts/acme/deployments/d", "messages": [{"role": "assistant", "content": null, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "tool_call_id": "c", "content": "5"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "tool_choice": "auto"}`,
+		`{"model": "accounts/acme/deployments/d", "messages": [{"role": "system", "content": [{"type": "text", "text": ` +
+			`"be kind"}]}, {"role": "user", "content": "hi", "name": "Ann"}], "stream": true}`,
+		`{"model": "accounts/acme/deployments/d", "messages": [{"role": "assistant", "content": null, "tool_calls": ` +
+			`[{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", ` +
+			`"tool_call_id": "c", "content": "5"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": ` +
+			`{"type": "object"}}}], "tool_choice": "auto"}`,
 		`{"messages": "hi", "tools": {}, "tool_choice": {"type": "function"}}`})
 }
 
@@ -236,7 +253,7 @@ func fuzzInference(f *testing.F, path string, bodies []string) {
 	})
 }
 
-// FuzzMultipart uploads any form to a dataset.
+// FuzzMultipart checks the responses to uploads of arbitrary forms to a dataset.
 func FuzzMultipart(f *testing.F) {
 	form := func(field, name, content string) []byte {
 		var out bytes.Buffer
@@ -257,7 +274,7 @@ func FuzzMultipart(f *testing.F) {
 	st := stand(f, "")
 	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
 		s := st.on(t)
-		id := fmt.Sprint("d", st.asked)
+		id := fmt.Sprint("d", st.inputs)
 		create := s.as(http.MethodPost, "/v1/accounts/acme/datasets", "", "user")
 		require.Equal(t, http.StatusOK, s.survive(create, []byte(`{"datasetId": "`+id+`"}`)).status)
 		r := s.as(http.MethodPost, "/v1/accounts/acme/datasets/"+id+":upload", "", "user")

@@ -10,40 +10,50 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"anneal/api/openapi"
 	"anneal/api/request"
+	"anneal/api/wire"
 	"anneal/domain"
 )
 
-// healthTime bounds how long the log may take to answer a question of health.
+// healthTime bounds how long a health check waits for the log.
 const healthTime = 2 * time.Second
 
-func systemOperations(s *Server) []request.Operation {
+func (s *Server) systemOperations() []request.Operation {
 	return []request.Operation{
-		{ID: "getOpenAPI", Method: "GET", Path: "/openapi.json", Tag: "system", Summary: "Read this description", Gate: request.Everyone,
-			Media: "application/json", Handle: s.handle(openAPI)},
-		{ID: "getHealth", Method: "GET", Path: "/healthz", Tag: "system", Summary: "Tell whether the process lives", Gate: request.Everyone,
-			Response: reflect.TypeFor[health](), Handle: s.handle(healthy)},
-		{ID: "getReadiness", Method: "GET", Path: "/readyz", Tag: "system", Summary: "Tell whether requests are answered from all of the log", Gate: request.Everyone,
-			Response: reflect.TypeFor[health](), Handle: s.handle(ready)},
-		{ID: "getMetrics", Method: "GET", Path: "/metrics", Tag: "system", Summary: "Read metrics in the text format of Prometheus", Gate: request.Everyone,
-			Media: "text/plain", Handle: s.handle(func(c *call) (any, error) {
-				promhttp.HandlerFor(c.server.Metrics, promhttp.HandlerOpts{}).ServeHTTP(c.Writer, c.Request)
+		{ID: "getHealth", Method: "GET", Path: "/healthz", Tag: "system", Summary: "Report whether the process is alive",
+			Gate:     request.Everyone,
+			Response: reflect.TypeFor[health](), Handle: healthy},
+		{ID: "getReadiness", Method: "GET", Path: "/readyz", Tag: "system",
+			Summary: "Report whether the server has read the log to its end", Gate: request.Everyone,
+			Response: reflect.TypeFor[health](), Handle: ready},
+		{ID: "getMetrics", Method: "GET", Path: "/metrics", Tag: "system",
+			Summary: "Read metrics in the text format of Prometheus", Gate: request.Everyone,
+			Media: "text/plain", Handle: func(c *request.Call) (any, error) {
+				promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}).ServeHTTP(c.Writer, c.Request)
 				return nil, nil
-			})},
+			}},
 	}
 }
 
-// health is how the server is; position is the last of the log.
+// documentation describes the wire types of this package.
+var documentation = openapi.Documentation{
+	Rules: map[string]wire.Rule{"Health.status": wire.OneOf("ok")},
+	Types: map[string]string{"Health": "The state of the server."},
+}
+
+// health is the response of health checks. Position is the position of the last event of the log.
 type health struct {
 	Status   string `json:"status"`
 	Position string `json:"position,omitempty"`
 }
 
-// healthy answers as long as the process does.
-func healthy(*call) (any, error) { return health{Status: "ok"}, nil }
+// healthy responds with 200 as long as the process runs.
+func healthy(*request.Call) (any, error) { return health{Status: "ok"}, nil }
 
-// ready answers when the log can be read and the world holds all of it.
-func ready(c *call) (any, error) {
+// ready responds with 200 when the log can be read and the world is at the last position of the
+// log.
+func ready(c *request.Call) (any, error) {
 	ctx, cancel := context.WithTimeout(c.Ctx, healthTime)
 	defer cancel()
 	last, err := c.Log.Last(ctx)
@@ -52,18 +62,18 @@ func ready(c *call) (any, error) {
 	}
 	if err != nil {
 		c.Logger.Warn("not ready", "error", err)
-		return nil, domain.Errorf(domain.Unavailable, "not ready: the log cannot be read, or is not yet read to its end; the world is at position %d", c.World.Position())
+		return nil, domain.Errorf(domain.Unavailable,
+			"not ready: the log cannot be read, or the world has not reached the last position of the log; the world is at "+
+				"position %d",
+			c.World.Position())
 	}
 	return health{"ok", strconv.FormatUint(last.Position, 10)}, nil
 }
 
-// meters are what /metrics shows of this server.
+// meters are the metrics of this server on /metrics.
 type meters struct {
-	requests  *prometheus.CounterVec
-	latency   *prometheus.HistogramVec
-	tokens    *prometheus.CounterVec
-	firstText prometheus.Histogram
-	audio     prometheus.Counter
+	requests *prometheus.CounterVec
+	latency  *prometheus.HistogramVec
 }
 
 func newMeters(o Options) *meters {
@@ -71,17 +81,14 @@ func newMeters(o Options) *meters {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_http_requests_total",
 			Help: "Requests answered, by route, method and status."}, []string{"route", "method", "status"}),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "anneal_http_request_seconds",
-			Help: "Time from the request's header to the end of its answer.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"route"}),
-		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_completion_tokens_total",
-			Help: "Tokens of completions, by kind: prompt, completion."}, []string{"kind"}),
-		firstText: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "anneal_completion_first_token_seconds",
-			Help: "Time from a completion request to its first token.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 9)}),
+			Help:    "Time from the request's header to the end of its response.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"route"}),
 	}
-	m.audio = prometheus.NewCounter(prometheus.CounterOpts{Name: "anneal_transcribed_seconds_total", Help: "Seconds of recordings that were listened to."})
 	position := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_world_position",
-		Help: "Position of the last event that the world holds."}, func() float64 { return float64(o.World.Position()) })
+		Help: "Position of the last event that has been applied to the world."},
+		func() float64 { return float64(o.World.Position()) })
 	lag := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_world_lag_events",
-		Help: "Events in the log that the world does not hold yet; -1 when the log does not answer."}, func() float64 {
+		Help: "Events in the log that have not been applied to the world; -1 when the log cannot be read."}, func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), healthTime)
 		defer cancel()
 		last, err := o.Log.Last(ctx)
@@ -90,7 +97,7 @@ func newMeters(o Options) *meters {
 		}
 		return max(0, float64(last.Position)-float64(o.World.Position()))
 	})
-	o.Metrics.MustRegister(m.requests, m.latency, m.tokens, m.firstText, m.audio, position, lag)
+	o.Metrics.MustRegister(m.requests, m.latency, position, lag)
 	return m
 }
 
@@ -99,11 +106,12 @@ func (m *meters) request(route, method string, status int, took time.Duration) {
 		route = "none"
 	}
 	if _, known := knownMethods[method]; !known {
-		method = "other" // a client chooses this word; it must not make new series for ever
+		method = "other" // clients choose the method, and each unknown method would create a time series
 	}
 	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
 	m.latency.WithLabelValues(route).Observe(took.Seconds())
 }
 
-var knownMethods = map[string]bool{http.MethodGet: true, http.MethodPost: true, http.MethodPatch: true, http.MethodPut: true,
+var knownMethods = map[string]bool{http.MethodGet: true, http.MethodPost: true, http.MethodPatch: true,
+	http.MethodPut:    true,
 	http.MethodDelete: true, http.MethodHead: true, http.MethodOptions: true}

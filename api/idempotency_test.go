@@ -22,14 +22,14 @@ import (
 )
 
 // keyed sends a request with an idempotency key.
-func (s *stage) keyed(key, method, path, alias, body string) answer {
+func (s *harness) keyed(key, method, path, alias, body string) answer {
 	s.Helper()
 	r := s.request(method, path, alias, strings.NewReader(body))
 	r.Header.Set("Idempotency-Key", key)
 	return s.send(r)
 }
 
-// sameAs demands that an answer is another's, told again.
+// sameAs requires that the second response is a replay of the first response.
 func sameAs(t *testing.T, first, second answer) {
 	t.Helper()
 	require.Equal(t, first.status, second.status, "%s", second.body)
@@ -39,7 +39,7 @@ func sameAs(t *testing.T, first, second answer) {
 	require.Equal(t, "true", second.header.Get("Idempotent-Replayed"))
 }
 
-func (s *stage) events() uint64 {
+func (s *harness) events() uint64 {
 	last, err := s.log.Last(s.Context())
 	require.NoError(s, err)
 	return last.Position
@@ -47,25 +47,28 @@ func (s *stage) events() uint64 {
 
 const acme = "/v1/accounts/acme"
 
-// creates are requests that make something under an ID which the server makes
-// up, and one of each other way to change something.
+// changes are requests that create resources with generated IDs, and one request for each other
+// kind of change.
 var changes = []struct{ name, method, path, alias, body string }{
 	{"a dataset", "POST", acme + "/datasets", "user", `{"dataset": {"displayName": "rows"}}`},
 	{"a key", "POST", acme + "/apiKeys", "admin", `{"apiKey": {"displayName": "k", "role": "user"}}`},
 	{"a secret", "POST", acme + "/secrets", "admin", `{"name": "s1", "keyName": "TOKEN", "value": "v"}`},
-	{"a deployment", "POST", acme + "/deployments", "user", `{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": ["x"]}`},
+	{"a deployment", "POST", acme + "/deployments", "user",
+		`{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": ["x"]}`},
 	{"a job", "POST", acme + "/supervisedFineTuningJobs", "user", `{"dataset": "accounts/acme/datasets/d"}`},
-	{"a shape", "POST", acme + "/deploymentShapes", "user", `{"deploymentShape": {"baseModel": "accounts/default/models/anneal-base"}}`},
+	{"a shape", "POST", acme + "/deploymentShapes", "user",
+		`{"deploymentShape": {"baseModel": "accounts/default/models/anneal-base"}}`},
 	{"an account", "POST", "/v1/accounts", "operator", `{"account": {"displayName": "new"}}`},
-	{"a changed dataset", "PATCH", acme + "/datasets/d", "user", `{"name": "accounts/acme/datasets/d", "displayName": "other"}`},
+	{"a changed dataset", "PATCH", acme + "/datasets/d", "user",
+		`{"name": "accounts/acme/datasets/d", "displayName": "other"}`},
 	{"a changed secret", "PATCH", acme + "/secrets/old", "admin", `{"value": "w"}`},
 	{"a cancelled job", "POST", acme + "/supervisedFineTuningJobs/j:cancel", "user", ``},
 	{"a scaled deployment", "PATCH", acme + "/deployments/d1:scale", "user", `{"replicaCount": 2}`},
 	{"a suspended account", "POST", "/v1/accounts/other:suspend", "operator", `{"suspendState": "CREDIT_DEPLETED"}`},
 }
 
-// settle makes what changes work on.
-func (s *stage) settle() {
+// createTargets creates the resources to which the requests in changes refer.
+func (s *harness) createTargets() {
 	s.Helper()
 	for path, body := range map[string]string{
 		"/datasets":    `{"dataset": {}, "datasetId": "d"}`,
@@ -78,86 +81,86 @@ func (s *stage) settle() {
 		a := s.call("POST", acme+path, "admin", body)
 		require.Equal(s, 200, a.status, "%s", a.body)
 	}
-	a := s.call("POST", acme+"/supervisedFineTuningJobs?supervisedFineTuningJobId=j", "admin", `{"dataset": "accounts/acme/datasets/d"}`)
+	a := s.call("POST", acme+"/supervisedFineTuningJobs?supervisedFineTuningJobId=j", "admin",
+		`{"dataset": "accounts/acme/datasets/d"}`)
 	require.Equal(s, 200, a.status, "%s", a.body)
 }
 
-func TestARepeatedChangeHappensOnce(t *testing.T) {
+func TestRepeatedChangeHappensOnce(t *testing.T) {
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
-			s := newStage(t, Limits{})
-			s.settle()
+			s := newHarness(t, request.Limits{})
+			s.createTargets()
 			first := s.keyed("k", c.method, c.path, c.alias, c.body)
 			require.Equal(t, 200, first.status, "%s", first.body)
 			after := s.events()
 			sameAs(t, first, s.keyed("k", c.method, c.path, c.alias, c.body))
-			sameAs(t, first, s.twin(func(*Options) {}).keyed("k", c.method, c.path, c.alias, c.body))
+			sameAs(t, first, s.another(func(*Options) {}).keyed("k", c.method, c.path, c.alias, c.body))
 			require.Equal(t, after, s.events())
 		})
 	}
 }
 
-// deafAnswers take no answer: a server that dies between a claim and its
-// answer.
-type deafAnswers struct{ request.Answers }
+// lostAnswers stores no responses, like a server that crashes before it stores a response.
+type lostAnswers struct{ request.Answers }
 
-func (deafAnswers) Store(context.Context, idempotency.Claim, []byte) error {
+func (lostAnswers) Store(context.Context, idempotency.Claim, []byte) error {
 	return errors.New("the process is dead")
 }
 
-func (deafAnswers) Release(context.Context, idempotency.Claim) error {
+func (lostAnswers) Release(context.Context, idempotency.Claim) error {
 	return errors.New("the process is dead")
 }
 
-func TestAServerThatDiesBeforeItAnswers(t *testing.T) {
+func TestServerCrashesBeforeResponse(t *testing.T) {
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
-			s := newStage(t, Limits{Twin: time.Millisecond})
-			s.settle()
-			dying := s.twin(func(o *Options) { o.Answers = deafAnswers{o.Answers} })
-			first := dying.keyed("k", c.method, c.path, c.alias, c.body)
+			s := newHarness(t, request.Limits{RepeatWait: time.Millisecond})
+			s.createTargets()
+			failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+			first := failing.keyed("k", c.method, c.path, c.alias, c.body)
 			require.Equal(t, 200, first.status, "%s", first.body)
 			after := s.events()
 			require.NoError(t, s.world.WaitFor(t.Context(), after))
 
 			early := s.keyed("k", c.method, c.path, c.alias, c.body)
-			require.Equal(t, http.StatusConflict, early.status, "the claim still holds: %s", early.body)
+			require.Equal(t, http.StatusConflict, early.status, "the key is still claimed: %s", early.body)
 			require.Equal(t, "IDEMPOTENCY_KEY_BUSY", reasonOf(t, early))
 			require.NotEmpty(t, early.header.Get("Retry-After"))
 			s.clock.add(request.ClaimTime)
 			second := s.keyed("k", c.method, c.path, c.alias, c.body)
 			require.Equal(t, 200, second.status, "%s", second.body)
-			require.Equal(t, string(first.body), string(second.body), "as if it had been the first")
+			require.Equal(t, string(first.body), string(second.body), "like the first request")
 			require.Empty(t, second.header.Get("Idempotent-Replayed"))
-			require.Equal(t, after, s.events(), "nothing was done twice")
+			require.Equal(t, after, s.events(), "executed once")
 			sameAs(t, second, s.keyed("k", c.method, c.path, c.alias, c.body))
 		})
 	}
 }
 
-// A deafLog records and loses the acknowledgement.
-type deafLog struct{ eventlog.Log }
+// A lostAckLog appends events and then returns an error, as if the acknowledgement were lost.
+type lostAckLog struct{ eventlog.Log }
 
-func (l deafLog) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
+func (l lostAckLog) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	if _, err := l.Log.Append(ctx, w); err != nil {
 		return 0, err
 	}
 	return 0, errors.New("the connection broke")
 }
 
-func TestAFailureGivesTheKeyBack(t *testing.T) {
+func TestFailureReleasesKey(t *testing.T) {
 	const path, body = acme + "/datasets", `{"dataset": {"displayName": "rows"}}`
-	s := newStage(t, Limits{})
-	for name, log := range map[string]eventlog.Log{"recorded": deafLog{s.log}, "not recorded": brokenLog{s.log}} {
+	s := newHarness(t, request.Limits{})
+	for name, log := range map[string]eventlog.Log{"recorded": lostAckLog{s.log}, "not recorded": brokenLog{s.log}} {
 		t.Run(name, func(t *testing.T) {
 			before := s.events()
-			failing := s.twin(func(o *Options) { o.Log = log })
+			failing := s.another(func(o *Options) { o.Log = log })
 			first := failing.keyed(name, "POST", path, "user", body)
 			require.Equal(t, http.StatusServiceUnavailable, first.status, "%s", first.body)
 			require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
 			second := s.keyed(name, "POST", path, "user", body)
 			require.Equal(t, 200, second.status, "%s", second.body)
-			require.Equal(t, before+1, s.events(), "one dataset, whatever the first try came to")
+			require.Equal(t, before+1, s.events(), "one dataset, whatever happened to the first attempt")
 			sameAs(t, second, s.keyed(name, "POST", path, "user", body))
 			other := s.keyed(name, "POST", path, "user", `{"dataset": {}}`)
 			require.Equal(t, http.StatusConflict, other.status, "a key belongs to its first request")
@@ -165,8 +168,8 @@ func TestAFailureGivesTheKeyBack(t *testing.T) {
 	}
 }
 
-func TestWhatAKeyBelongsTo(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestKeyScope(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	const path, body = acme + "/datasets", `{"dataset": {"displayName": "rows"}}`
 	first := s.keyed("k", "POST", path, "user", body)
 	require.Equal(t, 200, first.status, "%s", first.body)
@@ -188,25 +191,25 @@ func TestWhatAKeyBelongsTo(t *testing.T) {
 		require.Equal(t, 200, a.status, "%s", a.body)
 		require.Empty(t, a.header.Get("Idempotent-Replayed"))
 	})
-	t.Run("who may not is told nothing", func(t *testing.T) {
+	t.Run("an unauthorized client learns nothing", func(t *testing.T) {
 		for _, alias := range []string{"inference", "other"} {
 			require.Equal(t, http.StatusForbidden, s.keyed("k", "POST", path, alias, body).status)
 		}
 		require.Equal(t, http.StatusUnauthorized, s.keyed("k", "POST", path, "", body).status)
 	})
-	t.Run("reading and deleting take no notice", func(t *testing.T) {
+	t.Run("reads and deletes ignore the key", func(t *testing.T) {
 		require.Equal(t, 200, s.keyed("k", "GET", path, "user", "").status)
 		require.Equal(t, http.StatusNotFound, s.keyed("k", "DELETE", path+"/none", "user", "").status)
 	})
-	t.Run("without the header everything is new", func(t *testing.T) {
+	t.Run("without the header it is a new request", func(t *testing.T) {
 		a := s.call("POST", path, "user", body)
 		require.Equal(t, 200, a.status)
 		require.NotEqual(t, string(first.body), string(a.body))
 	})
 }
 
-func TestTheFormOfAnIdempotencyKey(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestIdempotencyKeyFormat(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	for _, c := range []struct {
 		name   string
 		values []string
@@ -231,9 +234,9 @@ func TestTheFormOfAnIdempotencyKey(t *testing.T) {
 	}
 }
 
-func TestWhichRefusalsAreKept(t *testing.T) {
-	s := newStage(t, Limits{})
-	t.Run("a decided one stays, whatever comes of it", func(t *testing.T) {
+func TestStoredErrors(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	t.Run("a decided error is stored", func(t *testing.T) {
 		const path, body = acme + "/datasets/later", `{"name": "accounts/acme/datasets/later", "displayName": "x"}`
 		first := s.keyed("decided", "PATCH", path, "user", body)
 		require.Equal(t, http.StatusNotFound, first.status)
@@ -241,27 +244,30 @@ func TestWhichRefusalsAreKept(t *testing.T) {
 		sameAs(t, first, s.keyed("decided", "PATCH", path, "user", body))
 		require.Equal(t, 200, s.keyed("decided-2", "PATCH", path, "user", body).status)
 	})
-	t.Run("one of the moment does not", func(t *testing.T) {
+	t.Run("a temporary error is not", func(t *testing.T) {
 		s.deploy("d1", 1)
 		const path, body = "/inference/v1/completions", `{"model": "accounts/acme/deployments/d1", "prompt": "a b c"}`
-		s.replicas.singing(func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error) {
+		s.replicas.responding(func(context.Context, domain.Replica, engines.CompletionRequest,
+			func(engines.Chunk) error) (engines.Usage, error) {
 			return engines.Usage{}, domain.Errorf(domain.Unavailable, "not now")
 		})
 		require.Equal(t, 503, s.keyed("k", "POST", path, "inference", body).status)
-		s.replicas.singing(nil)
+		s.replicas.responding(nil)
 		second := s.keyed("k", "POST", path, "inference", body)
 		require.Equal(t, 200, second.status, "%s", second.body)
 		sameAs(t, second, s.keyed("k", "POST", path, "inference", body))
 	})
 }
 
-func (c *chorus) singing(sing func(context.Context, domain.Replica, engines.CompletionRequest, func(engines.Chunk) error) (engines.Usage, error)) {
+func (c *fakeReplicas) responding(respond func(context.Context, domain.Replica, engines.CompletionRequest,
+	func(engines.Chunk) error) (engines.Usage, error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sing = sing
+	c.respond = respond
 }
 
-// watchedAnswers tell when a claim found its twin at work, and what is stored.
+// watchedAnswers sends on busy when a claim finds another attempt in progress, and records the
+// stored responses.
 type watchedAnswers struct {
 	request.Answers
 	busy   chan struct{}
@@ -269,7 +275,8 @@ type watchedAnswers struct {
 	stored [][]byte
 }
 
-func (w *watchedAnswers) Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (idempotency.Claim, error) {
+func (w *watchedAnswers) Claim(ctx context.Context, key string, digest []byte, now time.Time,
+	lease time.Duration) (idempotency.Claim, error) {
 	claim, err := w.Answers.Claim(ctx, key, digest, now, lease)
 	if claim.State == idempotency.InProgress {
 		select {
@@ -287,21 +294,24 @@ func (w *watchedAnswers) Store(ctx context.Context, claim idempotency.Claim, ans
 	return w.Answers.Store(ctx, claim, answer)
 }
 
-func TestTwinsOnTwoServers(t *testing.T) {
-	s := newStage(t, Limits{Twin: time.Minute})
+func TestConcurrentRepeatsOnTwoServers(t *testing.T) {
+	s := newHarness(t, request.Limits{RepeatWait: time.Minute})
 	s.deploy("d1", 1)
 	release := make(chan struct{})
-	s.replicas.singing(func(ctx context.Context, r domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	s.replicas.responding(func(ctx context.Context, r domain.Replica, req engines.CompletionRequest,
+		emit func(engines.Chunk) error) (engines.Usage, error) {
 		<-release
 		return echo(ctx, r, req, emit)
 	})
 	watched := &watchedAnswers{Answers: s.answers, busy: make(chan struct{}, 1)}
-	servers := []*stage{s.twin(func(o *Options) { o.Answers = watched }), s.twin(func(o *Options) { o.Answers = watched })}
+	servers := []*harness{s.another(func(o *Options) { o.Answers = watched }),
+		s.another(func(o *Options) { o.Answers = watched })}
 	answers := make([]answer, len(servers))
 	var all sync.WaitGroup
 	for i, server := range servers {
 		all.Go(func() {
-			answers[i] = server.keyed("k", "POST", "/inference/v1/completions", "inference", `{"model": "accounts/acme/deployments/d1", "prompt": "a b c"}`)
+			answers[i] = server.keyed("k", "POST", "/inference/v1/completions", "inference",
+				`{"model": "accounts/acme/deployments/d1", "prompt": "a b c"}`)
 		})
 	}
 	<-watched.busy
@@ -315,15 +325,16 @@ func TestTwinsOnTwoServers(t *testing.T) {
 	sameAs(t, first, second)
 	require.Equal(t, first.header.Get("Anneal-Prompt-Tokens"), second.header.Get("Anneal-Prompt-Tokens"))
 	require.Equal(t, "3", second.header.Get("Anneal-Prompt-Tokens"))
-	require.Len(t, s.replicas.asks(), 1, "one generation")
+	require.Len(t, s.replicas.requestIDs(), 1, "one generation")
 }
 
-func TestStoredAnswersAreSealed(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestStoredResponsesAreSealed(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	watched := &watchedAnswers{Answers: s.answers}
-	server := s.twin(func(o *Options) { o.Answers = watched })
+	server := s.another(func(o *Options) { o.Answers = watched })
 	const canary = "canary-5e1f"
-	secret := server.keyed("k1", "POST", acme+"/secrets", "admin", `{"name": "s1", "keyName": "TOKEN", "value": "`+canary+`"}`)
+	secret := server.keyed("k1", "POST", acme+"/secrets", "admin",
+		`{"name": "s1", "keyName": "TOKEN", "value": "`+canary+`"}`)
 	require.Contains(t, string(secret.body), canary)
 	key := server.keyed("k2", "POST", acme+"/apiKeys", "admin", `{"apiKey": {"role": "user"}}`)
 	minted, _ := key.json(t)["key"].(string)
@@ -338,11 +349,11 @@ func TestStoredAnswersAreSealed(t *testing.T) {
 	require.NotContains(t, s.logged.String(), canary)
 	r := s.request("GET", "/v1/accounts/acme/datasets", "", nil)
 	r.Header.Set("Authorization", "Bearer "+minted)
-	require.Equal(t, 200, s.send(r).status, "the key works")
+	require.Equal(t, 200, s.send(r).status, "the key is valid")
 }
 
-func TestAnAnswerIsGivenAgainForADay(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestResponsesAreStoredForADay(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	const path, body = acme + "/datasets", `{"dataset": {}}`
 	first := s.keyed("k", "POST", path, "user", body)
 	s.clock.add(idempotency.Retention - time.Minute)
@@ -353,11 +364,12 @@ func TestAnAnswerIsGivenAgainForADay(t *testing.T) {
 	require.NotEqual(t, string(first.body), string(after.body), "the key is a new one")
 }
 
-func TestAnUploadThatIsRepeated(t *testing.T) {
-	s := newStage(t, Limits{Body: 4 << 10})
+func TestRepeatedUpload(t *testing.T) {
+	s := newHarness(t, request.Limits{Body: 4 << 10})
 	require.Equal(t, 200, s.call("POST", acme+"/datasets", "user", `{"dataset": {}, "datasetId": "d"}`).status)
 	send := func(content, boundary string) answer {
-		form := "--" + boundary + "\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.jsonl\"\r\n\r\n" + content + "\r\n--" + boundary + "--\r\n"
+		form := "--" + boundary + "\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.jsonl\"\r\n\r\n" +
+			content + "\r\n--" + boundary + "--\r\n"
 		r := s.request("POST", acme+"/datasets/d:upload", "user", strings.NewReader(form))
 		r.Header.Set("Content-Type", "multipart/form-data; boundary="+boundary)
 		r.Header.Set("Idempotency-Key", "k")
@@ -373,20 +385,22 @@ func TestAnUploadThatIsRepeated(t *testing.T) {
 	require.Contains(t, large.json(t)["message"], "Idempotency-Key")
 }
 
-// A repeated upload does not clear away what its first try brought.
-func TestAServerThatDiesAfterAnUpload(t *testing.T) {
-	const rows = `{"prompt": "a", "completion": "b"}` + "\n" + `{"prompt": "c", "completion": "d"}` + "\n" + `{"prompt": "e", "completion": "f"}` + "\n"
-	s := newStage(t, Limits{})
-	dying := s.twin(func(o *Options) { o.Answers = deafAnswers{o.Answers} })
-	require.Equal(t, 200, dying.call("POST", acme+"/datasets", "user", `{"dataset": {}, "datasetId": "d"}`).status)
-	send := func(to *stage) answer {
+// TestServerCrashesAfterUpload checks that a repeated upload does not delete the files of the first
+// attempt, after which the server has crashed.
+func TestServerCrashesAfterUpload(t *testing.T) {
+	const rows = `{"prompt": "a", "completion": "b"}` + "\n" + `{"prompt": "c", "completion": "d"}` + "\n" +
+		`{"prompt": "e", "completion": "f"}` + "\n"
+	s := newHarness(t, request.Limits{})
+	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+	require.Equal(t, 200, failing.call("POST", acme+"/datasets", "user", `{"dataset": {}, "datasetId": "d"}`).status)
+	send := func(to *harness) answer {
 		form := "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.jsonl\"\r\n\r\n" + rows + "\r\n--x--\r\n"
 		r := to.request("POST", acme+"/datasets/d:upload", "user", strings.NewReader(form))
 		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
 		r.Header.Set("Idempotency-Key", "k")
 		return to.send(r)
 	}
-	first := send(dying)
+	first := send(failing)
 	require.Equal(t, 200, first.status, "%s", first.body)
 	after := s.events()
 	s.clock.add(request.ClaimTime)
@@ -398,18 +412,21 @@ func TestAServerThatDiesAfterAnUpload(t *testing.T) {
 	require.Equal(t, "3", fmt.Sprint(preview.json(t)["totalCount"]), "%s", preview.body)
 }
 
-func TestWhatIsNotKept(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestResponsesThatAreNotStored(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.deploy("d1", 1)
 	t.Run("a stream", func(t *testing.T) {
-		a := s.keyed("k", "POST", "/inference/v1/completions", "inference", `{"model": "accounts/acme/deployments/d1", "prompt": "a", "stream": true}`)
+		a := s.keyed("k", "POST", "/inference/v1/completions", "inference",
+			`{"model": "accounts/acme/deployments/d1", "prompt": "a", "stream": true}`)
 		require.Equal(t, 400, a.status)
 		require.Contains(t, string(a.body), "Idempotency-Key")
-		require.Empty(t, s.replicas.asks())
+		require.Empty(t, s.replicas.requestIDs())
 	})
-	t.Run("an answer that is too large", func(t *testing.T) {
-		s.replicas.singing(func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
-			err := emit(engines.Chunk{Text: string(bytes.Repeat([]byte("x"), idempotency.MaxResponse)), Finish: engines.FinishStop})
+	t.Run("the response is too large", func(t *testing.T) {
+		s.replicas.responding(func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
+			emit func(engines.Chunk) error) (engines.Usage, error) {
+			err := emit(engines.Chunk{Text: string(bytes.Repeat([]byte("x"), idempotency.MaxResponse)),
+				Finish: engines.FinishStop})
 			return engines.Usage{PromptTokens: 1, CompletionTokens: 1}, err
 		})
 		const body = `{"model": "accounts/acme/deployments/d1", "prompt": "a"}`
@@ -418,13 +435,13 @@ func TestWhatIsNotKept(t *testing.T) {
 		second := s.keyed("large", "POST", "/inference/v1/completions", "inference", body)
 		require.Equal(t, http.StatusConflict, second.status)
 		require.Contains(t, string(second.body), "ANSWER_NOT_KEPT")
-		require.Len(t, s.replicas.asks(), 1)
+		require.Len(t, s.replicas.requestIDs(), 1)
 	})
 }
 
-func TestAPanicGivesTheKeyBack(t *testing.T) {
-	s := newStage(t, Limits{})
-	broken := s.twin(func(o *Options) { o.Sealer = nil }) // a secret cannot be sealed
+func TestPanicReleasesKey(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	broken := s.another(func(o *Options) { o.Sealer = nil }) // sealing a secret fails
 	const body = `{"name": "s1", "keyName": "TOKEN", "value": "v"}`
 	first := broken.keyed("k", "POST", acme+"/secrets", "admin", body)
 	require.Equal(t, http.StatusInternalServerError, first.status, "%s", first.body)

@@ -12,12 +12,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/connection"
+	"anneal/api/request"
+	"anneal/api/rest"
+	"anneal/api/upload"
 	"anneal/api/wire"
 	"anneal/domain"
 )
 
 func TestBodiesHaveLimits(t *testing.T) {
-	s := newStage(t, Limits{Body: 2000})
+	s := newHarness(t, request.Limits{Body: 2000})
 	fits := func(n int) string {
 		head, tail := `{"datasetId": "d%d", "dataset": {"externalUrl": "`, `"}}`
 		return fmt.Sprintf(head, n) + strings.Repeat("x", n-len(fmt.Sprintf(head, n))-len(tail)) + tail
@@ -27,14 +31,16 @@ func TestBodiesHaveLimits(t *testing.T) {
 		status     int
 		says       string
 	}{
-		{"as large as may be", fits(2000), 200, ""},
+		{"as large as possible", fits(2000), 200, ""},
 		{"one byte more", fits(2001), 413, "larger than 2000 bytes"},
-		{"as deep as may be", `{"dataset": {"userUploaded": {}}, "datasetId": ` + strings.Repeat("[", 63) + strings.Repeat("]", 63) + `}`, 400, "datasetId: must be text"},
-		{"one deeper", `{"datasetId": ` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`, 400, "more than 64 levels"},
+		{"as deep as possible", `{"dataset": {"userUploaded": {}}, "datasetId": ` + strings.Repeat("[", 63) +
+			strings.Repeat("]", 63) + `}`, 400, "datasetId: must be text"},
+		{"one deeper", `{"datasetId": ` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`, 400,
+			"more than 64 levels"},
 		{"not UTF-8", "{\"datasetId\": \"\xff\"}", 400, "not valid UTF-8"},
 		{"twice", `{"datasetId": "a", "datasetId": "b"}`, 400, `datasetId\" is given twice`},
-		{"both spellings", `{"datasetId": "a", "dataset_id": "b"}`, 400, "both spellings"},
-		{"two values", `{"datasetId": "a"} {}`, 400, "goes on after its JSON value"},
+		{"both spellings", `{"datasetId": "a", "dataset_id": "b"}`, 400, "camelCase and in snake_case"},
+		{"two values", `{"datasetId": "a"} {}`, 400, "continues after its JSON value"},
 		{"broken", "{\"datasetId\":\n  nope}", 400, "line 2"},
 		{"a list", `[]`, 400, "body: must be an object, not a list"},
 		{"null", `null`, 400, "must be an object, not null"},
@@ -47,27 +53,31 @@ func TestBodiesHaveLimits(t *testing.T) {
 	}
 }
 
-// A text without a rule of its own has a limit all the same: it would be kept
-// for ever.
+// TestTextsHaveLimits checks that strings longer than wire.MaxText are rejected in fields without a
+// specific rule.
 func TestTextsHaveLimits(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	for _, c := range []struct{ collection, body, field string }{
-		{"deployments?deploymentId=d", `{"baseModel": "accounts/default/models/anneal-base", "pricingPlanId": %q}`, "pricingPlanId"},
-		{"deployments?deploymentId=d", `{"baseModel": "accounts/default/models/anneal-base", "placement": {"regions": [%q]}}`, "placement.regions[0]"},
+		{"deployments?deploymentId=d", `{"baseModel": "accounts/default/models/anneal-base", "pricingPlanId": %q}`,
+			"pricingPlanId"},
+		{"deployments?deploymentId=d", `{"baseModel": "accounts/default/models/anneal-base", "placement": {"regions": [%q]}}`,
+			"placement.regions[0]"},
 		{"rlorTrainerJobs", `{"dataset": "accounts/acme/datasets/d", "rewardWeights": [%q]}`, "rewardWeights[0]"},
 	} {
-		a := s.call("POST", "/v1/accounts/acme/"+c.collection, "user", fmt.Sprintf(c.body, strings.Repeat("x", wire.MaxText+1)))
+		a := s.call("POST", "/v1/accounts/acme/"+c.collection, "user",
+			fmt.Sprintf(c.body, strings.Repeat("x", wire.MaxText+1)))
 		require.Equal(t, 400, a.status, "%s", a.body)
 		require.Contains(t, string(a.body), c.field+": must have at most 4096 bytes")
-		require.Less(t, len(a.body), 4096, "what is too long is not said again")
+		require.Less(t, len(a.body), 4096, "the error does not repeat a long value")
 	}
-	a := s.call("POST", "/v1/accounts/acme/secrets", "admin", fmt.Sprintf(`{"name": "s", "keyName": "K", "value": %q}`, strings.Repeat("x", MaxSecret)))
+	a := s.call("POST", "/v1/accounts/acme/secrets", "admin",
+		fmt.Sprintf(`{"name": "s", "keyName": "K", "value": %q}`, strings.Repeat("x", rest.MaxSecret)))
 	require.Equal(t, 200, a.status, "%s", a.body)
 }
 
 func TestUploadsHaveLimits(t *testing.T) {
 	rows := strings.Repeat(`{"text": "0123456789"}`+"\n", 10)
-	s := newStage(t, Limits{Upload: int64(len(rows))})
+	s := newHarness(t, request.Limits{Upload: int64(len(rows))})
 	for _, id := range []string{"fits", "big", "form", "name"} {
 		require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "`+id+`"}`).status)
 	}
@@ -81,16 +91,16 @@ func TestUploadsHaveLimits(t *testing.T) {
 	require.Equal(t, http.StatusRequestEntityTooLarge, a.status, "%s", a.body)
 	require.Equal(t, 400, s.call("POST", path("big"), "user", "no form at all").status)
 	require.Equal(t, "UPLOADING", s.call("GET", "/v1/accounts/acme/datasets/big", "user", "").json(t)["state"])
-	require.Len(t, s.stored("datasets/acme/"), 1, "what was refused is not kept")
+	require.Len(t, s.stored("datasets/acme/"), 1, "rejected files are not stored")
 
 	a = s.upload(path("form"), "user", "data", "rows.jsonl", strings.NewReader(rows))
 	require.Contains(t, string(a.body), `the form has a field`)
 	a = s.upload(path("name"), "user", "file", ".hidden", strings.NewReader(rows))
-	require.Contains(t, string(a.body), fileNameRule)
+	require.Contains(t, string(a.body), upload.FileNameRule)
 }
 
 func TestUploadBySignedURL(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	one := "/v1/accounts/acme/datasets/d"
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`).status)
 	put := func(rows string) string {
@@ -109,11 +119,11 @@ func TestUploadBySignedURL(t *testing.T) {
 	a = s.call("POST", one+":validateUpload", "user", "")
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.Equal(t, "READY", a.json(t)["state"])
-	require.Equal(t, 200, s.call("POST", one+":validateUpload", "user", "{}").status, "again is no fault")
+	require.Equal(t, 200, s.call("POST", one+":validateUpload", "user", "{}").status, "again succeeds")
 
 	r, err := http.NewRequestWithContext(t.Context(), "PUT", url, strings.NewReader("overwritten"))
 	require.NoError(t, err)
-	s.send(r) // the URL is still good, but reaches nothing that is READY
+	s.send(r) // the URL is still valid, but does not affect a READY dataset
 	a = s.call("GET", one+":getDownloadEndpoint", "user", "")
 	url = a.json(t)["filenameToSignedUrls"].(map[string]any)["b.jsonl"].(string)
 	r, err = http.NewRequestWithContext(t.Context(), "GET", url, nil)
@@ -125,7 +135,7 @@ func TestUploadBySignedURL(t *testing.T) {
 }
 
 func TestPreviewPages(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	one := "/v1/accounts/acme/datasets/d"
 	s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`)
 	var rows strings.Builder
@@ -153,14 +163,17 @@ func TestPreviewPages(t *testing.T) {
 	require.Equal(t, 400, a.status)
 }
 
-// A preview goes on from one file to the next, in the order of their names, and
-// each file can be downloaded.
+// TestDatasetsOfSeveralFiles checks that a preview reads the files of a dataset in the order of
+// their names, and that each file can be downloaded.
 func TestDatasetsOfSeveralFiles(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	one := "/v1/accounts/acme/datasets/d"
 	s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`)
-	files := map[string]string{"a.jsonl": "{\"text\": \"0\"}\n\n{\"text\": \"1\"}", "b.jsonl": "{\"text\": \"2\"}\n", "c.jsonl": "{\"text\": \"3\"}\n{\"text\": \"4\"}\n"}
-	links := s.call("POST", one+":getUploadEndpoint", "user", `{"filenameToSize": {"a.jsonl": "100", "b.jsonl": "100", "c.jsonl": "100"}}`).json(t)["filenameToSignedUrls"].(map[string]any)
+	files := map[string]string{"a.jsonl": "{\"text\": \"0\"}\n\n{\"text\": \"1\"}", "b.jsonl": "{\"text\": \"2\"}\n",
+		"c.jsonl": "{\"text\": \"3\"}\n{\"text\": \"4\"}\n"}
+	links := s.call("POST", one+":getUploadEndpoint", "user",
+		`{"filenameToSize": {"a.jsonl": "100", "b.jsonl": "100", "c.jsonl": `+
+			`"100"}}`).json(t)["filenameToSignedUrls"].(map[string]any)
 	for name, content := range files {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, links[name].(string), strings.NewReader(content))
 		require.NoError(t, err)
@@ -185,9 +198,10 @@ func TestDatasetsOfSeveralFiles(t *testing.T) {
 	}
 }
 
-func TestAPanicIsOneRequestsTrouble(t *testing.T) {
-	s := newStage(t, Limits{})
-	h := s.server.identify(s.server.observe(s.server.recover(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh no") }))))
+func TestPanicFailsOneRequest(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	h := s.server.identify(s.server.observe(
+		s.server.recover(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh no") }))))
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "/inference/v1/x", nil)
 	r.Header.Set("X-Request-Id", "r-7")
@@ -199,7 +213,7 @@ func TestAPanicIsOneRequestsTrouble(t *testing.T) {
 }
 
 func TestHealthAndMetrics(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	require.Equal(t, 200, s.call("GET", "/readyz", "", "").status)
 	require.Equal(t, 200, s.call("GET", "/v1/accounts/acme", "user", "").status)
 	metrics := string(s.call("GET", "/metrics", "", "").body)
@@ -208,9 +222,9 @@ func TestHealthAndMetrics(t *testing.T) {
 	require.Contains(t, metrics, fmt.Sprintf("anneal_world_position %d", s.world.Position()))
 }
 
-// A log that does not answer in time makes the server not ready.
+// TestNotReady checks that the readiness check fails when the log cannot be read.
 func TestNotReady(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := httptest.NewRecorder()
@@ -221,8 +235,9 @@ func TestNotReady(t *testing.T) {
 }
 
 func TestRequestIDs(t *testing.T) {
-	s := newStage(t, Limits{})
-	for given, kept := range map[string]bool{"abc-1": true, "": false, "a b": false, strings.Repeat("x", 129): false, strings.Repeat("x", 128): true} {
+	s := newHarness(t, request.Limits{})
+	for given, kept := range map[string]bool{"abc-1": true, "": false, "a b": false, strings.Repeat("x", 129): false,
+		strings.Repeat("x", 128): true} {
 		r := s.request("GET", "/healthz", "", nil)
 		if given != "" {
 			r.Header.Set("X-Request-Id", given)
@@ -233,9 +248,9 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-func TestTheServersTimeouts(t *testing.T) {
-	s := newStage(t, Limits{})
-	web := HTTP(t.Context(), s.server, s.server.Logger)
+func TestServerTimeouts(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	web := connection.NewServer(t.Context(), s.server, s.server.Logger)
 	require.Equal(t, 10*time.Second, web.ReadHeaderTimeout)
 	require.Equal(t, 64<<10, web.MaxHeaderBytes)
 	require.Zero(t, web.WriteTimeout)
@@ -243,16 +258,16 @@ func TestTheServersTimeouts(t *testing.T) {
 
 func TestMasksHaveLimits(t *testing.T) {
 	var v domain.Violations
-	wire.ParseMask(&v, "readMask", typeOf[Dataset](), []string{strings.Repeat("name,", 200)}, false)
+	wire.ParseReadMask(&v, typeOf[rest.Dataset](), []string{strings.Repeat("name,", 200)})
 	require.Empty(t, v)
-	wire.ParseMask(&v, "readMask", typeOf[Dataset](), []string{strings.Repeat("name,", 201)}, false)
+	wire.ParseReadMask(&v, typeOf[rest.Dataset](), []string{strings.Repeat("name,", 201)})
 	require.Len(t, v, 1)
 }
 
-// A log that takes nothing more is the operator's trouble: the user is told
-// what is known, and the operator why.
-func TestALogThatTakesNothing(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestLogRejectsWrites checks that a client gets an error without the cause when the event log
+// accepts no writes, and that the server logs the cause.
+func TestLogRejectsWrites(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.server.core.Log = brokenLog{s.log}
 	a := s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`)
 	require.Equal(t, 503, a.status)

@@ -14,21 +14,21 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"anneal/api/rest"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
 )
 
-const writesPerSecond = 500 // that go on while lists are measured
+const writesPerSecond = 500 // writes while lists are measured
 
-// BenchmarkLists measures whole requests, without a connection, for pages of 50
-// with an exact total and for one resource, among n of one account, while a
-// writer changes and creates. Each time stands beside what it cannot beat, from
-// the same world: the answer's own encoding or, where every row must be looked
-// at, one bare pass over the rows that checks a field. cpu-ms is what the whole
-// process computed during a request, on all cores, the writer's work with it:
-// on a machine that others use it says more than the time that went by. What the n resources
-// take of memory, indexes and all, is bytes/resource.
+// BenchmarkLists measures whole requests, without a connection, in an account with n datasets,
+// while a writer updates and creates datasets. The requests read one dataset, or pages of 50
+// datasets with an exact total. For comparison, it measures a lower bound of each request in the
+// same world: encoding the same response or, where every row must be read, one pass over the rows
+// that compares a field. cpu-ms is the CPU time of the whole process during a request, on all
+// cores, including the writer. It is more reliable than wall time on a shared machine.
+// bytes/resource is the memory of a dataset with its index entries.
 func BenchmarkLists(b *testing.B) {
 	for _, n := range []int{100_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -63,13 +63,13 @@ func BenchmarkLists(b *testing.B) {
 				name, path string
 				limit      func()
 			}{
-				{"get", fmt.Sprintf("/d%07d", n/2), encoding[Dataset](b, ask(fmt.Sprintf("/d%07d", n/2)))},
+				{"get", fmt.Sprintf("/d%07d", n/2), encoding[rest.Dataset](b, ask(fmt.Sprintf("/d%07d", n/2)))},
 				{"by name", "", encoding[datasetPage](b, ask(""))},
 				{"newest first", "?orderBy=createTime%20desc", encoding[datasetPage](b, ask("?orderBy=createTime%20desc"))},
 				{"filtered", "?filter=displayName=42%20AND%20exampleCount%3E1000", pass},
 				{"ordered", "?orderBy=exampleCount%20desc", pass},
 				{"filtered and ordered", "?filter=displayName:4&orderBy=displayName,exampleCount%20desc", pass},
-				{"by what is rendered", "?filter=format=FORMAT_UNSPECIFIED", pass},
+				{"a field computed for responses", "?filter=format=FORMAT_UNSPECIFIED", pass},
 			} {
 				b.Run(c.name, func(b *testing.B) {
 					var took, limits []time.Duration
@@ -89,7 +89,7 @@ func BenchmarkLists(b *testing.B) {
 					b.ReportMetric(float64(p50)/float64(limits[len(limits)/2]), "x-limit")
 					b.ReportMetric(held, "B/resource")
 					b.ReportMetric(residentMiB(), "RSS-MiB")
-					b.ReportMetric(0, "ns/op") // the two together, which says nothing
+					b.ReportMetric(0, "ns/op") // hides the sum of both measurements, which is meaningless
 				})
 			}
 			runtime.KeepAlive(passed)
@@ -97,14 +97,14 @@ func BenchmarkLists(b *testing.B) {
 	}
 }
 
-// datasetPage is what a list of datasets answers.
+// datasetPage is the response of a list of datasets.
 type datasetPage struct {
-	Datasets      []Dataset `json:"datasets"`
-	NextPageToken string    `json:"nextPageToken"`
-	TotalSize     int       `json:"totalSize"`
+	Datasets      []rest.Dataset `json:"datasets"`
+	NextPageToken string         `json:"nextPageToken"`
+	TotalSize     int            `json:"totalSize"`
 }
 
-// encoding encodes what an answer holds, again and again.
+// encoding returns a function that encodes the value of type T that the response answer contains.
 func encoding[T any](b *testing.B, answer []byte) func() {
 	var v T
 	require.NoError(b, json.Unmarshal(answer, &v))
@@ -121,9 +121,9 @@ func timed(f func()) time.Duration {
 	return time.Since(began)
 }
 
-// writeOn changes one of n datasets and creates another, in turns, until it is stopped.
+// writeOn updates one of n datasets and creates a dataset, in turns, until stop is called.
 func writeOn(b *testing.B, world *projections.World, n int) (stop func()) {
-	const at = 4 // writes at a time
+	const at = 4 // writes per batch
 	done, stopped := make(chan struct{}), make(chan struct{})
 	ticks := time.NewTicker(at * time.Second / writesPerSecond)
 	go func() {
@@ -137,7 +137,8 @@ func writeOn(b *testing.B, world *projections.World, n int) (stop func()) {
 				}
 			}
 			name := domain.NewName("acme", domain.Datasets.Collection, fmt.Sprintf("d%07d", i*7919%n))
-			var command domain.Command[domain.Dataset] = domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint("w", i), ExampleCount: domain.Count(i)}}
+			var command domain.Command[domain.Dataset] = domain.UpdateDataset{
+				DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint("w", i), ExampleCount: domain.Count(i)}}
 			if i%2 == 0 {
 				name = domain.NewName("acme", domain.Datasets.Collection, fmt.Sprintf("w%07d-%d", i*7919%n, i))
 				command = domain.CreateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint(i % 97)}}
@@ -146,7 +147,8 @@ func writeOn(b *testing.B, world *projections.World, n int) (stop func()) {
 			state, _ := world.Row(name)
 			record, err := intent.Decide(state, epoch)
 			if err == nil {
-				err = world.Apply(eventlog.Event{Record: record, Position: world.Position() + 1, ID: "x", Name: name, Time: epoch.Add(time.Duration(i) * time.Second)})
+				err = world.Apply(eventlog.Event{Record: record, Position: world.Position() + 1, ID: "x", Name: name,
+					Time: epoch.Add(time.Duration(i) * time.Second)})
 			}
 			if err != nil {
 				b.Error(err)
@@ -165,7 +167,7 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// cpuTime is what the process has computed so far, on all cores.
+// cpuTime returns the CPU time of the process so far, on all cores.
 func cpuTime() time.Duration {
 	var r unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
@@ -174,7 +176,7 @@ func cpuTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// residentMiB is the memory that the process has; 0 where nobody says.
+// residentMiB returns the resident memory of the process in MiB, or 0 when it is not known.
 func residentMiB() float64 {
 	data, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +17,7 @@ import (
 	"anneal/eventlog/metering"
 )
 
-// A notebook remembers what was recorded.
+// A notebook is a routing.Meter that keeps usage records in memory.
 type notebook struct {
 	mu  sync.Mutex
 	all []metering.Record
@@ -29,8 +31,8 @@ func (n *notebook) Record(u metering.Record) error {
 	return n.err
 }
 
-// taken is what was recorded since it was asked last, without what differs
-// from run to run.
+// taken returns the records since the last call of taken, without the parts that differ from run to
+// run.
 func (n *notebook) taken(t *testing.T) []metering.Record {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -45,55 +47,105 @@ func (n *notebook) taken(t *testing.T) []metering.Record {
 }
 
 func TestUsageIsRecordedForEachRequest(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	book := &notebook{}
-	s.server.Meter = book
+	s.server.inference.Router.Meter = book
 	s.deploy("d1", 1)
-	s.replicas.sing = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
-		return engines.Usage{PromptTokens: 5, CachedTokens: 2, CompletionTokens: 3}, emit(engines.Chunk{Text: "abc", Tokens: []int{1, 2, 3}, Finish: engines.FinishStop})
+	s.replicas.respond = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
+		emit func(engines.Chunk) error) (engines.Usage, error) {
+		return engines.Usage{PromptTokens: 5, CachedTokens: 2, CompletionTokens: 3},
+			emit(engines.Chunk{Text: "abc", Tokens: []int{1, 2, 3}, Finish: engines.FinishStop})
 	}
-	want := metering.Record{Time: epoch, Kind: metering.Completion, Account: "acme", Key: keyNameOf(t, s.keys["inference"]), Deployment: hearer, Model: hearer,
+	want := metering.Record{Time: epoch, Kind: metering.Completion, Account: "acme",
+		Key: keyNameOf(t, s.keys["inference"]), Deployment: hearer, Model: hearer,
 		Complete: true, PromptTokens: 5, CachedPromptTokens: 2, CompletionTokens: 6}
 	for _, streamed := range []string{"true", "false"} {
 		require.Equal(t, 200, s.complete(`"prompt": "a", "n": 2, "stream": `+streamed).status)
-		require.Equal(t, []metering.Record{want}, book.taken(t), "a prompt counts once, its answers each")
+		require.Equal(t, []metering.Record{want}, book.taken(t), "a prompt counts once, and each of its choices")
 	}
-	a := s.call("POST", "/inference/v1/chat/completions", "inference", `{"model": "`+hearer+`", "messages": [{"role": "user", "content": "a"}]}`)
+	a := s.call("POST", "/inference/v1/chat/completions", "inference",
+		`{"model": "`+hearer+`", "messages": [{"role": "user", "content": "a"}]}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
 	want.Kind, want.CompletionTokens = metering.Chat, 3
 	require.Equal(t, []metering.Record{want}, book.taken(t))
 
-	s.replicas.sing = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
-		return engines.Usage{}, errors.Join(emit(engines.Chunk{Text: "ab", Tokens: []int{1, 2}}), domain.Errorf(domain.Unavailable, "the node is gone"))
+	require.Equal(t, 200, s.complete(`"prompt": "a", "user": "u", "metadata": {"run": "r", "try": 2, "dry": true}`).status)
+	recorded := book.taken(t)
+	require.Len(t, recorded, 1)
+	require.Equal(t, "u", recorded[0].User)
+	data, err := json.Marshal(recorded[0])
+	require.NoError(t, err)
+	require.Contains(t, string(data), `"user":"u","metadata":{"dry":true,"run":"r","try":2}`)
+
+	s.replicas.respond = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
+		emit func(engines.Chunk) error) (engines.Usage, error) {
+		return engines.Usage{}, errors.Join(emit(engines.Chunk{Text: "ab", Tokens: []int{1, 2}}),
+			domain.Errorf(domain.Unavailable, "the node is gone"))
 	}
 	s.complete(`"prompt": "a"`)
-	want = metering.Record{Time: epoch, Kind: metering.Completion, Account: want.Account, Key: want.Key, Deployment: hearer, Model: hearer, CompletionTokens: 2}
-	require.Equal(t, []metering.Record{want}, book.taken(t), "of an answer that broke off, what was heard")
+	want = metering.Record{Time: epoch, Kind: metering.Completion, Account: want.Account, Key: want.Key,
+		Deployment: hearer, Model: hearer, CompletionTokens: 2}
+	require.Equal(t, []metering.Record{want}, book.taken(t), "of an interrupted response, the chunks that were sent")
 
 	require.Equal(t, 400, s.complete(`"prompt": 1`).status)
-	require.Empty(t, book.taken(t), "what reaches no model uses nothing")
+	require.Empty(t, book.taken(t), "a request that reaches no model is not recorded")
+}
+
+// TestMetadataIsLimited checks for every interface with metadata that the largest metadata that
+// OpenAI's interface allows in ASCII are accepted, and that larger ones are rejected with an error
+// that names the field, the limit and the size.
+func TestMetadataIsLimited(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.deploy("d1", 1)
+	metadata := func(text string) string {
+		entries := map[string]string{}
+		for i := range metering.MaxMetadata {
+			entries[strings.Repeat("k", metering.MaxMetadataKey-2)+fmt.Sprintf("%02d", i)] = strings.Repeat(text,
+				metering.MaxMetadataValue)
+		}
+		data, err := json.Marshal(entries)
+		require.NoError(t, err)
+		return string(data)
+	}
+	for path, fields := range map[string]string{
+		"/inference/v1/completions":      `"prompt": "a"`,
+		"/inference/v1/chat/completions": `"messages": [{"role": "user", "content": "a"}]`,
+		"/v1/responses":                  `"input": "a"`,
+	} {
+		for text, status := range map[string]int{"v": 200, "<": 200, "字": 400} {
+			a := s.call("POST", path, "inference", `{"model": "`+hearer+`", `+fields+`, "metadata": `+metadata(text)+`}`)
+			require.Equal(t, status, a.status, "%s %s: %s", path, text, a.body)
+			if status == 400 {
+				require.Contains(t, string(a.body),
+					"metadata: must have at most 16 KiB as JSON, not 25697 bytes: shorten the values")
+			}
+		}
+	}
 }
 
 func TestUsageIsRecordedForEachRecording(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	book := &notebook{err: errors.New("the stream is full")}
-	s.server.Meter = book
-	s.hearers(1)
-	want := metering.Record{Time: epoch, Kind: metering.Transcription, Account: "acme", Key: keyNameOf(t, s.keys["inference"]), Deployment: hearer, Model: hearer,
+	s.server.inference.Router.Meter = book
+	s.deploySpeechReplicas(1)
+	want := metering.Record{Time: epoch, Kind: metering.Transcription, Account: "acme",
+		Key: keyNameOf(t, s.keys["inference"]), Deployment: hearer, Model: hearer,
 		Complete: true, AudioSeconds: 10.5}
 	s.transcribed(t, strings.Repeat("la ", 21))
 	require.Equal(t, []metering.Record{want}, book.taken(t))
-	require.Contains(t, s.logged.String(), "what a request used was not recorded", "which withholds no answer")
+	require.Contains(t, s.logged.String(), "the usage of a request was not recorded", "the response is sent nevertheless")
 	require.Equal(t, 200, s.transcribe(strings.Repeat("la ", 21), "task=translate", "stream=true").status)
 	want.Kind = metering.Translation
 	require.Equal(t, []metering.Record{want}, book.taken(t))
 
-	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
-		return engines.Transcript{}, errors.Join(emit(engines.TranscriptEvent{Seconds: 4}), domain.Errorf(domain.Unavailable, "the node is gone"))
+	s.replicas.transcribe = func(_ context.Context, _ domain.Replica, _ engines.TranscriptionRequest,
+		emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+		return engines.Transcript{},
+			errors.Join(emit(engines.TranscriptEvent{Seconds: 4}), domain.Errorf(domain.Unavailable, "the node is gone"))
 	}
 	require.Equal(t, 503, s.transcribe("one").status)
 	want.Kind, want.Complete, want.AudioSeconds = metering.Transcription, false, 4
-	require.Equal(t, []metering.Record{want}, book.taken(t), "of one that broke off, what was listened to")
+	require.Equal(t, []metering.Record{want}, book.taken(t), "of an interrupted one, the audio that was processed")
 }
 
 func keyNameOf(t *testing.T, text string) domain.Name {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -14,7 +15,8 @@ import (
 	"anneal/domain"
 )
 
-// identify gives the request an ID: the client's, when it is a plain one.
+// identify is middleware that sets the ID of the request: the ID in the request's header if it is
+// well-formed, otherwise a new UUID.
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(request.RequestIDHeader)
@@ -35,7 +37,7 @@ func plainID(id string) bool {
 	return id != "" && len(id) <= 128
 }
 
-// A recorder remembers what was answered.
+// A recorder records the status of the response.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -58,8 +60,8 @@ func (r *recorder) Write(data []byte) (int, error) {
 // Unwrap lets http.ResponseController reach the connection.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// observe measures the request and notes it in the log, without its query and
-// headers, which may carry secrets.
+// observe is middleware that records metrics of the request, and logs the request without its query
+// and headers, which may contain secrets.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -67,12 +69,13 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		next.ServeHTTP(recorded, r)
 		took, route := time.Since(start), chi.RouteContext(r.Context()).RoutePattern()
 		s.meters.request(route, r.Method, recorded.status, took)
-		s.Logger.Debug("request", "request", request.RequestID(r), "method", r.Method, "path", r.URL.Path, "status", recorded.status, "took", took)
+		s.Logger.Debug("request", "request", request.RequestID(r), "method", r.Method, "path", r.URL.Path, "status",
+			recorded.status, "took", took)
 	})
 }
 
-// recover answers a panic with 500, so that one request's fault is not
-// everybody's.
+// recover is middleware that responds with 500 when a handler panics, so that the panic does not
+// end the process.
 func (s *Server) recover(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -83,31 +86,41 @@ func (s *Server) recover(next http.Handler) http.Handler {
 			if cause == http.ErrAbortHandler {
 				panic(cause)
 			}
-			s.Logger.Error("panic", "request", request.RequestID(r), "method", r.Method, "path", r.URL.Path, "cause", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			s.Logger.Error("panic", "request", request.RequestID(r), "method", r.Method, "path", r.URL.Path, "cause",
+				fmt.Sprint(cause), "stack", string(debug.Stack()))
 			if recorded, ok := w.(*recorder); ok && recorded.status != 0 {
-				panic(http.ErrAbortHandler) // the answer has begun: only breaking it off says that it is not whole
+				panic(http.ErrAbortHandler) // the response has begun: only closing the connection shows that it is incomplete
 			}
-			request.WriteError(w, request.ErrorOf(domain.Errorf(domain.Internal, "the server failed to answer; give its operator the request's ID, %s", request.RequestID(r))), request.RequestID(r), request.IsInference(r))
+			request.WriteError(w, request.ErrorOf(domain.Errorf(domain.Internal,
+				"internal error: report the request ID to the server's operator: %s", request.RequestID(r))), request.RequestID(r),
+				s.formats.isInference(r))
 		}()
 		next.ServeHTTP(w, r)
 	})
 }
 
-// methodsOf are the methods that the request's path answers. A verb after a
-// colon belongs to the path: what answers a resource does not answer its verbs.
+// methodsOf returns the methods that the request's path allows. A verb after a colon is part of the
+// path, because a resource and its verbs allow different methods.
 func (s *Server) methodsOf(r *http.Request) (allowed []string) {
+	if strings.HasPrefix(r.URL.Path, signedPath) {
+		return []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodOptions}
+	}
 	routes, ok := s.routes.(chi.Routes)
 	if request.IsDirect(r) {
 		routes, ok = s.direct.routes, true
 	}
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete} {
 		found := chi.NewRouteContext()
-		if !ok || !routes.Match(found, method, r.URL.Path) || request.VerbOf(found.RoutePattern()) != request.VerbOf(r.URL.Path) {
+		if !ok || !routes.Match(found, method, r.URL.Path) || !strings.HasSuffix(found.RoutePattern(), "*") &&
+			request.VerbOf(found.RoutePattern()) != request.VerbOf(r.URL.Path) {
 			continue
 		}
 		if allowed = append(allowed, method); method == http.MethodGet {
 			allowed = append(allowed, http.MethodHead)
 		}
+	}
+	if len(allowed) > 0 {
+		allowed = append(allowed, http.MethodOptions)
 	}
 	return allowed
 }

@@ -13,21 +13,23 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
+	"anneal/api/upload"
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/domain/weights"
 )
 
-// Files of the smallest model that is whole, of a type that nobody knows.
+// tinyModel contains the files of the smallest valid model, whose type engines do not know.
 var tinyModel = map[string]string{
-	"config.json":       `{"model_type": "tiny"}`,
-	"model.safetensors": "\x40\x00\x00\x00\x00\x00\x00\x00" + fmt.Sprintf("%-64s", `{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`) + "\x00\x00\x80\x3f",
-	"tokenizer.json":    `{"model": {"vocab": {"a": 0}}}`,
+	"config.json": `{"model_type": "tiny"}`,
+	"model.safetensors": "\x40\x00\x00\x00\x00\x00\x00\x00" +
+		fmt.Sprintf("%-64s", `{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`) + "\x00\x00\x80\x3f",
+	"tokenizer.json": `{"model": {"vocab": {"a": 0}}}`,
 }
 
-// judgeModels checks uploaded models, as a task of the platform does, until the
-// test ends.
-func (s *stage) judgeModels() {
+// validateModels validates uploaded models until the test ends, as the platform's task does.
+func (s *harness) validateModels() {
 	ctx, stop := context.WithCancel(context.Background())
 	var following sync.WaitGroup
 	following.Go(func() {
@@ -42,17 +44,20 @@ func (s *stage) judgeModels() {
 			if !ok {
 				continue
 			}
-			report, err := weights.Check(weights.Folder{Sizes: row.State.Files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
-				return s.store.Range(ctx, row.State.Files.Folder+name, offset, length)
-			}})
-			if !s.fine(ctx, err) {
+			report, err := weights.Check(weights.Directory{Sizes: row.State.Files.Sizes,
+				Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+					return s.store.Range(ctx, row.State.Files.Prefix+name, offset, length)
+				}})
+			if !s.continues(ctx, err) {
 				return
 			}
-			var verdict domain.Command[domain.Model] = domain.AcceptModel{Upload: row.State.Upload, ModelFacts: report.ModelFacts}
+			var result domain.Command[domain.Model] = domain.AcceptModel{Upload: row.State.Upload,
+				ModelMetadata: report.ModelMetadata}
 			if len(report.Violations) > 0 {
-				verdict = domain.RejectModel{Upload: row.State.Upload, Status: domain.StatusOf(report.Violations.Err()), Violations: report.Violations}
+				result = domain.RejectModel{Upload: row.State.Upload, Status: domain.StatusOf(report.Violations.Err()),
+					Violations: report.Violations}
 			}
-			if !s.fine(ctx, s.carryOut(ctx, domain.Intend(domain.Models, e.Name, verdict))) {
+			if !s.concludes(ctx, domain.Intend(domain.Models, e.Name, result)) {
 				return
 			}
 		}
@@ -63,8 +68,8 @@ func (s *stage) judgeModels() {
 	})
 }
 
-// uploadModel sends files in one form.
-func (s *stage) uploadModel(id, alias string, files map[string]string) answer {
+// uploadModel uploads the files of a model in one form.
+func (s *harness) uploadModel(id, alias string, files map[string]string) answer {
 	s.Helper()
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
@@ -80,25 +85,26 @@ func (s *stage) uploadModel(id, alias string, files map[string]string) answer {
 	return s.send(r)
 }
 
-func (s *stage) put(url, content string) answer {
+func (s *harness) put(url, content string) answer {
 	s.Helper()
 	r, err := http.NewRequestWithContext(s.Context(), http.MethodPut, url, strings.NewReader(content))
 	require.NoError(s, err)
 	return s.send(r)
 }
 
-// stored is every file below a folder of the store that something refers to.
-func (s *stage) stored(folder string) []string {
+// stored returns the files below a directory of the blob store that remain after unreferenced files
+// are deleted.
+func (s *harness) stored(dir string) []string {
 	s.Helper()
 	s.reconcile()
-	files, err := s.store.Files(s.Context(), folder)
+	files, err := s.store.Files(s.Context(), dir)
 	require.NoError(s, err)
 	return wire.SortedKeys(files.Sizes)
 }
 
 func TestModelUpload(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.judgeModels()
+	s := newHarness(t, request.Limits{})
+	s.validateModels()
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "m"}`).status)
 	a := s.uploadModel("m", "user", map[string]string{"config.json": "{", "tokenizer.json": tinyModel["tokenizer.json"]})
 	require.Equal(t, 400, a.status, "%s", a.body)
@@ -106,12 +112,13 @@ func TestModelUpload(t *testing.T) {
 	require.Contains(t, string(a.body), "model.safetensors: is missing")
 	require.Equal(t, "UPLOADING", s.call("GET", "/v1/accounts/acme/models/m", "user", "").json(t)["state"])
 
-	a = s.uploadModel("m", "user", map[string]string{"config.json": tinyModel["config.json"], "model.safetensors": tinyModel["model.safetensors"]})
+	a = s.uploadModel("m", "user",
+		map[string]string{"config.json": tinyModel["config.json"], "model.safetensors": tinyModel["model.safetensors"]})
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.Equal(t, "READY", a.json(t)["state"])
 	require.Equal(t, "1", a.json(t)["parameterCount"])
 	require.Equal(t, "FP32", a.json(t)["precision"])
-	require.Len(t, s.stored("models/acme/"), 3, "the files of the upload before stay, and nothing else")
+	require.Len(t, s.stored("models/acme/"), 3, "the files of the previous upload stay, and no others")
 
 	a = s.uploadModel("m", "user", tinyModel)
 	require.Equal(t, 400, a.status)
@@ -121,10 +128,11 @@ func TestModelUpload(t *testing.T) {
 }
 
 func TestModelUploadBySignedURL(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.judgeModels()
+	s := newHarness(t, request.Limits{})
+	s.validateModels()
 	one := "/v1/accounts/acme/models/m"
-	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "m", "model": {"displayName": "M"}}`).status)
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "user",
+		`{"modelId": "m", "model": {"displayName": "M"}}`).status)
 	a := s.call("POST", one+":validateUpload", "user", "")
 	require.Equal(t, "NOTHING_UPLOADED", reasonOf(t, a))
 	sizes := []string{}
@@ -140,9 +148,10 @@ func TestModelUploadBySignedURL(t *testing.T) {
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.Equal(t, "READY", a.json(t)["state"])
 	require.Empty(t, s.stored("arrivals/acme/"))
-	require.Equal(t, 200, s.call("POST", one+":validateUpload", "user", "{}").status, "again is no fault")
+	require.Equal(t, 200, s.call("POST", one+":validateUpload", "user", "{}").status, "again succeeds")
 
-	s.put(urls["config.json"].(string), `{"model_type": "evil"}`) // the URL is still good, but reaches nothing that is READY
+	// the URL is still valid, but does not affect a READY model
+	s.put(urls["config.json"].(string), `{"model_type": "evil"}`)
 	a = s.call("GET", one+":getDownloadEndpoint", "user", "")
 	for name, url := range a.json(t)["filenameToSignedUrls"].(map[string]any) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url.(string), nil)
@@ -150,11 +159,11 @@ func TestModelUploadBySignedURL(t *testing.T) {
 		require.Equal(t, tinyModel[name], string(s.send(r).body))
 	}
 	require.Equal(t, 200, s.call("DELETE", one, "user", "").status)
-	require.Empty(t, s.stored("arrivals/acme/"), "what came late goes with the model")
+	require.Empty(t, s.stored("arrivals/acme/"), "late files are deleted with the model")
 }
 
 func TestModelUploadsHaveLimits(t *testing.T) {
-	s := newStage(t, Limits{ModelFile: 100, ModelFiles: 2})
+	s := newHarness(t, request.Limits{ModelFile: 100, ModelFiles: 2})
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "m"}`).status)
 	one := "/v1/accounts/acme/models/m"
 	for name, c := range map[string]struct {
@@ -165,23 +174,23 @@ func TestModelUploadsHaveLimits(t *testing.T) {
 		"a large file":   {map[string]string{"a": strings.Repeat("x", 101)}, 413, "100 bytes"},
 		"many files":     {map[string]string{"a": "1", "b": "2", "c": "3"}, 400, "1 to 2 files"},
 		"nothing":        {nil, 400, "the form is empty"},
-		"a hidden file":  {map[string]string{".git": "1"}, 400, fileNameRule},
-		"an empty field": {map[string]string{"": "1"}, 400, "must carry the name of its file"},
+		"a hidden file":  {map[string]string{".git": "1"}, 400, upload.FileNameRule},
+		"an empty field": {map[string]string{"": "1"}, 400, "each field must have a file name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := s.uploadModel("m", "user", c.files)
 			require.Equal(t, c.status, a.status, "%s", a.body)
 			require.Contains(t, string(a.body), c.says)
-			require.Empty(t, s.stored("models/acme/"), "what was refused is not kept")
+			require.Empty(t, s.stored("models/acme/"), "rejected files are not stored")
 		})
 	}
 	for body, says := range map[string]string{
 		`{"filenameToSize": {"a": 101}}`:                 "must be from 1 to 100 bytes",
 		`{"filenameToSize": {"a": 1, "b": 1, "c": 1}}`:   "must name 1 to 2 files",
 		`{"filenameToSize": {"../a": 1, "b": 0}}`:        "from 1 to 100",
-		`{"filenameToSize": {"deep/config.json": 1}}`:    fileNameRule,
+		`{"filenameToSize": {"deep/config.json": 1}}`:    upload.FileNameRule,
 		`{"filenameToSize": {}}`:                         "must name 1 to 2 files",
-		`{"filenameToSize": {"a": 1}, "precision": "x"}`: "precision: is not a field here",
+		`{"filenameToSize": {"a": 1}, "precision": "x"}`: "precision: is not a field of this object",
 	} {
 		a := s.call("POST", one+":getUploadEndpoint", "user", body)
 		require.Equal(t, 400, a.status)
@@ -189,10 +198,12 @@ func TestModelUploadsHaveLimits(t *testing.T) {
 	}
 }
 
-// Files of a speech model may lie in a folder, and keep it.
-func TestFoldersOfSpeechModels(t *testing.T) {
-	s := newStage(t, Limits{ModelFile: 100, ModelFiles: 9, Verdict: 1}) // nobody judges it here
-	a := s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "ear", "model": {"kind": "SPEECH_MODEL", "speech": {"format": "pocketsphinx"}}}`)
+// TestDirectoriesOfSpeechModels checks that the name of a file of a speech model may contain a
+// directory.
+func TestDirectoriesOfSpeechModels(t *testing.T) {
+	s := newHarness(t, request.Limits{ModelFile: 100, ModelFiles: 9, Validation: 1}) // no task validates the upload
+	a := s.call("POST", "/v1/accounts/acme/models", "user",
+		`{"modelId": "ear", "model": {"kind": "SPEECH_MODEL", "speech": {"format": "pocketsphinx"}}}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
 	one := "/v1/accounts/acme/models/ear"
 	for body, says := range map[string]string{
@@ -201,9 +212,9 @@ func TestFoldersOfSpeechModels(t *testing.T) {
 		`{"filenameToSize": {"en-us/..": 1}}`:            "with one slash between",
 		`{"filenameToSize": {"en-us/": 1}}`:              "with one slash between",
 		`{"filenameToSize": {"/mdef": 1}}`:               "with one slash between",
-		`{"filenameToSize": {"en-us\\mdef": 1}}`:         fileNameRule,
-		`{"filenameToSize": {".en-us": 1}}`:              fileNameRule,
-		`{"filenameToSize": {"en-us": 1, "en-us/a": 1}}`: "is a file, and a folder of others",
+		`{"filenameToSize": {"en-us\\mdef": 1}}`:         upload.FileNameRule,
+		`{"filenameToSize": {".en-us": 1}}`:              upload.FileNameRule,
+		`{"filenameToSize": {"en-us": 1, "en-us/a": 1}}`: "is both a file and the directory of another file",
 	} {
 		a := s.call("POST", one+":getUploadEndpoint", "user", body)
 		require.Equal(t, 400, a.status, body)
@@ -220,14 +231,34 @@ func TestFoldersOfSpeechModels(t *testing.T) {
 	require.Equal(t, 200, a.status, "%s", a.body)
 	row, _ := s.world.View().Models.Get("accounts/acme/models/ear")
 	require.Equal(t, map[string]int64{"en-us/mdef": 4, "en-us.lm.bin": 3}, row.State.Files.Sizes)
-	require.Len(t, s.stored(row.State.Files.Folder), 2)
+	require.Len(t, s.stored(row.State.Files.Prefix), 2)
 }
 
-// Two uploads at once: one is judged, the other is told.
-func TestModelUploadWhileOneIsJudged(t *testing.T) {
-	s := newStage(t, Limits{Verdict: 1})
+// TestDirectoriesOfModules checks that the modules of an embedding model, which are in numbered
+// directories, can be uploaded.
+func TestDirectoriesOfModules(t *testing.T) {
+	s := newHarness(t, request.Limits{ModelFile: 100, ModelFiles: 9, Validation: 1}) // no task validates the upload
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "vectors"}`).status)
+	ask := func(name string) answer {
+		return s.call("POST", "/v1/accounts/acme/models/vectors:getUploadEndpoint", "user",
+			`{"filenameToSize": {"`+name+`": 1}}`)
+	}
+	for _, name := range []string{"1_Pooling/config.json", "modules.json", "12_Dense/model.safetensors"} {
+		require.Equal(t, 200, ask(name).status, name)
+	}
+	for _, name := range []string{"onnx/model.onnx", "1_Pooling/deep/config.json", "1_/x", "_1/x", "1_Pooling/../x"} {
+		a := ask(name)
+		require.Equal(t, 400, a.status, name)
+		require.Contains(t, string(a.body), upload.FileNameRule)
+	}
+}
+
+// TestConcurrentModelUploads checks that an upload is rejected while an earlier upload of the model
+// is being validated, and leaves no files.
+func TestConcurrentModelUploads(t *testing.T) {
+	s := newHarness(t, request.Limits{Validation: 1})
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "m"}`).status)
-	a := s.uploadModel("m", "user", tinyModel) // nobody judges it here
+	a := s.uploadModel("m", "user", tinyModel) // no task validates the upload
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.Equal(t, "UPLOADING", a.json(t)["state"])
 	require.Contains(t, string(a.body), "the upload is being validated")
@@ -236,10 +267,11 @@ func TestModelUploadWhileOneIsJudged(t *testing.T) {
 	require.Len(t, s.stored("models/acme/"), 3)
 }
 
-func TestWhoMayDoWhatWithModels(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.judgeModels()
-	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "admin", `{"modelId": "open", "model": {"public": true}}`).status)
+func TestModelPermissions(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.validateModels()
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "admin",
+		`{"modelId": "open", "model": {"public": true}}`).status)
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "own"}`).status)
 	for _, id := range []string{"open", "own"} {
 		require.Equal(t, 200, s.uploadModel(id, "user", tinyModel).status)
@@ -267,9 +299,63 @@ func TestWhoMayDoWhatWithModels(t *testing.T) {
 	}
 }
 
+// TestAdapterDownload checks that the files of an adapter include those of the tokenizer of its base
+// model that the adapter lacks, if the caller may read the base model.
+func TestAdapterDownload(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.validateModels()
+	for id, public := range map[string]bool{"open": true, "own": false} {
+		require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "admin",
+			fmt.Sprintf(`{"modelId": %q, "model": {"public": %t}}`, id, public)).status)
+		require.Equal(t, 200, s.uploadModel(id, "user", tinyModel).status)
+	}
+	adapter := func(id, base string, public bool, files ...string) {
+		sizes := map[string]int64{}
+		for _, name := range files {
+			size, err := s.store.Put(t.Context(), "models/"+id+"/"+name, strings.NewReader("of the adapter"))
+			require.NoError(t, err)
+			sizes[name] = size
+		}
+		s.do(domain.Intend(domain.Models, domain.NewName("acme", "models", id),
+			domain.Command[domain.Model](domain.RegisterModel{
+				ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/acme/models/" + base, Public: public},
+				Files:     domain.Files{Prefix: "models/" + id + "/", Sizes: sizes}})))
+	}
+	weights := []string{"adapter_config.json", "adapter_model.safetensors"}
+	adapter("plain", "own", false, weights...)
+	adapter("with-tokenizer", "own", false, append(weights, "tokenizer.json")...)
+	adapter("shared", "open", true, weights...)
+	adapter("half-shared", "own", true, weights...)
+	for _, c := range []struct {
+		id, alias, tokenizer string // tokenizer is the content of tokenizer.json; "" for none
+	}{
+		{"plain", "user", tinyModel["tokenizer.json"]},
+		{"with-tokenizer", "user", "of the adapter"},
+		{"shared", "other", tinyModel["tokenizer.json"]},
+		{"half-shared", "user", tinyModel["tokenizer.json"]},
+		{"half-shared", "other", ""},
+	} {
+		a := s.call("GET", "/v1/accounts/acme/models/"+c.id+":getDownloadEndpoint", c.alias, "")
+		require.Equal(t, 200, a.status, "%s", a.body)
+		urls := a.json(t)["filenameToSignedUrls"].(map[string]any)
+		for _, name := range weights {
+			require.Contains(t, urls, name)
+		}
+		require.NotContains(t, urls, "config.json")
+		require.NotContains(t, urls, "model.safetensors")
+		url, ok := urls["tokenizer.json"].(string)
+		require.Equal(t, c.tokenizer != "", ok, "%s by %s", c.id, c.alias)
+		if ok {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+			require.NoError(t, err)
+			require.Equal(t, c.tokenizer, string(s.send(r).body))
+		}
+	}
+}
+
 func TestModelCopiesOverHTTP(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.judgeModels()
+	s := newHarness(t, request.Limits{})
+	s.validateModels()
 	one, name := "/v1/accounts/acme/models/m", domain.Name("accounts/acme/models/m")
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "m"}`).status)
 	require.Equal(t, "MODEL_NOT_READY", reasonOf(t, s.call("POST", one+":prepare", "user", `{"precision": "BF16"}`)))
@@ -278,21 +364,21 @@ func TestModelCopiesOverHTTP(t *testing.T) {
 	require.Equal(t, 200, a.status)
 	require.JSONEq(t, "{}", string(a.body))
 	require.Equal(t, "NOT_PREPARED", reasonOf(t, s.call("GET", one+":getDownloadEndpoint?precision=BF16", "user", "")))
-	folder := "prepared/acme/m/e/"
-	size, err := s.store.Put(t.Context(), folder+"config.json", strings.NewReader("{}"))
+	dir := "prepared/acme/m/e/"
+	size, err := s.store.Put(t.Context(), dir+"config.json", strings.NewReader("{}"))
 	require.NoError(t, err)
 	s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.FinishCopy{Precision: "BF16", Attempt: 1,
-		Files: domain.Files{Folder: folder, Sizes: map[string]int64{"config.json": size}}})))
+		Files: domain.Files{Prefix: dir, Sizes: map[string]int64{"config.json": size}}})))
 	copies := s.call("GET", one, "user", "").json(t)["copies"].([]any)
 	require.Len(t, copies, 1)
 	require.Equal(t, "READY", copies[0].(map[string]any)["state"])
 	require.Equal(t, "2", copies[0].(map[string]any)["sizeBytes"])
 	a = s.call("GET", one+":getDownloadEndpoint?precision=BF16", "user", "")
-	require.Contains(t, string(a.body), folder+"config.json")
+	require.Contains(t, string(a.body), dir+"config.json")
 
 	a = s.call("POST", one+":prepare", "user", `{"precision": "NF4"}`)
 	require.Equal(t, 501, a.status, "%s", a.body)
-	require.Contains(t, string(a.body), "ask for one of BF16, FP16")
+	require.Contains(t, string(a.body), "choose one of BF16, FP16")
 	a = s.call("POST", one+":prepare", "user", `{"precision": "FP7"}`)
 	require.Equal(t, 400, a.status)
 	require.Contains(t, string(a.body), "precision: must be one of BF16, FP16")
@@ -301,27 +387,36 @@ func TestModelCopiesOverHTTP(t *testing.T) {
 	require.Empty(t, s.stored("prepared/acme/"))
 }
 
-func TestModelsAreCreatedRight(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestCreateModelValidation(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.do(domain.Intend(domain.Models, "accounts/acme/models/addon", domain.Command[domain.Model](domain.RegisterModel{
-		ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/default/models/anneal-base"}, Files: domain.Files{Folder: "x/", Sizes: map[string]int64{"a": 1}}})))
+		ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/default/models/anneal-base"},
+		Files:     domain.Files{Prefix: "x/", Sizes: map[string]int64{"a": 1}}})))
 	for body, says := range map[string]string{
-		`{"modelId": "M", "model": {"kind": "GGUF", "baseModel": "b", "displayName": "` + strings.Repeat("x", 256) + `"}}`: "modelId: must be 1 to 63",
-		`{"modelId": "m", "model": {"kind": "HF_PEFT_ADDON"}}`:                                                             "model.baseModel: is required for an addon",
-		`{"modelId": "m", "model": {"baseModel": "accounts/acme/models/none"}}`:                                            "model.baseModel: names no model that accounts/acme may use",
-		`{"modelId": "m", "model": {"baseModel": "accounts/other/models/private"}}`:                                        "model.baseModel: names no model",
-		`{"modelId": "m", "model": {"baseModel": "accounts/acme/models/addon"}}`:                                           "model.baseModel: is an addon itself",
-		`{"modelId": "m", "model": {"weights": 1}}`:                                                                        "model.weights: is not a field here",
+		`{"modelId": "M", "model": {"kind": "GGUF", "baseModel": "b", "displayName": "` + strings.Repeat("x", 256) +
+			`"}}`: "modelId: must be 1 to 63",
+		`{"modelId": "m", "model": {"kind": "HF_PEFT_ADDON"}}`: "model.baseModel: is required for " +
+			"an addon",
+		`{"modelId": "m", "model": {"baseModel": "accounts/acme/models/none"}}`: "model.baseModel: " +
+			"accounts/acme/models/none is not a model that accounts/acme may use",
+		`{"modelId": "m", "model": {"baseModel": "accounts/other/models/private"}}`: "model.baseModel: " +
+			"accounts/other/models/private is not a model that",
+		`{"modelId": "m", "model": {"baseModel": "accounts/acme/models/addon"}}`: "model.baseModel: " +
+			"accounts/acme/models/addon is an addon itself",
+		`{"modelId": "m", "model": {"weights": 1}}`: "model.weights: is not a field of " +
+			"this object",
 	} {
 		a := s.call("POST", "/v1/accounts/acme/models", "user", body)
 		require.Equal(t, 400, a.status, "%s", body)
 		require.Contains(t, string(a.body), says)
 	}
-	a := s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "M", "model": {"kind": "GGUF", "baseModel": "b", "displayName": "`+strings.Repeat("x", 256)+`"}}`)
+	a := s.call("POST", "/v1/accounts/acme/models", "user",
+		`{"modelId": "M", "model": {"kind": "GGUF", "baseModel": "b", "displayName": "`+strings.Repeat("x", 256)+`"}}`)
 	for _, field := range []string{"modelId", "model.kind", "model.baseModel", "model.displayName"} {
 		require.Contains(t, string(a.body), `"field":"`+field+`"`, "all faults at once")
 	}
-	a = s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "m", "model": {"baseModel": "accounts/default/models/anneal-base"}}`)
+	a = s.call("POST", "/v1/accounts/acme/models", "user",
+		`{"modelId": "m", "model": {"baseModel": "accounts/default/models/anneal-base"}}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.Equal(t, "HF_PEFT_ADDON", a.json(t)["kind"])
 	require.Equal(t, 409, s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "m"}`).status)

@@ -9,27 +9,35 @@ import (
 	"strings"
 	"testing"
 
+	"anneal/api/audio"
+	"anneal/api/events"
+	"anneal/api/inference"
+	"anneal/api/openapi"
+	"anneal/api/request"
+	"anneal/api/rest"
+
 	"github.com/stretchr/testify/require"
 )
 
 var documentFile = flag.String("document", "", "where to write the OpenAPI document that a server serves")
 
-func TestTheDocumentIsOpenAPI(t *testing.T) {
+func TestDocumentIsOpenAPI(t *testing.T) {
 	if testing.Short() {
-		t.Skip("one goroutine, and long")
+		t.Skip("one goroutine, and slow")
 	}
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	if *documentFile != "" {
 		require.NoError(t, os.WriteFile(*documentFile, s.call("GET", "/openapi.json", "", "").body, 0o644))
 	}
 	doc := s.document()
 	require.NoError(t, doc.Validate(t.Context()))
+	require.Equal(t, "5.10.0", doc.Info.Version, "the version of the interface, not of the program")
 	described := 0
 	for _, path := range doc.Paths.Map() {
 		described += len(path.Operations())
 	}
 	offered := 0
-	for _, op := range operations(nil) {
+	for _, op := range (&Server{}).operations() {
 		if !op.Hidden {
 			offered++
 		}
@@ -37,16 +45,16 @@ func TestTheDocumentIsOpenAPI(t *testing.T) {
 	require.Equal(t, offered, described)
 }
 
-// Every component and every field of one says what it is, in openapi_texts.go.
+// TestEverythingIsDescribed checks that every component and each of its fields has a description.
 func TestEverythingIsDescribed(t *testing.T) {
-	doc := newStage(t, Limits{}).document()
+	doc := newHarness(t, request.Limits{}).document()
 	var missing []string
 	for name, component := range doc.Components.Schemas {
 		if component.Value.Description == "" && !strings.HasSuffix(name, "Page") && !strings.HasSuffix(name, "Request") {
 			missing = append(missing, fmt.Sprintf("typeTexts[%q]", name))
 		}
 		for field, property := range component.Value.Properties {
-			if property.Value.Description == "" || property.Ref != "" && descriptionOf(name, field) == "" {
+			if property.Value.Description == "" || property.Ref != "" && !documented(name, field) {
 				missing = append(missing, fmt.Sprintf("fieldTexts[%q] or fieldTexts[%q]", name+"."+field, field))
 			}
 		}
@@ -55,11 +63,21 @@ func TestEverythingIsDescribed(t *testing.T) {
 	require.Empty(t, missing, strings.Join(missing, "\n"))
 }
 
-func TestTheDocumentIsCacheable(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestDocumentIsCacheable(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	first := s.call("GET", "/openapi.json", "", "")
 	require.Equal(t, http.StatusOK, first.status)
 	r := s.request("GET", "/openapi.json", "", nil)
 	r.Header.Set("If-None-Match", first.header.Get("ETag"))
 	require.Equal(t, http.StatusNotModified, s.send(r).status)
+}
+
+func documented(owner, field string) bool {
+	for _, d := range []openapi.Documentation{rest.Documentation, inference.Documentation, audio.Documentation,
+		events.Documentation} {
+		if d.TextOf(owner, field) != "" {
+			return true
+		}
+	}
+	return false
 }

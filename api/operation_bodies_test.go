@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/stretchr/testify/require"
@@ -11,47 +12,52 @@ import (
 	"anneal/api/wire"
 )
 
-// wrongBodies: a body in which every field has a value of a wrong type, and
-// which has a field more at every level: all are named.
+// wrongBodies sends a body in which every field has a value of a wrong type and every object has an
+// unknown field. The error must name all of these fields.
 func (x *examination) wrongBodies() {
 	x.Helper()
 	switch {
 	case x.op.Form != nil:
-		x.refused(http.StatusBadRequest, x.ask(func(one *scripted) { one.file, one.body = "", "no form" }))
+		x.rejected(http.StatusBadRequest, x.sendRow(func(one *scripted) { one.file, one.body = "", "no form" }))
 		return
 	case x.op.Body == nil:
 		return
 	}
 	for _, broken := range []string{"{", "[]", "null", "\"text\"", "{}{}", "\xff", "{\"a\": 1, \"a\": 2}"} {
-		x.refused(http.StatusBadRequest, x.ask(func(one *scripted) { one.body = broken }))
+		x.rejected(http.StatusBadRequest, x.sendRow(func(one *scripted) { one.body = broken }))
 	}
-	w := wrongness{anything: x.op.IsInference()}
+	w := wrongBody{anything: x.op.IsInference(), lists: []string{".content"}}
+	if strings.HasSuffix(x.op.Path, "/responses") {
+		w.lists = append(w.lists, "input")
+	}
 	data, err := json.Marshal(w.object(wire.Deref(x.op.Body), ""))
 	require.NoError(x, err)
 	if x.op.IsInference() {
-		x.server.Strict = true // others are told of unknown fields when they are answered
-		defer func() { x.server.Strict = false }()
+		x.server.inference.Strict = true // without Strict, unknown fields cause only warnings
+		defer func() { x.server.inference.Strict = false }()
 	}
-	a := x.ask(func(one *scripted) { one.body = string(data) })
-	x.refused(http.StatusBadRequest, a, w.faults...)
-	require.Subset(x, violations(x, a), w.faults)
+	a := x.sendRow(func(one *scripted) { one.body = string(data) })
+	x.rejected(http.StatusBadRequest, a, w.paths...)
+	require.Subset(x, violations(x, a), w.paths)
 }
 
-// A wrongness is a body with all that can be wrong with its types.
-type wrongness struct {
-	anything bool     // what takes several types takes some of them only
-	faults   []string // the paths of what is wrong
+// A wrongBody builds a body with all possible type errors.
+type wrongBody struct {
+	anything bool     // the field accepts values of several types
+	lists    []string // endings of paths of fields that accept a text or a list, whose elements are checked
+	paths    []string // paths of wrong values
 }
 
-// fault notes that what is at a path is wrong, and answers it.
-func (w *wrongness) fault(path string, value any) any {
-	w.faults = append(w.faults, path)
+// wrong records the path of a wrong value, and returns the value.
+func (w *wrongBody) wrong(path string, value any) any {
+	w.paths = append(w.paths, path)
 	return value
 }
 
-// object has a wrong value for each field of a wire type, and a field more.
-func (w *wrongness) object(t reflect.Type, path string) map[string]any {
-	out := map[string]any{"colour": w.fault(wire.Join(path, "colour"), "red")}
+// object returns an object with a value of a wrong type for each field of the wire type t, and an
+// unknown field.
+func (w *wrongBody) object(t reflect.Type, path string) map[string]any {
+	out := map[string]any{"colour": w.wrong(wire.Join(path, "colour"), "red")}
 	for _, f := range wire.StructOf(t).Fields {
 		if f.Output {
 			continue
@@ -63,8 +69,8 @@ func (w *wrongness) object(t reflect.Type, path string) map[string]any {
 	return out
 }
 
-// value is a wrong value of a type; nil when there is none.
-func (w *wrongness) value(t reflect.Type, path string) any {
+// value returns a value of a wrong type for the wire type t, or nil when every JSON value is valid.
+func (w *wrongBody) value(t reflect.Type, path string) any {
 	switch wire.KindOf(t) {
 	case wire.Object:
 		return w.object(t, path)
@@ -72,20 +78,20 @@ func (w *wrongness) value(t reflect.Type, path string) any {
 		if !w.anything {
 			return nil
 		}
-		if strings.HasSuffix(path, ".content") { // of parts
-			w.fault(path+"[0]", nil)
+		if slices.ContainsFunc(w.lists, func(end string) bool { return strings.HasSuffix(path, end) }) {
+			w.wrong(path+"[0]", nil)
 			return []any{true}
 		}
-		return w.fault(path, []any{true})
+		return w.wrong(path, []any{true})
 	case wire.List:
 		if element := wire.Deref(t.Elem()); wire.KindOf(element) == wire.Object {
 			return []any{w.object(element, path+"[0]")}
 		}
-		return w.fault(path, true)
+		return w.wrong(path, true)
 	case wire.Text:
-		return w.fault(path, 5)
+		return w.wrong(path, 5)
 	case wire.Count:
-		return w.fault(path, true)
+		return w.wrong(path, true)
 	}
-	return w.fault(path, "perhaps")
+	return w.wrong(path, "perhaps")
 }

@@ -7,12 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"anneal/api/request"
+
 	"github.com/stretchr/testify/require"
 )
 
-// A bound is a limit of one field: the values at it are accepted, those past it
-// are refused by the field's name. Values are JSON; a field that begins with ?
-// is a query parameter, whose values are texts.
+// A bound is a limit of one field. The values in the list at are within the limit and accepted. The
+// values in the list past are beyond the limit and rejected with the name of the field. Values are
+// JSON. A field that begins with ? is a query parameter.
 type bound struct {
 	op, field string
 	at, past  []string
@@ -20,15 +22,15 @@ type bound struct {
 
 func texts(n int) string { return `"` + strings.Repeat("x", n) + `"` }
 
-// tool is one that a model may call, whose description has n letters.
+// tool returns a tool whose description has n letters.
 func tool(n int) string {
 	return `[{"type": "function", "function": {"name": "f", "description": ` + texts(n) + `}}]`
 }
 
 func id(n int) string { return strings.Repeat("a", n) }
 
-// bounds are those of spec/interface.md section 8 and spec/gaps.md sections 1
-// and 2. Those of whole bodies are in limits_test.go.
+// bounds are the limits of fields in the specification of the API. The tests in limits_test.go
+// check the limits of whole bodies.
 var bounds = []bound{
 	{"listDatasets", "?pageSize", []string{"", "0", "200", "201", "2147483647"}, []string{"-1", "2147483648", "many"}},
 	{"previewDataset", "?pageSize", []string{"0", "200", "201"}, []string{"-1"}},
@@ -45,14 +47,19 @@ var bounds = []bound{
 	{"createCompletion", "repetition_penalty", []string{"0", "2"}, []string{"-0.01", "2.01"}},
 	{"createCompletion", "logprobs", []string{"0", "5", "true", "false"}, []string{"-1", "6"}},
 	{"createCompletion", "top_logprobs", []string{"0", "5"}, []string{"-1", "6"}},
-	{"createCompletion", "logit_bias", []string{`{"7": -100}`, `{"7": 100}`}, []string{`{"7": -100.1}`, `{"7": 101}`, `{"seven": 1}`}},
+	{"createCompletion", "logit_bias", []string{`{"7": -100}`, `{"7": 100}`},
+		[]string{`{"7": -100.1}`, `{"7": 101}`, `{"seven": 1}`}},
 	{"createCompletion", "max_tokens", []string{"0"}, []string{"-1"}},
-	{"createCompletion", "thinking", []string{`{"type": "disabled"}`, `{"type": "enabled"}`, `{"type": "enabled", "budget_tokens": 1024}`}, []string{`{"type": "enabled", "budget_tokens": 1023}`, `{"type": "perhaps"}`}},
-	{"createCompletion", "reasoning_effort", []string{`"low"`, `"medium"`, `"high"`, `"none"`, "true", "false", "1"}, []string{`"extreme"`, "0", "-1"}},
+	{"createCompletion", "thinking",
+		[]string{`{"type": "disabled"}`, `{"type": "enabled"}`, `{"type": "enabled", "budget_tokens": 1024}`},
+		[]string{`{"type": "enabled", "budget_tokens": 1023}`, `{"type": "perhaps"}`}},
+	{"createCompletion", "reasoning_effort", []string{`"low"`, `"medium"`, `"high"`, `"none"`, "true", "false", "1"},
+		[]string{`"extreme"`, "0", "-1"}},
 	{"createCompletion", "reasoning_history", []string{`"disabled"`, `"interleaved"`, `"preserved"`}, []string{`"all"`}},
 	{"createCompletion", "context_length_exceeded_behavior", []string{`"truncate"`, `"error"`}, []string{`"explode"`}},
 	{"createCompletion", "response_format", []string{`{"type": "text"}`}, []string{`{"type": "xml"}`}},
-	{"createCompletion", "prediction", []string{`{"type": "content", "content": "x"}`, `"x"`}, []string{`{"type": "poem", "content": "x"}`}},
+	{"createCompletion", "prediction", []string{`{"type": "content", "content": "x"}`, `"x"`},
+		[]string{`{"type": "poem", "content": "x"}`}},
 
 	{"createDeployment", "displayName", []string{texts(63)}, []string{texts(64)}},
 	{"createDeploymentShape", "deploymentShape.displayName", []string{texts(63)}, []string{texts(64)}},
@@ -64,7 +71,7 @@ var bounds = []bound{
 	{"updateAccount", "displayName", []string{texts(63)}, []string{texts(64)}},
 	{"createSupervisedFineTuningJob", "displayName", []string{texts(64), texts(255)}, []string{texts(256)}},
 	{"createDataset", "dataset.displayName", []string{texts(64), texts(255)}, []string{texts(256)}},
-	{"createDeployment", "minReplicaCount", []string{"0", "2"}, []string{"-1", "3", "2147483648"}}, // its most is 2
+	{"createDeployment", "minReplicaCount", []string{"0", "2"}, []string{"-1", "3", "2147483648"}}, // maxReplicaCount is 2
 	{"createDeployment", "maxReplicaCount", []string{"0", "1"}, []string{"-1"}},
 	{"createDeployment", "maxWithRevocableReplicaCount", []string{"2"}, []string{"-1", "1"}},
 	{"createDeployment", "acceleratorCount", []string{"0", "1"}, []string{"-1"}},
@@ -73,12 +80,17 @@ var bounds = []bound{
 	{"createDeployment", "hotLoadBucketType", []string{`"CLOUD_C"`}, []string{`"PAIL"`}},
 	{"createDeployment", "maxContextLength", []string{"0"}, []string{"-1"}},
 	{"createDeployment", "expireTime", []string{`"2031-01-01T00:00:00Z"`}, []string{`"2030-01-01T00:00:00Z"`, `"soon"`}},
-	{"createDeployment", "autoscalingPolicy.scaleUpWindow", []string{`"0s"`, `"3600s"`, `"60m"`}, []string{`"3601s"`, `"-1s"`, `"soon"`}},
+	{"createDeployment", "autoscalingPolicy.scaleUpWindow", []string{`"0s"`, `"3600s"`, `"60m"`},
+		[]string{`"3601s"`, `"-1s"`, `"soon"`}},
 	{"createDeployment", "autoscalingPolicy.scaleDownWindow", []string{`"3600s"`}, []string{`"3601s"`, `"-1s"`}},
-	{"createDeployment", "autoscalingPolicy.scaleToZeroWindow", []string{`"300s"`, `"3600s"`}, []string{`"299s"`, `"3601s"`}},
-	{"createDeployment", "autoscalingPolicy.loadTargets", []string{`{"default": 1}`, `{"concurrent_requests": 3}`}, []string{`{"default": 1.01}`, `{"default": -1}`, `{"colour": 1}`, `{"requests_per_second": -1}`}},
-	{"createDeployment", "placement", []string{`{"region": "US_IOWA_1"}`, `{"multiRegion": "GLOBAL"}`, `{"regions": ["US_IOWA_1", "EU_PARIS_1"]}`},
-		[]string{`{"region": "US_IOWA_1", "multiRegion": "US"}`, `{"multiRegion": "MARS"}`, `{"region": "US_IOWA_1", "regions": ["EU_PARIS_1"]}`}},
+	{"createDeployment", "autoscalingPolicy.scaleToZeroWindow", []string{`"300s"`, `"3600s"`},
+		[]string{`"299s"`, `"3601s"`}},
+	{"createDeployment", "autoscalingPolicy.loadTargets", []string{`{"default": 1}`, `{"concurrent_requests": 3}`},
+		[]string{`{"default": 1.01}`, `{"default": -1}`, `{"colour": 1}`, `{"requests_per_second": -1}`}},
+	{"createDeployment", "placement",
+		[]string{`{"region": "US_IOWA_1"}`, `{"multiRegion": "GLOBAL"}`, `{"regions": ["US_IOWA_1", "EU_PARIS_1"]}`},
+		[]string{`{"region": "US_IOWA_1", "multiRegion": "US"}`, `{"multiRegion": "MARS"}`,
+			`{"region": "US_IOWA_1", "regions": ["EU_PARIS_1"]}`}},
 	{"createDeployment", "?deploymentId", []string{"a", id(63), "a-1"}, []string{id(64), "1a", "a-", "A", "a_b"}},
 	{"createDataset", "datasetId", []string{`"` + id(63) + `"`}, []string{`"` + id(64) + `"`, `"1"`}},
 	{"createApiKey", "apiKey.expireTime", []string{`"2031-01-01T00:00:00Z"`}, []string{`"2030-01-01T00:00:00Z"`}},
@@ -86,11 +98,19 @@ var bounds = []bound{
 
 	{"createReinforcementFineTuningJob", "chunkSize", []string{"0", "1", "10000"}, []string{"-1", "10001"}},
 	{"createReinforcementFineTuningJob", "nodeCount", []string{"1"}, []string{"-1"}},
-	{"createReinforcementFineTuningJob", "lossConfig", []string{`{"method": "METHOD_UNSPECIFIED"}`, `{"method": "GRPO", "klBeta": 0.1}`, `{"method": "DAPO"}`, `{"method": "GSPO_TOKEN"}`},
-		[]string{`{"method": "DAPO", "klBeta": 0.1}`, `{"method": "GSPO_TOKEN", "klBeta": 0.1}`, `{"method": "DPO"}`, `{"method": "LUCK"}`, `{"klBeta": -1}`}},
-	{"createReinforcementFineTuningJob", "purpose", []string{`"PURPOSE_UNSPECIFIED"`, `"PURPOSE_PILOT"`}, []string{`"FUN"`}},
-	{"createReinforcementFineTuningJob", "inferenceParameters", []string{`{"responseCandidatesCount": 2}`, `{"temperature": 0.1}`}, []string{`{"responseCandidatesCount": 1}`, `{"temperature": -1}`}},
-	{"createReinforcementFineTuningJob", "trackerConfig", []string{`{"enabled": true, "apiKey": "k", "project": "p", "entity": "e"}`, `{"enabled": false}`}, []string{`{"enabled": true, "project": "p", "entity": "e"}`}},
+	{"createReinforcementFineTuningJob", "lossConfig",
+		[]string{`{"method": "METHOD_UNSPECIFIED"}`, `{"method": "GRPO", "klBeta": 0.1}`, `{"method": "DAPO"}`,
+			`{"method": "GSPO_TOKEN"}`},
+		[]string{`{"method": "DAPO", "klBeta": 0.1}`, `{"method": "GSPO_TOKEN", "klBeta": 0.1}`, `{"method": "DPO"}`,
+			`{"method": "LUCK"}`, `{"klBeta": -1}`}},
+	{"createReinforcementFineTuningJob", "purpose", []string{`"PURPOSE_UNSPECIFIED"`, `"PURPOSE_PILOT"`},
+		[]string{`"FUN"`}},
+	{"createReinforcementFineTuningJob", "inferenceParameters",
+		[]string{`{"responseCandidatesCount": 2}`, `{"temperature": 0.1}`},
+		[]string{`{"responseCandidatesCount": 1}`, `{"temperature": -1}`}},
+	{"createReinforcementFineTuningJob", "trackerConfig",
+		[]string{`{"enabled": true, "apiKey": "k", "project": "p", "entity": "e"}`, `{"enabled": false}`},
+		[]string{`{"enabled": true, "project": "p", "entity": "e"}`}},
 	{"createDpoJob", "lossConfig", []string{`{"method": "DPO"}`, `{"method": "ORPO"}`}, []string{`{"method": "GRPO"}`}},
 	{"createRlorTrainerJob", "rewardWeights", []string{`["a=0.5", "b=0.5"]`}, []string{`["a"]`, `["=1"]`, `["a=much"]`}},
 	{"createSupervisedFineTuningJob", "loraRank", []string{"0", "1", "64"}, []string{"-1", "3", "128"}},
@@ -100,14 +120,14 @@ var bounds = []bound{
 	{"updateQuota", "maxValue", []string{"0", `"9"`}, []string{"-1", "1.5"}},
 }
 
-// alongside is the field that must be true for another to be given.
+// alongside maps a field to the field that must be true when the first one is set.
 var alongside = map[string]string{"top_logprobs": "logprobs"}
 
-// TestBounds accepts every field at its bound and refuses it past that, by its
-// name.
+// TestBounds checks that requests succeed with the values at each bound, and are rejected with the
+// name of the field for the values past the bound.
 func TestBounds(t *testing.T) {
 	if testing.Short() {
-		t.Skip("one request after the other, and long")
+		t.Skip("sequential requests, and slow")
 	}
 	table := map[string]row{}
 	for _, r := range operationRows() {
@@ -117,14 +137,14 @@ func TestBounds(t *testing.T) {
 		t.Run(b.op+" "+b.field, func(t *testing.T) {
 			require.Contains(t, table, b.op)
 			for _, value := range b.at {
-				a := b.try(newStage(t, Limits{}), table[b.op], value)
+				a := b.try(newHarness(t, request.Limits{}), table[b.op], value)
 				require.Equal(t, http.StatusOK, a.status, "%s: %s", value, a.body)
 			}
-			s := newStage(t, Limits{})
+			s := newHarness(t, request.Limits{})
 			for i, value := range b.past {
 				r := table[b.op]
 				if i > 0 {
-					r.scene = "" // it is set: nothing that is refused changes it
+					r.scene = "" // rejected requests do not change the resources that the setup created
 				}
 				a := b.try(s, r, value)
 				require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", value, a.body)
@@ -134,8 +154,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// try sets the row's scene and sends its request with the field's value.
-func (b bound) try(s *stage, r row, value string) answer {
+// try sends the setup requests of the test case r, then its request with the value for the field.
+func (b bound) try(s *harness, r row, value string) answer {
 	s.Helper()
 	s.set(r.scene)
 	one := parseRequest(r.request)

@@ -10,55 +10,72 @@ import (
 	"anneal/api/wire"
 )
 
-// A row says how an operation of the document is asked for.
+// A row is a test case: an example request of an operation of the document.
 type row struct {
-	id      string       // of the operation
-	stage   func(*stage) // what has to happen first and no transcript can say; may be nil
-	scene   string       // what has to happen first, as a transcript
-	request string       // the request, as in a transcript without its marks: it is answered with 200
-	bulky   bool         // its answer is not written down: it has tests of its own
+	id      string         // ID of the operation
+	prepare func(*harness) // preparation that a transcript cannot express; may be nil
+	scene   string         // transcript of the setup requests, which create the resources
+	request string         // the request, as in a transcript without markers; the response has status 200
+	bulky   bool           // the response has no golden file, because separate tests check it
 }
 
-// operationRows is the table of all operations. TestEveryOperationHasARow fails when the
-// document has an operation more, or one less.
+// operationRows returns one test case for each operation of the document: see
+// TestEveryOperationHasARow.
 func operationRows() []row {
 	return slices.Concat(
 		systemRows(), accountRows(), keyRows(), secretRows(), modelRows(), datasetRows(), evaluatorRows(),
 		jobRows("supervisedFineTuningJobs", `"baseModel": "accounts/default/models/anneal-base", "epochs": 2`),
 		jobRows("dpoJobs", `"trainingConfig": {"baseModel": "accounts/default/models/anneal-base", "epochs": 2}`),
-		jobRows("reinforcementFineTuningJobs", `"evaluator": "accounts/acme/evaluators/exact", "trainingConfig": {"baseModel": "accounts/default/models/anneal-base"}`),
-		jobRows("rlorTrainerJobs", `"trainingConfig": {"baseModel": "accounts/default/models/anneal-base"}, "rewardWeights": ["accuracy=1"]`),
+		jobRows("reinforcementFineTuningJobs",
+			`"evaluator": "accounts/acme/evaluators/exact", "trainingConfig": {"baseModel": `+
+				`"accounts/default/models/anneal-base"}`),
+		jobRows("rlorTrainerJobs",
+			`"trainingConfig": {"baseModel": "accounts/default/models/anneal-base"}, "rewardWeights": ["accuracy=1"]`),
 		[]row{{id: "estimateSupervisedFineTuningJobCost", scene: aFilledOne,
-			request: "POST /v1/accounts/acme/supervisedFineTuningJobs:estimateCost user\n{\"supervisedFineTuningJob\": {\"dataset\": \"accounts/acme/datasets/rows\", \"epochs\": 3}}"}},
-		trainingRows(), shapeRows(), deploymentRows(), addonRows(), nodeRows(), quotaRows(), inferenceRows(),
+			request: "POST /v1/accounts/acme/supervisedFineTuningJobs:estimateCost user\n{\"supervisedFineTuningJob\": " +
+				"{\"dataset\": \"accounts/acme/datasets/rows\", \"epochs\": 3}}"}},
+		trainingRows(), fileRows(), fineTuningRows(), shapeRows(), deploymentRows(), addonRows(), nodeRows(), quotaRows(),
+		inferenceRows(),
 	)
 }
 
-// set plays a scene, in which nothing may be refused.
-func (s *stage) set(scene string) {
+// set sends the requests of a setup transcript, and requires that all of them succeed.
+func (s *harness) set(scene string) {
 	s.Helper()
 	for line := range strings.Lines(play(s, scene)) {
-		require.False(s, strings.HasPrefix(line, "< 4") || strings.HasPrefix(line, "< 5"), "the scene is refused:\n%s", scene)
+		require.False(s, strings.HasPrefix(line, "< 4") || strings.HasPrefix(line, "< 5"),
+			"a setup request fails:\n%s", scene)
 	}
 }
 
-// briefly is the query that shows of events what is the same in every run.
+// briefly is the query that selects the parts of events that are the same in every run.
 const briefly = "?pageSize=2&readMask=type,subject,time,position"
 
-// Scenes that several rows begin with: transcripts, their requests apart by an
-// empty line.
+// Setup transcripts that several test cases share. Empty lines separate their requests.
 const (
-	aDataset    = "> POST /v1/accounts/acme/datasets user\n> {\"datasetId\": \"rows\", \"dataset\": {\"displayName\": \"Capitals\"}}\n\n"
-	threeRows   = "{\"text\": \"Lima\"}\n{\"text\": \"Quito\"}\n{\"text\": \"Cusco\"}"
-	aFilledOne  = aDataset + "> POST /v1/accounts/acme/datasets/rows:upload user upload=rows.jsonl\n> {\"text\": \"Lima\"}\n> {\"text\": \"Quito\"}\n> {\"text\": \"Cusco\"}\n\n"
-	anAddon     = "! addon accounts/acme/models/polite\n"
-	aShape      = "> POST /v1/accounts/acme/deploymentShapes user\n> {\"deploymentShapeId\": \"small\", \"deploymentShape\": {\"baseModel\": \"accounts/default/models/anneal-base\", \"acceleratorType\": \"VENDOR_A_L4_24GB\", \"acceleratorCount\": 1}}\n\n"
-	aReviewed   = aShape + "> PATCH /v1/accounts/acme/deploymentShapes/small/versions/v1 admin\n> {\"validated\": true}\n\n"
-	aDeployment = "> POST /v1/accounts/acme/deployments?deploymentId=d user\n> {\"baseModel\": \"accounts/default/models/anneal-base\", \"enableAddons\": true, \"maxReplicaCount\": 2}\n\n"
-	aHearer     = "! speech accounts/acme/models/ear\n> POST /v1/accounts/acme/deployments?deploymentId=d user\n> {\"baseModel\": \"accounts/acme/models/ear\"}\n\n! serve accounts/acme/deployments/d\n"
-	aServing    = aDeployment + "! serve accounts/acme/deployments/d\n"
-	aLoadedOne  = anAddon + aDeployment + "> POST /v1/accounts/acme/deployedModels?deployedModelId=polite user\n> {\"model\": \"accounts/acme/models/polite\", \"deployment\": \"accounts/acme/deployments/d\"}\n\n"
-	anEvaluator = "> POST /v1/accounts/acme/evaluators user\n> {\"evaluatorId\": \"exact\", \"evaluator\": {\"criteria\": [{\"type\": \"CODE_SNIPPETS\", \"name\": \"exact\", \"codeSnippets\": {\"language\": \"python\", \"fileContents\": {\"main.py\": \"def evaluate(messages, **kwargs): return 1\"}, \"entryFile\": \"main.py\", \"entryFunc\": \"evaluate\"}}]}}\n\n"
+	aDataset = "> POST /v1/accounts/acme/datasets user\n> {\"datasetId\": \"rows\", \"dataset\": " +
+		"{\"displayName\": \"Capitals\"}}\n\n"
+	threeRows  = "{\"text\": \"Lima\"}\n{\"text\": \"Quito\"}\n{\"text\": \"Cusco\"}"
+	aFilledOne = aDataset + "> POST /v1/accounts/acme/datasets/rows:upload user upload=rows.jsonl\n> {\"text\": " +
+		"\"Lima\"}\n> {\"text\": \"Quito\"}\n> {\"text\": \"Cusco\"}\n\n"
+	anAddon = "! addon accounts/acme/models/polite\n"
+	aShape  = "> POST /v1/accounts/acme/deploymentShapes user\n> {\"deploymentShapeId\": \"small\", " +
+		"\"deploymentShape\": {\"baseModel\": \"accounts/default/models/anneal-base\", \"acceleratorType\": " +
+		"\"VENDOR_A_L4_24GB\", \"acceleratorCount\": 1}}\n\n"
+	aReviewed = aShape + "> PATCH /v1/accounts/acme/deploymentShapes/small/versions/v1 admin\n> {\"validated\": " +
+		"true}\n\n"
+	aDeployment = "> POST /v1/accounts/acme/deployments?deploymentId=d user\n> {\"baseModel\": " +
+		"\"accounts/default/models/anneal-base\", \"enableAddons\": true, \"maxReplicaCount\": 2}\n\n"
+	aSpeechDeployment = "! speech accounts/acme/models/ear\n> POST /v1/accounts/acme/deployments?deploymentId=d user\n> " +
+		"{\"baseModel\": \"accounts/acme/models/ear\"}\n\n! serve accounts/acme/deployments/d\n"
+	aServing   = aDeployment + "! serve accounts/acme/deployments/d\n"
+	aLoadedOne = anAddon + aDeployment +
+		"> POST /v1/accounts/acme/deployedModels?deployedModelId=polite user\n> {\"model\": " +
+		"\"accounts/acme/models/polite\", \"deployment\": \"accounts/acme/deployments/d\"}\n\n"
+	anEvaluator = "> POST /v1/accounts/acme/evaluators user\n> {\"evaluatorId\": \"exact\", \"evaluator\": " +
+		"{\"criteria\": [{\"type\": \"CODE_SNIPPETS\", \"name\": \"exact\", \"codeSnippets\": {\"language\": " +
+		"\"python\", \"fileContents\": {\"main.py\": \"def evaluate(messages, **kwargs): return 1\"}, \"entryFile\": " +
+		"\"main.py\", \"entryFunc\": \"evaluate\"}}]}}\n\n"
 )
 
 func systemRows() []row {
@@ -77,7 +94,8 @@ func systemRows() []row {
 func accountRows() []row {
 	const suspension = "POST /v1/accounts/acme:suspend operator\n{\"suspendState\": \"CREDIT_DEPLETED\"}"
 	return []row{
-		{id: "createAccount", request: "POST /v1/accounts operator\n{\"accountId\": \"new\", \"account\": {\"displayName\": \"New\", \"email\": \"new@example.com\", \"accountType\": \"ENTERPRISE\"}}"},
+		{id: "createAccount", request: "POST /v1/accounts operator\n{\"accountId\": \"new\", \"account\": " +
+			"{\"displayName\": \"New\", \"email\": \"new@example.com\", \"accountType\": \"ENTERPRISE\"}}"},
 		{id: "listAccounts", request: "GET /v1/accounts operator"},
 		{id: "getAccount", request: "GET /v1/accounts/acme user"},
 		{id: "updateAccount", request: "PATCH /v1/accounts/acme operator\n{\"displayName\": \"Acme & sons\"}"},
@@ -86,16 +104,17 @@ func accountRows() []row {
 	}
 }
 
-// marked is a request as a line of a scene.
+// marked returns a request as a line of a transcript.
 func marked(request string) string {
 	return "> " + strings.ReplaceAll(request, "\n", "\n> ") + "\n\n"
 }
 
-// unmarked is the request of a scene that has one alone.
+// unmarked returns the only request of a setup transcript.
 func unmarked(scene string) string { return strings.TrimSpace(strings.ReplaceAll(scene, "> ", "")) }
 
 func keyRows() []row {
-	const one = "POST /v1/accounts/acme/apiKeys admin\n{\"apiKeyId\": \"k\", \"apiKey\": {\"displayName\": \"for a test\", \"role\": \"inference\", \"expireTime\": \"2031-01-01T00:00:00Z\"}}"
+	const one = "POST /v1/accounts/acme/apiKeys admin\n{\"apiKeyId\": \"k\", \"apiKey\": {\"displayName\": \"for a " +
+		"test\", \"role\": \"inference\", \"expireTime\": \"2031-01-01T00:00:00Z\"}}"
 	scene := marked(one)
 	return []row{
 		{id: "createApiKey", request: one},
@@ -107,27 +126,32 @@ func keyRows() []row {
 }
 
 func secretRows() []row {
-	const one = "POST /v1/accounts/acme/secrets admin\n{\"name\": \"tracker\", \"keyName\": \"TRACKER_KEY\", \"value\": \"canary\"}"
+	const one = "POST /v1/accounts/acme/secrets admin\n{\"name\": \"tracker\", \"keyName\": \"TRACKER_KEY\", " +
+		"\"value\": \"canary\"}"
 	scene := marked(one)
 	return []row{
 		{id: "createSecret", request: one},
 		{id: "listSecrets", scene: scene, request: "GET /v1/accounts/acme/secrets admin"},
 		{id: "getSecret", scene: scene, request: "GET /v1/accounts/acme/secrets/tracker admin"},
 		{id: "listSecretEvents", scene: scene, request: "GET /v1/accounts/acme/secrets/tracker/events" + briefly + " admin"},
-		{id: "updateSecret", scene: scene, request: "PATCH /v1/accounts/acme/secrets/tracker admin\n{\"value\": \"another canary\"}"},
+		{id: "updateSecret", scene: scene,
+			request: "PATCH /v1/accounts/acme/secrets/tracker admin\n{\"value\": \"another canary\"}"},
 		{id: "deleteSecret", scene: scene, request: "DELETE /v1/accounts/acme/secrets/tracker admin"},
 	}
 }
 
 func modelRows() []row {
-	const one = "POST /v1/accounts/acme/models user\n{\"modelId\": \"m\", \"model\": {\"displayName\": \"Uploaded\", \"kind\": \"HF_BASE_MODEL\"}}"
-	lacking := func(s *stage) { // an upload whose config.json is still to come
-		s.judgeModels()
+	const one = "POST /v1/accounts/acme/models user\n{\"modelId\": \"m\", \"model\": {\"displayName\": \"Uploaded\", " +
+		"\"kind\": \"HF_BASE_MODEL\"}}"
+	lacking := func(s *harness) { // an upload that lacks config.json
+		s.validateModels()
 		s.set(marked(one))
-		require.Equal(s, 400, s.uploadModel("m", "user", map[string]string{"model.safetensors": tinyModel["model.safetensors"], "tokenizer.json": tinyModel["tokenizer.json"]}).status)
+		require.Equal(s, 400, s.uploadModel("m", "user",
+			map[string]string{"model.safetensors": tinyModel["model.safetensors"],
+				"tokenizer.json": tinyModel["tokenizer.json"]}).status)
 	}
-	whole := func(s *stage) {
-		s.judgeModels()
+	whole := func(s *harness) {
+		s.validateModels()
 		s.set(marked(one))
 		require.Equal(s, 200, s.uploadModel("m", "user", tinyModel).status)
 	}
@@ -136,27 +160,35 @@ func modelRows() []row {
 		{id: "listModels", scene: anAddon, request: "GET /v1/accounts/acme/models user"},
 		{id: "getModel", scene: anAddon, request: "GET /v1/accounts/acme/models/polite user"},
 		{id: "listModelEvents", scene: anAddon, request: "GET /v1/accounts/acme/models/polite/events" + briefly + " user"},
-		{id: "updateModel", scene: anAddon, request: "PATCH /v1/accounts/acme/models/polite user\n{\"displayName\": \"Polite\"}"},
+		{id: "updateModel", scene: anAddon,
+			request: "PATCH /v1/accounts/acme/models/polite user\n{\"displayName\": \"Polite\"}"},
 		{id: "deleteModel", scene: anAddon, request: "DELETE /v1/accounts/acme/models/polite user"},
-		{id: "uploadModel", stage: lacking, request: "POST /v1/accounts/acme/models/m:upload user upload=config.json\n" + tinyModel["config.json"]},
-		{id: "getModelUploadEndpoint", scene: marked(one), request: "POST /v1/accounts/acme/models/m:getUploadEndpoint user\n{\"filenameToSize\": {\"config.json\": 512, \"model.safetensors\": \"1048576\"}}"},
-		{id: "validateModelUpload", stage: whole, request: "POST /v1/accounts/acme/models/m:validateUpload user"},
-		{id: "getModelDownloadEndpoint", stage: whole, request: "GET /v1/accounts/acme/models/m:getDownloadEndpoint user"},
-		{id: "prepareModel", stage: whole, request: "POST /v1/accounts/acme/models/m:prepare user\n{\"precision\": \"BF16\"}"},
+		{id: "uploadModel", prepare: lacking, request: "POST /v1/accounts/acme/models/m:upload user upload=config.json\n" +
+			tinyModel["config.json"]},
+		{id: "getModelUploadEndpoint", scene: marked(one),
+			request: "POST /v1/accounts/acme/models/m:getUploadEndpoint user\n{\"filenameToSize\": {\"config.json\": 512, " +
+				"\"model.safetensors\": \"1048576\"}}"},
+		{id: "validateModelUpload", prepare: whole, request: "POST /v1/accounts/acme/models/m:validateUpload user"},
+		{id: "getModelDownloadEndpoint", prepare: whole, request: "GET /v1/accounts/acme/models/m:getDownloadEndpoint user"},
+		{id: "prepareModel", prepare: whole,
+			request: "POST /v1/accounts/acme/models/m:prepare user\n{\"precision\": \"BF16\"}"},
 	}
 }
 
 func datasetRows() []row {
 	const one = "/v1/accounts/acme/datasets/rows"
 	return []row{
-		{id: "createDataset", request: "POST /v1/accounts/acme/datasets user\n{\"datasetId\": \"rows\", \"dataset\": {\"displayName\": \"Capitals\", \"format\": \"COMPLETION\"}}"},
+		{id: "createDataset", request: "POST /v1/accounts/acme/datasets user\n{\"datasetId\": \"rows\", \"dataset\": " +
+			"{\"displayName\": \"Capitals\", \"format\": \"COMPLETION\"}}"},
 		{id: "listDatasets", scene: aDataset, request: "GET /v1/accounts/acme/datasets user"},
 		{id: "getDataset", scene: aDataset, request: "GET " + one + " user"},
 		{id: "listDatasetEvents", scene: aDataset, request: "GET " + one + "/events" + briefly + " user"},
-		{id: "updateDataset", scene: aDataset, request: "PATCH " + one + " user\n{\"name\": \"accounts/acme/datasets/rows\", \"displayName\": \"Cities\"}"},
+		{id: "updateDataset", scene: aDataset,
+			request: "PATCH " + one + " user\n{\"name\": \"accounts/acme/datasets/rows\", \"displayName\": \"Cities\"}"},
 		{id: "deleteDataset", scene: aDataset, request: "DELETE " + one + " user"},
 		{id: "uploadDataset", scene: aDataset, request: "POST " + one + ":upload user upload=rows.jsonl\n" + threeRows},
-		{id: "getDatasetUploadEndpoint", scene: aDataset, request: "POST " + one + ":getUploadEndpoint user\n{\"filenameToSize\": {\"rows.jsonl\": 100}}"},
+		{id: "getDatasetUploadEndpoint", scene: aDataset,
+			request: "POST " + one + ":getUploadEndpoint user\n{\"filenameToSize\": {\"rows.jsonl\": 100}}"},
 		{id: "validateDatasetUpload", scene: aFilledOne, request: "POST " + one + ":validateUpload user"},
 		{id: "getDatasetDownloadEndpoint", scene: aFilledOne, request: "GET " + one + ":getDownloadEndpoint user"},
 		{id: "previewDataset", scene: aFilledOne, request: "GET " + one + ":preview?pageSize=2 user"},
@@ -165,52 +197,79 @@ func datasetRows() []row {
 
 func evaluatorRows() []row {
 	const one = "/v1/accounts/acme/evaluators/exact"
-	const waiting = anEvaluator + "> PATCH " + one + "?prepareCodeUpload=true user\n> {\"name\": \"accounts/acme/evaluators/exact\"}\n\n"
+	const waiting = anEvaluator + "> PATCH " + one +
+		"?prepareCodeUpload=true user\n> {\"name\": \"accounts/acme/evaluators/exact\"}\n\n"
 	return []row{
 		{id: "createEvaluator", request: unmarked(anEvaluator)},
 		{id: "listEvaluators", scene: anEvaluator, request: "GET /v1/accounts/acme/evaluators user"},
 		{id: "getEvaluator", scene: anEvaluator, request: "GET " + one + " user"},
 		{id: "listEvaluatorEvents", scene: anEvaluator, request: "GET " + one + "/events" + briefly + " user"},
-		{id: "updateEvaluator", scene: anEvaluator, request: "PATCH " + one + "?prepare_code_upload=true user\n{\"name\": \"accounts/acme/evaluators/exact\", \"description\": \"All or nothing\"}"},
+		{id: "updateEvaluator", scene: anEvaluator,
+			request: "PATCH " + one +
+				"?prepare_code_upload=true user\n{\"name\": \"accounts/acme/evaluators/exact\", \"description\": \"All or " +
+				"nothing\"}"},
 		{id: "deleteEvaluator", scene: anEvaluator, request: "DELETE " + one + " user"},
-		{id: "getEvaluatorUploadEndpoint", scene: waiting, request: "POST " + one + ":getUploadEndpoint user\n{\"filenameToSize\": {\"main.py\": 20}}"},
-		{id: "uploadEvaluator", scene: waiting, request: "POST " + one + ":upload user upload=main.py\ndef evaluate(messages, **kwargs): return 1"},
-		{id: "validateEvaluatorUpload", scene: waiting + "! put accounts/acme/evaluators/exact\n", request: "POST " + one + ":validateUpload user"},
-		{id: "previewEvaluator", request: "POST /v1/accounts/acme/evaluators:previewEvaluator user\n{\"evaluator\": {\"criteria\": [{\"codeSnippets\": {\"fileContents\": {\"main.py\": \"def evaluate(messages, ground_truth): return messages[-1]['content'] == ground_truth\"}}}]}, " +
-			"\"sampleData\": [{\"messages\": [{\"role\": \"user\", \"content\": \"Capital of Peru?\"}, {\"role\": \"assistant\", \"content\": \"Lima\"}], \"ground_truth\": \"Lima\"}]}"},
-		{id: "getEvaluatorBuildLogEndpoint", scene: anEvaluator + "> PATCH " + one + " user\n> {\"name\": \"accounts/acme/evaluators/exact\", \"requirements\": \"numpy\"}\n\n! built accounts/acme/evaluators/exact\n",
+		{id: "getEvaluatorUploadEndpoint", scene: waiting,
+			request: "POST " + one + ":getUploadEndpoint user\n{\"filenameToSize\": {\"main.py\": 20}}"},
+		{id: "uploadEvaluator", scene: waiting,
+			request: "POST " + one + ":upload user upload=main.py\ndef evaluate(messages, **kwargs): return 1"},
+		{id: "validateEvaluatorUpload", scene: waiting + "! put accounts/acme/evaluators/exact\n",
+			request: "POST " + one + ":validateUpload user"},
+		{id: "previewEvaluator", request: "POST /v1/accounts/acme/evaluators:previewEvaluator user\n{\"evaluator\": " +
+			"{\"criteria\": [{\"codeSnippets\": {\"fileContents\": {\"main.py\": \"def evaluate(messages, ground_truth): " +
+			"return messages[-1]['content'] == ground_truth\"}}}]}, " +
+			"\"sampleData\": [{\"messages\": [{\"role\": \"user\", \"content\": \"Capital of Peru?\"}, {\"role\": " +
+			"\"assistant\", \"content\": \"Lima\"}], \"ground_truth\": \"Lima\"}]}"},
+		{id: "getEvaluatorBuildLogEndpoint", scene: anEvaluator + "> PATCH " + one +
+			" user\n> {\"name\": \"accounts/acme/evaluators/exact\", \"requirements\": \"numpy\"}\n\n! built " +
+			"accounts/acme/evaluators/exact\n",
 			request: "GET " + one + ":getBuildLogEndpoint user"},
 	}
 }
 
-// jobRows are those of one kind of job; settings are the fields of its create's
-// body beyond the dataset.
+// jobRows returns the test cases of one kind of job. settings are the fields of a create's body
+// besides the dataset.
 func jobRows(collection, settings string) []row {
 	path, singular := "/v1/accounts/acme/"+collection, strings.TrimSuffix(collection, "s")
 	one, name := path+"/job", "accounts/acme/"+collection+"/job"
-	create := fmt.Sprintf("POST %s?%sId=job user\n{\"dataset\": \"accounts/acme/datasets/rows\", %s}", path, singular, settings)
+	create := fmt.Sprintf("POST %s?%sId=job user\n{\"dataset\": \"accounts/acme/datasets/rows\", %s}", path, singular,
+		settings)
 	needs := aDataset + anEvaluator
 	scene := needs + marked(create)
 	running := scene + "! checkpoint " + name + "\n"
-	return []row{
+	rows := []row{
 		{id: "create" + wire.Capitalize(singular), scene: needs, request: create},
 		{id: "list" + wire.Capitalize(collection), scene: scene, request: "GET " + path + " user"},
 		{id: "get" + wire.Capitalize(singular), scene: scene, request: "GET " + one + " user"},
-		{id: "list" + wire.Capitalize(singular) + "Events", scene: scene, request: "GET " + one + "/events" + briefly + " user"},
+		{id: "list" + wire.Capitalize(singular) + "Events", scene: scene, request: "GET " + one + "/events" + briefly +
+			" user"},
 		{id: "delete" + wire.Capitalize(singular), scene: scene, request: "DELETE " + one + " user"},
 		{id: "cancel" + wire.Capitalize(singular), scene: scene, request: "POST " + one + ":cancel user"},
-		{id: "resume" + wire.Capitalize(singular), scene: running + "! cancelled " + name + "\n", request: "POST " + one + ":resume user"},
-		{id: "get" + wire.Capitalize(singular) + "MetricsFileEndpoint", scene: running, request: "GET " + one + ":getMetricsFileEndpoint user"},
+		{id: "resume" + wire.Capitalize(singular), scene: running + "! cancelled " + name + "\n",
+			request: "POST " + one + ":resume user"},
+		{id: "get" + wire.Capitalize(singular) + "MetricsFileEndpoint", scene: running,
+			request: "GET " + one + ":getMetricsFileEndpoint user"},
+		{id: "get" + wire.Capitalize(singular) + "TrainerLogsEndpoint", scene: running + "! log " + name + "\n",
+			request: "GET " + one + ":getTrainerLogsEndpoint user"},
 		{id: "list" + wire.Capitalize(singular) + "Checkpoints", scene: running, request: "GET " + one + "/checkpoints user"},
+		{id: "promote" + wire.Capitalize(singular) + "Checkpoint", scene: running,
+			request: "POST " + one + "/checkpoints/1-200:promote user\n{\"modelId\": \"kept\"}"},
 	}
+	if collection == "reinforcementFineTuningJobs" {
+		rows = append(rows, row{id: "list" + wire.Capitalize(singular) + "Rollouts", scene: running,
+			request: "GET " + one + "/rollouts user"})
+	}
+	return rows
 }
 
-// trainingRows are what single kinds of jobs can do beyond the others.
+// trainingRows returns the test cases of operations that only some kinds of jobs have.
 func trainingRows() []row {
 	const trainer = "accounts/acme/rlorTrainerJobs/kept"
-	const scene = aDataset + "> POST /v1/accounts/acme/rlorTrainerJobs?rlorTrainerJobId=kept user\n> {\"dataset\": \"accounts/acme/datasets/rows\", \"keepAlive\": true}\n\n! stepped " + trainer + "\n"
+	const scene = aDataset + "> POST /v1/accounts/acme/rlorTrainerJobs?rlorTrainerJobId=kept user\n> {\"dataset\": " +
+		"\"accounts/acme/datasets/rows\", \"keepAlive\": true}\n\n! stepped " + trainer + "\n"
 	return []row{
-		{id: "executeTrainStep", scene: scene, request: "POST /v1/" + trainer + ":executeTrainStep user\n{\"dataset\": \"accounts/acme/datasets/rows\", \"outputModel\": \"second\"}"},
+		{id: "executeTrainStep", scene: scene, request: "POST /v1/" + trainer +
+			":executeTrainStep user\n{\"dataset\": \"accounts/acme/datasets/rows\", \"outputModel\": \"second\"}"},
 	}
 }
 
@@ -225,9 +284,11 @@ func shapeRows() []row {
 		{id: "deleteDeploymentShape", scene: aShape, request: "DELETE " + one + " user"},
 		{id: "listDeploymentShapeVersions", scene: aReviewed, request: "GET " + one + "/versions user"},
 		{id: "getDeploymentShapeVersion", scene: aReviewed, request: "GET " + one + "/versions/v1 user"},
-		{id: "updateDeploymentShapeVersion", scene: aReviewed, request: "PATCH " + one + "/versions/v1 admin\n{\"public\": true}"},
+		{id: "updateDeploymentShapeVersion", scene: aReviewed,
+			request: "PATCH " + one + "/versions/v1 admin\n{\"public\": true}"},
 		{id: "matchDeploymentShapeVersions", scene: aReviewed,
-			request: "POST /v1/accounts/acme/deploymentShapeVersions:match user\n{\"createDeploymentRequest\": {\"deployment\": {\"baseModel\": \"accounts/default/models/anneal-base\"}}}"},
+			request: "POST /v1/accounts/acme/deploymentShapeVersions:match user\n{\"createDeploymentRequest\": " +
+				"{\"deployment\": {\"baseModel\": \"accounts/default/models/anneal-base\"}}}"},
 	}
 }
 
@@ -238,10 +299,13 @@ func deploymentRows() []row {
 		{id: "listDeployments", scene: aDeployment, request: "GET /v1/accounts/acme/deployments?showDeleted=true user"},
 		{id: "getDeployment", scene: aDeployment, request: "GET " + one + " user"},
 		{id: "listDeploymentEvents", scene: aDeployment, request: "GET " + one + "/events" + briefly + " user"},
-		{id: "updateDeployment", scene: aServing, request: "PATCH " + one + " user\n{\"description\": \"for capitals\", \"autoscalingPolicy\": {\"scaleUpWindow\": \"1m\"}}"},
+		{id: "updateDeployment", scene: aServing,
+			request: "PATCH " + one +
+				" user\n{\"description\": \"for capitals\", \"autoscalingPolicy\": {\"scaleUpWindow\": \"1m\"}}"},
 		{id: "deleteDeployment", scene: aDeployment, request: "DELETE " + one + "?ignoreChecks=true user"},
 		{id: "scaleDeployment", scene: aServing, request: "PATCH " + one + ":scale user\n{\"replicaCount\": 2}"},
-		{id: "undeleteDeployment", scene: aDeployment + "> DELETE " + one + " user\n\n! deleted accounts/acme/deployments/d\n", request: "POST " + one + ":undelete user"},
+		{id: "undeleteDeployment", scene: aDeployment + "> DELETE " + one +
+			" user\n\n! deleted accounts/acme/deployments/d\n", request: "POST " + one + ":undelete user"},
 	}
 }
 
@@ -249,7 +313,8 @@ func addonRows() []row {
 	const one = "/v1/accounts/acme/deployedModels/polite"
 	return []row{
 		{id: "createDeployedModel", scene: anAddon + aDeployment,
-			request: "POST /v1/accounts/acme/deployedModels?deployedModelId=polite user\n{\"model\": \"accounts/acme/models/polite\", \"deployment\": \"accounts/acme/deployments/d\"}"},
+			request: "POST /v1/accounts/acme/deployedModels?deployedModelId=polite user\n{\"model\": " +
+				"\"accounts/acme/models/polite\", \"deployment\": \"accounts/acme/deployments/d\"}"},
 		{id: "listDeployedModels", scene: aLoadedOne, request: "GET /v1/accounts/acme/deployedModels user"},
 		{id: "getDeployedModel", scene: aLoadedOne, request: "GET " + one + " user"},
 		{id: "listDeployedModelEvents", scene: aLoadedOne, request: "GET " + one + "/events" + briefly + " user"},
@@ -282,12 +347,48 @@ func quotaRows() []row {
 
 func inferenceRows() []row {
 	return []row{
-		{id: "createCompletion", scene: aServing, request: "POST /inference/v1/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"prompt\": \"one two three\", \"max_tokens\": 2}"},
-		{id: "createChatCompletion", scene: aServing, request: "POST /inference/v1/chat/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"messages\": [{\"role\": \"user\", \"content\": \"one two\"}]}"},
-		{id: "createTranscription", scene: aHearer, request: "POST /v1/audio/transcriptions inference upload=speech.wav with=model=accounts/acme/deployments/d with=response_format=verbose_json with=timestamp_granularities=word,segment\ngo forward\nten meters"},
-		{id: "createTranslation", scene: aHearer, request: "POST /v1/audio/translations inference upload=speech.wav with=model=accounts/acme/deployments/d\ngo forward"},
-		{id: "createInferenceTranscription", scene: aHearer, request: "POST /inference/v1/audio/transcriptions inference upload=speech.wav with=model=accounts/acme/deployments/d with=response_format=srt\ngo forward\nten meters"},
-		{id: "createInferenceTranslation", scene: aHearer, request: "POST /inference/v1/audio/translations inference upload=speech.wav with=model=accounts/acme/deployments/d\ngo forward"},
+		{id: "createCompletion", scene: aServing,
+			request: "POST /inference/v1/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"prompt\": " +
+				"\"one two three\", \"max_tokens\": 2}"},
+		{id: "createChatCompletion", scene: aServing,
+			request: "POST /inference/v1/chat/completions inference\n{\"model\": \"accounts/acme/deployments/d\", " +
+				"\"messages\": [{\"role\": \"user\", \"content\": \"one two\"}]}"},
+		{id: "createTranscription", scene: aSpeechDeployment,
+			request: "POST /v1/audio/transcriptions inference upload=speech.wav with=model=accounts/acme/deployments/d " +
+				"with=response_format=verbose_json with=timestamp_granularities=word,segment\ngo forward\nten meters"},
+		{id: "createTranslation", scene: aSpeechDeployment,
+			request: "POST /v1/audio/translations inference upload=speech.wav with=model=accounts/acme/deployments/d\ngo " +
+				"forward"},
+		{id: "createInferenceTranscription", scene: aSpeechDeployment,
+			request: "POST /inference/v1/audio/transcriptions inference upload=speech.wav " +
+				"with=model=accounts/acme/deployments/d with=response_format=srt\ngo forward\nten meters"},
+		{id: "createInferenceTranslation", scene: aSpeechDeployment,
+			request: "POST /inference/v1/audio/translations inference upload=speech.wav " +
+				"with=model=accounts/acme/deployments/d\ngo forward"},
 		{id: "listInferenceModels", scene: aServing, request: "GET /inference/v1/models inference"},
+		{id: "getInferenceModel", scene: aServing,
+			request: "GET /inference/v1/models/accounts%2Fdefault%2Fmodels%2Fanneal-base inference"},
+		{id: "createResponse", scene: aServing,
+			request: "POST /inference/v1/responses inference\n{\"model\": \"accounts/acme/deployments/d\", \"input\": " +
+				"\"one two\"}"},
+		{id: "createEmbedding", scene: aServing,
+			request: "POST /inference/v1/embeddings inference\n{\"model\": \"accounts/acme/deployments/d\", \"input\": " +
+				"[\"one two\", \"three\"]}"},
+		{id: "createCompatibleCompletion", scene: aServing,
+			request: "POST /v1/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"prompt\": \"one two " +
+				"three\", \"max_tokens\": 2}"},
+		{id: "createCompatibleChatCompletion", scene: aServing,
+			request: "POST /v1/chat/completions inference\n{\"model\": \"accounts/acme/deployments/d\", \"messages\": " +
+				"[{\"role\": \"user\", " +
+				"\"content\": \"one two\"}]}"},
+		{id: "createCompatibleResponse", scene: aServing,
+			request: "POST /v1/responses inference\n{\"model\": \"accounts/acme/deployments/d\", \"input\": [{\"role\": " +
+				"\"user\", \"content\": " +
+				"\"one two\"}], \"instructions\": \"Count on.\"}"},
+		{id: "createCompatibleEmbedding", scene: aServing,
+			request: "POST /v1/embeddings inference\n{\"model\": \"accounts/acme/deployments/d\", \"input\": \"one two\", " +
+				"\"dimensions\": 2}"},
+		{id: "listCompatibleModels", scene: aServing, request: "GET /v1/models inference"},
+		{id: "getCompatibleModel", scene: aServing, request: "GET /v1/models/accounts%2Facme%2Fdeployments%2Fd inference"},
 	}
 }

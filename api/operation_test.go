@@ -8,14 +8,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Generated clients make methods of operation IDs, and a page of documentation
-// headings of summaries.
-func TestOperationsAreWellNamed(t *testing.T) {
+// TestOperationNames checks that operation IDs can be names of methods in generated clients, and
+// that summaries can be headings of the documentation.
+func TestOperationNames(t *testing.T) {
 	ids, routes := map[string]bool{}, map[string]bool{}
-	for _, op := range operations(nil) {
+	for _, op := range (&Server{}).operations() {
 		route := op.Method + " " + op.Path
-		require.False(t, routes[route], "%s is there twice", route)
-		require.False(t, ids[op.ID], "%s is there twice", op.ID)
+		require.False(t, routes[route], "%s is not unique", route)
+		require.False(t, ids[op.ID], "%s is not unique", op.ID)
 		ids[op.ID], routes[route] = true, true
 		require.NotNil(t, op.Handle, op.ID)
 		if op.Hidden {
@@ -25,7 +25,7 @@ func TestOperationsAreWellNamed(t *testing.T) {
 		require.NotEmpty(t, op.Tag, op.ID)
 		require.NotEmpty(t, op.Summary, op.ID)
 		require.False(t, strings.HasSuffix(op.Summary, "."), op.ID)
-		require.True(t, op.Response != nil || op.Media != "", "%s answers nothing", op.ID)
+		require.True(t, op.Response != nil || op.Media != "", "%s has no response", op.ID)
 		require.False(t, op.Body != nil && op.Form != nil, op.ID)
 		for _, p := range append(op.Query, append(op.Headers, op.ResponseHeaders...)...) {
 			require.NotEmpty(t, p.Description, "%s: %s", op.ID, p.Name)

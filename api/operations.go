@@ -9,36 +9,23 @@ import (
 	"anneal/api/request"
 )
 
-// operations is the whole table.
-func operations(s *Server) []request.Operation {
+// operations returns the operations of all packages.
+func (s *Server) operations() []request.Operation {
 	return slices.Concat(
-		systemOperations(s), docsOperations(s),
-		accountOperations(s),
-		apiKeys.operations(s),
-		secrets.operations(s),
-		models.operations(s), modelOperations(s),
-		datasets.operations(s), datasetOperations(s),
-		evaluators.operations(s), evaluatorOperations(s),
-		supervisedJobs.operations(s), jobOperations(s, supervisedJobs), []request.Operation{estimateOperation(s)},
-		dpoJobs.operations(s), jobOperations(s, dpoJobs),
-		reinforcementJobs.operations(s), jobOperations(s, reinforcementJobs),
-		trainerJobs.operations(s), jobOperations(s, trainerJobs), []request.Operation{trainStepOperation(s)},
-		deploymentShapes.operations(s), shapeVersionOperations(s),
-		deployments.operations(s), deploymentOperations(s),
-		deployedModels.operations(s),
-		nodes.operations(s), nodeOperations(s),
-		quotaOperations(s),
-		eventOperations(s),
-		inferenceOperations(s),
-		transcriptionOperations(s),
+		s.systemOperations(), s.document.Operations(),
+		s.rest.Operations(),
+		s.events.Operations(),
+		s.inference.Operations(),
+		s.audio.Operations(),
 	)
 }
 
-// offer routes an operation. Who may call it is decided before anything else
-// of the request is looked at.
+// offer registers the route of an operation. Authorization precedes any other validation of the
+// request.
 func (s *Server) offer(r chi.Router, op *request.Operation) {
-	r.Method(op.Method, op.Path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if request.VerbOf(r.URL.Path) != request.VerbOf(op.Path) { // the router takes resource:verb for a resource of that name
+	r.Method(op.Method, op.Route(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// the router matches resource:verb as a resource of that name
+		if !op.Slashes && request.VerbOf(r.URL.Path) != request.VerbOf(op.Path) {
 			s.noSuchMethod(w, r)
 			return
 		}
@@ -48,7 +35,7 @@ func (s *Server) offer(r chi.Router, op *request.Operation) {
 		switch {
 		case err != nil:
 			s.core.LogFailure(r, err)
-			request.WriteError(w, request.ErrorOf(err), c.ID, op.IsInference())
+			request.WriteError(w, request.ErrorOf(err), c.ID, op.HasInferenceErrors())
 		case isKept:
 			kept.Send(w)
 		case result != nil:

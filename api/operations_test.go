@@ -19,10 +19,10 @@ import (
 	"anneal/domain"
 )
 
-// TestEveryOperationHasARow: the table of the tests and the document that the
-// server serves tell the same operations, and each has its golden exchange.
+// TestEveryOperationHasARow checks that operationRows and the served document have the same
+// operations, and that each operation has a golden file unless it is bulky.
 func TestEveryOperationHasARow(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	var described, tested, golden []string
 	for _, item := range s.document().Paths.Map() {
 		for _, op := range item.Operations() {
@@ -40,40 +40,43 @@ func TestEveryOperationHasARow(t *testing.T) {
 	slices.Sort(described)
 	slices.Sort(tested)
 	slices.Sort(golden)
-	require.Equal(t, described, tested, "the operations of the document, and those of the table in operation_rows_test.go")
+	require.Equal(t, described, tested, "the operations of the document, and the rows in operation_rows_test.go")
 	if !*update {
-		require.Equal(t, tested, golden, "the rows, and the files of testdata/operations: go test ./api -run TestOperations -update, and delete what is left over")
+		require.Equal(t, tested, golden,
+			"the rows, and the files of testdata/operations: go test ./api -run TestOperations -update, and delete what is "+
+				"left over")
 	}
 }
 
-// TestOperations asks for every operation: by who may not, wrongly in every way
-// that all operations have in common, and then as its row says.
+// TestOperations checks the responses of every operation to requests without permission, to
+// requests with the errors that operations have in common, and to the request of the operation's
+// test case.
 func TestOperations(t *testing.T) {
 	table := map[string]*request.Operation{}
-	all := operations(nil)
+	all := (&Server{}).operations()
 	for i := range all {
 		table[all[i].ID] = &all[i]
 	}
 	for _, r := range operationRows() {
 		t.Run(r.id, func(t *testing.T) {
 			require.Contains(t, table, r.id)
-			s := newStage(t, Limits{})
-			if r.stage != nil {
-				r.stage(s)
+			s := newHarness(t, request.Limits{})
+			if r.prepare != nil {
+				r.prepare(s)
 			}
 			s.set(r.scene)
-			x := &examination{stage: s, op: table[r.id], valid: parseRequest(r.request)}
+			x := &examination{harness: s, op: table[r.id], valid: parseRequest(r.request)}
 			before := x.position()
 			if x.op.Gate != request.Everyone {
-				x.strangers()
+				x.unauthenticated()
 				x.otherRoles()
-				x.nothingThere()
+				x.missing()
 				x.unknownQuery()
 				x.unknownMasks()
 				x.wrongBodies()
 			}
-			require.Equal(t, before, x.position(), "what was refused changed nothing")
-			s.clock.at(epoch.Add(time.Hour)) // whatever was asked before
+			require.Equal(t, before, x.position(), "rejected requests change nothing")
+			s.clock.at(epoch.Add(time.Hour)) // the same time for any number of earlier requests
 			a := x.golden(r)
 			x.projected(a)
 			x.repeated(a)
@@ -81,9 +84,10 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// An examination is of one operation on a stage that is set for its row.
+// An examination tests one operation on a harness on which the test case of the operation is
+// prepared.
 type examination struct {
-	*stage
+	*harness
 	op    *request.Operation
 	valid scripted
 }
@@ -94,14 +98,15 @@ func (x *examination) position() uint64 {
 	return last.Position
 }
 
-// ask sends the row's request as edit makes it, under the same request ID.
-func (x *examination) ask(edit func(*scripted), headers ...string) answer {
+// sendRow sends the request of the test case after edit has modified it. All requests have the same
+// request ID.
+func (x *examination) sendRow(edit func(*scripted), headers ...string) answer {
 	x.Helper()
 	one := x.valid
 	if edit != nil {
 		edit(&one)
 	}
-	r := one.on(x.stage)
+	r := one.on(x.harness)
 	r.Header.Set("X-Request-Id", "request-1")
 	for i := 0; i+1 < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
@@ -109,12 +114,12 @@ func (x *examination) ask(edit func(*scripted), headers ...string) answer {
 	return x.send(r)
 }
 
-// refused requires a refusal with a message in the shape of the path.
-func (x *examination) refused(status int, a answer, says ...string) {
+// rejected requires an error response with a message in the format of the path.
+func (x *examination) rejected(status int, a answer, says ...string) {
 	x.Helper()
 	require.Equal(x, status, a.status, "%s", a.body)
 	message, _ := a.json(x)["message"].(string)
-	if x.op.IsInference() {
+	if x.op.HasInferenceErrors() {
 		inner, _ := a.json(x)["error"].(map[string]any)
 		message, _ = inner["message"].(string)
 	}
@@ -124,34 +129,38 @@ func (x *examination) refused(status int, a answer, says ...string) {
 	}
 }
 
-// strangers: no key is 401. The key of another account is 403, in the same
-// words whether what is named is there or not.
-func (x *examination) strangers() {
+// unauthenticated requires 401 without an API key, and 403 with the key of another account, with a
+// message that does not depend on whether the resource exists.
+func (x *examination) unauthenticated() {
 	x.Helper()
-	a := x.ask(func(one *scripted) { one.alias = "" })
-	x.refused(http.StatusUnauthorized, a)
+	a := x.sendRow(func(one *scripted) { one.alias = "" })
+	x.rejected(http.StatusUnauthorized, a)
 	require.NotEmpty(x, a.header.Get("WWW-Authenticate"))
 	if x.op.IsInference() {
-		x.strangersToModels()
+		x.unauthenticatedInference()
+		return
+	}
+	if x.op.Gate == request.InOwnAccount {
+		x.invisible()
 		return
 	}
 	stranger := func(one *scripted) { one.alias = "other" }
-	a = x.ask(stranger)
-	x.refused(http.StatusForbidden, a)
+	a = x.sendRow(stranger)
+	x.rejected(http.StatusForbidden, a)
 	if gone, ok := x.elsewhere("none"); ok {
-		b := x.ask(func(one *scripted) { stranger(one); one.path = gone })
-		require.Equal(x, string(a.body), string(b.body), "the answer tells whether it exists")
+		b := x.sendRow(func(one *scripted) { stranger(one); one.path = gone })
+		require.Equal(x, string(a.body), string(b.body), "the error shows whether the resource exists")
 	}
 }
 
-// strangersToModels: models are named in bodies.
-func (x *examination) strangersToModels() {
+// unauthenticatedInference is like unauthenticated, for operations whose bodies name a model.
+func (x *examination) unauthenticatedInference() {
 	x.Helper()
 	if x.valid.body == "" {
-		return // a list shows everybody their own
+		return // the list of models is never forbidden
 	}
 	for _, id := range []string{"d", "none"} {
-		a := x.ask(func(one *scripted) {
+		a := x.sendRow(func(one *scripted) {
 			one.alias = "other"
 			one.body = strings.ReplaceAll(one.body, "/deployments/d\"", "/deployments/"+id+"\"")
 			one.fields = slices.Clone(one.fields)
@@ -162,36 +171,55 @@ func (x *examination) strangersToModels() {
 				}
 			}
 		})
-		x.refused(http.StatusForbidden, a, "accounts/acme/deployments/"+id)
+		x.rejected(http.StatusForbidden, a, "accounts/acme/deployments/"+id)
 	}
 }
 
-// otherRoles: keys of the account whose role lacks the permission.
+// invisible requires 404 for a resource of another account, with a message that does not depend on
+// whether the resource exists. Operations without a resource work on the account of the key.
+func (x *examination) invisible() {
+	x.Helper()
+	gone, ok := x.elsewhere("none")
+	if !ok {
+		return
+	}
+	stranger := func(one *scripted) { one.alias = "other" }
+	a := x.sendRow(stranger)
+	x.rejected(http.StatusNotFound, a)
+	b := x.sendRow(func(one *scripted) { stranger(one); one.path = gone })
+	path, _, _ := strings.Cut(x.valid.path, "?")
+	id := strings.Split(strings.TrimPrefix(path, strings.Split(x.op.Path, "{")[0]), "/")[0]
+	require.Equal(x, strings.ReplaceAll(string(a.body), `\"`+id+`\"`, `\"none\"`), string(b.body))
+}
+
+// otherRoles requires 403 with each API key of the account whose role lacks the permission.
 func (x *examination) otherRoles() {
 	x.Helper()
 	for _, role := range []string{domain.RoleAdmin, domain.RoleUser, domain.RoleInference} {
 		lacks := !slices.Contains(request.Granted[role], x.op.Permission)
 		if x.op.Gate == request.ByOperator || x.op.Gate != request.ToModels && lacks {
-			x.refused(http.StatusForbidden, x.ask(func(one *scripted) { one.alias = role }))
+			x.rejected(http.StatusForbidden, x.sendRow(func(one *scripted) { one.alias = role }))
 		}
 	}
 }
 
-// nothingThere: what the path names and does not exist is 404, and named.
-func (x *examination) nothingThere() {
+// missing requires 404 for a resource that does not exist, with a message that names the resource.
+func (x *examination) missing() {
 	x.Helper()
 	if path, ok := x.elsewhere("none"); ok {
-		x.refused(http.StatusNotFound, x.ask(func(one *scripted) { one.path = path }), "none")
+		x.rejected(http.StatusNotFound, x.sendRow(func(one *scripted) { one.path = path }), "none")
 	}
 }
 
-// elsewhere is the row's path with another ID of the resource.
+// elsewhere returns the path of the test case's request with another ID of the resource. It returns
+// false when the path has no ID.
 func (x *examination) elsewhere(id string) (string, bool) {
 	path, query, _ := strings.Cut(x.valid.path, "?")
 	pattern := regexp.QuoteMeta(x.op.Path)
-	for _, name := range []string{"account", "id", "version"} {
+	for _, name := range []string{"account", "id", "version", "checkpoint"} {
 		pattern = strings.ReplaceAll(pattern, `\{`+name+`\}`, `(?P<`+name+`>[^/:]+)`)
 	}
+	pattern = strings.ReplaceAll(pattern, `\{model\}`, `(?P<model>.+)`)
 	at := regexp.MustCompile("^" + pattern + "$")
 	found := at.FindStringSubmatchIndex(path)
 	require.NotNil(x, found, "%s is no path of %s", path, x.op.Path)
@@ -206,7 +234,7 @@ func (x *examination) elsewhere(id string) (string, bool) {
 	return out, true
 }
 
-// with is the row's request with a query parameter set.
+// with returns an edit that sets a query parameter.
 func with(name, value string) func(*scripted) {
 	return func(one *scripted) {
 		path, query, _ := strings.Cut(one.path, "?")
@@ -216,45 +244,48 @@ func with(name, value string) func(*scripted) {
 	}
 }
 
-// unknownQuery: a parameter that an operation does not have is refused, by a
-// handler that has looked at every one that the operation declares. Asking
-// models ignores it, and says so.
+// unknownQuery requires that an unknown query parameter is rejected with an error that lists all
+// parameters that the operation declares. Inference operations must ignore the parameter with a
+// warning.
 func (x *examination) unknownQuery() {
 	x.Helper()
 	if x.op.IsInference() && x.op.Method == http.MethodPost {
-		require.Contains(x, x.ask(with("colour", "red")).header.Get("anneal-warning"), "colour")
+		require.Contains(x, x.sendRow(with("colour", "red")).header.Get("anneal-warning"), "colour")
 		return
 	}
 	declared := map[string]bool{}
 	for _, p := range x.op.Query {
 		declared[p.Name] = true
 	}
-	x.refused(http.StatusBadRequest, x.ask(with("colour", "red")), "colour: is not a query parameter here; there are: "+wire.OrNone(strings.Join(wire.SortedKeys(declared), ", ")))
+	x.rejected(http.StatusBadRequest, x.sendRow(with("colour", "red")),
+		"colour: is not a query parameter of this operation; valid parameters: "+wire.OrNone(
+			strings.Join(wire.SortedKeys(declared),
+				", ")))
 }
 
 func (x *examination) unknownMasks() {
 	x.Helper()
 	for _, mask := range []string{"readMask", "updateMask"} {
 		if x.op.Declares(mask) {
-			x.refused(http.StatusBadRequest, x.ask(with(mask, "colour")), mask, "colour")
+			x.rejected(http.StatusBadRequest, x.sendRow(with(mask, "colour")), mask, "colour")
 		}
 	}
 }
 
-// golden sends the row's request and holds the answer to its file.
+// golden sends the request of the test case, and compares the response with the golden file.
 func (x *examination) golden(r row) answer {
 	x.Helper()
 	var headers []string
 	if x.op.Repeatable() {
 		headers = []string{request.IdempotencyHeader, "the-first"}
 	}
-	a := x.ask(nil, headers...)
+	a := x.sendRow(nil, headers...)
 	require.Equal(x, http.StatusOK, a.status, "%s", a.body)
 	got := "> " + strings.ReplaceAll(r.request, "\n", "\n> ") + "\n"
 	if r.bulky {
 		got += "< 200\n< " + a.header.Get("Content-Type") + "\n"
 	} else {
-		got += transcribed(x.stage, a)
+		got += transcribed(x.harness, a)
 	}
 	file := filepath.Join("testdata", "operations", r.id+".golden")
 	if *update {
@@ -268,19 +299,20 @@ func (x *examination) golden(r row) answer {
 	return a
 }
 
-// projected: a read mask answers what it names, and nothing else.
+// projected requires that the response to a request with a read mask contains exactly the fields of
+// the mask.
 func (x *examination) projected(a answer) {
 	x.Helper()
 	if !x.op.Declares("readMask") {
 		return
 	}
 	items, listed := listOf(a.json(x))
-	require.NotEmpty(x, items, "a row's list shows something")
+	require.NotEmpty(x, items, "a row's list is not empty")
 	field := "name"
 	if _, ok := items[0]["name"]; !ok {
 		field = "type"
 	}
-	b := x.ask(with("readMask", field))
+	b := x.sendRow(with("readMask", field))
 	require.Equal(x, http.StatusOK, b.status, "%s", b.body)
 	masked, _ := listOf(b.json(x))
 	require.Len(x, masked, len(items))
@@ -292,7 +324,8 @@ func (x *examination) projected(a answer) {
 	}
 }
 
-// listOf are the items of a page, or the one resource that an answer is.
+// listOf returns the items of a list response, or the resource of any other response. listed
+// reports whether the response is a list.
 func listOf(tree map[string]any) (items []map[string]any, listed bool) {
 	if _, listed = tree["totalSize"]; !listed {
 		return []map[string]any{tree}, false
@@ -306,28 +339,29 @@ func listOf(tree map[string]any) (items []map[string]any, listed bool) {
 	return items, true
 }
 
-// repeated: the same request with the same Idempotency-Key has the same answer,
-// byte for byte, and records nothing; another body with that key is 409.
+// repeated requires that a retry with the same Idempotency-Key gets the response a, byte for byte,
+// and records nothing, and that a request with the same key and another body gets 409.
 func (x *examination) repeated(a answer) {
 	x.Helper()
 	if !x.op.Repeatable() {
 		return
 	}
 	before := x.position()
-	b := x.ask(nil, request.IdempotencyHeader, "the-first")
+	b := x.sendRow(nil, request.IdempotencyHeader, "the-first")
 	require.Equal(x, a.status, b.status, "%s", b.body)
 	require.Equal(x, string(a.body), string(b.body))
 	require.Equal(x, "true", b.header.Get(request.ReplayedHeader))
-	c := x.ask(func(one *scripted) { one.body += " " }, request.IdempotencyHeader, "the-first")
-	x.refused(http.StatusConflict, c, request.IdempotencyHeader)
-	require.Equal(x, before, x.position(), "a repetition records nothing")
+	c := x.sendRow(func(one *scripted) { one.body += " " }, request.IdempotencyHeader, "the-first")
+	x.rejected(http.StatusConflict, c, request.IdempotencyHeader)
+	require.Equal(x, before, x.position(), "a repeated request records nothing")
 	for _, size := range []int{0, request.MaxIdempotencyKey + 1} {
-		x.refused(http.StatusBadRequest, x.ask(nil, request.IdempotencyHeader, strings.Repeat("k", size)), request.IdempotencyHeader)
+		x.rejected(http.StatusBadRequest, x.sendRow(nil, request.IdempotencyHeader, strings.Repeat("k", size)),
+			request.IdempotencyHeader)
 	}
 }
 
-// violations are the fields that a refusal names; those of asking models are
-// told in the message alone.
+// violations returns the fields that an error names. In errors of inference operations, the names
+// are in the message.
 func violations(x *examination, a answer) []string {
 	x.Helper()
 	var body struct {

@@ -4,27 +4,36 @@ import (
 	"strings"
 	"testing"
 
+	"anneal/api/request"
+
 	"github.com/stretchr/testify/require"
 )
 
-// Every optional field of a deployment may be given alone: what then does
-// nothing is told, not refused.
+// TestOptionalFieldsAlone checks that optional fields of a deployment may be set without the fields
+// that they depend on, and that a setting without effect causes a warning and not an error.
 func TestOptionalFieldsAlone(t *testing.T) {
 	const model = `"baseModel": "accounts/default/models/anneal-base"`
 	for field, line := range map[string]struct {
 		value, kept any
 		warns       string
 	}{
-		"draftTokenCount":    {`4`, 4.0, "draftTokenCount: kept, but unused without draftModel, ngramSpeculationLength or enableMtp, since nothing drafts tokens"},
-		"hotLoadBucketType":  {`"CLOUD_C"`, "CLOUD_C", "hotLoadBucketType: kept, but unused without enableHotLoad"},
-		"hotLoadBucketUrl":   {`"s3://weights"`, "s3://weights", "hotLoadBucketUrl: kept, but unused without enableHotLoad"},
-		"directRouteApiKeys": {`["k"]`, []any{"k"}, "directRouteApiKeys: kept, but unused without directRouteType"},
-		"directRouteType":    {`"INTERNET"`, "INTERNET", "directRouteType: kept, but this server has no domain for direct routes: its operator starts it with --direct-domain"},
-		"draftModel":         {`""`, "", ""},
-		"acceleratorCount":   {`2`, 2.0, ""},
+		"draftTokenCount": {`4`, 4.0,
+			"draftTokenCount: accepted, but has no effect without ngramSpeculationLength: only requests with a prediction " +
+				"draft tokens"},
+		"hotLoadBucketType": {`"CLOUD_C"`, "CLOUD_C", "hotLoadBucketType: accepted, but has no effect: replicas load " +
+			"weights from the server's own storage"},
+		"hotLoadBucketUrl": {`"s3://weights"`, "s3://weights", "hotLoadBucketUrl: accepted, but has no effect: replicas " +
+			"load weights from the server's own storage"},
+		"directRouteApiKeys": {`["k"]`, []any{"k"}, "directRouteApiKeys: accepted, but has no effect without " +
+			"directRouteType: there is no direct route"},
+		"directRouteType": {`"INTERNET"`, "INTERNET",
+			"directRouteType: accepted, but has no effect on a server without a domain for direct routes: the operator " +
+				"must start the server with --direct-domain"},
+		"draftModel":       {`""`, "", ""},
+		"acceleratorCount": {`2`, 2.0, ""},
 	} {
 		t.Run(field, func(t *testing.T) {
-			s := newStage(t, Limits{})
+			s := newHarness(t, request.Limits{})
 			body := `{` + model + `, "` + field + `": ` + line.value.(string) + `}`
 			imagined := s.call("POST", acme+"/deployments?validateOnly=true", "user", body)
 			made := s.call("POST", acme+"/deployments?deploymentId=d", "user", body)
@@ -43,12 +52,15 @@ func TestOptionalFieldsAlone(t *testing.T) {
 	}
 }
 
-// An empty draftModel is a choice: it stays, and takes the shape's away.
+// TestNoDraftModel checks that a create with an empty draftModel overrides the draftModel of the
+// shape.
 func TestNoDraftModel(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.shape("drafts", `"baseModel": "accounts/default/models/anneal-base", "draftModel": "accounts/default/models/anneal-base", "draftTokenCount": 3`, true)
+	s := newHarness(t, request.Limits{})
+	s.shape("drafts", `"baseModel": "accounts/default/models/anneal-base", "draftModel": `+
+		`"accounts/default/models/anneal-base", "draftTokenCount": 3`, true)
 	body := func(draft string) string {
-		return `{"baseModel": "accounts/default/models/anneal-base", "deploymentShape": "accounts/acme/deploymentShapes/drafts"` + draft + `}`
+		return `{"baseModel": "accounts/default/models/anneal-base", "deploymentShape": ` +
+			`"accounts/acme/deploymentShapes/drafts"` + draft + `}`
 	}
 	made := s.ok("POST", acme+"/deployments?deploymentId=with", body("")).json(t)
 	require.Equal(t, "accounts/default/models/anneal-base", made["draftModel"])
@@ -58,12 +70,15 @@ func TestNoDraftModel(t *testing.T) {
 	s.ok("PATCH", acme+"/deployments/with", `{"draftModel": ""}`)
 	require.Equal(t, "", s.ok("GET", acme+"/deployments/with", "").json(t)["draftModel"])
 	s.ok("PATCH", acme+"/deployments/with?updateMask=draftModel", `{}`)
-	require.Equal(t, "accounts/default/models/anneal-base", s.ok("GET", acme+"/deployments/with", "").json(t)["draftModel"], "what the update takes out, the shape puts back")
+	require.Equal(t, "accounts/default/models/anneal-base",
+		s.ok("GET", acme+"/deployments/with", "").json(t)["draftModel"],
+		"a field that the update clears has the shape's value again")
 }
 
-// What a trainer decides by itself is kept, and told to change nothing.
-func TestCacheOfTheReference(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestCacheReference checks that the settings of the reference model's cache are stored, with a
+// warning that they have no effect.
+func TestCacheReference(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.ok("POST", acme+"/datasets", `{"datasetId": "rows"}`)
 	for settings, unused := range map[string][]string{
 		`{"beta": 0.2}`:            nil,
@@ -71,14 +86,16 @@ func TestCacheOfTheReference(t *testing.T) {
 		`{"refCacheBatchSize": 4}`: {"refCacheBatchSize"},
 		`{"beta": 0.2, "refCacheConcurrency": 2, "refCacheBatchSize": 4}`: {"refCacheBatchSize", "refCacheConcurrency"},
 	} {
-		a := s.ok("POST", acme+"/dpoJobs", `{"dataset": "accounts/acme/datasets/rows", "trainingConfig": {"baseModel": "accounts/default/models/anneal-base"}, "lossConfig": {"dpo": `+settings+`}}`)
-		var told []string
+		a := s.ok("POST", acme+"/dpoJobs",
+			`{"dataset": "accounts/acme/datasets/rows", "trainingConfig": {"baseModel": `+
+				`"accounts/default/models/anneal-base"}, "lossConfig": {"dpo": `+settings+`}}`)
+		var fullOutput []string
 		for _, warning := range a.header.Values("anneal-warning") {
 			field, why, _ := strings.Cut(strings.TrimPrefix(warning, "lossConfig.dpo."), ": ")
-			require.Contains(t, why, "kept, but unused")
-			told = append(told, field)
+			require.Contains(t, why, "accepted, but has no effect")
+			fullOutput = append(fullOutput, field)
 			require.Positive(t, a.json(t)["lossConfig"].(map[string]any)["dpo"].(map[string]any)[field])
 		}
-		require.ElementsMatch(t, unused, told, settings)
+		require.ElementsMatch(t, unused, fullOutput, settings)
 	}
 }

@@ -2,7 +2,9 @@ package api
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,33 +17,58 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/api/request"
+	"anneal/domain"
+	"anneal/engines"
 )
 
 const prism = "../cmd/anneal/testdata/clients/node/node_modules/.bin/prism"
 
-// TestPrismSeesNoViolation sends the request of every row through prism, which
-// holds it and its answer against the document that the server serves.
-func TestPrismSeesNoViolation(t *testing.T) {
+// needPrism skips a test in a short run, or when prism is not installed.
+func needPrism(t *testing.T) {
+	t.Helper()
 	if testing.Short() {
-		t.Skip("one request after the other, and long")
+		t.Skip("sequential requests, and slow")
 	}
 	if _, err := os.Stat(prism); err != nil {
 		t.Skip("prism is not installed: make clients")
 	}
-	var current atomic.Pointer[Server]
-	first := newStage(t, Limits{})
-	current.Store(first.server)
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { current.Load().ServeHTTP(w, r) }))
-	t.Cleanup(upstream.Close)
-	data, _ := first.server.about.bytes()
+}
+
+// writeDocument writes the document of a server to a file, and returns the file's path.
+func (s *harness) writeDocument(t *testing.T) string {
+	data, _ := s.server.document.Bytes()
 	file := filepath.Join(t.TempDir(), "openapi.json")
 	require.NoError(t, os.WriteFile(file, data, 0o644))
-	between := startPrism(t, file, upstream.URL)
+	return file
+}
+
+// requireNoViolation requires that prism has forwarded a response without a violation of the
+// document.
+func requireNoViolation(t *testing.T, a answer) {
+	t.Helper()
+	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+	require.Empty(t, a.header.Get("sl-violations"))
+	require.NotContains(t, a.header.Get("Content-Type"), "problem+json")
+}
+
+// TestPrismSeesNoViolation checks that prism, a validating proxy, finds no mismatch between the
+// served document and the exchange of every test case.
+func TestPrismSeesNoViolation(t *testing.T) {
+	needPrism(t)
+	var current atomic.Pointer[Server]
+	first := newHarness(t, request.Limits{})
+	current.Store(first.server)
+	upstream := httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { current.Load().ServeHTTP(w, r) }))
+	t.Cleanup(upstream.Close)
+	between := startPrism(t, first.writeDocument(t), upstream.URL)
 	for _, r := range operationRows() {
 		t.Run(r.id, func(t *testing.T) {
-			s := newStage(t, Limits{})
-			if r.stage != nil {
-				r.stage(s)
+			s := newHarness(t, request.Limits{})
+			if r.prepare != nil {
+				r.prepare(s)
 			}
 			s.set(r.scene)
 			current.Store(s.server)
@@ -49,17 +76,81 @@ func TestPrismSeesNoViolation(t *testing.T) {
 			through.url = between
 			request := parseRequest(r.request).on(&through)
 			if request.Header.Get("Content-Type") == "" && request.ContentLength > 0 {
-				request.Header.Set("Content-Type", "application/json") // without it prism takes a body for text
+				request.Header.Set("Content-Type", "application/json") // without the header, prism treats the body as text
 			}
-			a := through.send(request)
-			require.Equal(t, http.StatusOK, a.status, "%s", a.body)
-			require.Empty(t, a.header.Get("sl-violations"))
-			require.NotContains(t, a.header.Get("Content-Type"), "problem+json")
+			requireNoViolation(t, through.send(request))
 		})
 	}
 }
 
-// startPrism starts prism before a server, and answers its URL once it listens.
+// TestPrismSeesNoViolationInExamples checks that prism finds no mismatch between the served
+// document and its examples, in the order of the story. Requests whose response does not end are
+// sent to the server directly, because prism forwards complete responses only, and so are forms
+// with recordings: see TestPrismGarblesBinaryForms.
+func TestPrismSeesNoViolationInExamples(t *testing.T) {
+	needPrism(t)
+	s := newExampleStory(t)
+	proxy := strings.TrimPrefix(startPrism(t, s.writeDocument(t), s.url), "http://")
+	hidden := &pseudonyms{s.url, map[string]string{}, map[string]int{}}
+	for _, step := range readStory(t) {
+		if step.action != nil {
+			s.act(step.action)
+			continue
+		}
+		if s.proxy = proxy; step.events > 0 || strings.HasSuffix(step.request.file, ".wav") {
+			s.proxy = ""
+		}
+		s.record(hidden, step)
+		requireNoViolation(t, s.last)
+	}
+}
+
+// TestPrismGarblesBinaryForms shows why a recording that is sent through prism "cannot be decoded":
+// prism decodes every body that is not JSON as UTF-8 text (parseRequestBody in
+// @stoplight/prism-http-server), and forwards U+FFFD for each byte that is not part of a character.
+// The cause is not in this server, which receives each byte when the form is sent directly.
+func TestPrismGarblesBinaryForms(t *testing.T) {
+	needPrism(t)
+	recording := exampleFile(t, "ticket-4182.wav")
+	for i := range 256 {
+		recording = append(recording, byte(i))
+	}
+	s := newHarness(t, request.Limits{})
+	s.set(aSpeechDeployment)
+	var stored string
+	s.replicas.transcribe = func(ctx context.Context, _ domain.Replica, req engines.TranscriptionRequest,
+		_ func(engines.TranscriptEvent) error) (_ engines.Transcript, err error) {
+		stored, err = fetchText(ctx, req.Audio.URL)
+		return engines.Transcript{Language: "en", Duration: 0.1}, err
+	}
+	form := func(through *harness) *http.Request {
+		return through.form("/v1/audio/transcriptions", "inference", "file", "call.wav", bytes.NewReader(recording),
+			"model=accounts/acme/deployments/d")
+	}
+	require.Equal(t, http.StatusOK, s.send(form(s)).status)
+	require.Equal(t, string(recording), stored, "the server stores a recording byte for byte")
+
+	var forwarded []byte
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		forwarded, _ = io.ReadAll(r.Body) // prism may announce the length of the original
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"text": ""}`)
+	}))
+	t.Cleanup(upstream.Close)
+	through := *s
+	through.url = startPrism(t, s.writeDocument(t), upstream.URL)
+	response, err := http.DefaultClient.Do(form(&through))
+	if err == nil { // prism may also fail to forward the longer body
+		require.NoError(t, response.Body.Close())
+	}
+	require.NotContains(t, string(forwarded), string(recording),
+		"prism forwards binary forms now: send the recordings of "+
+			"the examples through it, and remove this test")
+	require.Contains(t, string(forwarded), "\uFFFD")
+}
+
+// startPrism starts prism as a proxy of the server upstream, and returns the URL of the proxy after
+// the proxy has started to listen.
 func startPrism(t *testing.T, document, upstream string) string {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -67,7 +158,8 @@ func startPrism(t *testing.T, document, upstream string) string {
 	require.NoError(t, err)
 	require.NoError(t, free.Close())
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	command := exec.CommandContext(ctx, prism, "proxy", document, upstream, "--errors", "--host", "127.0.0.1", "--port", port)
+	command := exec.CommandContext(ctx, prism, "proxy", document, upstream, "--errors", "--host", "127.0.0.1", "--port",
+		port)
 	out, err := command.StdoutPipe()
 	require.NoError(t, err)
 	command.Stderr = command.Stdout
@@ -81,7 +173,7 @@ func startPrism(t *testing.T, document, upstream string) string {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for said.Scan() { // so that it never waits to be heard
+		for said.Scan() { // prism would block if its output were not read
 		}
 	}()
 	t.Cleanup(func() {

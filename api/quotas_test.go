@@ -4,23 +4,25 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 )
 
-func (s *stage) quota(id string, most int) {
+func (s *harness) quota(id string, limit int) {
 	s.Helper()
-	a := s.call("PATCH", acme+"/quotas/"+id, "operator", fmt.Sprintf(`{"maxValue": %d}`, most))
+	a := s.call("PATCH", acme+"/quotas/"+id, "operator", fmt.Sprintf(`{"maxValue": %d}`, limit))
 	require.Equal(s, 200, a.status, "%s", a.body)
 }
 
-// usage is what the account is told that it has.
-func (s *stage) usage(id string) int {
+// usage returns the usage of the quota id of acme.
+func (s *harness) usage(id string) int {
 	s.Helper()
 	n, err := strconv.Atoi(s.call("GET", acme+"/quotas/"+id, "user", "").json(s)["usage"].(string))
 	require.NoError(s, err)
@@ -35,10 +37,50 @@ func exceeded(t *testing.T, a answer, id string) {
 	require.NotEmpty(t, a.header.Get("Retry-After"))
 }
 
-const onTwo = `{"baseModel": "accounts/default/models/anneal-base", "acceleratorType": "VENDOR_A_H100_80GB", "acceleratorCount": 2, "minReplicaCount": 0, "maxReplicaCount": 4}`
+// tooSmall requires an error that advises against a retry, because the request alone exceeds the
+// quota.
+func tooSmall(t *testing.T, a answer, id string) {
+	t.Helper()
+	require.Equal(t, http.StatusTooManyRequests, a.status, "%s", a.body)
+	require.Equal(t, request.ReasonQuotaTooSmall, reasonOf(t, a))
+	require.Contains(t, a.json(t)["message"], "ask the operator to raise accounts/acme/quotas/"+id)
+	require.Empty(t, a.header.Get("Retry-After"))
+	require.Equal(t, "false", a.header.Get(request.NoRetryHeader))
+}
+
+// TestQuotasOfZeroPromiseNoRetry checks for every quota that the error of a quota of 0 does not
+// advise to send the request again.
+func TestQuotasOfZeroPromiseNoRetry(t *testing.T) {
+	for _, id := range domain.QuotaIDs {
+		t.Run(id, func(t *testing.T) {
+			s := newHarness(t, request.Limits{})
+			require.Equal(t, 200, s.call("POST", acme+"/datasets", "user", `{"datasetId": "d"}`).status)
+			s.quota(id, 0)
+			send := map[string]func() answer{
+				domain.QuotaAccelerators: func() answer {
+					return s.call("POST", acme+"/deployments", "user", strings.Replace(onTwo, `"minReplicaCount": 0`,
+						`"minReplicaCount": 1`, 1))
+				},
+				domain.QuotaDeployments: func() answer { return s.call("POST", acme+"/deployments", "user", onTwo) },
+				domain.QuotaJobs: func() answer {
+					return s.call("POST", acme+"/dpoJobs", "user", `{"dataset": "accounts/acme/datasets/d"}`)
+				},
+				domain.QuotaStorageBytes: func() answer {
+					return s.upload(acme+"/datasets/d:upload", "user", "file", "a.jsonl", strings.NewReader(threeRows))
+				},
+				domain.QuotaRequestsPerMinute: func() answer { return s.call("GET", acme, "user", "") },
+			}[id]
+			require.NotNil(t, send, "no request counts against the quota")
+			tooSmall(t, send(), id)
+		})
+	}
+}
+
+const onTwo = `{"baseModel": "accounts/default/models/anneal-base", "acceleratorType": "VENDOR_A_H100_80GB", ` +
+	`"acceleratorCount": 2, "minReplicaCount": 0, "maxReplicaCount": 4}`
 
 func TestJobsCountUntilTheyEnd(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	require.Equal(t, 200, s.call("POST", acme+"/datasets", "user", `{"dataset": {}, "datasetId": "d"}`).status)
 	s.quota(domain.QuotaJobs, 2)
 	job := func(collection, id, body string) answer {
@@ -52,7 +94,7 @@ func TestJobsCountUntilTheyEnd(t *testing.T) {
 	name := domain.Name("accounts/acme/supervisedFineTuningJobs/j1")
 	s.do(domain.IntendJob(name, domain.PauseJob{Reason: "by its operator"}))
 	exceeded(t, job("supervisedFineTuningJobs", "j3", sft), domain.QuotaJobs)
-	require.Equal(t, 200, s.call("POST", "/v1/"+string(name)+":resume", "user", "").status, "a paused job counts already")
+	require.Equal(t, 200, s.call("POST", "/v1/"+string(name)+":resume", "user", "").status, "a paused job counts")
 	s.do(domain.IntendJob(name, domain.FailJob{Status: domain.Status{Code: "INTERNAL", Message: "x"}}))
 	require.Equal(t, 1, s.usage(domain.QuotaJobs))
 	require.Equal(t, 200, job("supervisedFineTuningJobs", "j3", sft).status)
@@ -62,8 +104,8 @@ func TestJobsCountUntilTheyEnd(t *testing.T) {
 	require.Equal(t, 2, s.usage(domain.QuotaJobs))
 }
 
-func TestEveryWayToGetMoreIsCounted(t *testing.T) {
-	s := newStage(t, Limits{Wake: 10 * time.Millisecond})
+func TestQuotasCountEveryIncrease(t *testing.T) {
+	s := newHarness(t, request.Limits{Wake: 10 * time.Millisecond})
 	for _, id := range []string{"d1", "gone"} {
 		a := s.call("POST", acme+"/deployments?deploymentId="+id, "user", onTwo)
 		require.Equal(t, 200, a.status, "%s", a.body)
@@ -73,44 +115,47 @@ func TestEveryWayToGetMoreIsCounted(t *testing.T) {
 	require.Equal(t, 1, s.usage(domain.QuotaDeployments))
 	s.quota(domain.QuotaDeployments, 1)
 	s.quota(domain.QuotaAccelerators, 1)
-	for _, c := range []struct{ name, method, path, body, quota string }{
-		{"another deployment", "POST", "/deployments", onTwo, domain.QuotaDeployments},
-		{"an undeleted one", "POST", "/deployments/gone:undelete", "", domain.QuotaDeployments},
-		{"a larger scale", "PATCH", "/deployments/d1:scale", `{"replicaCount": 1}`, domain.QuotaAccelerators},
-		{"a larger minimum", "PATCH", "/deployments/d1", `{"minReplicaCount": 1}`, domain.QuotaAccelerators},
+	for _, c := range []struct {
+		name, method, path, body, quota string
+		requires                        func(*testing.T, answer, string)
+	}{
+		{"another deployment", "POST", "/deployments", onTwo, domain.QuotaDeployments, exceeded},
+		{"an undeleted one", "POST", "/deployments/gone:undelete", "", domain.QuotaDeployments, exceeded},
+		{"a larger scale", "PATCH", "/deployments/d1:scale", `{"replicaCount": 1}`, domain.QuotaAccelerators, tooSmall},
+		{"a larger minimum", "PATCH", "/deployments/d1", `{"minReplicaCount": 1}`, domain.QuotaAccelerators, tooSmall},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := s.events()
-			exceeded(t, s.call(c.method, acme+c.path, "user", c.body), c.quota)
-			exceeded(t, s.call(c.method, acme+c.path, "operator", c.body), c.quota)
-			require.Equal(t, before, s.events(), "nothing was recorded")
+			c.requires(t, s.call(c.method, acme+c.path, "user", c.body), c.quota)
+			c.requires(t, s.call(c.method, acme+c.path, "operator", c.body), c.quota)
+			require.Equal(t, before, s.events(), "nothing is recorded")
 		})
 	}
 	t.Run("a request that would wake a deployment", func(t *testing.T) {
 		a := s.complete(`"prompt": "x"`)
 		require.Equal(t, http.StatusTooManyRequests, a.status, "%s", a.body)
-		require.Contains(t, string(a.body), "QUOTA_EXCEEDED")
+		require.Contains(t, string(a.body), request.ReasonQuotaTooSmall)
 		s.quota(domain.QuotaAccelerators, 2)
 		a = s.complete(`"prompt": "x"`)
 		require.Equal(t, http.StatusServiceUnavailable, a.status, "%s", a.body)
-		require.Contains(t, string(a.body), "is waking up")
-		require.Contains(t, string(a.body), "wait for a place on a node", "why it has not woken")
+		require.Contains(t, string(a.body), "had no ready replica within")
+		require.Contains(t, string(a.body), "waiting for a node", "why it has not woken")
 		require.Equal(t, 2, s.usage(domain.QuotaAccelerators))
 	})
-	t.Run("what takes no more is free", func(t *testing.T) {
+	t.Run("changes that use no more are not limited", func(t *testing.T) {
 		s.quota(domain.QuotaAccelerators, 0)
 		require.Equal(t, 200, s.call("PATCH", acme+"/deployments/d1", "user", `{"displayName": "x"}`).status)
 		require.Equal(t, 200, s.call("PATCH", acme+"/deployments/d1:scale", "user", `{"replicaCount": 0}`).status)
 	})
-	t.Run("a refusal by quota gives an idempotency key back", func(t *testing.T) {
+	t.Run("rejection by a quota releases the idempotency key", func(t *testing.T) {
 		exceeded(t, s.keyed("k", "POST", acme+"/deployments", "user", onTwo), domain.QuotaDeployments)
 		s.quota(domain.QuotaDeployments, 2)
 		require.Equal(t, 200, s.keyed("k", "POST", acme+"/deployments", "user", onTwo).status)
 	})
 }
 
-func TestCreatesAtOnceDoNotOvershoot(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestConcurrentCreatesStayWithinQuota(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.quota(domain.QuotaDeployments, 3)
 	var all sync.WaitGroup
 	statuses := make([]int, 12)
@@ -126,33 +171,62 @@ func TestCreatesAtOnceDoNotOvershoot(t *testing.T) {
 	require.Equal(t, 3, s.usage(domain.QuotaDeployments))
 }
 
-func TestRequestsAMinute(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestRequestsPerMinute(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	plain := s.call("GET", "/v1/accounts/acme", "user", "")
 	require.Empty(t, plain.header.Get("X-RateLimit-Limit-Requests"), "no quota, no headers")
 	s.quota(domain.QuotaRequestsPerMinute, 60)
 	ask := func(alias string) answer { return s.call("GET", "/v1/accounts/acme", alias, "") }
 	passed := 0
 	var a answer
-	for range 200 { // the clock moves a second each time, which is as many requests as come in
+	for range 200 { // the clock advances one second per request, in which the bucket gets one token
 		s.clock.add(-time.Second)
 		if a = ask("user"); a.status != 200 {
 			break
 		}
 		passed++
 	}
-	require.Equal(t, 60, passed, "a minute's requests at once")
+	require.Equal(t, 60, passed, "the requests of a minute, concurrently")
 	require.Equal(t, http.StatusTooManyRequests, a.status)
 	require.Equal(t, "1", a.header.Get("Retry-After"))
 	require.Equal(t, "0", a.header.Get("X-RateLimit-Remaining-Requests"))
 	require.Equal(t, "60", a.header.Get("X-RateLimit-Limit-Requests"))
 	require.Equal(t, "1m0s", a.header.Get("X-RateLimit-Reset-Requests"))
-	require.Equal(t, 200, ask("user").status, "a second later there is room for one")
-	require.Equal(t, 200, s.call("GET", "/v1/accounts/other", "other", "").status, "others are not held up")
+	require.Equal(t, 200, ask("user").status, "a second later one more is admitted")
+	require.Equal(t, 200, s.call("GET", "/v1/accounts/other", "other", "").status, "other accounts are not limited")
 	s.quota(domain.QuotaRequestsPerMinute, 0)
-	a = ask("admin")
-	require.Equal(t, http.StatusTooManyRequests, a.status)
-	require.Equal(t, "60", a.header.Get("Retry-After"))
+	tooSmall(t, ask("admin"), domain.QuotaRequestsPerMinute)
 	require.Equal(t, 200, s.call("PATCH", acme+"/quotas/requests-per-minute", "operator", `{"maxValue": null}`).status)
 	require.Equal(t, 200, ask("user").status)
+}
+
+// TestReadsOfQuotasAreNotCounted checks that a client can watch its quotas without using them up,
+// also when no request remains. All other operations count, also the events of a quota, which are
+// read from the log.
+func TestReadsOfQuotasAreNotCounted(t *testing.T) {
+	var uncounted []string
+	for _, operation := range (&Server{}).operations() {
+		if operation.Uncounted {
+			uncounted = append(uncounted, operation.ID)
+		}
+	}
+	require.ElementsMatch(t, []string{"listQuotas", "getQuota"}, uncounted)
+	s := newHarness(t, request.Limits{})
+	s.quota(domain.QuotaRequestsPerMinute, 3)
+	reads := func() {
+		for _, path := range []string{"/quotas", "/quotas/requests-per-minute"} {
+			s.clock.add(-time.Second) // the bucket gets no token meanwhile
+			require.Equal(t, 200, s.call("GET", acme+path, "user", "").status, path)
+		}
+	}
+	reads()
+	require.Zero(t, s.usage(domain.QuotaRequestsPerMinute))
+	for _, path := range []string{"", "/events", "/quotas/requests-per-minute/events"} {
+		s.clock.add(-time.Second)
+		require.Equal(t, 200, s.call("GET", acme+path, "user", "").status)
+	}
+	s.clock.add(-time.Second)
+	require.Equal(t, http.StatusTooManyRequests,
+		s.call("GET", acme+"/quotas/requests-per-minute/events", "user", "").status)
+	reads()
 }

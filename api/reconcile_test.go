@@ -8,15 +8,15 @@ import (
 	"anneal/projections"
 )
 
-// reconcile deletes what nothing refers to, without grace.
-func (s *stage) reconcile() {
+// reconcile deletes all unreferenced files and data keys, without a grace period.
+func (s *harness) reconcile() {
 	s.Helper()
 	r := reconcile.New(reconcile.Options{Log: s.log, World: s.world, Blobs: s.store, Keys: s.vault})
 	require.NoError(s, r.Reconcile(s.Context(), 0))
 }
 
-// dataKeys are the IDs of all data keys.
-func (s *stage) dataKeys() (ids []string) {
+// dataKeys returns the IDs of all data keys.
+func (s *harness) dataKeys() (ids []string) {
 	s.Helper()
 	for key, err := range s.vault.DataKeys(s.Context()) {
 		require.NoError(s, err)
@@ -25,7 +25,7 @@ func (s *stage) dataKeys() (ids []string) {
 	return ids
 }
 
-func evaluatorRow(s *stage, name domain.Name) *projections.Row[domain.Evaluator] {
+func evaluatorRow(s *harness, name domain.Name) *projections.Row[domain.Evaluator] {
 	row, ok := s.world.View().Evaluators.Get(name)
 	require.True(s, ok)
 	return row

@@ -9,18 +9,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
 	"anneal/schedulers"
 )
 
-// A racingLog does something directly before an event of a type is appended,
-// and directly after another, before that append is acknowledged. Each happens
-// once.
+// A racingLog calls do once before it appends an event whose type ends in before, and once after it
+// has appended an event whose type ends in after, before the append is acknowledged.
 type racingLog struct {
 	*eventlog.Memory
-	before, after string // suffixes of event types
+	before, after string // suffixes of event types; "" means never
 	do            func()
 }
 
@@ -38,13 +38,14 @@ func (l *racingLog) Append(ctx context.Context, w eventlog.Write) (uint64, error
 	return position, err
 }
 
-// A referencePair is a resource and another one that works with it.
+// A referencePair is a resource, used, and a resource that refers to it, user.
 type referencePair struct {
 	used, user domain.Name
-	make       domain.Intent // the used one, unless it is a dataset
-	begin      domain.Intent // the use
-	// failed is why the use failed, after it lost; nil for what is no work: it
-	// keeps the name, and what it leads to is refused.
+	make       domain.Intent // creates used, unless used is a dataset
+	begin      domain.Intent // creates user with the reference
+	// failed returns the message with which user has failed because used was deleted first. It is
+	// nil for a user that does not run: such a user keeps the reference, and requests that depend
+	// on the reference are rejected.
 	failed func(*projections.View, domain.Name) string
 }
 
@@ -52,10 +53,11 @@ func (p referencePair) String() string {
 	return p.used.Collection() + "_by_" + p.user.Collection()
 }
 
-// made makes what is used, and what else users name.
-func (p referencePair) made(s *stage) {
+// create creates the resource used, and further resources that user needs.
+func (p referencePair) create(s *harness) {
 	s.readyDataset("other")
-	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/other", domain.Command[domain.Evaluator](domain.CreateEvaluator{})))
+	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/other",
+		domain.Command[domain.Evaluator](domain.CreateEvaluator{})))
 	if p.used.Collection() == domain.Datasets.Collection {
 		s.readyDataset(p.used.ID())
 		return
@@ -98,22 +100,27 @@ const (
 	publicModel    = "accounts/default/models/anneal-base"
 )
 
-// referencePairs are all kinds of uses, each with the kind that it uses.
+// referencePairs returns all kinds of references.
 func referencePairs() (pairs []referencePair) {
-	made := map[domain.Name]domain.Intent{
-		usedModel:     register(usedModel, false),
-		usedEvaluator: domain.Intend(domain.Evaluators, usedEvaluator, domain.Command[domain.Evaluator](domain.CreateEvaluator{})),
-		usedShape: domain.Intend(domain.DeploymentShapes, usedShape, domain.Command[domain.DeploymentShape](domain.CreateDeploymentShape{
-			ShapeSpec: domain.ShapeSpec{BaseModel: publicModel}})),
-		usedSecret: domain.Intend(domain.Secrets, usedSecret, domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
-			Value: domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}})),
-		usedDeployment: domain.Intend(domain.Deployments, usedDeployment, domain.Command[domain.Deployment](domain.CreateDeployment{
-			DeploymentSpec: domain.DeploymentSpec{BaseModel: publicModel, EnableHotLoad: true}})),
+	create := map[domain.Name]domain.Intent{
+		usedModel: register(usedModel, false),
+		usedEvaluator: domain.Intend(domain.Evaluators, usedEvaluator,
+			domain.Command[domain.Evaluator](domain.CreateEvaluator{})),
+		usedShape: domain.Intend(domain.DeploymentShapes, usedShape,
+			domain.Command[domain.DeploymentShape](domain.CreateDeploymentShape{
+				ShapeSpec: domain.ShapeSpec{BaseModel: publicModel}})),
+		usedSecret: domain.Intend(domain.Secrets, usedSecret,
+			domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
+				Value: domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}})),
+		usedDeployment: domain.Intend(domain.Deployments, usedDeployment,
+			domain.Command[domain.Deployment](domain.CreateDeployment{
+				DeploymentSpec: domain.DeploymentSpec{BaseModel: publicModel, EnableHotLoad: true}})),
 		usedAddon: domain.Intend(domain.Models, usedAddon, domain.Command[domain.Model](domain.RegisterModel{
-			ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: publicModel}, Files: domain.Files{Folder: "models/addon/"}})),
+			ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: publicModel},
+			Files:     domain.Files{Prefix: "models/addon/"}})),
 	}
 	pair := func(used domain.Name, begin domain.Intent, failed func(*projections.View, domain.Name) string) {
-		pairs = append(pairs, referencePair{used, begin.Name, made[used], begin, failed})
+		pairs = append(pairs, referencePair{used, begin.Name, create[used], begin, failed})
 	}
 	training := func(model string) domain.TrainingConfig {
 		return domain.TrainingConfig{BaseModel: model, OutputModel: "out"}
@@ -130,46 +137,67 @@ func referencePairs() (pairs []referencePair) {
 		{used: usedModel, dataset: other, model: usedModel},
 		{used: usedSecret, dataset: other, model: publicModel, store: credentials},
 	} {
-		pair(rows.used, domain.Intend(domain.SupervisedJobs, "accounts/acme/supervisedFineTuningJobs/j", domain.Command[domain.SupervisedJob](domain.CreateSupervisedJob{
-			ID: "j", SupervisedSpec: domain.SupervisedSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation, TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
-		pair(rows.used, domain.Intend(domain.TrainerJobs, "accounts/acme/rlorTrainerJobs/j", domain.Command[domain.TrainerJob](domain.CreateTrainerJob{
-			ID: "j", TrainerSpec: domain.TrainerSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation, TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
-		pair(rows.used, domain.Intend(domain.ReinforcementJobs, "accounts/acme/reinforcementFineTuningJobs/j", domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{
-			ID: "j", ReinforcementSpec: domain.ReinforcementSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation, Evaluator: "accounts/acme/evaluators/other",
-				TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
+		pair(rows.used, domain.Intend(domain.SupervisedJobs, "accounts/acme/supervisedFineTuningJobs/j",
+			domain.Command[domain.SupervisedJob](domain.CreateSupervisedJob{
+				ID: "j", SupervisedSpec: domain.SupervisedSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation,
+					TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
+		pair(rows.used, domain.Intend(domain.TrainerJobs, "accounts/acme/rlorTrainerJobs/j",
+			domain.Command[domain.TrainerJob](domain.CreateTrainerJob{
+				ID: "j", TrainerSpec: domain.TrainerSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation,
+					TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
+		pair(rows.used, domain.Intend(domain.ReinforcementJobs, "accounts/acme/reinforcementFineTuningJobs/j",
+			domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{
+				ID: "j", ReinforcementSpec: domain.ReinforcementSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation,
+					Evaluator:      "accounts/acme/evaluators/other",
+					TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
 		if rows.evaluation == "" && rows.store == nil {
-			pair(rows.used, domain.Intend(domain.DPOJobs, "accounts/acme/dpoJobs/j", domain.Command[domain.DPOJob](domain.CreateDPOJob{
-				ID: "j", DPOSpec: domain.DPOSpec{Dataset: rows.dataset, TrainingConfig: training(rows.model)}})), jobFailed)
+			pair(rows.used, domain.Intend(domain.DPOJobs, "accounts/acme/dpoJobs/j",
+				domain.Command[domain.DPOJob](domain.CreateDPOJob{
+					ID: "j", DPOSpec: domain.DPOSpec{Dataset: rows.dataset, TrainingConfig: training(rows.model)}})), jobFailed)
 		}
 	}
-	pair(usedEvaluator, domain.Intend(domain.ReinforcementJobs, "accounts/acme/reinforcementFineTuningJobs/j", domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{
-		ID: "j", ReinforcementSpec: domain.ReinforcementSpec{Dataset: other, Evaluator: usedEvaluator, TrainingConfig: training(publicModel)}})), jobFailed)
-	pair(usedDeployment, domain.Intend(domain.TrainerJobs, "accounts/acme/rlorTrainerJobs/j", domain.Command[domain.TrainerJob](domain.CreateTrainerJob{
-		ID: "j", TrainerSpec: domain.TrainerSpec{Dataset: other, TrainingConfig: training(publicModel), KeepAlive: true, HotLoadDeploymentID: "served"}})), nil)
+	pair(usedEvaluator, domain.Intend(domain.ReinforcementJobs, "accounts/acme/reinforcementFineTuningJobs/j",
+		domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{
+			ID: "j", ReinforcementSpec: domain.ReinforcementSpec{Dataset: other, Evaluator: usedEvaluator,
+				TrainingConfig: training(publicModel)}})), jobFailed)
+	pair(usedDeployment, domain.Intend(domain.TrainerJobs, "accounts/acme/rlorTrainerJobs/j",
+		domain.Command[domain.TrainerJob](domain.CreateTrainerJob{
+			ID: "j", TrainerSpec: domain.TrainerSpec{Dataset: other, TrainingConfig: training(publicModel), KeepAlive: true,
+				HotLoadDeploymentID: "served"}})), nil)
 
 	drafter := string(usedModel)
 	for used, spec := range map[domain.Name]domain.DeploymentSpec{
 		usedModel: {BaseModel: usedModel}, usedShape: {BaseModel: publicModel, DeploymentShape: usedShape + "/versions/1"},
 		usedModel + "#": {BaseModel: publicModel, DraftModel: &drafter},
 	} {
-		pair(domain.Name(strings.TrimSuffix(string(used), "#")), domain.Intend(domain.Deployments, "accounts/acme/deployments/d", domain.Command[domain.Deployment](
-			domain.CreateDeployment{DeploymentSpec: spec})), deploymentFailed)
+		pair(domain.Name(strings.TrimSuffix(string(used), "#")),
+			domain.Intend(domain.Deployments, "accounts/acme/deployments/d", domain.Command[domain.Deployment](
+				domain.CreateDeployment{DeploymentSpec: spec})), deploymentFailed)
 	}
-	pair(usedAddon, domain.Intend(domain.DeployedModels, "accounts/acme/deployedModels/a", domain.Command[domain.DeployedModel](domain.CreateDeployedModel{
-		DeployedModelSpec: domain.DeployedModelSpec{Model: usedAddon, Deployment: "accounts/acme/deployments/addons"}})), deployedModelFailed)
-	pair(usedModel, domain.Intend(domain.DeploymentShapes, "accounts/acme/deploymentShapes/s", domain.Command[domain.DeploymentShape](domain.CreateDeploymentShape{
-		ShapeSpec: domain.ShapeSpec{BaseModel: usedModel}})), nil)
-	pair(usedModel, domain.Intend(domain.Models, "accounts/acme/models/over", domain.Command[domain.Model](domain.RegisterModel{
-		ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: usedModel}, Files: domain.Files{Folder: "models/over/"}})), nil)
-	pair(usedSecret, domain.Intend(domain.Evaluators, "accounts/acme/evaluators/e", domain.Command[domain.Evaluator](domain.CreateEvaluator{
-		EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{usedSecret}}})), nil)
-	pair(usedDataset, domain.Intend(domain.Datasets, "accounts/acme/datasets/derived", domain.Command[domain.Dataset](domain.CreateDataset{
-		DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}, From: &domain.Derivation{Source: usedDataset, Folder: "s/1/", Filter: "n > 1"}})), nil)
+	pair(usedAddon, domain.Intend(domain.DeployedModels, "accounts/acme/deployedModels/a",
+		domain.Command[domain.DeployedModel](domain.CreateDeployedModel{
+			DeployedModelSpec: domain.DeployedModelSpec{Model: usedAddon, Deployment: "accounts/acme/deployments/addons"}})),
+		deployedModelFailed)
+	pair(usedModel, domain.Intend(domain.DeploymentShapes, "accounts/acme/deploymentShapes/s",
+		domain.Command[domain.DeploymentShape](domain.CreateDeploymentShape{
+			ShapeSpec: domain.ShapeSpec{BaseModel: usedModel}})), nil)
+	pair(usedModel, domain.Intend(domain.Models, "accounts/acme/models/over",
+		domain.Command[domain.Model](domain.RegisterModel{
+			ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: usedModel},
+			Files:     domain.Files{Prefix: "models/over/"}})), nil)
+	pair(usedSecret, domain.Intend(domain.Evaluators, "accounts/acme/evaluators/e",
+		domain.Command[domain.Evaluator](domain.CreateEvaluator{
+			EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{usedSecret}}})), nil)
+	pair(usedDataset, domain.Intend(domain.Datasets, "accounts/acme/datasets/derived",
+		domain.Command[domain.Dataset](domain.CreateDataset{
+			DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat},
+			From:        &domain.Derivation{Source: usedDataset, Prefix: "s/1/", Filter: "n > 1"}})), nil)
 	return pairs
 }
 
-// Whatever the order in which a delete and a use are recorded, the first wins:
-// the other is refused or fails, and names what it lost to.
+// TestDeletesAndUsesRace checks a concurrent delete of a resource and create of a reference to the
+// resource: the request that the log records first succeeds, and the other request is rejected or
+// its work fails, with an error that names the resource.
 func TestDeletesAndUsesRace(t *testing.T) {
 	for _, p := range referencePairs() {
 		for _, race := range []struct {
@@ -192,23 +220,23 @@ func TestDeletesAndUsesRace(t *testing.T) {
 }
 
 func runRace(t *testing.T, p referencePair, before, after string, deleted bool) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	if p.user.Collection() == domain.DeployedModels.Collection {
 		s.do(domain.Intend(domain.Deployments, "accounts/acme/deployments/addons", domain.Command[domain.Deployment](
 			domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: publicModel, EnableAddons: true}})))
 	}
-	p.made(s)
+	p.create(s)
 	if before+after == "" {
 		s.do(p.begin)
 	}
-	var other *stage
+	var other *harness
 	log := &racingLog{Memory: s.log, before: before, after: after, do: func() {
 		s.do(p.begin)
 		require.NoError(t, other.world.WaitFor(t.Context(), s.world.Position()))
 	}}
-	other = s.twin(func(o *Options) { o.Log = log })
+	other = s.another(func(o *Options) { o.Log = log })
 	a := other.call(http.MethodDelete, "/v1/"+string(p.used), "admin", "")
-	require.Empty(t, log.before+log.after, "the race took place: %s", a.body)
+	require.Empty(t, log.before+log.after, "the race has happened: %s", a.body)
 	last, err := s.log.Last(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, s.world.WaitFor(t.Context(), last.Position))
@@ -216,40 +244,45 @@ func runRace(t *testing.T, p referencePair, before, after string, deleted bool) 
 		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
 		require.Contains(t, string(a.body), "IN_USE")
 		require.Contains(t, string(a.body), p.user)
-		require.Contains(t, s.world.View().Users(p.used), p.user)
-		require.Empty(t, s.world.View().Leaving(p.user, nil, stateOf(t, s, p.user), s.clock.tick()), "the deletion was abandoned")
+		require.Contains(t, s.world.View().Referrers(p.used), p.user)
+		require.Empty(t, s.world.View().BeingDeleted(p.user, nil, stateOf(t, s, p.user), s.clock.tick()),
+			"the deletion was abandoned")
 		s.settlePlans()
 		if p.failed != nil {
-			require.NotRegexp(t, "no [a-z]+ "+string(p.used)+"|"+string(p.used)+" was deleted", p.failed(s.world.View(), p.user), "the use goes on")
+			require.NotRegexp(t, "no [a-z]+ "+string(p.used)+"|"+string(p.used)+" was deleted", p.failed(s.world.View(), p.user),
+				"the use continues")
 		}
 		return
 	}
 	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 	s.settlePlans()
 	if p.failed != nil {
-		require.Contains(t, p.failed(s.world.View(), p.user), p.used, "the use fails with that reason")
+		require.Contains(t, p.failed(s.world.View(), p.user), p.used, "the use fails for that reason")
 		return
 	}
 	if p.used.Collection() == domain.Deployments.Collection {
-		return // it is DELETING, and takes no weights
+		return // a deployment that is DELETING loads no weights
 	}
-	require.Contains(t, s.world.View().Lost(p.user, stateOf(t, s, p.user).(domain.User)), p.used)
-	s.refusesWhatFollows(t, p)
+	require.Contains(t, s.world.View().Lost(p.user, stateOf(t, s, p.user).(domain.Referrer)), p.used)
+	s.requireRejected(t, p)
 }
 
-// refusesWhatFollows asks for what a resource that is no work leads to, after
-// it has lost what it names: that is refused or fails.
-func (s *stage) refusesWhatFollows(t *testing.T, p referencePair) {
+// requireRejected requires that requests to the resource p.user are rejected, or that their work
+// fails, after p.used was deleted.
+func (s *harness) requireRejected(t *testing.T, p referencePair) {
 	var a answer
 	switch p.user.Collection() {
 	case domain.DeploymentShapes.Collection:
-		a = s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user", `{"deploymentShape": "`+string(p.user)+`"}`)
-	case domain.Models.Collection: // an addon without its base
-		a = s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user", `{"baseModel": "`+string(p.user)+`"}`)
-	default: // code without its secret, rows without their source, and weights without their deployment: workers and tasks tell
+		a = s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user",
+			`{"deploymentShape": "`+string(p.user)+`"}`)
+	case domain.Models.Collection: // an addon whose base model is deleted
+		a = s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user",
+			`{"baseModel": "`+string(p.user)+`"}`)
+	// for all other references, a worker or task reports the error
+	default:
 		return
 	}
-	if a.status == http.StatusOK { // it fails before it has a replica
+	if a.status == http.StatusOK { // the deployment is created, and fails before it has a replica
 		s.settlePlans()
 		require.Contains(t, deploymentFailed(s.world.View(), "accounts/acme/deployments/d"), p.used)
 		return
@@ -257,28 +290,33 @@ func (s *stage) refusesWhatFollows(t *testing.T, p referencePair) {
 	require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
 }
 
-// readyDataset makes a dataset of chat rows that jobs can use.
-func (s *stage) readyDataset(id string) {
+// readyDataset creates a dataset of chat rows that jobs can use.
+func (s *harness) readyDataset(id string) {
 	s.Helper()
-	name := domain.NewName("acme", domain.Datasets.Collection, id)
-	on := func(command domain.Command[domain.Dataset]) domain.Intent {
-		return domain.Intend(domain.Datasets, name, command)
-	}
-	content := strings.Repeat(`{"messages": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]}`+"\n", 30)
-	s.do(on(domain.CreateDataset{DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat}}))
-	require.Equal(s, http.StatusOK, s.upload("/v1/"+string(name)+":upload", "user", "file", "rows.jsonl", strings.NewReader(content)).status)
-	row, _ := s.world.View().Datasets.Get(name)
-	require.Equal(s, domain.DatasetReady, row.State.State)
+	s.readyRows(id, domain.FormatChat,
+		`{"messages": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]}`)
 }
 
-func stateOf(t *testing.T, s *stage, name domain.Name) any {
+// readyRows creates a dataset of 30 rows that jobs can use.
+func (s *harness) readyRows(id, format, row string) {
+	s.Helper()
+	name := domain.NewName("acme", domain.Datasets.Collection, id)
+	s.do(domain.Intend(domain.Datasets, name,
+		domain.Command[domain.Dataset](domain.CreateDataset{DatasetSpec: domain.DatasetSpec{Format: format}})))
+	require.Equal(s, http.StatusOK, s.upload("/v1/"+string(name)+":upload", "user", "file", "rows.jsonl",
+		strings.NewReader(strings.Repeat(row+"\n", 30))).status)
+	dataset, _ := s.world.View().Datasets.Get(name)
+	require.Equal(s, domain.DatasetReady, dataset.State.State)
+}
+
+func stateOf(t *testing.T, s *harness, name domain.Name) any {
 	state, _ := s.world.Row(name)
 	require.NotNil(t, state)
 	return state
 }
 
-// settlePlans carries out what schedulers plan until they plan nothing more.
-func (s *stage) settlePlans() {
+// settlePlans executes the plans of the schedulers until the plans are empty.
+func (s *harness) settlePlans() {
 	s.Helper()
 	for range 20 {
 		planned := 0
@@ -292,24 +330,25 @@ func (s *stage) settlePlans() {
 			return
 		}
 	}
-	s.Fatal("schedulers always plan more")
+	s.Fatal("the plans of schedulers do not end")
 }
 
-// Work that has begun does not go on with what was deleted: its control plane
-// was held up between its look at the users and its delete.
-func TestWorkThatLostTheRaceEnds(t *testing.T) {
+// TestWorkThatLostRaceFails checks that running work fails when the server has deleted an input of
+// the work, because the work began after the server had checked that the input was unused.
+func TestWorkThatLostRaceFails(t *testing.T) {
 	for _, p := range referencePairs() {
-		if p.failed == nil || p.user.Collection() == domain.DeployedModels.Collection || p.used.Collection() == domain.DeploymentShapes.Collection {
+		if p.failed == nil || p.user.Collection() == domain.DeployedModels.Collection ||
+			p.used.Collection() == domain.DeploymentShapes.Collection {
 			continue
 		}
 		t.Run(p.String(), func(t *testing.T) {
-			s := newStage(t, Limits{})
-			p.made(s)
+			s := newHarness(t, request.Limits{})
+			p.create(s)
 			log := &racingLog{Memory: s.log, before: ".deleted.v1", do: func() {
 				s.do(p.begin)
-				s.atWork(p.user)
+				s.start(p.user)
 			}}
-			other := s.twin(func(o *Options) { o.Log = log })
+			other := s.another(func(o *Options) { o.Log = log })
 			a := other.call(http.MethodDelete, "/v1/"+string(p.used), "admin", "")
 			require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 			require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
@@ -319,9 +358,9 @@ func TestWorkThatLostTheRaceEnds(t *testing.T) {
 	}
 }
 
-// atWork brings a job to its first attempt, or a deployment to READY, whatever
-// they name.
-func (s *stage) atWork(name domain.Name) {
+// start records the first attempt of a job, or that a deployment is READY, without checking the
+// references of the resource.
+func (s *harness) start(name domain.Name) {
 	s.Helper()
 	if name.Collection() == domain.Deployments.Collection {
 		s.serve(name)
@@ -333,8 +372,8 @@ func (s *stage) atWork(name domain.Name) {
 	}
 }
 
-// Every kind that works with others, and every kind that others work with, is
-// raced.
+// TestEveryReferenceIsRaced checks that referencePairs contains every kind that refers to other
+// resources, and every kind to which other resources refer.
 func TestEveryReferenceIsRaced(t *testing.T) {
 	used, users := map[string]bool{}, map[string]bool{}
 	for _, p := range referencePairs() {
@@ -347,23 +386,24 @@ func TestEveryReferenceIsRaced(t *testing.T) {
 
 func raced(t *testing.T, kind domain.AnyKind, used, users map[string]bool) {
 	collection := kind.CollectionID()
-	_, uses := kind.NewRow("").Value().(domain.User)
+	_, uses := kind.NewRow("").Value().(domain.Referrer)
 	require.Equal(t, uses, users[collection], "%s as users", collection)
-	require.Equal(t, kind.Usable(), used[collection], "%s as used", collection)
-	if kind.Usable() {
+	require.Equal(t, kind.Referenceable(), used[collection], "%s as used", collection)
+	if kind.Referenceable() {
 		field, ok := kind.StateType().FieldByName("Deletion")
 		require.True(t, ok && field.Anonymous, "%s shows that its deletion is requested", collection)
 	}
 }
 
-// A use that is asked for while a deletion is requested is refused; a request
-// that nobody followed up ends by itself.
-func TestNothingBeginsToUseWhatIsBeingDeleted(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestNoNewUsesDuringDeletion checks that a new reference to a resource is rejected after a
+// deletion request for the resource, until the deletion request expires.
+func TestNoNewUsesDuringDeletion(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.do(register(usedModel, false))
 	s.do(domain.Intend(domain.Models, usedModel, domain.RequestDeletion(domain.Models)))
 	create := func() answer {
-		return s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user", `{"baseModel": "`+usedModel+`"}`)
+		return s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user",
+			`{"baseModel": "`+usedModel+`"}`)
 	}
 	a := create()
 	require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
@@ -372,17 +412,23 @@ func TestNothingBeginsToUseWhatIsBeingDeleted(t *testing.T) {
 	require.Equal(t, http.StatusOK, create().status)
 }
 
-// What live work uses is not deleted; the answer names the users.
+// TestUsedShapesAndSecretsAreNotDeleted checks that shapes and secrets to which live resources
+// refer cannot be deleted, and that the error names the referring resources.
 func TestUsedShapesAndSecretsAreNotDeleted(t *testing.T) {
-	s := newStage(t, Limits{})
-	answer := s.call("POST", "/v1/accounts/acme/deploymentShapes", "user", `{"deploymentShapeId": "small", "deploymentShape": {"baseModel": "accounts/default/models/anneal-base"}}`)
+	s := newHarness(t, request.Limits{})
+	answer := s.call("POST", "/v1/accounts/acme/deploymentShapes", "user",
+		`{"deploymentShapeId": "small", "deploymentShape": {"baseModel": "accounts/default/models/anneal-base"}}`)
 	require.Equal(t, 200, answer.status, "%s", answer.body)
-	s.do(domain.Intend(domain.Deployments, "accounts/acme/deployments/shaped", domain.Command[domain.Deployment](domain.CreateDeployment{
-		DeploymentSpec: domain.DeploymentSpec{BaseModel: "accounts/default/models/anneal-base", DeploymentShape: "accounts/acme/deploymentShapes/small/versions/1"}})))
-	s.do(domain.Intend(domain.Secrets, "accounts/acme/secrets/token", domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
-		Value: domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}})))
-	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/exact", domain.Command[domain.Evaluator](domain.CreateEvaluator{
-		EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{"accounts/acme/secrets/token"}}})))
+	s.do(domain.Intend(domain.Deployments, "accounts/acme/deployments/shaped",
+		domain.Command[domain.Deployment](domain.CreateDeployment{
+			DeploymentSpec: domain.DeploymentSpec{BaseModel: "accounts/default/models/anneal-base",
+				DeploymentShape: "accounts/acme/deploymentShapes/small/versions/1"}})))
+	s.do(domain.Intend(domain.Secrets, "accounts/acme/secrets/token",
+		domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
+			Value: domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}})))
+	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/exact",
+		domain.Command[domain.Evaluator](domain.CreateEvaluator{
+			EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{"accounts/acme/secrets/token"}}})))
 	for used, user := range map[string]string{
 		"accounts/acme/deploymentShapes/small": "accounts/acme/deployments/shaped",
 		"accounts/acme/secrets/token":          "accounts/acme/evaluators/exact",

@@ -4,14 +4,18 @@ import (
 	"net/url"
 	"testing"
 
+	"anneal/api/request"
+
 	"github.com/stretchr/testify/require"
 )
 
-// Windows are compared and ordered as the durations that they spell.
+// TestWindowsAreDurations checks that filters and orders compare the scale-up windows of
+// deployments as durations, and not as texts.
 func TestWindowsAreDurations(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	for id, window := range map[string]string{"a": "5s", "b": "60s", "c": "100s", "d": "600s"} {
-		a := s.call("POST", acme+"/deployments?deploymentId="+id, "user", `{"baseModel":"accounts/default/models/anneal-base","autoscalingPolicy":{"scaleUpWindow":"`+window+`"}}`)
+		a := s.call("POST", acme+"/deployments?deploymentId="+id, "user",
+			`{"baseModel":"accounts/default/models/anneal-base","autoscalingPolicy":{"scaleUpWindow":"`+window+`"}}`)
 		require.Equal(t, 200, a.status, "%s", a.body)
 	}
 	const field = "autoscalingPolicy.scaleUpWindow"
@@ -26,7 +30,8 @@ func TestWindowsAreDurations(t *testing.T) {
 		}
 		return found
 	}
-	for filter, want := range map[string]string{"> 60s": "cd", ">= 100s": "cd", "< 100s": "ab", "= 1m": "b", "= 10m": "d", "!= 5s": "bcd"} {
+	for filter, want := range map[string]string{"> 60s": "cd", ">= 100s": "cd", "< 100s": "ab", "= 1m": "b", "= 10m": "d",
+		"!= 5s": "bcd"} {
 		require.Equal(t, want, names(url.Values{"filter": {field + " " + filter}, "orderBy": {"name"}}), filter)
 	}
 	require.Equal(t, "dcba", names(url.Values{"orderBy": {field + " desc"}}))
@@ -37,24 +42,28 @@ func TestWindowsAreDurations(t *testing.T) {
 	}
 }
 
-// A value that was given is not called missing because something else is wrong.
-func TestWhatWasGivenIsNotMissing(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestValidValuesAreNotMissing checks that the error of a request with an invalid field does not
+// report a valid secret value or API key as missing.
+func TestValidValuesAreNotMissing(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	a := s.call("POST", acme+"/secrets", "admin", `{"name":"BAD","keyName":"K","value":"v1"}`)
 	require.Equal(t, 400, a.status)
 	require.NotContains(t, string(a.body), "must not be empty")
-	a = s.call("POST", acme+"/dpoJobs", "user", `{"dataset":"accounts/acme/datasets/none","trackerConfig":{"enabled":true,"apiKey":"z","project":"p","entity":"e"}}`)
+	a = s.call("POST", acme+"/dpoJobs", "user",
+		`{"dataset":"accounts/acme/datasets/none","trackerConfig":{"enabled":true,"apiKey":"z","project":"p","entity":"e"}}`)
 	require.Equal(t, 400, a.status)
 	require.Contains(t, string(a.body), "dataset")
 	require.NotContains(t, string(a.body), "trackerConfig.apiKey")
 }
 
-// A page token of a match belongs to the whole deployment that was asked about.
-func TestMatchTokensBelongToTheirQuestion(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestMatchTokensAreBoundToDeployment checks that a page token of the operation match is valid only
+// for a request with the same deployment.
+func TestMatchTokensAreBoundToDeployment(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.set(aReviewed)
 	for _, id := range []string{"one", "two"} {
-		a := s.call("POST", acme+"/deploymentShapes", "user", `{"deploymentShapeId":"`+id+`","deploymentShape":{"baseModel":"accounts/default/models/anneal-base"}}`)
+		a := s.call("POST", acme+"/deploymentShapes", "user",
+			`{"deploymentShapeId":"`+id+`","deploymentShape":{"baseModel":"accounts/default/models/anneal-base"}}`)
 		require.Equal(t, 200, a.status, "%s", a.body)
 		a = s.call("PATCH", acme+"/deploymentShapes/"+id+"/versions/v1", "admin", `{"validated":true}`)
 		require.Equal(t, 200, a.status, "%s", a.body)
@@ -71,9 +80,10 @@ func TestMatchTokensBelongToTheirQuestion(t *testing.T) {
 	require.Equal(t, 400, match(`,"precision":"FP4"`, token).status)
 }
 
-// Who may is decided before what is right.
+// TestSuspensionComesFirst checks that an invalid request of a suspended account gets the error of
+// the suspension.
 func TestSuspensionComesFirst(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	a := s.call("POST", "/v1/accounts/acme:suspend", "operator", `{"suspendState":"CREDIT_DEPLETED"}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
 	for _, path := range []string{"/inference/v1/completions", "/inference/v1/chat/completions"} {

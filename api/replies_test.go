@@ -18,12 +18,12 @@ import (
 	"anneal/eventlog"
 )
 
-// A deletingLog deletes each resource directly after an event of it was
-// recorded, and before the append is acknowledged: the client that loses the
-// most races to another one.
+// A deletingLog deletes each resource directly after an event of the resource was appended, before
+// the append is acknowledged, like a concurrent client that deletes the resource at the earliest
+// possible time.
 type deletingLog struct {
 	*eventlog.Memory
-	deletions map[string]string // by collection: the event after which a resource does not exist
+	deletions map[string]string // type of the event that deletes a resource, by collection
 	deleted   int
 }
 
@@ -36,7 +36,8 @@ func (l *deletingLog) Append(ctx context.Context, w eventlog.Write) (uint64, err
 	if deletion == "" || strings.Contains(w.Type, "deleted") {
 		return position, nil
 	}
-	event := eventlog.Event{Record: domain.Record{Type: deletion, Data: []byte("{}")}, ID: uuid.NewString(), Name: w.Name, Time: w.Time}
+	event := eventlog.Event{Record: domain.Record{Type: deletion, Data: []byte("{}")}, ID: uuid.NewString(), Name: w.Name,
+		Time: w.Time}
 	if _, err := l.Memory.Append(ctx, eventlog.Write{Event: event, Expect: position}); err != nil {
 		return 0, err
 	}
@@ -44,8 +45,8 @@ func (l *deletingLog) Append(ctx context.Context, w eventlog.Write) (uint64, err
 	return position, nil
 }
 
-// deletions finds by folding, for each collection that has one, an event that
-// ends a resource.
+// deletions returns, by collection, the type of an event that deletes a resource, for each
+// collection that has such an event.
 func deletions(t *testing.T) map[string]string {
 	found := map[string]string{}
 	note := func(collection, event string, ends bool) {
@@ -71,21 +72,23 @@ func endings(t *testing.T, kind domain.AnyKind, note func(collection, event stri
 	}
 }
 
-// answersNoResource are POSTs that change nothing, or that answer what another
-// event produced.
-var answersNoResource = regexp.MustCompile(`(?i)^(match|preview|estimate|create(completion|chatcompletion|transcription|translation|embedding)|get)|UploadEndpoint$`)
+// answersNoResource matches the IDs of POST operations that change nothing, or whose response is
+// not the changed resource.
+var answersNoResource = regexp.MustCompile(
+	`(?i)^(match|preview|estimate|create(completion|chatcompletion|transcription|translation|embedding)` +
+		`|get)|UploadEndpoint$`)
 
-// changingRows yields the rows of operations that change a resource and answer
-// with it.
+// changingRows yields the test cases of operations that change a resource and return the resource.
 func changingRows() iter.Seq[row] {
 	return func(yield func(row) bool) {
 		table := map[string]request.Operation{}
-		for _, op := range operations(nil) {
+		for _, op := range (&Server{}).operations() {
 			table[op.ID] = op
 		}
 		for _, r := range operationRows() {
 			op := table[r.id]
-			changes := (op.Method == http.MethodPost || op.Method == http.MethodPatch) && op.Gate != request.Everyone && !answersNoResource.MatchString(r.id)
+			changes := (op.Method == http.MethodPost || op.Method == http.MethodPatch) && op.Gate != request.Everyone &&
+				!answersNoResource.MatchString(r.id)
 			if changes && !yield(r) {
 				return
 			}
@@ -95,28 +98,28 @@ func changingRows() iter.Seq[row] {
 
 // bringsFiles reports whether an operation stores or validates uploaded files.
 func bringsFiles(id string) bool {
-	return strings.HasPrefix(id, "upload") || strings.HasPrefix(id, "validate")
+	return strings.HasPrefix(id, "upload") || strings.HasPrefix(id, "validate") || id == "createFile"
 }
 
-// TestRepliesShowTheirOwnEvent asks for every operation that changes a
-// resource, once undisturbed and once while another client deletes what it
-// changed before it can answer. Both answers are the same.
+// TestRepliesShowTheirOwnEvent checks that the response of every operation that changes a resource
+// is the same when another client deletes the resource before the response is written, and that
+// uploads succeed in this case.
 func TestRepliesShowTheirOwnEvent(t *testing.T) {
 	ends := deletions(t)
 	raced := 0
 	for r := range changingRows() {
 		t.Run(r.id, func(t *testing.T) {
-			quiet := newStage(t, Limits{})
+			quiet := newHarness(t, request.Limits{})
 			setRow(quiet, r)
-			want := transcribed(quiet, askedOnce(quiet, r))
+			want := transcribed(quiet, sentOnce(quiet, r))
 
-			s := newStage(t, Limits{})
+			s := newHarness(t, request.Limits{})
 			setRow(s, r)
 			racing := &deletingLog{Memory: s.log, deletions: ends}
-			other := s.twin(func(o *Options) { o.Log = racing })
-			got := transcribed(other, askedOnce(other, r))
+			other := s.another(func(o *Options) { o.Log = racing })
+			got := transcribed(other, sentOnce(other, r))
 			if racing.deleted == 0 {
-				return // what it changes cannot be deleted
+				return // the resource of the operation cannot be deleted
 			}
 			raced++
 			if bringsFiles(r.id) {
@@ -126,27 +129,26 @@ func TestRepliesShowTheirOwnEvent(t *testing.T) {
 			assert.Equal(t, want, got)
 		})
 	}
-	require.Greater(t, raced, 25, "operations whose answer could be raced")
+	require.Greater(t, raced, 25, "operations whose response was raced")
 }
 
-func setRow(s *stage, r row) {
-	if r.stage != nil {
-		r.stage(s)
+func setRow(s *harness, r row) {
+	if r.prepare != nil {
+		r.prepare(s)
 	}
 	s.set(r.scene)
 	s.clock.at(epoch.Add(time.Hour))
 }
 
-func askedOnce(s *stage, r row) answer {
+func sentOnce(s *harness, r row) answer {
 	request := parseRequest(r.request).on(s)
 	request.Header.Set("X-Request-Id", "request-1")
 	return s.send(request)
 }
 
-// TestRepeatedCallsAnswerTheirOwnEvent asks for every operation that changes a
-// resource with an idempotency key, loses the answer of the first try, and has
-// another client delete the resource. The repeated call answers as the first
-// would have.
+// TestRepeatedCallsAnswerTheirOwnEvent checks, for every operation that changes a resource, that a
+// retry with the same idempotency key succeeds when the append of the first attempt was not
+// acknowledged and another client has deleted the resource.
 func TestRepeatedCallsAnswerTheirOwnEvent(t *testing.T) {
 	ends := deletions(t)
 	raced := 0
@@ -155,20 +157,21 @@ func TestRepeatedCallsAnswerTheirOwnEvent(t *testing.T) {
 			continue
 		}
 		t.Run(r.id, func(t *testing.T) {
-			s := newStage(t, Limits{})
+			s := newHarness(t, request.Limits{})
 			setRow(s, r)
 			before := s.events()
-			deaf := s.twin(func(o *Options) { o.Log = deafLog{s.log} })
+			deaf := s.another(func(o *Options) { o.Log = lostAckLog{s.log} })
 			first := keyedOnce(deaf, r)
 			if s.events() == before {
-				return // it records nothing
+				return // the operation records nothing
 			}
 			require.Equal(t, http.StatusServiceUnavailable, first.status, "%s", first.body)
 			deleted := false
 			for e, err := range s.log.Read(t.Context(), "events.>", before) {
 				require.NoError(t, err)
 				if deletion := ends[e.Name.Collection()]; deletion != "" {
-					event := eventlog.Event{Record: domain.Record{Type: deletion, Data: []byte("{}")}, ID: uuid.NewString(), Name: e.Name, Time: e.Time}
+					event := eventlog.Event{Record: domain.Record{Type: deletion, Data: []byte("{}")}, ID: uuid.NewString(),
+						Name: e.Name, Time: e.Time}
 					position, err := s.log.Append(t.Context(), eventlog.Write{Event: event, Expect: e.Position})
 					require.NoError(t, err)
 					require.NoError(t, s.world.WaitFor(t.Context(), position))
@@ -187,7 +190,7 @@ func TestRepeatedCallsAnswerTheirOwnEvent(t *testing.T) {
 	require.Greater(t, raced, 20, "operations that were repeated")
 }
 
-func keyedOnce(s *stage, r row) answer {
+func keyedOnce(s *harness, r row) answer {
 	request := parseRequest(r.request).on(s)
 	request.Header.Set("Idempotency-Key", "once")
 	return s.send(request)

@@ -10,22 +10,25 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
+	"anneal/api/rest"
 	"anneal/api/wire"
 	"anneal/domain"
 )
 
-// Two who change different fields at the same moment both succeed, and neither
-// undoes the other.
-func TestChangesAtTheSameMoment(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestConcurrentChanges checks that concurrent updates of different fields all succeed, and that
+// none reverts the change of another.
+func TestConcurrentChanges(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.deploy("d1", 0)
 	one := "/v1/accounts/acme/deployments/d1"
 	var both sync.WaitGroup
-	for field, value := range map[string]string{"displayName": `"n"`, "description": `"d"`, "maxReplicaCount": "7", "pricingPlanId": `"p"`, "autoscalingPolicy": `{"scaleUpWindow": "5s"}`} {
+	for field, value := range map[string]string{"displayName": `"n"`, "description": `"d"`, "maxReplicaCount": "7",
+		"pricingPlanId": `"p"`, "autoscalingPolicy": `{"scaleUpWindow": "5s"}`} {
 		both.Go(func() {
 			a := s.call("PATCH", one, "user", `{"`+field+`": `+value+`}`)
 			require.Equal(t, 200, a.status, "%s", a.body)
-			require.Contains(t, a.json(t), field, "whoever wrote reads it")
+			require.Contains(t, a.json(t), field, "a client reads its own writes")
 		})
 	}
 	both.Wait()
@@ -37,8 +40,8 @@ func TestChangesAtTheSameMoment(t *testing.T) {
 	require.Equal(t, "5s", d["autoscalingPolicy"].(map[string]any)["scaleUpWindow"])
 }
 
-func TestAChangeOfNothingRecordsNothing(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestNoOpRecordsNothing(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.deploy("d1", 0)
 	one := "/v1/accounts/acme/deployments/d1"
 	before := s.world.Position()
@@ -51,7 +54,7 @@ func TestAChangeOfNothingRecordsNothing(t *testing.T) {
 }
 
 func TestGetModifyPutOfEveryKind(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	s.makeDataset("d")
 	s.do(register("accounts/acme/models/m", false))
 	for _, path := range []string{"datasets/d", "models/m"} {
@@ -63,10 +66,10 @@ func TestGetModifyPutOfEveryKind(t *testing.T) {
 	}
 }
 
-// What exists throughout a listing is shown exactly once, however many are
-// created and deleted between its pages.
+// TestPagesAreStable checks that a resource that exists throughout a listing is listed exactly
+// once, also when other resources are created between the pages.
 func TestPagesAreStable(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range 30 {
 		s.makeDataset(fmt.Sprintf("keep-%02d", i))
@@ -99,8 +102,8 @@ func TestPagesAreStable(t *testing.T) {
 	}
 }
 
-func TestPageTokensBelongToTheirRequest(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestPageTokensAreBoundToRequest(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	for i := range 3 {
 		s.makeDataset(fmt.Sprintf("d%d", i))
 	}
@@ -125,9 +128,10 @@ func TestPageTokensBelongToTheirRequest(t *testing.T) {
 }
 
 func TestPageSizes(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	for i := range 205 {
-		s.do(domain.Intend(domain.Datasets, domain.NewName("acme", "datasets", fmt.Sprintf("d%d", i)), domain.Command[domain.Dataset](domain.CreateDataset{})))
+		s.do(domain.Intend(domain.Datasets, domain.NewName("acme", "datasets", fmt.Sprintf("d%d", i)),
+			domain.Command[domain.Dataset](domain.CreateDataset{})))
 	}
 	for size, shown := range map[string]int{"0": 50, "": 50, "1": 1, "200": 200, "201": 200, "100000": 200} {
 		page := s.call("GET", "/v1/accounts/acme/datasets?pageSize="+size, "user", "").json(t)
@@ -136,13 +140,15 @@ func TestPageSizes(t *testing.T) {
 	}
 }
 
-// IDs may have 1 to 63 characters.
+// TestIDs checks the length and the characters of IDs.
 func TestIDs(t *testing.T) {
-	s := newStage(t, Limits{})
-	for id, status := range map[string]int{"a": 200, strings.Repeat("a", 63): 200, strings.Repeat("a", 64): 400, "a-": 400, "1a": 400, "A": 400, "a_b": 400, "a.b": 400} {
+	s := newHarness(t, request.Limits{})
+	for id, status := range map[string]int{"a": 200, strings.Repeat("a", 63): 200, strings.Repeat("a", 64): 400, "a-": 400,
+		"1a": 400, "A": 400, "a_b": 400, "a.b": 400} {
 		require.Equal(t, status, s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "`+id+`"}`).status, id)
 	}
-	for _, path := range []string{"datasets/A", "datasets/a%2Fb", "datasets/..", "datasets/a.b", "datasets/*", "datasets/%3E", "datasets/a:b"} {
+	for _, path := range []string{"datasets/A", "datasets/a%2Fb", "datasets/..", "datasets/a.b", "datasets/*",
+		"datasets/%3E", "datasets/a:b"} {
 		require.Contains(t, []int{404, 405, 301, 307}, s.call("GET", "/v1/accounts/acme/"+path, "user", "").status, path)
 	}
 }
@@ -159,14 +165,13 @@ func FuzzBody(f *testing.F) {
 			return
 		}
 		var v domain.Violations
-		b := wire.Normalize(&v, typeOf[Deployment](), tree)
+		b := wire.Normalize(&v, typeOf[rest.Deployment](), tree)
 		if len(v) > 0 {
 			return
 		}
-		var out Deployment
+		var out rest.Deployment
 		if err := b.Fill(&out); err != nil {
-			t.Fatalf("what passed the check does not fit: %v", err)
+			t.Fatalf("a normalized body does not match its type: %v", err)
 		}
-		_, _ = readCompletion(tree, nil, true)
 	})
 }

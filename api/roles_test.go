@@ -11,23 +11,24 @@ import (
 	"strings"
 	"testing"
 
+	"anneal/api/request"
+
 	"github.com/stretchr/testify/require"
 )
 
 var placeholders = regexp.MustCompile(`\{[a-z]+\}`)
 
-// TestRoles knocks at the door of every operation with every kind of key, and
-// writes down who gets in: the operations below another account's path are
-// those of accounts/acme. The bodies are broken and nothing that is named
-// exists, so that nobody gets further than the door.
+// TestRoles checks which kinds of API keys every operation authorizes, against a golden file. All
+// paths are below accounts/acme, so that the key other belongs to another account. Bodies are
+// invalid and named resources do not exist, so that every request fails after authorization.
 func TestRoles(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	columns := []string{"admin", "user", "inference", "reader", "other", "operator", ""}
 	var out strings.Builder
 	out.WriteString("# Who may call which operation: a key's role in the account of the path, the admin of another\n" +
-		"# account (other), the operator, and whoever has no key at all (anyone). Written by TestRoles with -update.\n#\n")
+		"# account (other), the operator, and a request without a key (anyone). Written by TestRoles with -update.\n#\n")
 	fmt.Fprintf(&out, "# %-68s %s\n", "operation", "admin user inference reader other operator anyone")
-	for _, op := range operations(nil) {
+	for _, op := range (&Server{}).operations() {
 		path := strings.ReplaceAll(op.Path, "{account}", "acme")
 		path = placeholders.ReplaceAllString(path, "none")
 		row := make([]string, len(columns))
@@ -57,7 +58,8 @@ func TestRoles(t *testing.T) {
 	require.NoError(t, err)
 	wanted, got := strings.Split(string(want), "\n"), strings.Split(out.String(), "\n")
 	for i, line := range got {
-		require.True(t, slices.Contains(wanted, line), "line %d of who may do what is new or has changed: when that is meant, run the test with -update\n%s", i+1, line)
+		require.True(t, slices.Contains(wanted, line),
+			"line %d of the permissions is new or has changed: if this is intended, run the test with -update\n%s", i+1, line)
 	}
 	require.Len(t, got, len(wanted), "run the test with -update")
 }

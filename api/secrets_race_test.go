@@ -8,18 +8,22 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 )
 
-// Concurrent updates of keyName and value never leave a value that nothing opens.
-func TestConcurrentUpdatesOfASecretLeaveAValueThatOpens(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestConcurrentSecretUpdates checks that Open decrypts the value of a secret after concurrent
+// updates of keyName and value.
+func TestConcurrentSecretUpdates(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	for round := range 40 {
 		id := fmt.Sprintf("s%d", round)
 		name, path := domain.NewName("acme", "secrets", id), "/v1/accounts/acme/secrets/"+id
-		require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/secrets", "admin", `{"name": "`+id+`", "keyName": "K"}`).status)
+		require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/secrets", "admin",
+			`{"name": "`+id+`", "keyName": "K"}`).status)
 		var all sync.WaitGroup
-		for client, body := range []string{`{"keyName": "A"}`, `{"value": "v"}`, `{"keyName": "B", "value": "w"}`, `{"keyName": "C"}`} {
+		for client, body := range []string{`{"keyName": "A"}`, `{"value": "v"}`, `{"keyName": "B", "value": "w"}`,
+			`{"keyName": "C"}`} {
 			all.Go(func() { assert.Equal(t, 200, s.call("PATCH", path, "admin", body).status, "client %d", client) })
 		}
 		all.Wait()

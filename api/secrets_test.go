@@ -10,27 +10,36 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/api/request"
+	"anneal/api/rest"
 	"anneal/domain"
 )
 
 const canary = "canary-7f3e1c"
 
-// A secret that was given is in the reply to its create or update, and nowhere
-// else: not in any answer, event, log line, fault or stored state.
+// TestSecretsStaySecret checks that the value of a secret is in the response to the create or
+// update that sets it, and nowhere else: not in another response, event, log line, error or stored
+// state.
 func TestSecretsStaySecret(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	s.makeDataset("d")
 	live, _ := s.listen("/v1/accounts/acme/events", "admin")
 	given := []struct{ method, path, body string }{
 		{"POST", "/v1/accounts/acme/secrets", `{"name": "s1", "keyName": "K", "value": "` + canary + `"}`},
 		{"PATCH", "/v1/accounts/acme/secrets/s1", `{"value": "` + canary + `-2"}`},
 		{"PATCH", "/v1/accounts/acme/secrets/s1", `{"keyName": "K2"}`},
-		{"POST", "/v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=j1", `{"dataset": "accounts/acme/datasets/d", "baseModel": "accounts/default/models/anneal-base", "trackerConfig": {"enabled": true, "project": "p", "entity": "e", "apiKey": "` + canary + `"}}`},
-		{"POST", "/v1/accounts/acme/deployments?deploymentId=d1", `{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": ["` + canary + `"]}`},
+		{"POST", "/v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=j1",
+			`{"dataset": "accounts/acme/datasets/d", "baseModel": "accounts/default/models/anneal-base", "trackerConfig": ` +
+				`{"enabled": true, "project": "p", "entity": "e", "apiKey": "` + canary + `"}}`},
+		{"POST", "/v1/accounts/acme/deployments?deploymentId=d1",
+			`{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": ["` + canary + `"]}`},
 		{"PATCH", "/v1/accounts/acme/deployments/d1", `{"directRouteApiKeys": ["` + canary + `-2"]}`},
 		{"PATCH", "/v1/accounts/acme/deployments/d1", `{"displayName": "x"}`},
-		{"POST", "/v1/accounts/acme/dpoJobs?dpoJobId=j1", `{"dataset": "accounts/acme/datasets/d", "trackerConfig": {"enabled": true, "project": "p", "entity": "e", "apiKey": "` + canary + `"}}`},
-		{"POST", "/v1/accounts/acme/rlorTrainerJobs?rlorTrainerJobId=j1", `{"keepAlive": true, "trackerConfig": {"enabled": true, "project": "p", "entity": "e", "apiKey": "` + canary + `"}}`},
+		{"POST", "/v1/accounts/acme/dpoJobs?dpoJobId=j2",
+			`{"dataset": "accounts/acme/datasets/d", "trackerConfig": {"enabled": true, "project": "p", "entity": "e", ` +
+				`"apiKey": "` + canary + `"}}`},
+		{"POST", "/v1/accounts/acme/rlorTrainerJobs?rlorTrainerJobId=j1",
+			`{"keepAlive": true, "trackerConfig": {"enabled": true, "project": "p", "entity": "e", "apiKey": "` + canary +
+				`"}}`},
 	}
 	for _, one := range given {
 		a := s.call(one.method, one.path, "admin", one.body)
@@ -38,10 +47,11 @@ func TestSecretsStaySecret(t *testing.T) {
 		require.Equal(t, strings.Contains(one.body, canary), strings.Contains(string(a.body), canary), "%s", a.body)
 		require.NotContains(t, live.next()["data"], "value")
 	}
-	key := s.call("POST", "/v1/accounts/acme/apiKeys", "admin", `{"apiKey": {"role": "user"}, "apiKeyId": "k1"}`).json(t)["key"].(string)
+	key := s.call("POST", "/v1/accounts/acme/apiKeys", "admin",
+		`{"apiKey": {"role": "user"}, "apiKeyId": "k1"}`).json(t)["key"].(string)
 	live.next()
 
-	// wrong in every way that still carries the value
+	// invalid requests, each of which contains the value
 	for _, one := range []struct{ method, path, body string }{
 		{"POST", "/v1/accounts/acme/secrets", `{"name": "s1", "keyName": "K", "value": "` + canary + `"}`},
 		{"POST", "/v1/accounts/acme/secrets", `{"name": "s2", "keyName": "9 9", "value": "` + canary + `"}`},
@@ -49,15 +59,19 @@ func TestSecretsStaySecret(t *testing.T) {
 		{"POST", "/v1/accounts/acme/secrets", `{"name": "s2", "keyName": "K", "valu": "` + canary + `"}`},
 		{"POST", "/v1/accounts/acme/secrets", `{"name": "s2", "keyName": "K", "value": "` + canary},
 		{"PATCH", "/v1/accounts/acme/secrets/s1?updateMask=value,nothing", `{"value": "` + canary + `"}`},
-		{"POST", "/v1/accounts/acme/deployments?deploymentId=d1", `{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": ["` + canary + `"]}`},
-		{"POST", "/v1/accounts/acme/deployments", `{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": {"a": "` + canary + `"}}`},
+		{"POST", "/v1/accounts/acme/deployments?deploymentId=d1",
+			`{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": ["` + canary + `"]}`},
+		{"POST", "/v1/accounts/acme/deployments",
+			`{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": {"a": "` + canary + `"}}`},
 	} {
 		a := s.call(one.method, one.path, "admin", one.body)
 		require.GreaterOrEqual(t, a.status, 400, "%s", one.body)
 		require.NotContains(t, string(a.body), canary, "%s", one.body)
 	}
-	for _, path := range []string{"secrets", "secrets/s1", "secrets/s1/events", "supervisedFineTuningJobs", "supervisedFineTuningJobs/j1",
-		"supervisedFineTuningJobs/j1/events", "dpoJobs/j1", "rlorTrainerJobs/j1", "deployments", "deployments/d1", "deployments/d1/events", "apiKeys", "apiKeys/k1",
+	for _, path := range []string{"secrets", "secrets/s1", "secrets/s1/events", "supervisedFineTuningJobs",
+		"supervisedFineTuningJobs/j1",
+		"supervisedFineTuningJobs/j1/events", "dpoJobs/j2", "rlorTrainerJobs/j1", "deployments", "deployments/d1",
+		"deployments/d1/events", "apiKeys", "apiKeys/k1",
 		"apiKeys/k1/events", "events?pageSize=200", "secrets?readMask=value", "deployments?readMask=directRouteApiKeys"} {
 		a := s.call("GET", "/v1/accounts/acme/"+path, "admin", "")
 		require.Equal(t, 200, a.status, "%s: %s", path, a.body)
@@ -74,10 +88,10 @@ func TestSecretsStaySecret(t *testing.T) {
 	require.NotContains(t, s.logged.String(), key[len(key)-72:])
 }
 
-// A secret can be opened for what its state says, whatever was changed, until
-// it is deleted; what is replaced or deleted is gone once it is reconciled.
+// TestSecretsAreSealedAndErased checks that the value of a secret can be decrypted after any change
+// until the secret is deleted, and that the reconciler erases replaced and deleted values.
 func TestSecretsAreSealedAndErased(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	name := domain.Name("accounts/acme/secrets/s1")
 	open := func(state domain.Secret) (string, error) {
 		value, err := s.vault.Open(t.Context(), name, state.Value)
@@ -122,20 +136,23 @@ func TestSecretsAreSealedAndErased(t *testing.T) {
 	require.Equal(t, domain.NotFound, domain.CodeOf(err))
 }
 
-func TestASecretsValueHasALimit(t *testing.T) {
-	s := newStage(t, Limits{})
-	for size, status := range map[int]int{MaxSecret: 200, MaxSecret + 1: 400} {
-		a := s.call("POST", "/v1/accounts/acme/secrets", "admin", `{"name": "s1", "keyName": "A", "value": "`+strings.Repeat("x", size)+`"}`)
+func TestSecretValueLimit(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	for size, status := range map[int]int{rest.MaxSecret: 200, rest.MaxSecret + 1: 400} {
+		a := s.call("POST", "/v1/accounts/acme/secrets", "admin",
+			`{"name": "s1", "keyName": "A", "value": "`+strings.Repeat("x", size)+`"}`)
 		require.Equal(t, status, a.status)
 	}
 }
 
-// Signed URLs are good for a while, and not for another file.
-func TestSignedURLsEnd(t *testing.T) {
-	s := newStage(t, Limits{SignedURL: time.Minute})
+// TestSignedURLsExpire checks that a signed URL is valid only for its file and its method.
+func TestSignedURLsExpire(t *testing.T) {
+	s := newHarness(t, request.Limits{SignedURL: time.Minute})
 	s.makeDataset("d")
-	require.Equal(t, 200, s.upload("/v1/accounts/acme/datasets/d:upload", "user", "file", "a.jsonl", strings.NewReader(strings.Repeat("{\"text\":\"t\"}\n", 3))).status)
-	url := s.call("GET", "/v1/accounts/acme/datasets/d:getDownloadEndpoint", "user", "").json(t)["filenameToSignedUrls"].(map[string]any)["a.jsonl"].(string)
+	require.Equal(t, 200, s.upload("/v1/accounts/acme/datasets/d:upload", "user", "file", "a.jsonl",
+		strings.NewReader(strings.Repeat("{\"text\":\"t\"}\n", 3))).status)
+	url := s.call("GET", "/v1/accounts/acme/datasets/d:getDownloadEndpoint", "user",
+		"").json(t)["filenameToSignedUrls"].(map[string]any)["a.jsonl"].(string)
 	get := func(url string) int {
 		r, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
 		require.NoError(t, err)
@@ -146,7 +163,7 @@ func TestSignedURLsEnd(t *testing.T) {
 	require.Equal(t, 403, get(strings.Replace(url, "method=GET", "method=PUT", 1)))
 }
 
-func TestFaultsOfTheServerKeepTheirReasonToThemselves(t *testing.T) {
+func TestInternalErrorsAreNotDisclosed(t *testing.T) {
 	f := request.ErrorOf(errors.New("dial tcp 10.0.0.1: " + canary))
 	require.Equal(t, domain.Internal, f.Code)
 	require.NotContains(t, f.Message, canary)

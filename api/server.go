@@ -1,7 +1,7 @@
-// Package api is how the platform is asked for: HTTP, one file per collection,
-// the inference gateway and the tails of events. It keeps no state of its own
-// beyond connections: what it answers comes from the world, what it changes
-// goes to the log.
+// Package api serves the HTTP interface. It assembles the packages below it: request (shared by all
+// operations), connection (limits of clients), rest (resources), inference and audio (models),
+// events (the log) and openapi (the description). The package has no state besides connections: it
+// reads the world and writes to the log.
 package api
 
 import (
@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -18,7 +17,15 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"anneal/api/audio"
+	"anneal/api/connection"
+	"anneal/api/events"
+	"anneal/api/inference"
+	"anneal/api/openapi"
 	"anneal/api/request"
+	"anneal/api/rest"
+	"anneal/api/routing"
+	"anneal/api/upload"
 	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/disk"
@@ -26,64 +33,40 @@ import (
 	"anneal/engines"
 	"anneal/eventlog"
 	"anneal/eventlog/idempotency"
-	"anneal/eventlog/metering"
 	"anneal/projections"
 )
 
-// A Sealer encrypts what must be deletable: each value with a data key of its
-// own that is kept outside the log.
-type Sealer interface {
-	// Seal encrypts a value for a resource.
-	Seal(ctx context.Context, name domain.Name, value []byte) (domain.Sealed, error)
-	// Open decrypts what Seal made for the same resource.
-	Open(ctx context.Context, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error)
-}
-
-// Replicas reach the running copies of a deployment's model.
-type Replicas interface {
-	// Complete generates one continuation on a replica and hands it to emit
-	// piece by piece. It stops when ctx is done or emit fails. An error with
-	// code Unavailable says that the replica cannot be reached.
-	Complete(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error)
-	// Transcribe has a replica listen to a recording and hands to emit what it
-	// hears, in the order of time. It ends, and fails, as Complete does.
-	Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error)
-}
-
-// A Meter records what requests to models have used. See metering.Meter.
-type Meter interface {
-	// Record does not wait until it is recorded.
-	Record(usage metering.Record) error
-}
-
-// DefaultCluster is the name of an installation that was given none.
+// DefaultCluster is the default name of an installation.
 const DefaultCluster = "local"
 
-// Options are what a server works with. Now and Logger may be nil; Metrics,
-// when given, is where its metrics are registered and what /metrics shows.
+// Options are the dependencies and settings of a server. For an optional field, the comment states
+// the meaning of nil or zero.
 type Options struct {
 	Log      eventlog.Log
 	World    *projections.World
 	Blobs    *blobs.Store
-	Sealer   Sealer
-	Answers  request.Answers // nil keeps them in memory
-	Uses     request.Uses    // nil forgets with the process when keys were used
-	Meter    Meter           // nil records what requests use nowhere
-	Replicas Replicas
-	Space    *disk.Space    // of the server's disk; nil is not watched
-	Scorer   engines.Scorer // of previews; nil refuses them
-	Cluster  string         // name of the installation, shown on its deployments; "local" when it is empty
-	Direct   string         // domain below which deployments have host names of their own; "" gives them none
-	Pepper   []byte         // keys are hashed with it, page tokens signed
-	Strict   bool           // refuse unknown inference parameters instead of warning
-	// ReaderURL is of the NATS server that takes the readers of one account; "" when none does.
+	Sealer   rest.Sealer
+	Answers  request.Answers // stores responses by idempotency key; nil keeps the responses in memory
+	Uses     request.Uses    // stores the times of last use of API keys; nil keeps the times in memory
+	Meter    routing.Meter   // nil records no usage
+	Replicas routing.Replicas
+	Space    *disk.Space    // checks the space on the server's disk; nil disables the check
+	Scorer   engines.Scorer // runs previews of evaluators; nil rejects previews
+	Cluster  string         // name of the installation, shown in its deployments; "" means DefaultCluster
+	Direct   string         // domain of direct routes; "" disables them
+	Pepper   []byte         // key of the HMACs of API keys and page tokens
+	Origins  []string       // origins whose pages may read responses, or AnyOrigin; see CheckOrigin
+	Strict   bool           // reject unknown inference parameters instead of ignoring them with a warning
+	// ReaderURL is the URL of the NATS server for readers, each of which reads the events of one
+	// account; "" when there is no such server.
 	ReaderURL string
-	Private   bool // fetch recordings from addresses that are not public, too
-	Now       func() time.Time
-	Logger    *slog.Logger
+	Private   bool             // allow downloading recordings from private addresses
+	Dial      audio.Dial       // connects to the servers of recordings; nil rejects what Private forbids
+	Now       func() time.Time // nil means time.Now
+	Logger    *slog.Logger     // nil discards log records
 	Metrics   *prometheus.Registry
-	Limits    Limits
-	Prices    domain.Prices // what training is counted at
+	Limits    request.Limits
+	Prices    domain.Prices // prices of training, for estimates
 }
 
 // A Server is the http.Handler of the whole interface.
@@ -91,22 +74,24 @@ type Server struct {
 	Options
 	core    *request.Core
 	table   []request.Operation
-	about   *description
 	routes  http.Handler
-	direct  *directRoutes // nil when there are none
-	tail    *tail
-	served  *lastServed
-	busy    *request.Counters
+	formats errorFormats
+	direct  *directRoutes // nil without direct routes
 	meters  *meters
-	bodies  *bodyBudget
-	storage *storageLedger
-	fetcher *fetcher
+	bodies  *connection.Budget
+	cors    corsPolicy
+	stop    context.CancelFunc
 
-	closing context.Context
-	close   context.CancelFunc
+	document  *openapi.Document
+	uploads   *upload.Store
+	events    *events.Service
+	rest      *rest.Service
+	inference *inference.Service
+	audio     *audio.Service
 }
 
-// New makes a server. Close it before the last requests are waited for.
+// New returns a server. To stop the server, call Close, then wait for the requests in progress,
+// then call Drain.
 func New(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -121,36 +106,55 @@ func New(o Options) *Server {
 		o.Answers = idempotency.NewMemory()
 	}
 	o.Cluster = cmp.Or(o.Cluster, DefaultCluster)
-	o.Limits = o.Limits.withDefaults()
-	s := &Server{Options: o, served: newLastServed(), busy: request.NewCounters(), meters: newMeters(o), storage: newStorageLedger(), bodies: newBodyBudget(o.Limits.Bodies), fetcher: newFetcher(o.Limits.Fetch, o.Private)}
+	o.Limits = o.Limits.WithDefaults()
+	closing, stop := context.WithCancel(context.Background())
+	s := &Server{Options: o, meters: newMeters(o), bodies: connection.NewBudget(o.Limits.Bodies), stop: stop,
+		uploads: upload.NewStore(o.Blobs, o.World), events: events.NewService(o.Log, o.Logger)}
 	s.core = request.NewCore(&request.Core{Log: o.Log, World: o.World, Answers: o.Answers, Uses: o.Uses, Logger: o.Logger,
-		Pepper: o.Pepper, Now: o.Now, Space: o.Space, MaxBody: o.Limits.Body, RepeatWait: o.Limits.Twin})
-	s.closing, s.close = context.WithCancel(context.Background())
-	s.table = operations(s)
-	s.about = describe(s.table)
-	s.tail = newTail(o.Log, o.Logger)
+		Pepper: o.Pepper, Now: o.Now, Space: o.Space, Limits: o.Limits, Busy: request.NewCounters(), Closing: closing})
+	router := &routing.Router{Replicas: o.Replicas, Meter: o.Meter, LastServed: routing.NewLastServed()}
+	routes := routing.NewDirectRoutes(o.Direct, o.Pepper, o.World)
+	s.rest = rest.NewService(rest.Options{Uploads: s.uploads, Events: s.events, LastServed: router.LastServed,
+		Routes: routes, Sealer: o.Sealer, Scorer: o.Scorer, Cluster: o.Cluster, ReaderURL: o.ReaderURL, Prices: o.Prices})
+	s.inference = inference.NewService(router, o.Strict, o.Metrics)
+	s.audio = audio.NewService(audio.Options{Router: router, Uploads: s.uploads, Strict: o.Strict, Private: o.Private,
+		Dial: o.Dial},
+		o.Limits, o.Metrics)
+	s.document = openapi.New(errorSamples, documentation, rest.Documentation, events.Documentation,
+		inference.Documentation, audio.Documentation)
+	s.table = s.operations()
+	s.document.Describe(s.table)
+	s.cors = newCORSPolicy(o.Origins, s.table)
+	s.formats = formatsOf(s.table)
 	s.routes = s.router()
-	if o.Direct != "" {
-		s.direct = newDirectRoutes(s)
+	if routes != nil {
+		s.direct = newDirectRoutes(s, routes)
 	}
 	return s
 }
 
-// Close ends the streams of events, and puts no question to a replica again
-// whose first one failed.
-func (s *Server) Close() {
-	s.close()
-	s.tail.close()
+// errorSamples are the examples of errors in the OpenAPI document whose messages contain limits.
+var errorSamples = map[int]*domain.Error{
+	http.StatusTooManyRequests: request.ErrorOf(inference.TooManyCompletions("lumen-outdoor",
+		request.DefaultLimits.Generations)),
+	http.StatusServiceUnavailable: request.ErrorOf(
+		routing.NoReplicaReady("accounts/lumen-outdoor/deployments/support-assistant",
+			request.DefaultLimits.Wake, routing.TryAgain)),
 }
 
-// Drain returns when nothing goes on in the background any more. Call it when
-// no request is left.
+// Close ends the streams of events, and stops requests from being retried on other replicas.
+func (s *Server) Close() {
+	s.stop()
+	s.events.Close()
+}
+
+// Drain waits for background work. It must be called when no request is in progress.
 func (s *Server) Drain() { s.core.Drain() }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x, r := s.begin(w, r)
-	defer x.end()
+	x, r := connection.Begin(&s.Limits, s.bodies, w, r)
+	defer x.End()
 	w = x
 	if label, ok := s.direct.labelOf(r); ok {
 		s.direct.serve(label, w, r)
@@ -159,28 +163,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.routes.ServeHTTP(w, r)
 }
 
-// Time-outs and limits of connections. No time-out bounds a whole answer, since
-// streams of events and completions last as long as they last: Limits bound each
-// piece of one, and bodies.
-const (
-	headerTime = 10 * time.Second // for a request's header, and for the first byte of a new connection
-	idleTime   = 2 * time.Minute  // between two requests of a connection
-	maxHeader  = 64 << 10
-)
-
-// HTTP is an http.Server with the time-outs and limits of the interface. Its
-// streams end when ctx does.
-func HTTP(ctx context.Context, h http.Handler, logger *slog.Logger) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withConn}
-}
+// signedPath is the path of signed URLs.
+const signedPath = "/blobs/"
 
 func (s *Server) router() http.Handler {
 	r := chi.NewRouter()
-	r.Use(s.identify, s.observe, s.recover, middleware.GetHead)
+	r.Use(s.identify, s.observe, s.recover, s.cors.allow, s.options, middleware.GetHead)
 	r.NotFound(s.noSuchPath)
 	r.MethodNotAllowed(s.noSuchMethod)
-	r.Handle("/blobs/*", s.files()) // signed URLs lead there
+	r.Handle(signedPath+"*", s.uploads.Handler())
 	for i := range s.table {
 		s.offer(r, &s.table[i])
 	}
@@ -188,22 +179,25 @@ func (s *Server) router() http.Handler {
 }
 
 func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
-	f := domain.Errorf(domain.NotFound, "there is no such path: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at /inference/v1/completions; /docs shows every operation")
+	f := domain.Errorf(domain.NotFound,
+		"there is no path %s: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at "+
+			"/inference/v1/completions; /docs shows every operation", wire.Quote(r.URL.Path))
 	f.Reason = "NO_SUCH_PATH"
-	request.WriteError(w, f, request.RequestID(r), request.IsInference(r))
+	request.WriteError(w, f, request.RequestID(r), s.formats.isInference(r))
 }
 
-// noSuchMethod refuses a method that the path does not answer, or a verb that
-// it does not have with any.
+// noSuchMethod rejects a request whose method the path does not allow, with 405, or whose verb does
+// not exist, with 404.
 func (s *Server) noSuchMethod(w http.ResponseWriter, r *http.Request) {
 	allowed := strings.Join(s.methodsOf(r), ", ")
 	f := &domain.Error{Code: domain.Unimplemented, Reason: request.ReasonMethod,
-		Message: fmt.Sprintf("this path does not answer %s: it answers %s", wire.Quote(r.Method), allowed)}
+		Message: fmt.Sprintf("the path does not allow the method %s: it allows %s", wire.Quote(r.Method), allowed)}
 	if allowed == "" {
 		f = &domain.Error{Code: domain.NotFound, Reason: "NO_SUCH_PATH",
-			Message: fmt.Sprintf("there is no operation %s %s here: correct its name; /docs shows every operation", r.Method, wire.Quote(":"+request.VerbOf(r.URL.Path)))}
+			Message: fmt.Sprintf("there is no operation %s %s here: correct the name; /docs shows every operation", r.Method,
+				wire.Quote(":"+request.VerbOf(r.URL.Path)))}
 	} else {
 		w.Header().Set("Allow", allowed)
 	}
-	request.WriteError(w, f, request.RequestID(r), request.IsInference(r))
+	request.WriteError(w, f, request.RequestID(r), s.formats.isInference(r))
 }

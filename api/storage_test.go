@@ -9,37 +9,42 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 )
 
 const oneRow = `{"prompt": "a", "completion": "b"}` + "\n"
 
-// datasetOf makes a dataset without rows.
-func (s *stage) datasetOf(id string) (path string) {
+// datasetOf creates a dataset without rows.
+func (s *harness) datasetOf(id string) (path string) {
 	s.Helper()
 	require.Equal(s, 200, s.call("POST", acme+"/datasets", "user", fmt.Sprintf(`{"datasetId": %q}`, id)).status)
 	return acme + "/datasets/" + id
 }
 
-func (s *stage) uploadRows(id string, n int) answer {
+func (s *harness) uploadRows(id string, n int) answer {
 	s.Helper()
-	return s.upload(acme+"/datasets/"+id+":upload", "user", "file", "rows.jsonl", strings.NewReader(strings.Repeat(oneRow, n)))
+	return s.upload(acme+"/datasets/"+id+":upload", "user", "file", "rows.jsonl",
+		strings.NewReader(strings.Repeat(oneRow, n)))
 }
 
-// signedPut is a URL for n bytes of a dataset's rows.
-func (s *stage) signedPut(id string, n int) (url string, refusal answer) {
+// signedPut returns a signed URL to which n bytes of a dataset's rows can be PUT, or the response
+// when the request fails.
+func (s *harness) signedPut(id string, n int) (url string, failed answer) {
 	s.Helper()
-	a := s.call("POST", acme+"/datasets/"+id+":getUploadEndpoint", "user", fmt.Sprintf(`{"filenameToSize": {"r.jsonl": %d}}`, n))
+	a := s.call("POST", acme+"/datasets/"+id+":getUploadEndpoint", "user",
+		fmt.Sprintf(`{"filenameToSize": {"r.jsonl": %d}}`, n))
 	if a.status != 200 {
 		return "", a
 	}
 	return a.json(s)["filenameToSignedUrls"].(map[string]any)["r.jsonl"].(string), a
 }
 
-// What is over the quota storage-bytes is refused, unread where its size is
-// known and otherwise when the limit is passed; nothing of it stays.
+// TestStorageQuota checks that an upload beyond the quota storage-bytes is rejected and not stored.
+// An upload of known size is rejected before the body is read, and any other upload when its bytes
+// exceed the quota.
 func TestStorageQuota(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	const rows = 1000
 	size := rows * len(oneRow)
 	s.datasetOf("first")
@@ -48,17 +53,19 @@ func TestStorageQuota(t *testing.T) {
 	kept := s.stored("datasets/acme/")
 	s.quota(domain.QuotaStorageBytes, size+size/2)
 
-	t.Run("a form that tells its length", func(t *testing.T) {
+	t.Run("a form with a known length", func(t *testing.T) {
 		s.datasetOf("second")
-		r := s.form(acme+"/datasets/second:upload", "user", "file", "rows.jsonl", strings.NewReader(strings.Repeat(oneRow, rows)))
+		r := s.form(acme+"/datasets/second:upload", "user", "file", "rows.jsonl",
+			strings.NewReader(strings.Repeat(oneRow, rows)))
 		a := s.send(r)
 		exceeded(t, a, domain.QuotaStorageBytes)
 		require.Contains(t, a.json(t)["message"], fmt.Sprintf("may have %d storage bytes and has %d", size+size/2, size))
-		require.Contains(t, a.json(t)["message"], "delete datasets, models or evaluators")
+		require.Contains(t, a.json(t)["message"], "delete some datasets, models or evaluators")
 		require.Equal(t, kept, s.stored("datasets/acme/"))
 	})
-	t.Run("a form that does not", func(t *testing.T) {
-		r := s.form(acme+"/datasets/second:upload", "user", "file", "rows.jsonl", strings.NewReader(strings.Repeat(oneRow, rows)))
+	t.Run("a form without", func(t *testing.T) {
+		r := s.form(acme+"/datasets/second:upload", "user", "file", "rows.jsonl",
+			strings.NewReader(strings.Repeat(oneRow, rows)))
 		r.ContentLength, r.GetBody = -1, nil
 		exceeded(t, s.send(r), domain.QuotaStorageBytes)
 		require.Equal(t, kept, s.stored("datasets/acme/"))
@@ -83,22 +90,25 @@ func TestStorageQuota(t *testing.T) {
 		require.Equal(t, 200, s.call("POST", acme+"/datasets/second:validateUpload", "user", "").status)
 		require.Equal(t, size+size/2, s.usage(domain.QuotaStorageBytes))
 	})
-	t.Run("work whose result takes room, when there is none", func(t *testing.T) {
-		exceeded(t, s.call("POST", acme+"/datasets", "user", `{"datasetId": "d", "sourceDatasetId": "first", "filter": ""}`), domain.QuotaStorageBytes)
+	t.Run("work whose result needs storage, at the limit", func(t *testing.T) {
+		exceeded(t, s.call("POST", acme+"/datasets", "user", `{"datasetId": "d", "sourceDatasetId": "first", "filter": ""}`),
+			domain.QuotaStorageBytes)
 		exceeded(t, s.uploadRows("third", 3), domain.QuotaStorageBytes)
 		exceeded(t, s.uploadModel(s.modelOf("m"), "user", tinyModel), domain.QuotaStorageBytes)
-		exceeded(t, s.upload(s.evaluatorOf("e")+":upload", "user", "file", "main.py", strings.NewReader("x")), domain.QuotaStorageBytes)
+		exceeded(t, s.upload(s.evaluatorOf("e")+":upload", "user", "file", "main.py", strings.NewReader("x")),
+			domain.QuotaStorageBytes)
 	})
-	t.Run("what is deleted makes room", func(t *testing.T) {
+	t.Run("a deletion frees storage", func(t *testing.T) {
 		require.Equal(t, 200, s.call("DELETE", acme+"/datasets/first", "user", "").status)
 		require.Equal(t, 200, s.uploadRows("third", 3).status)
 	})
-	require.Empty(t, s.server.storage.pending, "every share is released")
+	require.Zero(t, s.server.uploads.Pending(), "every reservation is released")
 }
 
-// Uploads at once do not take the same room.
-func TestUploadsAtOnceStayWithinStorage(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestConcurrentUploadsStayWithinQuota checks that concurrent uploads together do not exceed the
+// quota storage-bytes.
+func TestConcurrentUploadsStayWithinQuota(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	const rows = 2000
 	s.quota(domain.QuotaStorageBytes, 5*rows*len(oneRow)/2)
 	statuses := make([]int, 8)
@@ -119,18 +129,19 @@ func TestUploadsAtOnceStayWithinStorage(t *testing.T) {
 	}
 	require.Contains(t, []int{1, 2}, accepted)
 	require.Equal(t, accepted*rows*len(oneRow), s.usage(domain.QuotaStorageBytes))
-	require.Len(t, s.stored("datasets/acme/"), accepted, "what was refused is not kept")
-	require.Empty(t, s.server.storage.pending)
+	require.Len(t, s.stored("datasets/acme/"), accepted, "rejected files are not stored")
+	require.Zero(t, s.server.uploads.Pending())
 }
 
-func (s *stage) modelOf(id string) string {
+func (s *harness) modelOf(id string) string {
 	s.Helper()
 	require.Equal(s, 200, s.call("POST", acme+"/models", "user", fmt.Sprintf(`{"modelId": %q}`, id)).status)
 	return id
 }
 
-func (s *stage) evaluatorOf(id string) (path string) {
+func (s *harness) evaluatorOf(id string) (path string) {
 	s.Helper()
-	require.Equal(s, 200, s.call("POST", acme+"/evaluators", "user", fmt.Sprintf(`{"evaluatorId": %q, "evaluator": {"entryPoint": "main.py:score"}}`, id)).status)
+	require.Equal(s, 200, s.call("POST", acme+"/evaluators", "user",
+		fmt.Sprintf(`{"evaluatorId": %q, "evaluator": {"entryPoint": "main.py:score"}}`, id)).status)
 	return acme + "/evaluators/" + id
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/events"
+	"anneal/api/request"
 	"anneal/domain"
 )
 
@@ -21,10 +23,10 @@ type listener struct {
 	testing.TB
 	lines *bufio.Scanner
 	stop  context.CancelFunc
-	last  string // the last id line
+	last  string // ID of the last event or comment
 }
 
-func (s *stage) listen(path, alias string, header ...string) (*listener, *http.Response) {
+func (s *harness) listen(path, alias string, header ...string) (*listener, *http.Response) {
 	s.Helper()
 	r := s.request(http.MethodGet, path, alias, nil)
 	ctx, stop := context.WithTimeout(s.Context(), patience)
@@ -40,7 +42,7 @@ func (s *stage) listen(path, alias string, header ...string) (*listener, *http.R
 	return &listener{s.TB, bufio.NewScanner(response.Body), stop, ""}, response
 }
 
-// next is the data of the next event.
+// next returns the data of the next event.
 func (l *listener) next() map[string]any {
 	l.Helper()
 	for l.lines.Scan() {
@@ -59,20 +61,20 @@ func (l *listener) next() map[string]any {
 	return nil
 }
 
-// ended tells whether the stream comes to its end.
+// ended reads the stream to its end, and reports whether the stream ends without an error.
 func (l *listener) ended() bool {
 	for l.lines.Scan() {
 	}
 	return l.lines.Err() == nil
 }
 
-func (s *stage) makeDataset(id string) {
+func (s *harness) makeDataset(id string) {
 	s.Helper()
 	require.Equal(s, 200, s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "`+id+`"}`).status)
 }
 
-func TestEventsLive(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestLiveEvents(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.makeDataset("before")
 	l, response := s.listen("/v1/accounts/acme/events", "user")
 	require.Equal(t, "text/event-stream", response.Header.Get("Content-Type"))
@@ -93,16 +95,17 @@ func TestEventsLive(t *testing.T) {
 	require.Equal(t, "accounts/acme/datasets/d4", l.next()["subject"])
 }
 
-// From the beginning, through the log and the ring of the newest events, each
-// event comes once and in order.
+// TestEventsFromTheBeginning checks that a stream from position 0 sends each event once and in
+// order, first from the log and then from the ring of the tail.
 func TestEventsFromTheBeginning(t *testing.T) {
-	s := newStage(t, Limits{})
-	live, _ := s.listen("/v1/accounts/other/events", "other") // so that the tail follows, and its ring turns over
+	s := newHarness(t, request.Limits{})
+	live, _ := s.listen("/v1/accounts/other/events", "other") // starts the tail, whose ring then overflows
 	name := domain.NewName("acme", domain.Datasets.Collection, "d")
 	s.makeDataset("d")
-	const changes = 2*ringSize + 100
+	const changes = 2*events.RingSize + 100
 	for i := range changes {
-		s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint(i)}})))
+		s.do(domain.Intend(domain.Datasets, name,
+			domain.Command[domain.Dataset](domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint(i)}})))
 	}
 	l, _ := s.listen("/v1/accounts/acme/datasets/d/events?filter=type=dataset.updated.v1", "user", "Last-Event-ID", "0")
 	for i := range changes {
@@ -113,7 +116,7 @@ func TestEventsFromTheBeginning(t *testing.T) {
 }
 
 func TestEventsAreFiltered(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	l, _ := s.listen(`/v1/accounts/acme/events?filter=subject:d2+OR+type="dataset.deleted.*"`, "user")
 	s.makeDataset("d1")
 	s.makeDataset("d2")
@@ -122,9 +125,10 @@ func TestEventsAreFiltered(t *testing.T) {
 	require.Equal(t, "dataset.deleted.v1", l.next()["type"])
 }
 
-// Who may not see keys and secrets does not see their history either.
-func TestEventsOfKeysAreForAdmins(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestKeyEventsRequireAdmin checks that callers that may not read API keys and secrets cannot read
+// the events of API keys and secrets.
+func TestKeyEventsRequireAdmin(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	list := string(s.call("GET", "/v1/accounts/acme/events?pageSize=200", "user", "").body)
 	require.NotContains(t, list, "apiKeys/admin\"")
 	list = string(s.call("GET", "/v1/accounts/acme/events?pageSize=200", "admin", "").body)
@@ -137,9 +141,10 @@ func TestEventsOfKeysAreForAdmins(t *testing.T) {
 	require.Equal(t, "apiKey.created.v1", admin.next()["type"])
 }
 
-func TestWhereAStreamMayBegin(t *testing.T) {
-	s := newStage(t, Limits{})
-	for id, status := range map[string]int{"-1": 400, "x": 400, "1.5": 400, strconv.FormatUint(s.world.Position()+1, 10): 400, strconv.FormatUint(s.world.Position(), 10): 200} {
+func TestStreamStartPositions(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	for id, status := range map[string]int{"-1": 400, "x": 400, "1.5": 400,
+		strconv.FormatUint(s.world.Position()+1, 10): 400, strconv.FormatUint(s.world.Position(), 10): 200} {
 		_, response := s.listen("/v1/accounts/acme/events", "user", "Last-Event-ID", id)
 		require.Equal(t, status, response.StatusCode, id)
 	}
@@ -147,10 +152,10 @@ func TestWhereAStreamMayBegin(t *testing.T) {
 	require.Equal(t, 400, response.StatusCode)
 }
 
-// A heartbeat says that the stream lives, and how far it is; a key that is no
-// longer good ends it.
+// TestHeartbeats checks that an idle stream sends comments with its position, and that the stream
+// ends when its API key becomes invalid.
 func TestHeartbeats(t *testing.T) {
-	s := newStage(t, Limits{Heartbeat: 5 * time.Millisecond})
+	s := newHarness(t, request.Limits{Heartbeat: 5 * time.Millisecond})
 	l, _ := s.listen("/v1/accounts/acme/events", "user")
 	for l.lines.Scan() && l.lines.Text() != ": still here" {
 	}
@@ -161,7 +166,7 @@ func TestHeartbeats(t *testing.T) {
 }
 
 func TestStreamsAreCounted(t *testing.T) {
-	s := newStage(t, Limits{Streams: 2})
+	s := newHarness(t, request.Limits{Streams: 2})
 	first, _ := s.listen("/v1/accounts/acme/events", "user")
 	_, response := s.listen("/v1/accounts/acme/events", "admin")
 	require.Equal(t, 200, response.StatusCode)
@@ -169,22 +174,22 @@ func TestStreamsAreCounted(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
 	require.NotEmpty(t, response.Header.Get("Retry-After"))
 	_, response = s.listen("/v1/accounts/other/events", "other")
-	require.Equal(t, 200, response.StatusCode, "another account has streams of its own")
+	require.Equal(t, 200, response.StatusCode, "another account has separate streams")
 	first.stop()
-	require.Eventually(t, func() bool { return s.server.busy.Of("streams of acme") == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.server.core.Busy.Of("streams of acme") == 1 }, patience, time.Millisecond)
 	_, response = s.listen("/v1/accounts/acme/events", "user")
 	require.Equal(t, 200, response.StatusCode)
 }
 
 func TestCloseEndsStreams(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	l, _ := s.listen("/v1/accounts/acme/events", "user")
 	s.server.Close()
 	require.True(t, l.ended())
 }
 
 func TestPagesOfEvents(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	for i := range 5 {
 		s.makeDataset(fmt.Sprintf("d%d", i))
 	}
@@ -192,7 +197,8 @@ func TestPagesOfEvents(t *testing.T) {
 		seen := map[string]bool{}
 		token := ""
 		for {
-			page := s.call("GET", "/v1/accounts/acme/events?pageSize=2&filter=type:dataset&orderBy="+order+"&pageToken="+token, "user", "").json(t)
+			page := s.call("GET", "/v1/accounts/acme/events?pageSize=2&filter=type:dataset&orderBy="+order+"&pageToken="+token,
+				"user", "").json(t)
 			require.Equal(t, 5.0, page["totalSize"])
 			for _, e := range page["events"].([]any) {
 				position := e.(map[string]any)["position"].(string)

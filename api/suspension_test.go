@@ -6,28 +6,31 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/domain"
 )
 
-// What a suspended account may do: everything that only reads, or gives back.
-// Nothing begins work, not even by the operator's hand, and its own keys change
-// nothing else either.
-func TestASuspendedAccount(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.settle()
+// TestSuspendedAccount checks that the keys of a suspended account can read and release resources,
+// but not change anything else, and that no request can start work in the account, not even a
+// request of the operator.
+func TestSuspendedAccount(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.createTargets()
 	s.deploy("d2", 1)
 	s.deploy("gone", 0)
 	s.deployment("accounts/acme/deployments/gone", domain.DeleteDeployment{IgnoreChecks: true})
 	s.deployment("accounts/acme/deployments/gone", domain.FinishDeletion{Keep: domain.RecentUse})
 	failed := domain.Name("accounts/acme/supervisedFineTuningJobs/failed")
-	require.Equal(t, 200, s.call("POST", acme+"/supervisedFineTuningJobs?supervisedFineTuningJobId=failed", "user", `{"dataset": "accounts/acme/datasets/d"}`).status)
+	require.Equal(t, 200, s.call("POST", acme+"/supervisedFineTuningJobs?supervisedFineTuningJobId=failed", "user",
+		`{"dataset": "accounts/acme/datasets/d"}`).status)
 	s.do(domain.IntendJob(failed, domain.FailJob{Status: domain.Status{Code: "INTERNAL", Message: "x"}}))
 	require.Equal(t, 200, s.call("POST", acme+":suspend", "operator", `{"suspendState": "CREDIT_DEPLETED"}`).status)
 
 	for _, c := range []struct{ method, path, body string }{
 		{"POST", "/supervisedFineTuningJobs", `{"dataset": "accounts/acme/datasets/d"}`},
 		{"POST", "/dpoJobs", `{"dataset": "accounts/acme/datasets/d"}`},
-		{"POST", "/reinforcementFineTuningJobs", `{"dataset": "accounts/acme/datasets/d", "evaluator": "accounts/acme/evaluators/e"}`},
+		{"POST", "/reinforcementFineTuningJobs",
+			`{"dataset": "accounts/acme/datasets/d", "evaluator": "accounts/acme/evaluators/e"}`},
 		{"POST", "/rlorTrainerJobs", `{"dataset": "accounts/acme/datasets/d"}`},
 		{"POST", "/supervisedFineTuningJobs/failed:resume", ``},
 		{"POST", "/deployments", `{"baseModel": "accounts/default/models/anneal-base"}`},
@@ -40,7 +43,7 @@ func TestASuspendedAccount(t *testing.T) {
 			a := s.call(c.method, acme+c.path, alias, c.body)
 			require.Equal(t, 400, a.status, "%s %s: %s", c.method, c.path, a.body)
 			require.Equal(t, "ACCOUNT_SUSPENDED", reasonOf(t, a), "%s %s", c.method, c.path)
-			require.Contains(t, a.json(t)["message"], "operator restores it")
+			require.Contains(t, a.json(t)["message"], "restores the account")
 			require.Equal(t, before, s.events(), "%s %s recorded something", c.method, c.path)
 		}
 	}
@@ -51,7 +54,8 @@ func TestASuspendedAccount(t *testing.T) {
 		{"POST", "/models", `{"modelId": "m", "model": {"baseModel": "accounts/default/models/anneal-base"}}`},
 		{"POST", "/secrets", `{"name": "s", "keyName": "K", "value": "v"}`},
 		{"PATCH", "/secrets/old", `{"value": "v"}`},
-		{"POST", "/deploymentShapes", `{"deploymentShapeId": "s", "deploymentShape": {"baseModel": "accounts/default/models/anneal-base"}}`},
+		{"POST", "/deploymentShapes",
+			`{"deploymentShapeId": "s", "deploymentShape": {"baseModel": "accounts/default/models/anneal-base"}}`},
 		{"POST", "/apiKeys", `{"apiKey": {"role": "user"}}`},
 	} {
 		before := s.events()
@@ -60,18 +64,20 @@ func TestASuspendedAccount(t *testing.T) {
 		require.Equal(t, "ACCOUNT_SUSPENDED", reasonOf(t, a), "%s %s", c.method, c.path)
 		require.Equal(t, before, s.events(), "%s %s recorded something", c.method, c.path)
 		a = s.call(c.method, acme+c.path, "operator", c.body)
-		require.Equal(t, 200, a.status, "%s %s: the operator may act: %s", c.method, c.path, a.body)
+		require.Equal(t, 200, a.status, "%s %s: the operator may do this: %s", c.method, c.path, a.body)
 	}
 	for _, body := range []string{`"prompt": "a"`, `"prompt": "a", "stream": true`} {
 		a := s.complete(body)
 		require.Equal(t, http.StatusPreconditionFailed, a.status, "%s", a.body)
 		require.Contains(t, string(a.body), `"code":"PRECONDITION_FAILED"`)
 	}
-	require.Empty(t, s.replicas.asks())
+	require.Empty(t, s.replicas.requestIDs())
 	for _, c := range []struct{ method, path, body string }{
-		{"GET", "", ``}, {"GET", "/datasets", ``}, {"GET", "/datasets/d", ``}, {"GET", "/deployments/d1", ``}, {"GET", "/secrets", ``},
+		{"GET", "", ``}, {"GET", "/datasets", ``}, {"GET", "/datasets/d", ``}, {"GET", "/deployments/d1", ``},
+		{"GET", "/secrets", ``},
 		{"GET", "/supervisedFineTuningJobs/j", ``}, {"GET", "/events", ``}, {"GET", "/quotas", ``}, {"GET", "/models", ``},
-		{"POST", "/deploymentShapeVersions:match", `{"createDeploymentRequest": {"deployment": {"baseModel": "accounts/default/models/anneal-base"}}}`},
+		{"POST", "/deploymentShapeVersions:match",
+			`{"createDeploymentRequest": {"deployment": {"baseModel": "accounts/default/models/anneal-base"}}}`},
 		{"POST", "/supervisedFineTuningJobs/j:cancel", ``},
 		{"DELETE", "/secrets/s", ``},
 		{"DELETE", "/supervisedFineTuningJobs/failed", ``},
@@ -81,11 +87,13 @@ func TestASuspendedAccount(t *testing.T) {
 		require.Equal(t, 200, s.call(c.method, acme+c.path, "admin", c.body).status, "%s %s", c.method, c.path)
 	}
 	require.Equal(t, 200, s.call("GET", "/inference/v1/models", "inference", "").status)
-	require.Equal(t, 200, s.call("POST", "/v1/accounts/other/datasets", "other", `{"dataset": {}}`).status, "others are not concerned")
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/other/datasets", "other", `{"dataset": {}}`).status,
+		"other accounts are not affected")
 
 	require.Equal(t, 200, s.call("POST", acme+":restore", "operator", "").status)
 	a := s.call("POST", acme+"/supervisedFineTuningJobs", "user", `{"dataset": "accounts/acme/datasets/d"}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
-	a = s.call("POST", "/inference/v1/completions", "inference", `{"model": "`+string(s.deploy("d3", 1))+`", "prompt": "a"}`)
+	a = s.call("POST", "/inference/v1/completions", "inference",
+		`{"model": "`+string(s.deploy("d3", 1))+`", "prompt": "a"}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -15,26 +16,27 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/request"
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/projections"
 	"anneal/projections/live"
 )
 
-var update = flag.Bool("update", false, "write the answers of the transcripts anew")
+var update = flag.Bool("update", false, "write the responses of the transcripts to their files")
 
-// A transcript is a file of requests and the answers they get, in order,
+// A transcript is a file of requests and their responses, in order,
 // through the real handler:
 //
 //	# a comment
-//	! serve accounts/acme/deployments/d1     something that happens elsewhere
+//	! serve accounts/acme/deployments/d1     an action of another part of the platform
 //	> POST /v1/accounts/acme/datasets admin  a request with the key of an alias
 //	> {"dataset": {}}                        its body
-//	< 200                                    the answer
+//	< 200                                    the response
 //
 // "upload=NAME" at the end of a request sends the body as a file in a form;
-// "with=NAME=VALUE" adds another field to that.
-// With -update the answers are written anew.
+// "with=NAME=VALUE" adds another field to the form.
+// -update replaces the responses in the file.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)
@@ -43,7 +45,7 @@ func TestTranscripts(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			want, err := os.ReadFile(file)
 			require.NoError(t, err)
-			got := play(newStage(t, Limits{}), string(want))
+			got := play(newHarness(t, request.Limits{}), string(want))
 			if *update {
 				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
 				return
@@ -53,7 +55,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// compare tells the first line that differs, and what it answers.
+// compare fails the test with the first line that differs, and the request of that line.
 func compare(t *testing.T, want, got []string) {
 	request := ""
 	for i := range max(len(want), len(got)) {
@@ -63,12 +65,13 @@ func compare(t *testing.T, want, got []string) {
 			}
 			continue
 		}
-		require.Equal(t, strings.Join(want[i:min(i+10, len(want))], "\n"), strings.Join(got[i:min(i+10, len(got))], "\n"), "line %d, the answer to %s", i+1, request)
+		require.Equal(t, strings.Join(want[i:min(i+10, len(want))], "\n"), strings.Join(got[i:min(i+10, len(got))], "\n"),
+			"line %d, the response to %s", i+1, request)
 		t.Fatalf("line %d differs", i+1)
 	}
 }
 
-func play(s *stage, script string) string {
+func play(s *harness, script string) string {
 	var out strings.Builder
 	var request []string
 	number := 0
@@ -81,7 +84,7 @@ func play(s *stage, script string) string {
 	}
 	for _, line := range strings.Split(strings.TrimRight(script, "\n"), "\n") {
 		if strings.HasPrefix(line, "<") {
-			continue // told anew
+			continue // the current response replaces the recorded one
 		}
 		if !strings.HasPrefix(line, ">") {
 			answer()
@@ -100,18 +103,18 @@ func play(s *stage, script string) string {
 	return out.String()
 }
 
-// perform sends one request and writes its answer down.
-func perform(s *stage, lines []string, number int) string {
+// perform sends the request in lines and returns the response in the format of transcripts.
+func perform(s *harness, lines []string, number int) string {
 	r := parseRequest(strings.Join(lines, "\n")).on(s)
 	r.Header.Set("X-Request-Id", fmt.Sprintf("request-%d", number))
 	return transcribed(s, s.send(r))
 }
 
-// A scripted request is one that a transcript or a table tells: its head, as in
-// "POST /v1/accounts admin upload=NAME", and in the lines after that its body.
+// A scripted is a parsed request of a transcript or a test case. The first line of a request is its
+// head, such as "POST /v1/accounts admin upload=NAME"; the following lines are the body.
 type scripted struct {
 	method, path, alias, file, body string
-	fields                          []string // of the form beside the file
+	fields                          []string // fields of the form besides the file
 }
 
 func parseRequest(text string) scripted {
@@ -130,15 +133,16 @@ func parseRequest(text string) scripted {
 	return out
 }
 
-func (one scripted) on(s *stage) *http.Request {
+func (one scripted) on(s *harness) *http.Request {
 	if one.file != "" {
 		return s.form(one.path, one.alias, "file", one.file, strings.NewReader(one.body+"\n"), one.fields...)
 	}
 	return s.request(one.method, one.path, one.alias, strings.NewReader(one.body))
 }
 
-// transcribed writes an answer down, without what differs from run to run.
-func transcribed(s *stage, a answer) string {
+// transcribed returns a response in the format of transcripts, without the parts that differ from
+// run to run.
+func transcribed(s *harness, a answer) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "< %d\n", a.status)
 	for _, name := range []string{"Allow", "Retry-After", "Www-Authenticate", "Anneal-Warning", "Anneal-Prompt-Tokens",
@@ -163,6 +167,7 @@ var scrubs = []struct {
 	with    string
 }{
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "UUID"},
+	{regexp.MustCompile(`"(file|ftjob)-[0-9a-f]{32}"`), `"$1-HEX"`},
 	{regexp.MustCompile(`(ank_[a-z-]+_[a-z0-9A-Z-]+)_[0-9a-f]{72}`), "${1}_SECRET"},
 	{regexp.MustCompile(`("prefix": "ank_[a-z-]+_[a-zA-Z0-9-]+_)[0-9a-f]{4}`), "${1}ABCD"},
 	{regexp.MustCompile(`signature=[A-Za-z0-9_-]+`), "signature=SIGNATURE"},
@@ -173,7 +178,7 @@ var scrubs = []struct {
 	{regexp.MustCompile(`"sha256": "[0-9a-f]{64}"`), `"sha256": "HASH"`},
 }
 
-func scrub(s *stage, text string) string {
+func scrub(s *harness, text string) string {
 	text = strings.ReplaceAll(text, s.url, "http://HOST")
 	for _, one := range scrubs {
 		text = one.pattern.ReplaceAllString(text, one.with)
@@ -181,8 +186,8 @@ func scrub(s *stage, text string) string {
 	return text
 }
 
-// happen is what the rest of the platform does during a transcript.
-func happen(s *stage, words []string) {
+// happen executes an action of another part of the platform.
+func happen(s *harness, words []string) {
 	name := domain.Name(words[1])
 	switch words[0] {
 	case "serve":
@@ -194,11 +199,21 @@ func happen(s *stage, words []string) {
 		s.do(domain.IntendJob(name, domain.QueueJob{}))
 		s.do(domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{"accounts/system/nodes/n1"}}))
 		for _, step := range []int{100, 200} {
-			s.do(domain.IntendJob(name, domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: step, Attempt: 1, Metrics: map[string]float64{"train/loss": 1.5}}}))
+			s.do(domain.IntendJob(name,
+				domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: step, Attempt: 1,
+					Files: storedCheckpoint(s, name, step), Metrics: map[string]float64{"train/loss": 1.5}}}))
 		}
-		_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent), strings.NewReader("{}\n"))
+		_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent),
+			strings.NewReader("{}\n"))
 		require.NoError(s, err)
-	case "stepped": // a trainer's step is done
+		if name.Collection() == domain.ReinforcementJobs.Collection {
+			s.storeRollouts(name, 1, rollout(1, 1, 1, 0.25), rollout(1, 1, 2, 1))
+		}
+	case "log":
+		_, err := s.store.Put(s.Context(), blobs.TrainerLog(name, s.world.Lookup(name).CreateEvent),
+			strings.NewReader("step 1 of 2\n"))
+		require.NoError(s, err)
+	case "stepped": // completes the step of a trainer job
 		row, ok := projections.TableOf(s.world.View(), domain.TrainerJobs).Get(name)
 		require.True(s, ok)
 		if row.State.State == domain.JobCreatingState {
@@ -209,63 +224,92 @@ func happen(s *stage, words []string) {
 		s.do(domain.IntendJob(name, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{"accounts/system/nodes/n1"}}))
 		output := domain.NewName(name.Account(), domain.Models.Collection, row.State.Step.OutputModel)
 		s.do(register(output, false))
-		s.do(domain.Intend(domain.TrainerJobs, name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: attempt, Output: output})))
+		s.do(domain.Intend(domain.TrainerJobs, name,
+			domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: attempt, Output: output})))
 	case "cancelled":
 		s.do(domain.IntendJob(name, domain.CancelJob{}))
 		s.do(domain.IntendJob(name, domain.ConfirmCancel{Attempt: 1}))
 	case "complete":
-		s.do(domain.IntendJob(name, domain.CompleteJob{Attempt: 1, Output: domain.NewName(name.Account(), "models", name.ID())}))
+		s.do(domain.IntendJob(name,
+			domain.CompleteJob{Attempt: 1, Output: domain.NewName(name.Account(), "models", name.ID())}))
 		s.do(register(domain.NewName(name.Account(), "models", name.ID()), false))
-	case "addon", "tuned": // made from the public model
-		model := domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/default/models/anneal-base"},
-			ModelFacts: domain.ModelFacts{ModelType: "llama", ParameterCount: 840_000, ContextLength: 512}, Files: domain.Files{Folder: "models/" + name.ID() + "/"}}
+	case "addon", "tuned": // creates an addon of the public model
+		model := domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
+			BaseModel: "accounts/default/models/anneal-base"},
+			ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: 840_000, ContextLength: 512},
+			Files:         domain.Files{Prefix: "models/" + name.ID() + "/"}}
 		if words[0] == "tuned" {
 			model.Kind = domain.BaseModel
 		}
 		s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](model)))
-	case "speech": // a model that transcribes
+	case "speech": // creates a speech model
 		s.do(registerSpeech(name))
-	case "filled": // the rows of a derived dataset are made
+	case "filled": // stores the rows of a derived dataset
 		s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FillDataset{
-			Files:        domain.Files{Folder: "datasets/" + name.ID() + "/", Sizes: map[string]int64{"rows.jsonl": 42}},
-			DatasetFacts: domain.DatasetFacts{Format: domain.FormatCompletion, Shape: domain.ShapeCompletion, ExampleCount: 3, EstimatedTokenCount: 11, AverageTurnCount: 1}})))
-	case "prepared": // datasets are made of a job's own
-		in := domain.JobInputs{Train: domain.NewName(name.Account(), "datasets", name.ID()+"-train"), Evaluation: domain.NewName(name.Account(), "datasets", name.ID()+"-eval")}
+			Files: domain.Files{Prefix: "datasets/" + name.ID() + "/", Sizes: map[string]int64{"rows.jsonl": 42}},
+			DatasetStats: domain.DatasetStats{Format: domain.FormatCompletion, Shape: domain.ShapeCompletion, ExampleCount: 3,
+				EstimatedTokenCount: 11, AverageTurnCount: 1}})))
+	case "prepared": // creates the datasets of a job
+		in := domain.JobInputs{Train: domain.NewName(name.Account(), "datasets", name.ID()+"-train"),
+			Evaluation: domain.NewName(name.Account(), "datasets", name.ID()+"-eval")}
 		s.do(domain.IntendJob(name, domain.StartValidation{}))
 		step := []domain.Intent{domain.IntendJob(name, domain.PrepareInput{Inputs: in})}
 		for made, rest := range map[domain.Name]bool{in.Train: true, in.Evaluation: false} {
 			split := domain.Split{Held: 1, Of: 4, Seed: 7, Rest: rest}
 			step = append(step, domain.Intend(domain.Datasets, made, domain.Command[domain.Dataset](domain.CreateDataset{
-				DatasetSpec: domain.DatasetSpec{SourceJobName: string(name), Splitted: split.Origin("accounts/acme/datasets/source")},
-				From:        &domain.Derivation{Source: "accounts/acme/datasets/source", Split: &split}})))
+				DatasetSpec: domain.DatasetSpec{SourceJobName: string(name),
+					Splitted: split.Origin("accounts/acme/datasets/source")},
+				From: &domain.Derivation{Source: "accounts/acme/datasets/source", Split: &split}})))
 		}
 		s.do(step...)
-	case "progress": // of a dataset that is being made
+	case "progress": // reports progress of a dataset that is being derived
 		s.world.Live().Report(name, live.Progress{Step: 20_000, Steps: 60_000})
 	case "unfilled":
-		s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.LeaveUnfilled{
+		s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FailFill{
 			Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "2 of the 4 rows match, and at least 3 are needed"}})))
-	case "loaded": // on every ready replica
-		s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.SettleDeployedModel{})))
+	case "loaded": // loads an addon on every ready replica
+		s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.MarkModelDeployed{})))
 	case "unloaded":
 		s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.FinishUndeployment{})))
-	case "put": // as whoever holds the signed URL of an evaluator's code does
-		_, err := s.store.Put(s.Context(), codeArrivals(evaluatorRow(s, name))+"main.py", strings.NewReader("def evaluate(): ...\n"))
+	case "put": // uploads an evaluator's code, like a client with a signed URL
+		_, err := s.store.Put(s.Context(), arrivalsOf(evaluatorRow(s, name))+"main.py",
+			strings.NewReader("def evaluate(): ...\n"))
 		require.NoError(s, err)
 	case "built":
-		s.do(domain.Intend(domain.Evaluators, name, domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 2, BuildLog: "evaluators/log.txt"})))
+		s.do(domain.Intend(domain.Evaluators, name,
+			domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 2, BuildLog: "evaluators/log.txt"})))
 	case "node":
 		s.do(domain.Intend(domain.Nodes, name, domain.Command[domain.Node](domain.RegisterNode{NodeSpec: domain.NodeSpec{
-			Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 4096}, Engines: []string{"train", "complete"}, Version: "1"}})))
+			Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 4096}, Engines: []string{"train", "complete"},
+			Version: "1"}})))
 	default:
 		s.Fatalf("a transcript has no event %q", words[0])
 	}
 }
 
-// madeAt is when a job of any kind was created.
-func madeAt(s *stage, name domain.Name) time.Time {
+// madeAt returns the time at which a job of any kind was created.
+func madeAt(s *harness, name domain.Name) time.Time {
 	s.Helper()
 	row, ok := s.world.View().Job(name)
 	require.True(s, ok, "there is no %s", name)
 	return row.CreateTime
+}
+
+// storedCheckpoint stores the files of a checkpoint with an adapter, and returns them.
+func storedCheckpoint(s *harness, job domain.Name, step int) domain.Files {
+	header := `{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight":{"dtype":"F32","shape":[8,4],` +
+		`"data_offsets":[0,128]},"base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight":{"dtype":"F32",` +
+		`"shape":[4,8],"data_offsets":[128,256]}}`
+	weights := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
+	weights = append(append(weights, header...), make([]byte, 256)...)
+	files := domain.Files{Prefix: blobs.CheckpointPrefix(job, s.world.Lookup(job).CreateEvent, 1, step),
+		Sizes: map[string]int64{}}
+	for name, content := range map[string]string{"state.json": "{}",
+		"model/adapter_config.json":       `{"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}`,
+		"model/adapter_model.safetensors": string(weights)} {
+		size, err := s.store.Put(s.Context(), files.Prefix+name, strings.NewReader(content))
+		require.NoError(s, err)
+		files.Sizes[name] = size
+	}
+	return files
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/audio"
 	"anneal/api/request"
 	"anneal/blobs"
 	"anneal/domain"
@@ -23,8 +24,8 @@ import (
 
 const hearer = "accounts/acme/deployments/d1"
 
-// hearers makes a deployment of a speech model with so many ready replicas.
-func (s *stage) hearers(n int) {
+// deploySpeechReplicas creates a deployment of a speech model with n ready replicas.
+func (s *harness) deploySpeechReplicas(n int) {
 	s.Helper()
 	s.do(registerSpeech(ear))
 	s.deploy("d1", n, func(spec *domain.DeploymentSpec) {
@@ -32,14 +33,15 @@ func (s *stage) hearers(n int) {
 	})
 }
 
-// transcribe sends a recording that is a text, and fields that are each NAME=VALUE.
-func (s *stage) transcribe(text string, fields ...string) answer {
+// transcribe sends a recording that contains text, and fields that are each NAME=VALUE.
+func (s *harness) transcribe(text string, fields ...string) answer {
 	s.Helper()
-	return s.send(s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader(text), append([]string{"model=" + hearer}, fields...)...))
+	return s.send(s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader(text),
+		append([]string{"model=" + hearer}, fields...)...))
 }
 
-// refusedWith requires a refusal of a transcription, and what it says.
-func refusedWith(t *testing.T, a answer, status int, says ...string) {
+// rejectedWith requires that a transcription is rejected with a message that contains says.
+func rejectedWith(t *testing.T, a answer, status int, says ...string) {
 	t.Helper()
 	require.Equal(t, status, a.status, "%s", a.body)
 	message := a.json(t)["error"].(map[string]any)["message"]
@@ -48,19 +50,20 @@ func refusedWith(t *testing.T, a answer, status int, says ...string) {
 	}
 }
 
-// nothingStays requires that no recording is kept.
-func (s *stage) nothingStays() {
+// requireNoRecordings requires that no recording is stored.
+func (s *harness) requireNoRecordings() {
 	s.Helper()
 	files, err := s.store.Files(s.Context(), blobs.TransientRoot)
 	require.NoError(s, err)
-	require.Empty(s, files.Sizes, "recordings are removed when they are answered")
+	require.Empty(s, files.Sizes, "recordings are deleted after the response")
 }
 
-// A part of a form; one with a file name is a file.
+// A part is a part of a form. A part with a file name is a file.
 type part struct{ name, file, content string }
 
-// parts makes a request of a form that may be wrong.
-func (s *stage) parts(all ...part) *http.Request {
+// parts returns a transcription request whose form consists of the given parts. The form may be
+// invalid.
+func (s *harness) parts(all ...part) *http.Request {
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
 	for _, p := range all {
@@ -81,48 +84,59 @@ func (s *stage) parts(all ...part) *http.Request {
 	return r
 }
 
-func TestFormsWithARecording(t *testing.T) {
-	s := newStage(t, Limits{Audio: 1000})
-	s.hearers(1)
+func TestRecordingForms(t *testing.T) {
+	s := newHarness(t, request.Limits{Audio: 1000})
+	s.deploySpeechReplicas(1)
 	speech, model := part{"file", "speech.wav", "go forward"}, part{"model", "", hearer}
 	for name, c := range map[string]struct {
 		parts  []part
 		status int
 		says   string
 	}{
-		"the file first":      {[]part{speech, model}, 200, "go forward"},
-		"the file last":       {[]part{model, speech}, 200, "go forward"},
-		"camelCase":           {[]part{model, speech, {"responseFormat", "", "text"}}, 200, "go forward"},
-		"empty fields":        {[]part{model, speech, {"language", "", ""}, {"temperature", "", ""}}, 200, "go forward"},
-		"no file":             {[]part{model}, 400, "file: is required"},
-		"two files":           {[]part{speech, model, speech}, 400, "file: is given 2 times"},
-		"an empty file":       {[]part{{"file", "speech.wav", ""}, model}, 400, "file: is empty"},
-		"a name for a file":   {[]part{{"file", "", "speech.wav"}, model}, 400, "file: must be a file, or a URL"},
-		"a password":          {[]part{{"url", "", "http://a:b@example.com/"}, model}, 400, "url: must be a file, or a URL"},
-		"a large file":        {[]part{{"file", "speech.wav", strings.Repeat("a", 1001)}, model}, 413, "larger than the 1000 bytes that a recording may have: cut it into parts"},
-		"a large field":       {[]part{speech, model, {"prompt", "", strings.Repeat("a", maxFieldSize+1)}}, 400, "prompt: must have at most"},
+		"the file first": {[]part{speech, model}, 200, "go forward"},
+		"the file last":  {[]part{model, speech}, 200, "go forward"},
+		"camelCase":      {[]part{model, speech, {"responseFormat", "", "text"}}, 200, "go forward"},
+		"empty fields":   {[]part{model, speech, {"language", "", ""}, {"temperature", "", ""}}, 200, "go forward"},
+		"no file":        {[]part{model}, 400, "file: is required"},
+		"two files":      {[]part{speech, model, speech}, 400, "file: is given 2 times"},
+		"an empty file":  {[]part{{"file", "speech.wav", ""}, model}, 400, "file: is empty"},
+		"a name for a file": {[]part{{"file", "", "speech.wav"}, model}, 400,
+			"file: must be an http or https URL"},
+		"a password": {[]part{{"url", "", "http://a:b@example.com/"}, model}, 400,
+			"url: must be an http or https URL"},
+		"a large file": {[]part{{"file", "speech.wav", strings.Repeat("a", 1001)}, model}, 413,
+			"exceeds the limit of 1000 bytes: split the recording"},
+		"a large field": {[]part{speech, model, {"prompt", "", strings.Repeat("a", audio.MaxFieldSize+1)}}, 400,
+			"prompt: must have at most"},
 		"a large unknown one": {[]part{speech, model, {"x", "", strings.Repeat("a", 100_000)}}, 200, "go forward"},
-		"a large second file": {[]part{model, {"file", "a.wav", "a"}, {"file", "b.wav", strings.Repeat("a", 1000+formRoom)}}, 413, "larger than the 1000 bytes that a recording may have: cut it into parts"},
-		"a huge unknown one":  {[]part{speech, model, {"x", "", strings.Repeat("a", 1000+formRoom)}}, 413, "larger than the 1000 bytes that a recording may have: cut it into parts"},
-		"a long name":         {[]part{speech, model, {strings.Repeat("n", 100_000), "", "a"}}, 400, "name is longer than 256 bytes"},
-		"a long prompt":       {[]part{speech, model, {"prompt", "", strings.Repeat("a", maxSpeechPrompt+1)}}, 400, "prompt: must have at most 8192 bytes"},
-		"no UTF-8":            {[]part{speech, model, {"prompt", "", "\xff"}}, 400, "prompt: must be UTF-8"},
-		"many fields":         {append(make([]part, maxFormFields), speech), 400, "more than 128 fields"},
-		"a late fault":        {[]part{{"diarize", "", "1"}, {"temperature", "", "2"}, speech, model, {"stream", "", "x"}}, 400, "temperature: must be a number"},
+		"a large second file": {[]part{model, {"file", "a.wav", "a"},
+			{"file", "b.wav", strings.Repeat("a", 1000+audio.FormOverhead)}},
+			413, "exceeds the limit of 1000 bytes: split the recording"},
+		"a huge unknown one": {[]part{speech, model, {"x", "", strings.Repeat("a", 1000+audio.FormOverhead)}}, 413,
+			"exceeds the limit of 1000 bytes: split the recording"},
+		"a long name": {[]part{speech, model, {strings.Repeat("n", 100_000), "", "a"}}, 400,
+			"name exceeds 256 bytes"},
+		"a long prompt": {[]part{speech, model, {"prompt", "", strings.Repeat("a", audio.MaxSpeechPrompt+1)}}, 400,
+			"prompt: must have at most 8192 bytes"},
+		"no UTF-8":    {[]part{speech, model, {"prompt", "", "\xff"}}, 400, "prompt: must be UTF-8"},
+		"many fields": {append(make([]part, audio.MaxFormFields), speech), 400, "more than 128 fields"},
+		"a late fault": {[]part{{"diarize", "", "1"}, {"temperature", "", "2"}, speech, model, {"stream", "", "x"}}, 400,
+			"temperature: must be a number"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := s.parts(c.parts...)
-			r.ContentLength = -1 // not told before
+			r.ContentLength = -1 // unknown length
 			a := s.send(r)
 			require.Equal(t, c.status, a.status, "%s", a.body)
 			require.Contains(t, string(a.body), c.says)
-			s.nothingStays()
+			s.requireNoRecordings()
 		})
 	}
-	for _, kind := range []string{"", "application/json", "multipart/form-data", "multipart/mixed; boundary=b", "audio/wav"} {
+	for _, kind := range []string{"", "application/json", "multipart/form-data", "multipart/mixed; boundary=b",
+		"audio/wav"} {
 		r := s.request(http.MethodPost, "/v1/audio/transcriptions", "inference", strings.NewReader("--b--"))
 		r.Header.Set("Content-Type", kind)
-		refusedWith(t, s.send(r), 400, "multipart/form-data")
+		rejectedWith(t, s.send(r), 400, "multipart/form-data")
 	}
 	r := s.parts(speech, model)
 	whole, err := io.ReadAll(r.Body)
@@ -132,12 +146,12 @@ func TestFormsWithARecording(t *testing.T) {
 		a := s.send(r.Clone(t.Context()))
 		require.Equal(t, 400, a.status, "cut at %d: %s", cut, a.body)
 	}
-	s.nothingStays()
+	s.requireNoRecordings()
 }
 
-func TestGranularitiesInEverySpelling(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.hearers(1)
+func TestGranularities(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.deploySpeechReplicas(1)
 	const name = "timestamp_granularities"
 	for _, c := range []struct {
 		fields          []string
@@ -166,77 +180,84 @@ func TestGranularitiesInEverySpelling(t *testing.T) {
 	}
 	for _, wrong := range []string{"", "words", "word,", "word;segment"} {
 		if a := s.transcribe("go", name+"="+wrong, "response_format=verbose_json"); wrong != "" {
-			refusedWith(t, a, 400, name+": must be word, segment")
+			rejectedWith(t, a, 400, name+": must be word, segment")
 		}
 	}
 }
 
 func TestTemperatures(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.hearers(1)
-	for text, want := range map[string][]float64{"": nil, "0": {0}, "0.37": {0.37}, "1.0": {1}, "0.0,0.2,0.4,0.6,0.8,1.0": {0, 0.2, 0.4, 0.6, 0.8, 1}, "0.2, 0.8": {0.2, 0.8}} {
+	s := newHarness(t, request.Limits{})
+	s.deploySpeechReplicas(1)
+	for text, want := range map[string][]float64{"": nil, "0": {0}, "0.37": {0.37}, "1.0": {1},
+		"0.0,0.2,0.4,0.6,0.8,1.0": {0, 0.2, 0.4, 0.6, 0.8, 1}, "0.2, 0.8": {0.2, 0.8}} {
 		a := s.transcribe("go", "temperature="+text)
 		require.Equal(t, 200, a.status, "%s: %s", text, a.body)
-		require.Equal(t, want, s.replicas.heard[len(s.replicas.heard)-1].Options.Temperature)
+		require.Equal(t, want, s.replicas.transcriptions[len(s.replicas.transcriptions)-1].Options.Temperature)
 	}
-	for _, wrong := range []string{"-0.2", "1.2", "NaN", "inf", "warm", "0.2,", "0.1,0.3", "0.4,0.2", "0.2,0.2", "0x1p-2,1", ","} {
-		refusedWith(t, s.transcribe("go", "temperature="+wrong), 400, "temperature: must be a number from 0 to 1")
+	for _, wrong := range []string{"-0.2", "1.2", "NaN", "inf", "warm", "0.2,", "0.1,0.3", "0.4,0.2", "0.2,0.2",
+		"0x1p-2,1", ","} {
+		rejectedWith(t, s.transcribe("go", "temperature="+wrong), 400, "temperature: must be a number from 0 to 1")
 	}
 }
 
-// All that a form asks for reaches the engine.
-func TestWhatAnEngineIsAsked(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.hearers(1)
-	a := s.transcribe("go forward", "response_format=verbose_json", "timestamp_granularities=word", "language=DE", "prompt=Um, I", "temperature=0.2", "task=translate", "vad_model=silero",
+// TestTranscriptionOptions checks that every option of a form reaches the engine.
+func TestTranscriptionOptions(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.deploySpeechReplicas(1)
+	a := s.transcribe("go forward", "response_format=verbose_json", "timestamp_granularities=word", "language=DE",
+		"prompt=Um, I", "temperature=0.2", "task=translate", "vad_model=silero",
 		"alignment_model=mms_fa", "preprocessing=bass_dynamic", "diarize=true", "min_speakers=2", "max_speakers=inf")
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.Equal(t, "translate", a.json(t)["task"])
-	got := s.replicas.heard[0]
+	got := s.replicas.transcriptions[0]
 	require.EqualValues(t, len("go forward"), got.Audio.Size)
 	got.Audio = engines.AudioFile{}
-	require.Equal(t, engines.TranscriptionRequest{Preprocessing: engines.PreprocessBassDynamic, Options: engines.TranscriptionOptions{Language: "de", Prompt: "Um, I", Temperature: []float64{0.2},
-		Translate: true, VAD: "silero", Alignment: "mms_fa", Words: true, Diarize: true, MinSpeakers: 2}}, got)
+	require.Equal(t, engines.TranscriptionRequest{Preprocessing: engines.PreprocessBassDynamic,
+		Options: engines.TranscriptionOptions{Language: "de", Prompt: "Um, I", Temperature: []float64{0.2},
+			Translate: true, VAD: "silero", Alignment: "mms_fa", Words: true, Diarize: true, MinSpeakers: 2}}, got)
 	require.Equal(t, "10.5", s.transcribed(t, strings.Repeat("la ", 21)).header.Get("anneal-audio-seconds"))
 }
 
-func (s *stage) transcribed(t *testing.T, text string) answer {
+func (s *harness) transcribed(t *testing.T, text string) answer {
 	t.Helper()
 	a := s.transcribe(text)
 	require.Equal(t, 200, a.status, "%s", a.body)
 	return a
 }
 
-// What a model cannot honour is refused by the names of the form, and not asked
-// of another replica.
-func TestARefusedOption(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.hearers(3)
-	s.replicas.hear = func(context.Context, domain.Replica, engines.TranscriptionRequest, func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+// TestUnsupportedOptions checks that a request with options that the model does not support is
+// rejected with the field names of the form, and is not sent to another replica.
+func TestUnsupportedOptions(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.deploySpeechReplicas(3)
+	s.replicas.transcribe = func(context.Context, domain.Replica, engines.TranscriptionRequest,
+		func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		var v domain.Violations
 		v.Add("language", "must be en: the model knows no other")
 		v.Add("task", "must be transcribe: the model does not translate")
 		return engines.Transcript{}, v.Err()
 	}
 	a := s.transcribe("geh vor", "language=de", "task=translate", "stream=true")
-	refusedWith(t, a, 400, "language: must be en", "task: must be transcribe")
+	rejectedWith(t, a, 400, "language: must be en", "task: must be transcribe")
 	require.Equal(t, "language", a.json(t)["error"].(map[string]any)["param"])
-	require.Len(t, s.replicas.asks(), 1)
-	s.nothingStays()
+	require.Len(t, s.replicas.requestIDs(), 1)
+	s.requireNoRecordings()
 }
 
-// dying hears the first n lines on the first replica that is asked, whose
-// worker then dies.
-func dying(n int) func(context.Context, domain.Replica, engines.TranscriptionRequest, func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+// failing returns a function that transcribes n lines for the first request and then fails, and
+// that transcribes the whole recording for later requests.
+func failing(n int) func(context.Context, domain.Replica, engines.TranscriptionRequest,
+	func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	var asked atomic.Int32
-	return func(ctx context.Context, _ domain.Replica, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	return func(ctx context.Context, _ domain.Replica, req engines.TranscriptionRequest,
+		emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		if asked.Add(1) > 1 {
 			return readAloud(ctx, req, emit)
 		}
 		died := domain.Errorf(domain.Unavailable, "the node is gone")
-		heard := 0
+		lines := 0
 		_, err := readAloud(ctx, req, func(step engines.TranscriptEvent) error {
-			if heard++; heard > n {
+			if lines++; lines > n {
 				return died
 			}
 			return emit(step)
@@ -248,26 +269,26 @@ func dying(n int) func(context.Context, domain.Replica, engines.TranscriptionReq
 	}
 }
 
-// A worker that dies in the middle: another one begins anew, and nothing comes
-// twice.
-func TestAListenerThatDies(t *testing.T) {
+// TestTranscriptionWorkerFails checks that another worker transcribes the whole recording when a
+// worker fails during a transcription, and that no text is sent twice.
+func TestTranscriptionWorkerFails(t *testing.T) {
 	const text = "one two\nthree four\nfive six\n"
 	for n := range 3 {
 		for _, streamed := range []string{"false", "true"} {
-			s := newStage(t, Limits{})
-			s.hearers(2)
-			s.replicas.hear = dying(n)
+			s := newHarness(t, request.Limits{})
+			s.deploySpeechReplicas(2)
+			s.replicas.transcribe = failing(n)
 			a := s.transcribe(text, "stream="+streamed, "response_format=verbose_json", "timestamp_granularities=word,segment")
 			require.Equal(t, 200, a.status, "%s", a.body)
-			require.Len(t, s.replicas.asks(), 2)
+			require.Len(t, s.replicas.requestIDs(), 2)
 			whole := map[string]any{}
 			if streamed == "true" {
 				said := ""
-				for _, event := range pieces(t, string(a.body)) {
+				for _, event := range chunks(t, string(a.body)) {
 					if delta, ok := event["delta"].(string); ok {
 						said += delta
 					}
-					if event["type"] == eventDone {
+					if event["type"] == audio.EventDone {
 						whole = event["transcript"].(map[string]any)
 					}
 				}
@@ -278,48 +299,26 @@ func TestAListenerThatDies(t *testing.T) {
 			require.Equal(t, "one two three four five six", whole["text"])
 			require.Len(t, whole["words"], 6)
 			require.Len(t, whole["segments"], 3)
-			s.nothingStays()
+			s.requireNoRecordings()
 		}
 	}
 }
 
-// A replica that begins anew may cut elsewhere: of a segment that was told in
-// part comes the rest.
-func TestASegmentThatWasToldInPart(t *testing.T) {
-	word := func(text string, start float64) engines.Word {
-		return engines.Word{Text: text, Start: start, End: start + 1}
-	}
-	all := engines.Segment{Start: 0, End: 3, Text: "a b c", Words: []engines.Word{word("a", 0), word("b", 1), word("c", 2)}}
-	for told, want := range map[float64]string{0: "a b c", 1: "b c", 1.2: "b c", 1.8: "c", 2.9: "", 3: ""} {
-		rest, ok := since(all, told)
-		require.Equal(t, want != "", ok, "%v", told)
-		if ok {
-			require.Equal(t, want, rest.Text, "%v", told)
-			require.GreaterOrEqual(t, rest.Start, told)
-		}
-	}
-	all.Words = nil
-	_, ok := since(all, 1)
-	require.True(t, ok, "most of it is new")
-	_, ok = since(all, 2)
-	require.False(t, ok)
-}
-
-// What a stream tells piece by piece is the text that it ends with, also of
-// silence.
-func TestDeltasAreTheText(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.hearers(1)
+// TestDeltasAddUpToText checks that the deltas of a stream concatenated are the final text of the
+// stream, also for a recording without words.
+func TestDeltasAddUpToText(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.deploySpeechReplicas(1)
 	for _, text := range []string{"one two\nthree\n", "\n"} {
-		for _, format := range transcriptFormats {
+		for _, format := range audio.TranscriptFormats {
 			a := s.transcribe(text, "stream=true", "response_format="+format)
 			require.Equal(t, 200, a.status, "%s", a.body)
 			said := ""
-			for _, event := range pieces(t, string(a.body)) {
+			for _, event := range chunks(t, string(a.body)) {
 				if delta, ok := event["delta"].(string); ok {
 					said += delta
 				}
-				if event["type"] == eventDone {
+				if event["type"] == audio.EventDone {
 					require.Equal(t, event["text"], said, "%s of %q", format, text)
 				}
 			}
@@ -327,29 +326,32 @@ func TestDeltasAreTheText(t *testing.T) {
 	}
 }
 
-func TestNoListenerIsLeft(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.hearers(2)
-	s.replicas.hear = func(_ context.Context, _ domain.Replica, _ engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+func TestNoReplicaIsLeft(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.deploySpeechReplicas(2)
+	s.replicas.transcribe = func(_ context.Context, _ domain.Replica, _ engines.TranscriptionRequest,
+		emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		err := emit(engines.TranscriptEvent{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
 		return engines.Transcript{}, errors.Join(err, domain.Errorf(domain.Unavailable, "the node is gone"))
 	}
-	refusedWith(t, s.transcribe("one"), 503, "no replica of "+hearer+" could be reached")
+	rejectedWith(t, s.transcribe("one"), 503, "no replica of "+hearer+" could be reached")
 	a := s.transcribe("one", "stream=true")
-	require.Equal(t, 200, a.status, "it has begun")
-	require.Equal(t, 1, strings.Count(string(a.body), eventDelta), "%s", a.body)
+	require.Equal(t, 200, a.status, "the response has begun")
+	require.Equal(t, 1, strings.Count(string(a.body), audio.EventDelta), "%s", a.body)
 	require.Contains(t, string(a.body), `data: {"error":`)
 	require.NotContains(t, string(a.body), "[DONE]")
-	s.nothingStays()
+	s.requireNoRecordings()
 }
 
-// A closed connection stops the listening, and the recording is removed.
-func TestAClientThatHangsUp(t *testing.T) {
+// TestDisconnectStopsTranscription checks that the transcription stops, and the recording is
+// deleted, when the client closes the connection.
+func TestDisconnectStopsTranscription(t *testing.T) {
 	for _, streamed := range []string{"true", "false"} {
-		s := newStage(t, Limits{})
-		s.hearers(2)
+		s := newHarness(t, request.Limits{})
+		s.deploySpeechReplicas(2)
 		began, ended := make(chan struct{}), make(chan error, 1)
-		s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+		s.replicas.transcribe = func(ctx context.Context, _ domain.Replica, _ engines.TranscriptionRequest,
+			emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 			err := emit(engines.TranscriptEvent{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
 			close(began)
 			<-ctx.Done()
@@ -357,7 +359,8 @@ func TestAClientThatHangsUp(t *testing.T) {
 			return engines.Transcript{}, ctx.Err()
 		}
 		ctx, hangUp := context.WithCancel(t.Context())
-		r := s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader("one"), "model="+hearer, "stream="+streamed).WithContext(ctx)
+		r := s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader("one"), "model="+hearer,
+			"stream="+streamed).WithContext(ctx)
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
@@ -374,28 +377,31 @@ func TestAClientThatHangsUp(t *testing.T) {
 			files, err := s.store.Files(t.Context(), blobs.TransientRoot)
 			return err == nil && len(files.Sizes) == 0
 		}, patience, time.Millisecond)
-		require.Len(t, s.replicas.asks(), 1, "it is not asked for elsewhere")
+		require.Len(t, s.replicas.requestIDs(), 1, "no other replica gets it")
 	}
 }
 
-func TestListeningHasATimeLimit(t *testing.T) {
-	s := newStage(t, Limits{Transcription: 20 * time.Millisecond})
-	s.hearers(2)
-	s.replicas.hear = func(ctx context.Context, _ domain.Replica, _ engines.TranscriptionRequest, _ func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+func TestTranscriptionTimeLimit(t *testing.T) {
+	s := newHarness(t, request.Limits{Transcription: 20 * time.Millisecond})
+	s.deploySpeechReplicas(2)
+	s.replicas.transcribe = func(ctx context.Context, _ domain.Replica, _ engines.TranscriptionRequest,
+		_ func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		<-ctx.Done()
 		return engines.Transcript{}, ctx.Err()
 	}
-	refusedWith(t, s.transcribe("one"), 504, "took longer than the 20ms that it may take, and came to second 0: cut it into parts, such as `ffmpeg")
+	rejectedWith(t, s.transcribe("one"), 504,
+		"exceeded its time limit of 20ms, at second 0 of the recording: split the recording, for example")
 	require.Contains(t, s.logged.String(), "level=WARN")
 	require.NotContains(t, s.logged.String(), "level=ERROR", "the operator has set this limit")
-	s.nothingStays()
+	s.requireNoRecordings()
 }
 
-func TestHowManyTranscriptionsThereAreAtOnce(t *testing.T) {
-	s := newStage(t, Limits{Transcriptions: 1})
-	s.hearers(1)
+func TestConcurrentTranscriptionLimit(t *testing.T) {
+	s := newHarness(t, request.Limits{Transcriptions: 1})
+	s.deploySpeechReplicas(1)
 	began, end := make(chan struct{}), make(chan struct{})
-	s.replicas.hear = func(ctx context.Context, _ domain.Replica, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+	s.replicas.transcribe = func(ctx context.Context, _ domain.Replica, req engines.TranscriptionRequest,
+		emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		close(began)
 		<-end
 		return readAloud(ctx, req, emit)
@@ -403,56 +409,60 @@ func TestHowManyTranscriptionsThereAreAtOnce(t *testing.T) {
 	first := make(chan answer)
 	go func() { first <- s.transcribe("one") }()
 	<-began
-	refusedWith(t, s.transcribe("two"), 429, "accounts/acme has 1 transcriptions under way")
+	rejectedWith(t, s.transcribe("two"), 429, "accounts/acme has 1 transcriptions in progress")
 	close(end)
 	require.Equal(t, 200, (<-first).status)
 }
 
-func TestWhoMayTranscribe(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.hearers(1)
+func TestTranscriptionPermissions(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.deploySpeechReplicas(1)
 	ask := func(path, authorization string) answer {
 		r := s.form(path, "", "file", "speech.wav", strings.NewReader("one"), "model="+hearer)
 		r.Header.Set("Authorization", authorization)
 		return s.send(r)
 	}
-	for _, path := range []string{"/v1/audio/transcriptions", "/v1/audio/translations", "/inference/v1/audio/transcriptions", "/inference/v1/audio/translations"} {
+	for _, path := range []string{"/v1/audio/transcriptions", "/v1/audio/translations",
+		"/inference/v1/audio/transcriptions", "/inference/v1/audio/translations"} {
 		for _, role := range []string{"admin", "user", "inference", "operator"} {
 			for _, scheme := range []string{"", "Bearer ", "bearer "} {
 				require.Equal(t, 200, ask(path, scheme+s.keys[role]).status, "%q %s", scheme, role)
 			}
 		}
-		refusedWith(t, ask(path, "Basic "+s.keys["user"]), 401)
-		refusedWith(t, ask(path, s.keys["other"]), 403)
+		rejectedWith(t, ask(path, "Basic "+s.keys["user"]), 401)
+		rejectedWith(t, ask(path, s.keys["other"]), 403)
 	}
-	s.do(domain.Intend(domain.Accounts, "accounts/acme", domain.Command[domain.Account](domain.SuspendAccount{SuspendState: "FAILED_PAYMENTS"})))
-	refusedWith(t, s.transcribe("one"), 412, "suspended")
+	s.do(domain.Intend(domain.Accounts, "accounts/acme",
+		domain.Command[domain.Account](domain.SuspendAccount{SuspendState: "FAILED_PAYMENTS"})))
+	rejectedWith(t, s.transcribe("one"), 412, "suspended")
 }
 
-// Formats that are not JSON are kept for an Idempotency-Key as JSON is; a
-// stream is not.
+// TestRepeatedTranscriptions checks that a retry with the same Idempotency-Key gets the stored
+// response in any format, and that a stream with an Idempotency-Key is rejected.
 func TestRepeatedTranscriptions(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.hearers(1)
+	s := newHarness(t, request.Limits{})
+	s.deploySpeechReplicas(1)
 	ask := func(key string, fields ...string) answer {
-		r := s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader("one"), append(fields, "model="+hearer)...)
+		r := s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader("one"),
+			append(fields, "model="+hearer)...)
 		r.Header.Set(request.IdempotencyHeader, key)
 		return s.send(r)
 	}
-	for i, format := range transcriptFormats {
+	for i, format := range audio.TranscriptFormats {
 		first, second := ask(fmt.Sprint(i), "response_format="+format), ask(fmt.Sprint(i), "response_format="+format)
 		require.Equal(t, 200, first.status, "%s", first.body)
 		require.Equal(t, string(first.body), string(second.body))
 		require.Equal(t, first.header.Get("Content-Type"), second.header.Get("Content-Type"))
 		require.Equal(t, "true", second.header.Get(request.ReplayedHeader))
 	}
-	require.Len(t, s.replicas.asks(), len(transcriptFormats))
-	refusedWith(t, ask("streamed", "stream=true"), 400, "stream: cannot go with Idempotency-Key")
+	require.Len(t, s.replicas.requestIDs(), len(audio.TranscriptFormats))
+	rejectedWith(t, ask("streamed", "stream=true"), 400, "stream: cannot be combined with Idempotency-Key")
 }
 
-func TestAStrictServerRefusesUnknownFields(t *testing.T) {
-	s := newStage(t, Limits{})
-	s.hearers(1)
-	s.server.Strict = true
-	refusedWith(t, s.transcribe("one", "colour=red", "temperature=9"), 400, "colour: is not a field here", "temperature: must")
+func TestStrictRejectsUnknownFields(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.deploySpeechReplicas(1)
+	s.server.audio.Strict = true
+	rejectedWith(t, s.transcribe("one", "colour=red", "temperature=9"), 400, "colour: is not a field of this form",
+		"temperature: must")
 }

@@ -16,8 +16,8 @@ import (
 	"anneal/engines"
 )
 
-func TestADraftModelIsInUse(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestDraftModelIsInUse(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.do(register("accounts/acme/models/draft", false))
 	a := s.call("POST", "/v1/accounts/acme/deployments?deploymentId=d1", "user",
 		`{"baseModel": "accounts/default/models/anneal-base", "draftModel": "accounts/acme/models/draft"}`)
@@ -28,15 +28,18 @@ func TestADraftModelIsInUse(t *testing.T) {
 	require.Contains(t, string(a.body), "accounts/acme/deployments/d1")
 }
 
-// What a job that has not ended names is not taken away from under it.
-func TestWhatJobsNameIsInUse(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestReferencesOfJobsAreInUse checks that the resources that an unfinished job names cannot be
+// deleted.
+func TestReferencesOfJobsAreInUse(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.deploy("d1", 0)
 	s.deploy("d2", 0)
 	for _, one := range [][2]string{
 		{"/datasets", `{"dataset": {}, "datasetId": "d"}`},
 		{"/secrets", `{"name": "s1", "keyName": "TOKEN", "value": "v"}`},
-		{"/rlorTrainerJobs?rlorTrainerJobId=j", `{"dataset": "accounts/acme/datasets/d", "keepAlive": true, "objectStoreConfig": {"credentialsSecret": "accounts/acme/secrets/s1"},
+		{"/rlorTrainerJobs?rlorTrainerJobId=j",
+			`{"dataset": "accounts/acme/datasets/d", "keepAlive": true, "objectStoreConfig": {"credentialsSecret": ` +
+				`"accounts/acme/secrets/s1"},
 			"rolloutDeploymentName": "accounts/acme/deployments/d1", "hotLoadDeploymentId": "d2"}`},
 	} {
 		a := s.call("POST", acme+one[0], "admin", one[1])
@@ -50,18 +53,20 @@ func TestWhatJobsNameIsInUse(t *testing.T) {
 		require.Contains(t, string(a.body), "accounts/acme/rlorTrainerJobs/j")
 	}
 	require.Equal(t, 200, s.call("DELETE", acme+"/deployments/d2?ignoreChecks=true", "admin", "").status)
-	s.do(domain.IntendJob("accounts/acme/rlorTrainerJobs/j", domain.FailJob{Status: domain.Status{Code: "INTERNAL", Message: "x"}}))
+	s.do(domain.IntendJob("accounts/acme/rlorTrainerJobs/j",
+		domain.FailJob{Status: domain.Status{Code: "INTERNAL", Message: "x"}}))
 	for _, path := range paths {
 		require.Equal(t, 200, s.call("DELETE", acme+path, "admin", "").status, path)
 	}
 }
 
-// An answer that is still being written is use of its deployment.
-func TestADeploymentThatIsAnsweringIsInUse(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestBusyDeploymentIsInUse checks that a response in progress counts as use of its deployment.
+func TestBusyDeploymentIsInUse(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	s.deploy("d1", 1)
 	begun, release := make(chan struct{}), make(chan struct{})
-	s.replicas.sing = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest, emit func(engines.Chunk) error) (engines.Usage, error) {
+	s.replicas.respond = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
+		emit func(engines.Chunk) error) (engines.Usage, error) {
 		err := emit(engines.Chunk{Text: "long"})
 		close(begun)
 		<-release
@@ -77,11 +82,12 @@ func TestADeploymentThatIsAnsweringIsInUse(t *testing.T) {
 	require.Equal(t, "RECENTLY_USED", reasonOf(t, a))
 }
 
-// What a replaced or deleted value leaves is erased by the reconciler, whether
-// its client waits for the answer or not.
-func TestAClientThatGoesAwayLeavesNoDataKeys(t *testing.T) {
-	s := newStage(t, Limits{})
-	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/secrets", "admin", `{"name": "s", "keyName": "K", "value": "one"}`).status)
+// TestDisconnectLeavesNoDataKeys checks that the reconciler erases the data keys of replaced and
+// deleted values, also when the client disconnects during the request.
+func TestDisconnectLeavesNoDataKeys(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/secrets", "admin",
+		`{"name": "s", "keyName": "K", "value": "one"}`).status)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, c := range []struct {
@@ -97,12 +103,14 @@ func TestAClientThatGoesAwayLeavesNoDataKeys(t *testing.T) {
 	}
 }
 
-// A page of a preview is bounded in bytes too, and still shows every row once.
+// TestPreviewsOfLongRows checks that the pages of a preview are also limited in bytes, and together
+// have every row once.
 func TestPreviewsOfLongRows(t *testing.T) {
-	s := newStage(t, Limits{})
+	s := newHarness(t, request.Limits{})
 	row := func(fill string) string { return `{"text": "` + strings.Repeat(fill, 3<<20) + `"}` }
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/datasets", "user", `{"datasetId": "d"}`).status)
-	a := s.upload("/v1/accounts/acme/datasets/d:upload", "user", "file", "rows.jsonl", strings.NewReader(row("a")+"\n"+row("b")+"\n"+`{"text": "c"}`+"\n"+row("d")+row("d")))
+	a := s.upload("/v1/accounts/acme/datasets/d:upload", "user", "file", "rows.jsonl",
+		strings.NewReader(row("a")+"\n"+row("b")+"\n"+`{"text": "c"}`+"\n"+row("d")+row("d")))
 	require.Equal(t, 400, a.status, "the last line is not one JSON value")
 	var seen []string
 	for token, more := "", true; more; {
@@ -122,12 +130,15 @@ func TestPreviewsOfLongRows(t *testing.T) {
 	require.Len(t, seen, 4)
 }
 
-// A token of a match belongs to all that was asked.
-func TestAMatchTokenIsBoundToItsQuestion(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestMatchTokenIsBoundToRequest checks that a page token of the operation match is valid only for
+// the same request.
+func TestMatchTokenIsBoundToRequest(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	for _, id := range []string{"one", "two"} {
 		path := "/v1/accounts/acme/deploymentShapes"
-		a := s.call("POST", path, "admin", `{"deploymentShapeId": "`+id+`", "deploymentShape": {"baseModel": "accounts/default/models/anneal-base", "presetType": "MULTI_LORA"}}`)
+		a := s.call("POST", path, "admin",
+			`{"deploymentShapeId": "`+id+`", "deploymentShape": {"baseModel": "accounts/default/models/anneal-base", `+
+				`"presetType": "MULTI_LORA"}}`)
 		require.Equal(t, 200, a.status, "%s", a.body)
 		versions := s.call("GET", path+"/"+id+"/versions", "admin", "").json(t)["deploymentShapeVersions"].([]any)
 		name := versions[0].(map[string]any)["name"].(string)
@@ -135,7 +146,8 @@ func TestAMatchTokenIsBoundToItsQuestion(t *testing.T) {
 	}
 	match := func(addons, query string) answer {
 		return s.call("POST", "/v1/accounts/acme/deploymentShapeVersions:match?pageSize=1"+query, "user",
-			`{"createDeploymentRequest": {"deployment": {"baseModel": "accounts/default/models/anneal-base", "enableAddons": `+addons+`}}}`)
+			`{"createDeploymentRequest": {"deployment": {"baseModel": "accounts/default/models/anneal-base", `+
+				`"enableAddons": `+addons+`}}}`)
 	}
 	token, _ := match("true", "").json(t)["nextPageToken"].(string)
 	require.NotEmpty(t, token)
@@ -143,14 +155,18 @@ func TestAMatchTokenIsBoundToItsQuestion(t *testing.T) {
 	require.Equal(t, 400, match("false", "&pageToken="+token).status)
 }
 
-// A suspended account builds nothing.
-func TestASuspendedAccountBuildsNoCode(t *testing.T) {
-	s := newStage(t, Limits{})
+// TestSuspendedAccountCannotBuild checks that a suspended account cannot start the build of an
+// evaluator.
+func TestSuspendedAccountCannotBuild(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	one := "/v1/accounts/acme/evaluators/e"
-	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/evaluators", "user", `{"evaluatorId": "e", "evaluator": {}}`).status)
-	_, err := s.store.Put(t.Context(), codeArrivals(evaluatorRow(s, "accounts/acme/evaluators/e"))+"main.py", strings.NewReader("def evaluate(): ...\n"))
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/evaluators", "user",
+		`{"evaluatorId": "e", "evaluator": {}}`).status)
+	_, err := s.store.Put(t.Context(), arrivalsOf(evaluatorRow(s, "accounts/acme/evaluators/e"))+"main.py",
+		strings.NewReader("def evaluate(): ...\n"))
 	require.NoError(t, err)
-	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme:suspend", "operator", `{"suspendState": "FAILED_PAYMENTS"}`).status)
+	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme:suspend", "operator",
+		`{"suspendState": "FAILED_PAYMENTS"}`).status)
 	a := s.call("POST", one+":validateUpload", "user", "")
 	require.Equal(t, 400, a.status, "%s", a.body)
 	require.Equal(t, "ACCOUNT_SUSPENDED", reasonOf(t, a))
@@ -160,15 +176,15 @@ func TestASuspendedAccountBuildsNoCode(t *testing.T) {
 	require.Equal(t, 200, a.status, "%s", a.body)
 }
 
-func TestAHeadOpensNoStream(t *testing.T) {
-	s := newStage(t, Limits{})
+func TestHeadOpensNoStream(t *testing.T) {
+	s := newHarness(t, request.Limits{})
 	r := s.request("HEAD", "/v1/accounts/acme/events", "user", nil)
 	r.Header.Set("Accept", "text/event-stream")
 	require.Equal(t, "application/json", s.send(r).header.Get("Content-Type"))
 }
 
-// Codes and statuses agree by the one table; only a body that is too large and
-// a method that a path does not answer have a more exact status.
+// TestCodesAgreeWithStatuses checks that the HTTP status of an error is the status of its code in
+// StatusOfCode, except for the reasons with a more specific status.
 func TestCodesAgreeWithStatuses(t *testing.T) {
 	for _, c := range []struct {
 		err    error
@@ -177,7 +193,8 @@ func TestCodesAgreeWithStatuses(t *testing.T) {
 	}{
 		{&domain.Error{Code: domain.ResourceExhausted, Reason: disk.Full, Message: "full"}, domain.ResourceExhausted, 429},
 		{&domain.Error{Code: domain.Unimplemented, Reason: request.ReasonMethod, Message: "no"}, domain.Unimplemented, 405},
-		{&domain.Error{Code: domain.ResourceExhausted, Reason: request.ReasonTooManyStreams, Message: "many"}, domain.ResourceExhausted, 429},
+		{&domain.Error{Code: domain.ResourceExhausted, Reason: request.ReasonTooManyStreams, Message: "many"},
+			domain.ResourceExhausted, 429},
 		{request.BodyTooLarge(1), domain.OutOfRange, 413},
 		{context.DeadlineExceeded, domain.DeadlineExceeded, 504},
 	} {

@@ -1,5 +1,5 @@
-// Package described holds exchanges with a server against the OpenAPI document
-// that it serves. It is for tests alone.
+// Package described validates exchanges with a server against the OpenAPI document that it serves.
+// It is used by tests only.
 package described
 
 import (
@@ -19,7 +19,7 @@ func init() {
 	}
 }
 
-// A Document is what a server says of itself.
+// A Document is the OpenAPI document of a server.
 type Document struct {
 	*openapi3.T
 	routes []route
@@ -29,18 +29,18 @@ type Document struct {
 type route struct {
 	path    string
 	pattern *regexp.Regexp
-	names   []string // of the pattern's groups
+	names   []string // names of the pattern's groups
 	item    *openapi3.PathItem
 }
 
-// growing are the components to which a caller may add fields that the server
-// warns of.
-var growing = []string{"CompletionBody", "ChatBody", "ChatMessage"}
+// growing are the components to which a caller may add unknown fields. The server ignores these
+// fields with a warning.
+var growing = []string{"CompletionBody", "ChatBody", "ChatMessage", "EmbeddingBody", "ResponseBody"}
 
 var placeholder = regexp.MustCompile(`\\\{(\w+)\\\}`)
 
-// Read reads a document. Clients may meet fields in answers that they do not
-// know; here all are known.
+// Read parses a document. It makes every object closed: clients must ignore unknown fields of
+// responses, but tests must not.
 func Read(data []byte) (*Document, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(data)
 	if err != nil {
@@ -58,14 +58,31 @@ func Read(data []byte) (*Document, error) {
 		quoted := regexp.QuoteMeta(path)
 		for _, found := range placeholder.FindAllStringSubmatch(quoted, -1) {
 			one.names = append(one.names, found[1])
+			// a segment with a colon ends in a custom verb, so that a parameter contains no colon
+			of := `([^/:]+)`
+			if hasSlashes(item, found[1]) {
+				of = `(.+)`
+			}
+			quoted = strings.Replace(quoted, found[0], of, 1)
 		}
-		one.pattern = regexp.MustCompile("^" + placeholder.ReplaceAllString(quoted, `([^/:]+)`) + "$") // a colon begins a verb
+		one.pattern = regexp.MustCompile("^" + quoted + "$")
 		d.routes = append(d.routes, one)
 	}
 	return d, nil
 }
 
-// find is the operation that a request asks for; nil when the document has none.
+// hasSlashes reports whether the values of a path's parameter may contain slashes.
+func hasSlashes(item *openapi3.PathItem, parameter string) bool {
+	for _, op := range item.Operations() {
+		if p := op.Parameters.GetByInAndName("path", parameter); p != nil && p.Extensions["x-slashes"] == true {
+			return true
+		}
+	}
+	return false
+}
+
+// find returns the route of a request, the values of the route's path parameters by name, and the
+// operation. All three are nil when the document does not describe the request.
 func (d *Document) find(r *http.Request) (*route, map[string]string, *openapi3.Operation) {
 	for i := range d.routes {
 		one := &d.routes[i]
@@ -82,7 +99,8 @@ func (d *Document) find(r *http.Request) (*route, map[string]string, *openapi3.O
 	return nil, nil, nil
 }
 
-// methodOf is the method by which the document knows the request.
+// methodOf returns the method under which the API document (OpenAPI) describes a request. A HEAD
+// request is described as GET.
 func methodOf(r *http.Request) string {
 	if r.Method == http.MethodHead {
 		return http.MethodGet
@@ -90,13 +108,35 @@ func methodOf(r *http.Request) string {
 	return r.Method
 }
 
-// isInference tells whether errors on the path have the inference shape.
-func isInference(r *http.Request) bool {
-	return strings.HasPrefix(r.URL.Path, "/inference/") || strings.HasPrefix(r.URL.Path, "/v1/audio/")
+// nearestIsInference reports whether the errors of a path that the document does not describe have
+// the format of inference errors: the format of the paths that share the longest prefix with it.
+// Where these have both formats, only a path below /v1 has inference errors.
+func (d *Document) nearestIsInference(path string) bool {
+	segments := strings.Split(strings.TrimRight(path, "/"), "/")
+	for n := len(segments); n > 0; n-- {
+		prefix, formats := strings.Join(segments[:n], "/"), map[bool]bool{}
+		for described, item := range d.Paths.Map() {
+			for _, op := range item.Operations() {
+				if described == prefix || strings.HasPrefix(described, prefix+"/") {
+					formats[isInference(op)] = true
+				}
+			}
+		}
+		if len(formats) > 0 {
+			return formats[true] && (!formats[false] || prefix == "/v1")
+		}
+	}
+	return false
 }
 
-// outside tells whether the path is none of the interface: signed URLs lead to
-// files, and the documentation is for people.
+// isInference reports whether the errors of an operation have the format of inference errors.
+func isInference(op *openapi3.Operation) bool {
+	refused := op.Responses.Value("401")
+	return refused != nil && strings.HasPrefix(refused.Ref, "#/components/responses/Inference")
+}
+
+// outside reports whether a request is for a signed URL or a documentation page. The document does
+// not describe either.
 func outside(r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, "/blobs/") || strings.HasPrefix(r.URL.Path, "/docs/") || r.URL.Path == "/"
 }

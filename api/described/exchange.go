@@ -16,112 +16,131 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 )
 
-// An Exchange is a request and its whole answer.
+// An Exchange is a request and its complete response.
 type Exchange struct {
-	Request *http.Request // its body is not looked at
-	Sent    []byte        // a JSON body; nil when there was none, or a form
+	Request *http.Request // Body is not read, because Sent contains it
+	Sent    []byte        // JSON body of the request; nil when the request has no body, or a form
 	Status  int
 	Header  http.Header
 	Body    []byte
 }
 
-// Hold says where the document and an exchange disagree: the answer always, the
-// request when it was answered with success. It answers the operation's ID, ""
-// when the document has none, and the request's body as the document describes
-// it.
-func (d *Document) Hold(x Exchange) (operation string, request []byte, err error) {
+// OperationID returns the ID of the operation of a request, or "" when the document does not
+// describe the request.
+func (d *Document) OperationID(r *http.Request) string {
+	if _, _, op := d.find(r); op != nil {
+		return op.OperationID
+	}
+	return ""
+}
+
+// ValidateExchange returns an error when the response does not match the document, or when the
+// request does not match and the response is a success.
+func (d *Document) ValidateExchange(x Exchange) error {
 	r := x.Request
 	route, values, op := d.find(r)
 	if op == nil {
-		return "", nil, d.holdUndescribed(x)
+		return d.validateUndescribed(x)
 	}
-	if request, err = asDescribed(r, x.Sent); err != nil {
-		return "", nil, err
+	request, err := asDescribed(op, x.Sent)
+	if err != nil {
+		return err
 	}
 	input := &openapi3filter.RequestValidationInput{
 		Request: withBody(r, request), PathParams: values, QueryParams: withoutEmpty(r.URL.Query()),
 		Route: &routers.Route{Spec: d.T, Path: route.path, PathItem: route.item, Method: methodOf(r), Operation: op},
-		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true, MultiError: true,
+		Options: &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc,
+			IncludeResponseStatus: true, MultiError: true,
 			ExcludeReadOnlyValidations: true, ExcludeRequestBody: x.Sent == nil, SkipSettingDefaults: true},
 	}
 	if x.Status < 300 {
-		err = disagreement(openapi3filter.ValidateRequest(r.Context(), input), "%s %s is answered, and no request of the document: %s", r.Method, r.URL, x.Sent)
+		err = mismatch(openapi3filter.ValidateRequest(r.Context(), input),
+			"%s %s: request succeeds, but does not match the document: %s", r.Method, r.URL, x.Sent)
 	}
 	switch {
 	case r.Method == http.MethodHead:
 	case isStream(x.Header):
-		err = errors.Join(err, d.holdStream(r, op, x.Body))
+		err = errors.Join(err, d.validateStream(r, op, x.Body))
 	default:
-		output := &openapi3filter.ResponseValidationInput{RequestValidationInput: input, Status: x.Status, Header: x.Header, Options: input.Options,
-			Body: io.NopCloser(bytes.NewReader(x.Body))}
-		err = errors.Join(err, disagreement(openapi3filter.ValidateResponse(r.Context(), output), "%s %s: no answer of the document: %d %s", r.Method, r.URL, x.Status, x.Body))
+		output := &openapi3filter.ResponseValidationInput{RequestValidationInput: input, Status: x.Status, Header: x.Header,
+			Options: input.Options,
+			Body:    io.NopCloser(bytes.NewReader(x.Body))}
+		err = errors.Join(err, mismatch(openapi3filter.ValidateResponse(r.Context(), output),
+			"%s %s: response does not match the document: %d %s", r.Method, r.URL, x.Status, x.Body))
 	}
-	return op.OperationID, request, err
+	return err
 }
 
-// holdUndescribed: what the document does not describe is refused, in the shape
-// of its path.
-func (d *Document) holdUndescribed(x Exchange) error {
+// validateUndescribed returns an error unless the server rejects a request that the document does
+// not describe, with an error in the format of the request's path. It does not check HEAD and
+// OPTIONS requests, and requests for signed URLs and documentation pages.
+func (d *Document) validateUndescribed(x Exchange) error {
 	switch r := x.Request; {
-	case outside(r) || r.Method == http.MethodHead:
+	case outside(r) || r.Method == http.MethodHead || r.Method == http.MethodOptions:
 		return nil
 	case x.Status < 400:
-		return fmt.Errorf("%s %s is answered and not described", r.Method, r.URL)
-	case isInference(r):
-		return d.fits("InferenceError", x.Body)
+		return fmt.Errorf("%s %s succeeds, but is not described", r.Method, r.URL)
+	case d.nearestIsInference(r.URL.Path):
+		return d.validate("InferenceError", x.Body)
 	}
-	return d.fits("ManagementError", x.Body)
+	return d.validate("ManagementError", x.Body)
 }
 
 func isStream(h http.Header) bool {
 	return strings.HasPrefix(h.Get("Content-Type"), "text/event-stream")
 }
 
-// holdStream holds every piece of a stream against the type that it is of.
-func (d *Document) holdStream(r *http.Request, op *openapi3.Operation, stream []byte) error {
-	of, err := streamOf(r, op)
+// validateStream validates every event of a stream against the type that the document declares for
+// events of the operation.
+func (d *Document) validateStream(r *http.Request, op *openapi3.Operation, stream []byte) error {
+	schema, err := streamOf(r, op)
 	for line := range bytes.Lines(stream) {
-		err = errors.Join(err, d.holdLine(of, line))
+		err = errors.Join(err, d.validateLine(schema, line))
 	}
 	return err
 }
 
-// streamOf is the schema of the data of an operation's streams.
+// streamOf returns the schema of the events' data in the stream of an operation, or an error when
+// the document declares no stream.
 func streamOf(r *http.Request, op *openapi3.Operation) (*openapi3.Schema, error) {
 	media := op.Responses.Value("200").Value.Content["text/event-stream"]
 	if media == nil || media.Schema.Value.ContentSchema == nil {
-		return nil, fmt.Errorf("%s sends a stream and does not say so", r.URL)
+		return nil, fmt.Errorf("%s responds with an event stream, but the OpenAPI document declares no stream for it", r.URL)
 	}
 	return media.Schema.Value.ContentSchema.Value, nil
 }
 
-// holdLine holds one line of a stream against the type that its data is of.
-func (d *Document) holdLine(of *openapi3.Schema, line []byte) error {
+// validateLine validates one line of a stream against the schema of the events' data. Lines without
+// data and [DONE] are valid, and an error must be an InferenceError.
+func (d *Document) validateLine(schema *openapi3.Schema, line []byte) error {
 	data, isData := bytes.CutPrefix(bytes.TrimRight(line, "\r\n"), []byte("data: "))
 	switch {
-	case !isData || of == nil || string(data) == "[DONE]":
+	case !isData || schema == nil || string(data) == "[DONE]":
 		return nil
 	case bytes.HasPrefix(data, []byte(`{"error":`)):
-		return d.fits("InferenceError", data)
+		return d.validate("InferenceError", data)
 	}
-	return fits(of, "piece of the stream", data)
+	return validate(schema, "event of the stream", data)
 }
 
-// fits says where JSON is not of a component of the document.
-func (d *Document) fits(component string, data []byte) error {
-	return fits(d.Components.Schemas[component].Value, component, data)
+// validate returns an error unless the JSON is valid for a component of the document.
+func (d *Document) validate(component string, data []byte) error {
+	return validate(d.Components.Schemas[component].Value, component, data)
 }
 
-func fits(of *openapi3.Schema, what string, data []byte) error {
+func validate(of *openapi3.Schema, what string, data []byte) error {
 	var value any
 	if err := json.Unmarshal(data, &value); err != nil {
-		return fmt.Errorf("no %s: %s: %w", what, data, err)
+		return fmt.Errorf("not a valid %s: %s: %w", what, data, err)
 	}
-	return disagreement(of.VisitJSON(value, openapi3.EnableJSONSchema2020(), openapi3.MultiErrors()), "no %s: %s", what, data)
+	return mismatch(of.VisitJSON(value, openapi3.EnableJSONSchema2020(), openapi3.MultiErrors()), "not a valid %s: %s",
+		what,
+		data)
 }
 
-// disagreement tells the reasons of an error, and not the whole schemas.
-func disagreement(err error, format string, args ...any) error {
+// mismatch returns an error with the reasons of err, without the schemas; nil when err is nil.
+// format and args are the message before the reasons.
+func mismatch(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}
@@ -135,14 +154,15 @@ func disagreement(err error, format string, args ...any) error {
 	return fmt.Errorf("%s\n%s", fmt.Sprintf(format, args...), strings.Join(reasons, "\n"))
 }
 
-// asDescribed is a request's body as the document describes it: the introduction
-// says that null is as good as nothing, and that names may be in snake_case.
-func asDescribed(r *http.Request, sent []byte) ([]byte, error) {
+// asDescribed returns a request's body without null values and with names in the spelling of the
+// document, whose introduction says that null means absent and that names may be in snake_case. It
+// returns nil for a body that is empty or not JSON.
+func asDescribed(op *openapi3.Operation, sent []byte) ([]byte, error) {
 	var tree any
-	if len(sent) == 0 || json.Unmarshal(sent, &tree) != nil { // the server says so as well
+	if len(sent) == 0 || json.Unmarshal(sent, &tree) != nil { // the server rejects a body that is not JSON
 		return nil, nil
 	}
-	return json.Marshal(tidied(tree, !isInference(r)))
+	return json.Marshal(normalized(tree, !isInference(op)))
 }
 
 func withBody(r *http.Request, body []byte) *http.Request {
@@ -155,15 +175,16 @@ func withBody(r *http.Request, body []byte) *http.Request {
 	return out
 }
 
-// verbatim are the fields whose keys are the caller's own.
+// verbatim are the fields with maps whose keys the caller chooses, so that the keys are not field
+// names.
 var verbatim = map[string]bool{"loadTargets": true, "fileContents": true, "filenameToSize": true, "accelerators": true}
 
-func tidied(value any, camelCase bool) any {
+func normalized(value any, camelCase bool) any {
 	object, ok := value.(map[string]any)
 	if !ok {
 		if list, isList := value.([]any); isList {
 			for i := range list {
-				list[i] = tidied(list[i], camelCase)
+				list[i] = normalized(list[i], camelCase)
 			}
 		}
 		return value
@@ -174,13 +195,14 @@ func tidied(value any, camelCase bool) any {
 			name = camel(name)
 		}
 		if inner != nil {
-			out[name] = tidied(inner, camelCase && !verbatim[name])
+			out[name] = normalized(inner, camelCase && !verbatim[name])
 		}
 	}
 	return out
 }
 
-// withoutEmpty is a query without values that are as good as left out.
+// withoutEmpty returns a query without empty values, because an empty value means the same as an
+// absent one.
 func withoutEmpty(query url.Values) url.Values {
 	out := url.Values{}
 	for name, values := range query {

@@ -12,26 +12,26 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
-// A Transport holds every exchange of an http.Client against the document that
-// the server serves. It reads answers whole before the client does, but for
-// streams, of which it reads each line with the client.
+// A Transport validates every exchange of an http.Client against the document that the server
+// serves. It reads complete responses before the client does, except for streams, of which it reads
+// each line with the client.
 type Transport struct {
-	// Address is the server's; what is asked of others passes.
+	// Address is the URL of the server. Requests to other addresses are not validated.
 	Address string
-	// Documents has what the server says of itself.
+	// Documents fetches the document of the server.
 	Documents *Fetch
-	// Report is told of every disagreement.
+	// Report is called with each mismatch.
 	Report func(error)
 }
 
-// A Fetch reads the document of the first server that answers, for the
-// Transports of all servers of the same build.
+// A Fetch reads the document of the first server that responds, for the Transports of all servers
+// of the same build.
 type Fetch struct {
 	mu  sync.Mutex
 	doc *Document
 }
 
-// from answers the document, read from a server when it is not known yet.
+// from returns the document. The first call fetches the document from the server at address.
 func (f *Fetch) from(address string) (*Document, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +66,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	doc, err := t.Documents.from(t.Address)
 	if err != nil {
-		return res, nil // it is asked again with the next exchange; a server that is killed answers nothing
+		return res, nil // the server may have been killed; the next exchange fetches the document again
 	}
 	x := Exchange{Request: r, Sent: sent, Status: res.StatusCode, Header: res.Header}
 	if isStream(res.Header) {
@@ -74,54 +74,55 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return res, nil
 	}
 	body, err := io.ReadAll(res.Body)
-	if err != nil { // the answer broke off, which is for the client to see
+	if err != nil { // the response was interrupted: the client gets the same error
 		res.Body = &broken{bytes.NewReader(body), res.Body, err}
 		return res, nil
 	}
 	_ = res.Body.Close()
 	res.Body, x.Body = io.NopCloser(bytes.NewReader(body)), body
-	if _, _, err := doc.Hold(x); err != nil {
+	if err := doc.ValidateExchange(x); err != nil {
 		t.Report(err)
 	}
 	return res, nil
 }
 
-// mostSent is the longest body that is held in memory to be looked at.
-const mostSent = 1 << 20
+// maxBody bounds the request bodies that are validated, in bytes.
+const maxBody = 1 << 20
 
-// whole answers the request with its JSON body, nil when it has none or one of
-// another kind.
+// whole returns the request and the bytes of its body. The bytes are nil when the request has no
+// body, a form, or a body of unknown length or larger than maxBody.
 func whole(r *http.Request) (*http.Request, []byte, error) {
-	if r.Body == nil || r.ContentLength < 0 || r.ContentLength > mostSent || strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
+	if r.Body == nil || r.ContentLength < 0 || r.ContentLength > maxBody ||
+		strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
 		return r, nil, nil
 	}
 	data, err := io.ReadAll(r.Body)
 	if err = errors.Join(err, r.Body.Close()); err != nil {
 		return nil, nil, err
 	}
-	again := r.Clone(r.Context()) // a transport leaves its request as it was
+	again := r.Clone(r.Context()) // a transport must not modify its request
 	again.Body = io.NopCloser(bytes.NewReader(data))
 	return again, data, nil
 }
 
-// watch holds the request of a stream, and then each of its lines as it is read.
+// watch validates the request of a stream, and each line of the stream as the client reads it.
 func (t *Transport) watch(doc *Document, x Exchange, body io.ReadCloser) io.ReadCloser {
-	if _, _, err := doc.Hold(x); err != nil { // of no lines yet
+	if err := doc.ValidateExchange(x); err != nil { // x.Body has no lines yet
 		t.Report(err)
 	}
 	watched := &watched{ReadCloser: body, doc: doc, report: t.Report}
 	if _, _, op := doc.find(x.Request); op != nil {
-		watched.of, _ = streamOf(x.Request, op) // said above
+		watched.of, _ = streamOf(x.Request, op) // ValidateExchange has reported the error
 	}
 	return watched
 }
 
-// watched is a stream whose lines are held against the document.
+// watched is the body of a stream. Read validates each complete line against the document.
 type watched struct {
 	io.ReadCloser
 	doc    *Document
 	of     *openapi3.Schema
-	line   []byte // that has not ended yet
+	line   []byte // bytes after the last newline
 	report func(error)
 }
 
@@ -133,14 +134,15 @@ func (w *watched) Read(p []byte) (int, error) {
 		if !whole {
 			return n, err
 		}
-		if err := w.doc.holdLine(w.of, line); err != nil {
+		if err := w.doc.validateLine(w.of, line); err != nil {
 			w.report(err)
 		}
 		w.line = bytes.Clone(rest)
 	}
 }
 
-// broken is an answer that broke off.
+// broken is the body of a response that was interrupted. After the bytes that were received, Read
+// returns err.
 type broken struct {
 	*bytes.Reader
 	io.Closer

@@ -15,7 +15,7 @@ if ! (cd "$folder" && npm install --no-audit --no-fund --no-package-lock --ignor
 	echo "lint-openapi: skipped, because npm could not install the linters: see $folder/npm.log"
 	exit 0
 fi
-go test -count=1 -run 'TestTheDocumentIsOpenAPI$' "$rules/.." -document "$folder/openapi.json"
+go test -count=1 -run 'TestDocumentIsOpenAPI$' "$rules/.." -document "$folder/openapi.json"
 cd "$folder"
 export REDOCLY_TELEMETRY=off
 report=$(node_modules/.bin/redocly lint openapi.json --config redocly.yaml --format=json 2>/dev/null) || true

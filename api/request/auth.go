@@ -16,7 +16,8 @@ import (
 	"anneal/eventlog"
 )
 
-// A Key is a new API key. Text is returned once and never stored; Hash and Prefix are stored.
+// A Key is a new API key. The API returns Text once and never stores it; Hash and Prefix are
+// stored.
 type Key struct {
 	Text   string
 	Hash   []byte
@@ -25,54 +26,58 @@ type Key struct {
 
 const (
 	keyMark    = "ank"
-	keySecret  = 32 // random bytes
+	keySecret  = 32 // number of random bytes in a key
 	maxKeySize = 256
 )
 
 // MintKey returns a new key for the named apiKeys resource:
-// ank_<account>_<key id>_<64 hex digits><CRC-32 of all before, 8 hex digits>.
+// ank_<account>_<key id>_<64 hex digits><CRC-32 of everything before it, 8 hex digits>.
 func MintKey(pepper []byte, name domain.Name) (Key, error) {
 	secret := make([]byte, keySecret)
 	if _, err := rand.Read(secret); err != nil {
-		return Key{}, fmt.Errorf("minting %s: %w", name, err)
+		return Key{}, fmt.Errorf("create API key %s: %w", name, err)
 	}
 	return mintFrom(pepper, name, secret), nil
 }
 
-// mintFrom returns the key that consists of keySecret random bytes.
+// mintFrom returns the key for a resource name whose secret part is secret, which must be
+// keySecret random bytes.
 func mintFrom(pepper []byte, name domain.Name, secret []byte) Key {
 	text := strings.Join([]string{keyMark, name.Account(), name.ID(), hex.EncodeToString(secret)}, "_")
 	text += checksum(text)
 	return Key{text, HashKey(pepper, text), text[:len(text)-2*keySecret-8+4]}
 }
 
-// Mint returns a new key: the same one in each attempt of a call with an idempotency key.
+// Mint returns a new API key for a resource name. With an idempotency key, each attempt of the
+// request gets the same API key.
 func (c *Call) Mint(name domain.Name) Key {
 	return mintFrom(c.Pepper, name, c.unguessable("key "+string(name)))
 }
 
 func checksum(text string) string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE([]byte(text))) }
 
-// HashKey returns HMAC-SHA-256 of the key's text under the pepper. The key holds
-// 256 random bits, so a slow password hash would add nothing.
+// HashKey returns the HMAC-SHA-256 of the key's text under the pepper. A slow password hash is not
+// needed, because the key has 256 random bits.
 func HashKey(pepper []byte, text string) []byte {
 	mac := hmac.New(sha256.New, pepper)
 	mac.Write([]byte(text))
 	return mac.Sum(nil)
 }
 
-// KeyName returns the resource name that is written in a key; false when the key is malformed.
+// KeyName returns the resource name that the API key text contains. It returns false when text is
+// not in the format of API keys or has a wrong checksum.
 func KeyName(text string) (domain.Name, bool) {
 	parts := strings.Split(text, "_")
 	if len(text) > maxKeySize || len(parts) != 4 || parts[0] != keyMark || len(parts[3]) != 2*keySecret+8 {
 		return "", false
 	}
 	body, sum := text[:len(text)-8], text[len(text)-8:]
-	name, ok := domain.ParseName(string(domain.NewName(parts[1], domain.APIKeys.Collection, parts[2])), domain.APIKeys.Collection)
+	name, ok := domain.ParseName(string(domain.NewName(parts[1], domain.APIKeys.Collection, parts[2])),
+		domain.APIKeys.Collection)
 	return name, ok && checksum(body) == sum
 }
 
-// A Principal is the holder of the key that a request carries.
+// A Principal is the caller of a request: the API key and its account and role.
 type Principal struct {
 	Key     domain.Name
 	Account string
@@ -86,17 +91,18 @@ func (c Principal) IsOperator() bool { return c.Account == domain.System && c.Ro
 type Permission int
 
 const (
-	Read          Permission = iota // get and list, and their events
-	FollowEvents                    // the events of the account
+	Read          Permission = iota // get and list resources, and read the events of one resource
+	FollowEvents                    // read the events of the whole account
 	ReadModels                      // get and list models
-	Write                           // create, change and delete
-	ManageSecrets                   // keys and secrets
+	Write                           // create, change and delete resources
+	ManageSecrets                   // manage API keys and secrets
 	Publish                         // mark a version of a shape validated or public
 	Infer                           // send requests to models
-	Operate                         // what concerns every account; the operator's alone
+	Operate                         // use operations on all accounts; only the operator has this permission
 )
 
-// Granted lists the permissions of each role. The operator has all of them in every account.
+// Granted lists the permissions of each role in its own account. The operator has all permissions
+// in every account.
 var Granted = map[string][]Permission{
 	domain.RoleAdmin:     {Read, FollowEvents, ReadModels, Write, ManageSecrets, Publish, Infer},
 	domain.RoleUser:      {Read, FollowEvents, ReadModels, Write, Infer},
@@ -104,7 +110,8 @@ var Granted = map[string][]Permission{
 	domain.RoleReader:    {FollowEvents},
 }
 
-// Authenticate returns the principal of a request.
+// authenticate returns the principal of a request at the time now. With bareKey it accepts an API
+// key without a scheme.
 func authenticate(rows eventlog.Rows, pepper []byte, r *http.Request, bareKey bool, now time.Time) (Principal, error) {
 	text, err := Credential(r, bareKey)
 	if err != nil {
@@ -113,25 +120,31 @@ func authenticate(rows eventlog.Rows, pepper []byte, r *http.Request, bareKey bo
 	return PrincipalOf(rows, pepper, text, now)
 }
 
-// PrincipalOf returns the holder of a key.
+// PrincipalOf returns the principal of the API key text at the time now, or an error when the key
+// is mistyped, unknown or expired.
 func PrincipalOf(rows eventlog.Rows, pepper []byte, text string, now time.Time) (Principal, error) {
 	name, ok := KeyName(text)
 	if !ok {
-		return Principal{}, unauthenticated("API_KEY_MALFORMED", "the API key is not whole: a key looks like ank_ACCOUNT_ID_ and 72 hexadecimal digits; copy it again")
+		return Principal{}, unauthenticated("API_KEY_MALFORMED",
+			"the API key was mistyped or cut off: a key is ank_ACCOUNT_KEYID_ followed by 72 hexadecimal digits, the last "+
+				"8 of which are a checksum; copy the whole key again")
 	}
 	state, _ := rows.Row(name)
 	key, _ := state.(domain.APIKey)
 	if !hmac.Equal(HashKey(pepper, text), key.Hash) {
-		return Principal{}, unauthenticated("API_KEY_UNKNOWN", "the API key is not known here: it was deleted, or belongs to another installation; ask an admin of your account for a new one")
+		return Principal{}, unauthenticated(reasonUnknownKey,
+			"the API key is unknown: it was deleted, or belongs to another installation; ask an admin of your account for a "+
+				"new key")
 	}
 	if key.Expired(now) {
-		return Principal{}, unauthenticated("API_KEY_EXPIRED", "the API key expired at "+key.ExpireTime.UTC().Format(time.RFC3339)+": ask an admin of your account for a new one")
+		return Principal{}, unauthenticated("API_KEY_EXPIRED",
+			"the API key expired at "+key.ExpireTime.UTC().Format(time.RFC3339)+": ask an admin of your account for a new key")
 	}
 	return Principal{name, name.Account(), key.Role}, nil
 }
 
 var ErrNoKey = unauthenticated("API_KEY_MISSING",
-	"the request carries no API key: send the header Authorization: Bearer API_KEY")
+	"the request has no API key: send the header Authorization: Bearer API_KEY")
 
 // Credential returns the key of the Authorization header. The scheme is case-insensitive; a key
 // without a scheme is accepted when bare is true.
@@ -154,32 +167,35 @@ func unauthenticated(reason, message string) error {
 	return &domain.Error{Code: domain.Unauthenticated, Reason: reason, Message: message}
 }
 
-// Authorize returns an error unless the principal has a permission in an account. It never depends
-// on which resources exist.
-func (c Principal) Authorize(account string, what Permission) error {
+// Authorize returns an error unless the principal has a permission in an account. The result does
+// not depend on which resources exist, so that it does not disclose them.
+func (c Principal) Authorize(account string, permission Permission) error {
 	if c.IsOperator() {
 		return nil
 	}
 	if c.Account != account {
-		return Forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not do this in accounts/%s", c.Account, account)
+		return Forbidden("OTHER_ACCOUNT",
+			"the API key belongs to accounts/%s, which may not send this request for accounts/%s", c.Account,
+			account)
 	}
-	return c.Require(what)
+	return c.Require(permission)
 }
 
-// Require returns an error unless the principal's role has a permission in its own account.
-func (c Principal) Require(what Permission) error {
+// Require returns an error unless the principal has a permission in its own account.
+func (c Principal) Require(permission Permission) error {
 	if c.IsOperator() {
 		return nil
 	}
 	for _, p := range Granted[c.Role] {
-		if p == what {
+		if p == permission {
 			return nil
 		}
 	}
-	if what == Operate {
-		return Forbidden("OPERATOR_ONLY", "only the operator's key may do this")
+	if permission == Operate {
+		return Forbidden("OPERATOR_ONLY", "only the operator's API key may send this request")
 	}
-	return Forbidden("ROLE", "the API key's role is %s, which may not do this: use a key with another role", c.Role)
+	return Forbidden("ROLE", "the API key's role is %s, which may not send this request: use a key with another role",
+		c.Role)
 }
 
 func Forbidden(reason, format string, args ...any) error {
@@ -193,7 +209,7 @@ type (
 	DirectKey      struct{}
 )
 
-// DirectOf returns the deployment whose direct route a request uses; "" without one.
+// DirectOf returns the deployment whose direct route a request uses, or "" when it uses none.
 func DirectOf(r *http.Request) domain.Name {
 	name, _ := r.Context().Value(DirectKey{}).(domain.Name)
 	return name
@@ -217,23 +233,27 @@ func (c *Call) HashDirectKeys(deployment domain.Name, keys []string) (hashes [][
 }
 
 // authenticate returns the principal: the holder of an API key or, on a direct route, of one of the
-// deployment's own keys, which has the role inference in the deployment's account.
+// deployment's own keys. A key of a deployment has the role inference in the deployment's account.
 func (c *Call) authenticate() (Principal, error) {
 	if c.Direct != "" {
 		row, ok := c.View().Deployments.Get(c.Direct)
-		if text, err := Credential(c.Request, false); ok && err == nil && holds(row.State.DirectKeys, hashDirectKey(c.Pepper, c.Direct, text)) {
+		if text, err := Credential(c.Request, false); ok && err == nil &&
+			holds(row.State.DirectKeys, hashDirectKey(c.Pepper, c.Direct, text)) {
 			return Principal{c.Direct, c.Direct.Account(), domain.RoleInference}, nil
 		}
 	}
-	who, err := authenticate(c.World, c.Pepper, c.Request, isAudio(c.Request), c.Time)
+	who, err := authenticate(c.World, c.Pepper, c.Request, c.Operation.BareKey, c.Time)
 	var f *domain.Error
 	if c.Direct != "" && errors.As(err, &f) && f.Reason != "API_KEY_MISSING" && f.Reason != "API_KEY_EXPIRED" {
-		return Principal{}, unauthenticated("API_KEY_UNKNOWN", "the key is none of the deployment's directRouteApiKeys and no API key of its account: send one of them in the header Authorization: Bearer KEY")
+		return Principal{}, unauthenticated(reasonUnknownKey,
+			"the key is neither one of the deployment's directRouteApiKeys nor an API key of its account: send one of them in "+
+				"the header Authorization: Bearer KEY")
 	}
 	return who, err
 }
 
-// holds compares with every key, so that the time it takes does not depend on them.
+// holds reports whether keys contain hash. It compares hash with every key, so that its duration
+// does not depend on the keys.
 func holds(keys [][]byte, hash []byte) (found bool) {
 	for _, key := range keys {
 		found = hmac.Equal(key, hash) || found
@@ -241,7 +261,8 @@ func holds(keys [][]byte, hash []byte) (found bool) {
 	return found
 }
 
-// mayTakeRoute requires the permission to send requests to models in the deployment's account.
+// mayTakeRoute returns an error unless the principal may send requests to models in the account of
+// the direct route's deployment.
 func (c *Call) mayTakeRoute() error {
 	c.Account = c.Direct.Account()
 	return c.Principal.Authorize(c.Account, Infer)

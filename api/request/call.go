@@ -1,6 +1,6 @@
-// Package request is what every operation of the interface works with: the principal, the declaration
-// of operations, parameters and bodies, changes with their quotas, errors as HTTP responses, and
-// idempotency keys.
+// Package request contains what all operations of the interface share: the principal, the
+// declaration of operations, parameters and bodies, changes with their quotas, errors as HTTP
+// responses, and idempotency keys.
 package request
 
 import (
@@ -8,7 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
+	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,8 +24,8 @@ import (
 	"anneal/projections"
 )
 
-// UsableModel returns a model that the account may use: its own or a public one. It does not
-// distinguish between a model that does not exist and one that the account may not see.
+// UsableModel returns a model that the account may use: its own or a public one. It returns false
+// both for a model that does not exist and for a model that the account may not see.
 func (c *Call) UsableModel(account, name string) (*projections.Row[domain.Model], bool) {
 	row, ok := c.View().Models.Get(domain.Name(name))
 	if !ok || row.Name.Account() != account && !row.State.Public {
@@ -30,34 +34,36 @@ func (c *Call) UsableModel(account, name string) (*projections.Row[domain.Model]
 	return row, true
 }
 
-// Core is what every request works with.
+// Core holds the dependencies and the state that all requests of a server share.
 type Core struct {
-	Log        eventlog.Log
-	World      *projections.World
-	Answers    Answers
-	Uses       Uses // nil keeps in memory when keys were used
-	Logger     *slog.Logger
-	Pepper     []byte // hashes keys and signs page tokens
-	Now        func() time.Time
-	Space      *disk.Space   // of the server's disk; nil is not watched
-	MaxBody    int64         // bytes of a JSON body
-	RepeatWait time.Duration // how long a repeated request waits for the response to the first
+	Log     eventlog.Log
+	World   *projections.World
+	Answers Answers
+	Uses    Uses // nil keeps the times of last use in memory
+	Logger  *slog.Logger
+	Pepper  []byte // hashes keys and signs page tokens
+	Now     func() time.Time
+	Space   *disk.Space // checks the space on the server's disk; nil disables the check
+	Limits  Limits
+	Busy    *Counters       // counts concurrent requests
+	Closing context.Context // done when the server stops
 
 	rates      *rates
-	guard      guard
-	background sync.WaitGroup // what no response waits for
+	quotas     locks          // by account with a quota
+	outputs    locks          // by output model
+	background sync.WaitGroup // work that no response waits for
 }
 
-// NewCore completes a core in place and returns it.
+// NewCore initializes the private fields of c and returns it.
 func NewCore(c *Core) *Core {
 	c.rates = newRates()
 	return c
 }
 
-// Drain returns when nothing continues in the background any more.
+// Drain waits for the work that background has started.
 func (c *Core) Drain() { c.background.Wait() }
 
-// A Call is one request while it is handled.
+// A Call is one request in progress.
 type Call struct {
 	*Core
 	Operation *Operation
@@ -66,24 +72,27 @@ type Call struct {
 	Request   *http.Request
 	Ctx       context.Context
 	ID        string    // of the request
-	Time      time.Time // at which it began
+	Time      time.Time // start of the request
 	Principal Principal
-	Account   string      // of the path
-	Direct    domain.Name // the deployment whose direct route the call took; "" is none
+	Account   string      // account in the path
+	Direct    domain.Name // the deployment of the direct route that the request used; "" without one
 	view      *projections.View
+	reflected uint64 // position in the response header anneal-position
+	counted   bool   // the request counts against the quota requests-per-minute
 
-	seed     []byte // of generated IDs and keys, when the request has an idempotency key
-	repeated bool   // an earlier attempt of the request may have recorded something
-	commands int    // recorded so far
+	seed     []byte // derives IDs and keys, when the request has an idempotency key
+	repeated bool   // an earlier attempt of the request may have recorded changes
+	commands int    // number of commands so far
 }
 
 // A Connection reads the body of a request within the limits of the HTTP connection.
 type Connection interface {
 	// ReadBody reads the whole body into memory: at most limit bytes.
 	ReadBody(r *http.Request, limit int64) ([]byte, error)
-	// ReleaseBody releases what decoding the body took; its texts stay in use.
+	// ReleaseBody releases the memory that was reserved for decoding the body, except the memory of
+	// its strings.
 	ReleaseBody()
-	// Identify records whose request it is.
+	// Identify records the account of the request.
 	Identify(account string)
 }
 
@@ -91,12 +100,28 @@ type Connection interface {
 type Handler func(c *Call) (any, error)
 
 // PathValue returns a parameter of the path.
-func (c *Call) PathValue(name string) string { return chi.URLParam(c.Request, name) }
+func (c *Call) PathValue(name string) string {
+	if !c.Operation.Slashes || !strings.HasSuffix(c.Operation.Path, "{"+name+"}") {
+		return chi.URLParam(c.Request, name)
+	}
+	value := chi.URLParam(c.Request, "*") // in the encoding of the request
+	if decoded, err := url.PathUnescape(value); err == nil && c.Request.URL.RawPath != "" {
+		return decoded
+	}
+	return value
+}
 
-// View returns the world at one position, the same until Refresh or a change of the call.
+// SetPathValue sets the value of a path parameter that the route does not have.
+func (c *Call) SetPathValue(name, value string) {
+	chi.RouteContext(c.Request.Context()).URLParams.Add(name, value)
+}
+
+// View returns the world at one position. All calls return the same View until Refresh is called or
+// the call records a change.
 func (c *Call) View() *projections.View {
 	if c.view == nil {
 		c.view = c.World.View()
+		Reflect(c, c.view.Position)
 	}
 	return c.view
 }
@@ -107,52 +132,106 @@ func (c *Call) Refresh() { c.view = nil }
 // HasIdempotencyKey reports whether the request has an idempotency key.
 func (c *Call) HasIdempotencyKey() bool { return c.seed != nil }
 
-// writeTime bounds a change, which continues when its client has disconnected: a part of it may be
-// recorded.
+// writeTime bounds the time to record a change. Recording continues when the client has
+// disconnected, because some events of the change may be recorded already.
 const writeTime = 15 * time.Second
 
-// Detached returns a context for a change: it is not canceled when the client disconnects.
+// Detached returns a context for recording a change. The context is not canceled when the client
+// disconnects, and its timeout is writeTime.
 func (c *Call) Detached() (ctx context.Context, cancel context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.Ctx), writeTime)
 }
 
-// Do records an intent and returns the change, after the world has reached it: a client reads its
-// own writes.
+// Do records an intent, waits until the world has reached the change, so that a client reads its
+// own writes, and returns the change. If an earlier attempt of the request has recorded the change,
+// Do returns that change and records nothing.
 func (c *Call) Do(intent domain.Intent) (eventlog.Change, error) {
-	made, err := c.Recorded(intent.Name) // by an earlier attempt
+	earlier, err := c.Recorded(intent.Name)
+	if err != nil {
+		return eventlog.Change{}, err
+	}
+	command := c.nextCommand()
+	c.commands++
+	if earlier.Position() > 0 {
+		Reflect(c, earlier.Position())
+		return earlier, nil
+	}
+	ctx, cancel := c.Detached()
+	defer cancel()
+	change, err := c.command(ctx, command, intent)
+	if err == nil {
+		c.view = nil
+		Reflect(c, change.Position())
+	}
+	return change, err
+}
+
+// maxMerges is the maximum number of attempts of Merge to compute and record an intent.
+const maxMerges = 64
+
+// Merge is like Do for an intent that depends on the row of name. It calls merge to compute the
+// intent, and calls merge again when the row has changed before the intent was recorded. All
+// attempts have the same command ID.
+func (c *Call) Merge(name domain.Name, merge func() (domain.Intent, error)) (eventlog.Change, error) {
+	made, err := c.Recorded(name)
 	if err != nil {
 		return eventlog.Change{}, err
 	}
 	command := c.nextCommand()
 	c.commands++
 	if made.Position() > 0 {
+		Reflect(c, made.Position())
 		return made, nil
 	}
-	change, err := c.command(command, intent)
-	if err == nil {
-		c.view = nil
+	ctx, cancel := c.Detached()
+	defer cancel()
+	for attempt := range maxMerges {
+		intent, err := merge()
+		if err != nil {
+			return eventlog.Change{}, err
+		}
+		change, err := c.command(ctx, command, intent)
+		if err == nil {
+			c.view = nil
+			Reflect(c, change.Position())
+		}
+		if ReasonOf(err) != domain.ErrStale.Reason {
+			return change, err
+		}
+		c.Refresh()
+		if attempt > 1 && !eventlog.Sleep(ctx, rand.N(time.Duration(min(attempt, 16))*time.Millisecond)) {
+			return eventlog.Change{}, ctx.Err()
+		}
 	}
-	return change, err
+	return eventlog.Change{},
+		domain.Errorf(domain.Aborted, "%s was changed concurrently during each of %d attempts: try again", name,
+			maxMerges)
 }
 
-// Record is Do for concurrent use; it does not look for earlier attempts.
+// Record records an intent like Do, and may be called concurrently. Unlike Do, it does not detect a
+// change that an earlier attempt has recorded.
 func (c *Call) Record(intent domain.Intent) error {
-	_, err := c.command("", intent)
+	ctx, cancel := c.Detached()
+	defer cancel()
+	_, err := c.command(ctx, "", intent)
 	return err
 }
 
-// command records the intent under a command ID; "" generates one.
-func (c *Call) command(id string, intent domain.Intent) (eventlog.Change, error) {
+// command records the intent under the command ID id; with "", the log generates the ID.
+func (c *Call) command(ctx context.Context, id string, intent domain.Intent) (eventlog.Change, error) {
 	if err := c.mayUse(intent); err != nil {
 		return eventlog.Change{}, err
 	}
-	leave, err := quotaCheck{c}.admit([]domain.Intent{intent})
+	release, err := reserveOutput(ctx, c, intent)
+	if err != nil {
+		return eventlog.Change{}, err
+	}
+	defer release()
+	leave, err := quotaCheck{c}.admit(ctx, []domain.Intent{intent})
 	if err != nil {
 		return eventlog.Change{}, err
 	}
 	defer leave()
-	ctx, cancel := c.Detached()
-	defer cancel()
 	request := eventlog.Request{Time: c.Time, Actor: string(c.Principal.Key), Command: id, Correlation: c.ID}
 	change, err := eventlog.Do(ctx, c.Log, c.World, request, intent)
 	if err == nil {
@@ -166,17 +245,23 @@ func (c *Call) command(id string, intent domain.Intent) (eventlog.Change, error)
 	return change, unrecorded{err}
 }
 
-// unrecorded is the error of a change that the log did not acknowledge.
+// unrecorded is the error of an intent whose append to the log failed, or was not acknowledged.
 type unrecorded struct{ cause error }
 
 func (u unrecorded) Error() string { return u.cause.Error() }
 
 func (u unrecorded) Unwrap() error { return u.cause }
 
-// Warn adds a warning to the response: a setting is accepted, but without the effect that a client
-// may expect.
+// WarningHeader carries the warnings of a response.
+const WarningHeader = "anneal-warning"
+
+// Warn adds a warning to the headers of the response, unless they contain the warning already. A
+// warning says that a setting is accepted, but does not have the effect that a client may expect.
 func (c *Call) Warn(format string, args ...any) {
-	c.Writer.Header().Add("anneal-warning", fmt.Sprintf(format, args...))
+	warning, header := fmt.Sprintf(format, args...), c.Writer.Header()
+	if !slices.Contains(header.Values(WarningHeader), warning) {
+		header.Add(WarningHeader, warning)
+	}
 }
 
 // RequireActive returns an error when an account is suspended.
@@ -189,7 +274,9 @@ func (c *Call) RequireActive(account string) error {
 }
 
 func Suspended(account string, a domain.Account) error {
-	f := domain.Errorf(domain.FailedPrecondition, "accounts/%s is suspended (%s): it may read, delete, cancel and scale down, but change nothing else and ask no models, until its operator restores it", account, a.SuspendState)
+	f := domain.Errorf(domain.FailedPrecondition,
+		"accounts/%s is suspended (%s): only read, delete, cancel and scale-down requests are allowed until the operator "+
+			"of the installation restores the account", account, a.SuspendState)
 	f.Reason = reasonSuspended
 	return f
 }
@@ -210,23 +297,28 @@ func RequestID(r *http.Request) string {
 	return id
 }
 
-// mayUse refuses a change by which a resource begins to use one that is being deleted. Races that
-// it does not see are resolved by the order of the log: schedulers fail work whose inputs are gone.
+// mayUse returns an error when an intent adds a reference to a resource that is being deleted. It
+// cannot detect a deletion that is recorded concurrently: in this case, schedulers fail the work
+// whose inputs are deleted.
 func (c *Call) mayUse(intent domain.Intent) error {
-	if !c.World.View().UsesOthers(intent.Name.Collection()) {
+	if !c.World.View().RefersToOthers(intent.Name.Collection()) {
 		return nil
 	}
-	before, _ := c.World.Row(intent.Name)
+	before, version := c.World.Row(intent.Name)
+	if intent.IsStale(version) {
+		return nil // Merge computes the intent again
+	}
 	record, err := intent.Decide(before, c.Time)
 	if err != nil || record.Type == "" {
-		return nil // returned when it is recorded
+		return nil // recording the intent returns the error
 	}
 	after, err := c.World.After(intent.Name, before, record)
 	if err != nil {
 		return err
 	}
-	for _, used := range c.World.View().Leaving(intent.Name, before, after, c.Time) {
-		f := domain.Errorf(domain.FailedPrecondition, "%s is being deleted: name another, or try again when its deletion was refused", used)
+	for _, used := range c.World.View().BeingDeleted(intent.Name, before, after, c.Time) {
+		f := domain.Errorf(domain.FailedPrecondition,
+			"%s is being deleted: use another resource, or try again if the deletion is rejected", used)
 		f.Reason = "BEING_DELETED"
 		return f
 	}

@@ -12,7 +12,8 @@ type Counters struct {
 
 func NewCounters() *Counters { return &Counters{now: map[string]int{}} }
 
-// Enter counts one more request, unless there are limit of them. Call leave when it ends.
+// Enter counts one more request with a key. The caller must call leave when the request ends. ok is
+// false, and the request is not counted, when limit requests with the key are in progress.
 func (n *Counters) Enter(key string, limit int) (leave func(), ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -29,7 +30,7 @@ func (n *Counters) Enter(key string, limit int) (leave func(), ok bool) {
 	}), true
 }
 
-// Of returns the number of concurrent requests.
+// Of returns the number of concurrent requests with a key.
 func (n *Counters) Of(key string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

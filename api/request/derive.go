@@ -13,36 +13,42 @@ import (
 	"anneal/eventlog"
 )
 
-// deriveKey returns HMAC-SHA-256 under the pepper of a use and of length-prefixed parts: a separate
-// key of 32 bytes.
-func deriveKey(pepper []byte, use string, parts ...[]byte) []byte {
+// deriveKey returns a 32-byte key for a purpose: the HMAC-SHA-256, under the pepper, of the purpose
+// and the parts, each with its length as a prefix.
+func deriveKey(pepper []byte, purpose string, parts ...[]byte) []byte {
 	mac := hmac.New(sha256.New, pepper)
-	for _, part := range append([][]byte{[]byte("anneal " + use)}, parts...) {
+	for _, part := range append([][]byte{[]byte("anneal " + purpose)}, parts...) {
 		mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		mac.Write(part)
 	}
 	return mac.Sum(nil)
 }
 
-// unguessable returns 32 bytes for one use in a call: random ones or, with an idempotency key, the
-// same ones in each attempt.
-func (c *Call) unguessable(use string) []byte {
+// reproducible is the label with which unguessable derives bytes that are the same in each attempt
+// of a call. The label must not change, because the IDs of recorded commands and resources are
+// derived with it.
+const reproducible = "made up"
+
+// unguessable returns 32 bytes for a purpose within the call. The bytes are random or, with an
+// idempotency key, the same in each attempt of the request.
+func (c *Call) unguessable(purpose string) []byte {
 	if c.seed != nil {
-		return deriveKey(c.Pepper, "made up", c.seed, []byte(use))
+		return deriveKey(c.Pepper, reproducible, c.seed, []byte(purpose))
 	}
-	made := make([]byte, 32)
-	_, _ = rand.Read(made) // never fails
-	return made
+	random := make([]byte, 32)
+	_, _ = rand.Read(random) // never fails
+	return random
 }
 
-// NewUUID returns a UUID for one use in a call: the same one in each attempt.
-func (c *Call) NewUUID(use string) string {
-	id := uuid.UUID(c.unguessable("uuid of " + use)[:16])
+// NewUUID returns a UUID for a purpose within the call. With an idempotency key, each attempt of
+// the request gets the same UUID.
+func (c *Call) NewUUID(purpose string) string {
+	id := uuid.UUID(c.unguessable("uuid of " + purpose)[:16])
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // version 4, RFC 9562
 	return id.String()
 }
 
-// nextCommand returns the ID of the call's next command; "" lets the log generate one.
+// nextCommand returns the ID of the call's next command, or "" when the log is to generate the ID.
 func (c *Call) nextCommand() string {
 	if c.seed == nil {
 		return ""
@@ -50,8 +56,8 @@ func (c *Call) nextCommand() string {
 	return c.NewUUID("command " + strconv.Itoa(c.commands))
 }
 
-// Recorded returns what an earlier attempt of the request recorded on a resource as its next
-// command; the position is 0 when it recorded nothing.
+// Recorded returns the change that the call's next command recorded on a resource in an earlier
+// attempt of the request. The position of the change is 0 when there is none.
 func (c *Call) Recorded(name domain.Name) (eventlog.Change, error) {
 	if !c.repeated {
 		return eventlog.Change{}, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -23,7 +24,8 @@ func NotFoundReason(reason, format string, args ...any) error {
 }
 
 func NotFound(noun string, name domain.Name) error {
-	f := domain.Errorf(domain.NotFound, "there is no %s named %s: list what there is with GET /v1/%s", noun, name, parentPath(name))
+	f := domain.Errorf(domain.NotFound, "there is no %s named %s: list the existing ones with GET /v1/%s", noun, name,
+		parentPath(name))
 	f.Reason = "NOT_FOUND"
 	return f
 }
@@ -51,17 +53,20 @@ var StatusOfCode = map[domain.Code]int{
 
 const statusClientClosed = 499 // the client disconnected before the response
 
-// Reasons of errors, some with a more exact HTTP status than their code: see reasonStatus.
+// Reasons of errors. Some reasons have a more specific HTTP status than their code: see
+// reasonStatus.
 const (
 	ReasonBodyTooLarge   = "BODY_TOO_LARGE"
 	ReasonTooSlow        = "REQUEST_TOO_SLOW"
 	ReasonBodies         = "TOO_MANY_BODIES"
 	ReasonMethod         = "METHOD_NOT_ALLOWED"
 	reasonSuspended      = "ACCOUNT_SUSPENDED"
+	reasonUnknownKey     = "API_KEY_UNKNOWN"
 	ReasonScalingUp      = "DEPLOYMENT_SCALING_UP"
 	ReasonStopping       = "SERVER_STOPPING"
 	ReasonNoPlace        = "DEPLOYMENT_HAS_NO_PLACE"
 	ReasonTooManyStreams = "TOO_MANY_STREAMS"
+	ReasonQuotaTooSmall  = "QUOTA_TOO_SMALL"
 )
 
 var reasonStatus = map[string]int{
@@ -72,8 +77,8 @@ var reasonStatus = map[string]int{
 	ReasonMethod:            http.StatusMethodNotAllowed,
 }
 
-// ErrorOf returns what a client is shown of an error. An error that is no *domain.Error is internal:
-// its text is logged and not returned.
+// ErrorOf returns the error that a client gets for err. For an err of unknown type, it returns an
+// internal error without the text of err, because only the server's log may contain that text.
 func ErrorOf(err error) *domain.Error {
 	var fault *domain.Error
 	var tooLarge *http.MaxBytesError
@@ -83,7 +88,8 @@ func ErrorOf(err error) *domain.Error {
 		return fault
 	case errors.As(err, &lost):
 		return &domain.Error{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
-			Message: "the log did not acknowledge the change: its disk may be full, or its server out of reach; look whether the change was made, then try again"}
+			Message: "the log did not acknowledge the change: its disk may be full, or its server unreachable; check " +
+				"whether the change was made, then try again"}
 	case errors.As(err, &tooLarge):
 		return BodyTooLarge(tooLarge.Limit)
 	case errors.Is(err, context.Canceled):
@@ -91,12 +97,19 @@ func ErrorOf(err error) *domain.Error {
 	case errors.Is(err, context.DeadlineExceeded):
 		return domain.Errorf(domain.DeadlineExceeded, "the request took too long: try again")
 	}
-	return domain.Errorf(domain.Internal, "the server failed to answer; the request's ID leads its operator to the reason")
+	return domain.Errorf(domain.Internal, "internal error: report the request ID to the server's operator")
 }
 
 func BodyTooLarge(limit int64) *domain.Error {
 	return &domain.Error{Code: domain.OutOfRange, Reason: ReasonBodyTooLarge,
 		Message: "the body is larger than " + strconv.FormatInt(limit, 10) + " bytes: send less"}
+}
+
+// BodyOfSizeTooLarge is BodyTooLarge for a body whose size is known.
+func BodyOfSizeTooLarge(limit, size int64) *domain.Error {
+	f := BodyTooLarge(limit)
+	f.Message = fmt.Sprintf("the body is larger than %d bytes, it has %d: send less", limit, size)
+	return f
 }
 
 func HTTPStatus(f *domain.Error) int {
@@ -141,8 +154,8 @@ func ManagementBody(f *domain.Error, requestID string) ManagementError {
 	return body
 }
 
-// InferenceError is the body of an error response on inference and audio paths. All of its keys are
-// always present.
+// InferenceError is the body of an error response of inference operations: see
+// Operation.HasInferenceErrors. All of its keys are always present.
 type InferenceError struct {
 	Error     InferenceErrorBody `json:"error"`
 	RequestID string             `json:"request_id"`
@@ -188,18 +201,11 @@ func InferenceBody(f *domain.Error, requestID string) (int, InferenceError) {
 	return status, InferenceError{body, requestID}
 }
 
-// IsInference reports whether errors on the path of a request are an InferenceError.
-func IsInference(r *http.Request) bool {
-	return strings.HasPrefix(r.URL.Path, "/inference/") || isAudio(r) || IsDirect(r)
-}
-
-// IsAudio reports whether the path accepts a key without a scheme.
-func isAudio(r *http.Request) bool {
-	return strings.HasPrefix(r.URL.Path, "/v1/audio/") || strings.HasPrefix(r.URL.Path, "/inference/v1/audio/")
-}
-
-// RetryAfterSeconds is the default of the header Retry-After.
+// RetryAfterSeconds is the default value of the header Retry-After, in seconds.
 const RetryAfterSeconds = "5"
+
+// NoRetryHeader is false in a 429 that no retry can change. OpenAI's clients repeat any other 429.
+const NoRetryHeader = "X-Should-Retry"
 
 // WriteError writes the response to a failed request.
 func WriteError(w http.ResponseWriter, f *domain.Error, requestID string, inference bool) {
@@ -212,14 +218,16 @@ func WriteError(w http.ResponseWriter, f *domain.Error, requestID string, infere
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="anneal"`)
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		if w.Header().Get("Retry-After") == "" {
+		if f.Reason == ReasonQuotaTooSmall {
+			w.Header().Set(NoRetryHeader, "false")
+		} else if w.Header().Get("Retry-After") == "" {
 			w.Header().Set("Retry-After", RetryAfterSeconds)
 		}
 	}
 	writeJSON(w, status, body)
 }
 
-// printable returns the error with control characters escaped.
+// printable returns a copy of the error in which control characters are escaped.
 func printable(f *domain.Error) *domain.Error {
 	shown := *f
 	shown.Message, shown.Violations = domain.Printable(f.Message), slices.Clone(f.Violations)
@@ -249,18 +257,19 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)
 	encoder.SetEscapeHTML(false)                 // signed URLs stay readable
-	if err := encoder.Encode(body); err != nil { // a wire type that JSON cannot represent: a bug
+	if err := encoder.Encode(body); err != nil { // only a bug in a wire type causes this error
 		status = http.StatusInternalServerError
 		data.Reset()
-		data.WriteString(`{"code":13,"message":"the answer cannot be written as JSON","details":[]}`)
+		data.WriteString(`{"code":13,"message":"the response cannot be encoded as JSON","details":[]}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(data.Len()))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write(data.Bytes())
 }
 
-// ReasonOf returns the Reason of err if it is a *domain.Error, otherwise "".
+// ReasonOf returns the Reason of err if err is a *domain.Error, otherwise "".
 func ReasonOf(err error) string {
 	var f *domain.Error
 	if errors.As(err, &f) {
@@ -269,14 +278,16 @@ func ReasonOf(err error) string {
 	return ""
 }
 
-// LogFailure logs an internal error; a deadline that was exceeded is a warning.
+// LogFailure logs an internal error. It logs an exceeded deadline as a warning.
 func (s *Core) LogFailure(r *http.Request, err error) {
 	level := slog.LevelError
 	switch code := domain.CodeOf(err); {
-	case HTTPStatus(ErrorOf(err)) < http.StatusInternalServerError, code == domain.Unavailable, code == domain.Unimplemented:
+	case HTTPStatus(ErrorOf(err)) < http.StatusInternalServerError, code == domain.Unavailable,
+		code == domain.Unimplemented:
 		return
 	case code == domain.DeadlineExceeded:
 		level = slog.LevelWarn
 	}
-	s.Logger.Log(r.Context(), level, "request failed", "request", RequestID(r), "method", r.Method, "path", r.URL.Path, "error", err)
+	s.Logger.Log(r.Context(), level, "request failed", "request", RequestID(r), "method", r.Method, "path", r.URL.Path,
+		"error", err)
 }

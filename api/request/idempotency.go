@@ -24,10 +24,11 @@ import (
 	sealed "anneal/eventlog/secrets"
 )
 
-// Answers store the responses to requests with an idempotency key, for all servers. See
-// idempotency.Store.
+// Answers stores the responses to requests with an idempotency key, for all servers.
+// idempotency.Store implements it.
 type Answers interface {
-	// Claim takes a key for a request, unless another request has it.
+	// Claim claims a key for the request with a digest, and returns the state of the key: see
+	// idempotency.Claim.
 	Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (idempotency.Claim, error)
 	// Renew extends the lease of a claim.
 	Renew(ctx context.Context, claim idempotency.Claim, now time.Time, lease time.Duration) (idempotency.Claim, error)
@@ -46,26 +47,28 @@ const (
 // MaxIdempotencyKey bounds an idempotency key, in characters.
 const MaxIdempotencyKey = 255
 
-// maxKeptRefusal bounds a stored error response, in bytes: refused requests are free and must not
-// fill the disk.
-const maxKeptRefusal = 4 << 10
+// maxStoredError bounds a stored error response, in bytes, because rejected requests cost a client
+// nothing and must not fill the disk.
+const maxStoredError = 4 << 10
 
-// ClaimTime is how long a key stays claimed by a server that has died; a live one renews its claim.
-// If another server takes over nevertheless, because of clock skew or an unreachable store, the
-// command ID still prevents that a change is recorded twice.
+// ClaimTime is the lease of a claim. After a server has died, its claims expire within ClaimTime; a
+// running server renews its claims. If another server takes over the key of a running server,
+// because of clock skew or an unreachable store, the command ID prevents that a change is recorded
+// twice.
 const ClaimTime = 6 * time.Second
 
-// idempotent carries out a call once for its idempotency key.
+// idempotent handles a call with an idempotency key, so that retries do not repeat its effects.
 type idempotent struct{ *Call }
 
-// once carries out h, unless it was carried out before under the request's idempotency key: then it
-// returns the stored response. A key belongs to the principal's account and to the first request
-// that used it, for a day.
+// once runs h and returns its result, unless a response is stored under the request's idempotency
+// key: then once returns the stored response. A key belongs to the principal's account and to the
+// first request that used it, for a day.
 //
-// A response is stored when it is a success or a decided error of at most maxKeptRefusal bytes; a
-// longer one is computed again. After any other response the same request may be sent again, and
-// continues where the first one ended: generated IDs are derived from the claim's seed, so that it
-// finds the events that are recorded already.
+// A response is stored when it is a success or a decided error of at most maxStoredError bytes. A
+// longer error is computed again for each retry. After any other response, a client may send the
+// same request again, and the retry continues where the first attempt ended: generated IDs are
+// derived from the claim's seed, so that the retry finds the events that the first attempt has
+// recorded.
 func (c idempotent) once(h Handler) (any, error) {
 	given, ok := c.Request.Header[IdempotencyHeader]
 	if !ok || !c.Operation.Repeatable() {
@@ -73,7 +76,7 @@ func (c idempotent) once(h Handler) (any, error) {
 	}
 	key, err := idempotencyKey(given)
 	if err == nil && !c.Operation.ReleasesResources {
-		err = c.hasRoom() // for the response
+		err = c.hasSpace() // to store the response
 	}
 	if err != nil {
 		return nil, err
@@ -91,43 +94,47 @@ func (c idempotent) once(h Handler) (any, error) {
 		return slot.open(claim.Response)
 	}
 	c.seed, c.repeated = claim.Seed, claim.State == idempotency.Resumed
-	c.view = nil // the claim may have taken long
+	c.view = nil // the wait for the claim may have been long
 	held := c.hold(claim)
-	defer held.release() // unless it is settled
+	defer held.release() // no effect after settle
 	result, err := h(c.Call)
 	return c.keep(slot, held, result, err)
 }
 
-// Repeatable reports whether the operation accepts an idempotency key: it changes or costs
-// something, and its gate authorizes it.
+// Repeatable reports whether the operation accepts an idempotency key. Such an operation changes
+// resources or generates usage, and its gate authorizes the principal.
 func (op *Operation) Repeatable() bool {
-	return (op.Method == http.MethodPost || op.Method == http.MethodPatch) && (op.Gate == InAccount || op.Gate == ByOperator || op.Gate == ToModels)
+	return (op.Method == http.MethodPost || op.Method == http.MethodPatch) &&
+		(op.Gate == InAccount || op.Gate == InOwnAccount || op.Gate == ByOperator || op.Gate == ToModels)
 }
 
-// IdempotencyParameter describes the header.
+// IdempotencyParameter describes the header Idempotency-Key in the OpenAPI document.
 var IdempotencyParameter = map[string]any{"name": IdempotencyHeader, "in": "header",
-	"description": "What makes the request safe to repeat, such as a random UUID: with the same one it happens once, and is answered alike for 24 hours.",
-	"schema":      wire.Schema{"type": "string", "minLength": 1, "maxLength": MaxIdempotencyKey}}
+	"description": "A key that makes retries of the request safe, such as a random UUID: requests with the same key " +
+		"are executed once, " +
+		"and get the same response for 24 hours.",
+	"schema":  wire.Schema{"type": "string", "minLength": 1, "maxLength": MaxIdempotencyKey},
+	"example": "6f1c9f0e-4b1d-4f0a-9a53-0c2d7be81a44"}
 
 func idempotencyKey(given []string) (string, error) {
 	var v domain.Violations
 	v.Require(len(given) == 1, IdempotencyHeader, "is given %d times: give it once", len(given))
 	n := utf8.RuneCountInString(given[0])
 	v.Require(n >= 1 && n <= MaxIdempotencyKey && utf8.ValidString(given[0]), IdempotencyHeader,
-		"must have 1 to %d characters, such as a random UUID, and not %d: or leave the header out", MaxIdempotencyKey, n)
+		"must have 1 to %d characters, not %d: send a random UUID, or leave the header out", MaxIdempotencyKey, n)
 	return given[0], v.Err()
 }
 
-// A slot is the entry of one request under one key in the store.
+// A slot identifies the entry of one request under one idempotency key in the store.
 type slot struct {
-	name   string // in the store
-	digest []byte // of the request
-	key    []byte // encrypts the response; derived from the request
+	name   string // key of the entry in the store
+	digest []byte // digest of the request
+	key    []byte // encryption key of the response, derived from the request
 }
 
-// slot derives everything from the pepper. The key that encrypts the response is derived from the
-// request as well: without the request a stored response, such as one with a secret's value, cannot
-// be read.
+// slot returns the slot of an idempotency key and a request. The encryption key is derived from the
+// request too, so that a stored response, such as one with a secret's value, cannot be read without
+// the request.
 func (c idempotent) slot(key string, request []byte) slot {
 	mac := func(use string, parts ...[]byte) []byte {
 		return deriveKey(c.Pepper, "idempotency "+use, parts...)
@@ -140,20 +147,22 @@ func (c idempotent) slot(key string, request []byte) slot {
 	}
 }
 
-// whole returns the parts of the request that its response depends on: method, direct route, path,
-// query and body, which stays readable for the handler. A form is reduced to its fields, since its
-// boundary differs between attempts.
+// whole returns the parts of the request on which the response depends: method, direct route, path,
+// query and body. The handler can still read the body. For a form, whole returns only the values of
+// the fields, because the boundary of the form differs between attempts.
 func (c idempotent) whole() ([]byte, error) {
 	body, err := c.buffer()
 	if err != nil {
 		return nil, err
 	}
-	request := fmt.Appendf(nil, "%s\n%s%s\n%s\n", c.Request.Method, c.Direct, c.Request.URL.EscapedPath(), c.Request.URL.RawQuery)
+	request := fmt.Appendf(nil, "%s\n%s%s\n%s\n", c.Request.Method, c.Direct, c.Request.URL.EscapedPath(),
+		c.Request.URL.RawQuery)
 	kind, parameters, err := mime.ParseMediaType(c.Request.Header.Get("Content-Type"))
-	if err != nil || kind != "multipart/form-data" || c.Operation.Form == nil { // read as JSON
-		if c.Operation.IsInference() && asksForStream(body) {
+	if err != nil || kind != "multipart/form-data" || c.Operation.Form == nil { // the handler reads the body as JSON
+		if c.Operation.IsInference() && requestsStream(body) {
 			var v domain.Violations
-			v.Add(IdempotencyHeader, "cannot go with stream: a streamed answer is not kept; leave out one of the two")
+			v.Add(IdempotencyHeader, "cannot be combined with stream: a streamed response is not stored; leave out one of "+
+				"the two")
 			return nil, v.Err()
 		}
 		return append(request, body...), nil
@@ -164,7 +173,7 @@ func (c idempotent) whole() ([]byte, error) {
 		if errors.Is(err, io.EOF) {
 			return request, nil
 		}
-		if err != nil { // the handler refuses it
+		if err != nil { // the handler rejects the form
 			return append(request, body...), nil
 		}
 		content, err := io.ReadAll(part)
@@ -176,19 +185,21 @@ func (c idempotent) whole() ([]byte, error) {
 	}
 }
 
-func asksForStream(body []byte) bool {
-	var asked map[string]json.RawMessage // a struct would match Stream as well
-	return json.Unmarshal(body, &asked) == nil && string(asked["stream"]) == "true"
+func requestsStream(body []byte) bool {
+	var fields map[string]json.RawMessage // a struct would also accept Stream
+	return json.Unmarshal(body, &fields) == nil && string(fields["stream"]) == "true"
 }
 
-// buffer reads the body and restores it for the handler. A body above MaxBody is refused: only
-// uploads without a key may be that large.
+// buffer returns the body of the request, which the handler can still read. It returns an error
+// when the body exceeds Limits.Body, because larger uploads require a request without an
+// idempotency key.
 func (c idempotent) buffer() ([]byte, error) {
-	body, err := c.Conn.ReadBody(c.Request, c.MaxBody)
+	body, err := c.Conn.ReadBody(c.Request, c.Limits.Body)
 	var f *domain.Error
 	switch {
 	case errors.As(err, &f) && f.Reason == ReasonBodyTooLarge:
-		f.Message = fmt.Sprintf("with an %s the body may have at most %d bytes: send less, or leave the header out (an upload may be repeated without it)", IdempotencyHeader, c.MaxBody)
+		f.Message = fmt.Sprintf("with an %s the body may have at most %d bytes: send a smaller body, or leave the header "+
+			"out, because an upload can be repeated without the header", IdempotencyHeader, c.Limits.Body)
 		return nil, f
 	case err != nil:
 		return nil, err
@@ -197,7 +208,8 @@ func (c idempotent) buffer() ([]byte, error) {
 	return body, nil
 }
 
-// claim claims the slot, and waits up to RepeatWait while the same request is in progress.
+// claim claims the slot. While another attempt of the same request is in progress, it waits up to
+// Limits.RepeatWait.
 func (c idempotent) claim(s slot) (idempotency.Claim, error) {
 	begun, pause := time.Now(), 10*time.Millisecond
 	for {
@@ -208,7 +220,7 @@ func (c idempotent) claim(s slot) (idempotency.Claim, error) {
 		case err != nil && !errors.As(err, &fault) && c.Ctx.Err() == nil:
 			c.Logger.Error("an idempotency key could not be claimed", "request", c.ID, "error", err)
 			return claim, &domain.Error{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
-				Message: "the store of idempotency keys did not answer, and nothing was done: try again"}
+				Message: "the store of idempotency keys did not respond, and the request was not executed: try again"}
 		case err != nil:
 			if fault != nil && fault.Reason == idempotency.ReasonFull {
 				c.Writer.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(claim.Lease.Sub(now).Seconds())))))
@@ -216,14 +228,15 @@ func (c idempotent) claim(s slot) (idempotency.Claim, error) {
 			return claim, err
 		case claim.State == idempotency.Mismatch:
 			return claim, &domain.Error{Code: domain.AlreadyExists, Reason: "IDEMPOTENCY_KEY_REUSED",
-				Message: "this " + IdempotencyHeader + " came with another request within the last 24 hours: repeat that one exactly, or choose another key"}
+				Message: "this " + IdempotencyHeader +
+					" was used for another request within the last 24 hours: repeat that request exactly, or choose another key"}
 		case claim.State != idempotency.InProgress:
 			return claim, nil
-		case time.Since(begun) > c.RepeatWait:
+		case time.Since(begun) > c.Limits.RepeatWait:
 			left := max(1, int(claim.Lease.Sub(now).Seconds()))
 			c.Writer.Header().Set("Retry-After", strconv.Itoa(min(left, 5)))
 			return claim, &domain.Error{Code: domain.Aborted, Reason: "IDEMPOTENCY_KEY_BUSY",
-				Message: "the same request is under way: try again shortly to get its answer"}
+				Message: "the same request is in progress: try again shortly to get its response"}
 		}
 		select {
 		case <-time.After(pause):
@@ -234,7 +247,9 @@ func (c idempotent) claim(s slot) (idempotency.Claim, error) {
 	}
 }
 
-// keep stores the response, unless it depends on more than the request.
+// keep stores the response of a handler that returned result and err, and returns the response.
+// When the handler has written the response itself, or decided reports false for err, it stores
+// nothing and returns result and err. It only logs an error of the store.
 func (c idempotent) keep(s slot, held *held, result any, err error) (any, error) {
 	if err == nil && result == nil || err != nil && !decided(ErrorOf(err)) {
 		return result, err
@@ -244,11 +259,13 @@ func (c idempotent) keep(s slot, held *held, result any, err error) (any, error)
 	if err != nil {
 		return nil, err
 	}
-	if refused && len(sealed) > maxKeptRefusal {
+	if refused && len(sealed) > maxStoredError {
 		return answer, nil
 	}
 	if len(sealed) > idempotency.MaxResponse {
-		tooLong := domain.Errorf(domain.Aborted, "the first request with this %s was answered, but with more than is kept of an answer: look at what it changed, or ask again with another key", IdempotencyHeader)
+		tooLong := domain.Errorf(domain.Aborted,
+			"the first request with this %s has a response that is too large to store: read the resources that it "+
+				"changed, or send the request again with another key", IdempotencyHeader)
 		tooLong.Reason = "ANSWER_NOT_KEPT"
 		if sealed, err = s.seal(c.answered(nil, tooLong)); err != nil {
 			return nil, err
@@ -257,15 +274,17 @@ func (c idempotent) keep(s slot, held *held, result any, err error) (any, error)
 	ctx, cancel := c.Detached()
 	defer cancel()
 	if err := c.Answers.Store(ctx, held.settle(), sealed); err != nil {
-		c.Logger.Warn("an answer was not kept; who repeats the request finds what it recorded", "request", c.ID, "error", err)
+		c.Logger.Warn("a response was not stored; a retry of the request returns the recorded "+
+			"changes", "request", c.ID, "error",
+			err)
 	}
 	return answer, nil
 }
 
-// A held claim is renewed until it is settled.
+// A held is a claim whose lease is renewed until settle is called.
 type held struct {
 	*Call
-	claim   idempotency.Claim // once renewing has ended
+	claim   idempotency.Claim // may be read after ended is closed
 	end     chan struct{}
 	ended   chan struct{}
 	settled bool
@@ -293,13 +312,13 @@ func (h *held) renew(begun time.Time) {
 		switch {
 		case err == nil:
 			h.claim = renewed
-		case errors.Is(err, eventlog.ErrConflict): // another server took over
+		case errors.Is(err, eventlog.ErrConflict): // another server has claimed the key
 			return
 		}
 	}
 }
 
-// settle stops renewing and returns the claim.
+// settle ends the renewal of the claim and returns the claim.
 func (h *held) settle() idempotency.Claim {
 	h.settled = true
 	close(h.end)
@@ -307,7 +326,7 @@ func (h *held) settle() idempotency.Claim {
 	return h.claim
 }
 
-// release releases the key, unless the claim is settled.
+// release releases the key, unless settle was called before.
 func (h *held) release() {
 	if h.settled {
 		return
@@ -316,35 +335,38 @@ func (h *held) release() {
 	ctx, cancel := h.Detached()
 	defer cancel()
 	if err := h.Answers.Release(ctx, claim); err != nil {
-		h.Logger.Warn("an idempotency key was not given back: it is free when its lease ends", "request", h.ID, "error", err)
+		h.Logger.Warn("an idempotency key was not released: a client can use it again when its lease "+
+			"ends", "request", h.ID, "error", err)
 	}
 }
 
-// decided reports whether an error depends on the request alone, and not on its time or principal.
+// decided reports whether an error depends only on the request, and not on the time or the
+// principal, so that each retry would get the same error.
 func decided(f *domain.Error) bool {
 	status := HTTPStatus(f)
 	undecided := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, statusClientClosed}
 	return status < http.StatusInternalServerError && !slices.Contains(undecided, status) && f.Code != domain.Aborted
 }
 
-// A StoredResponse is a response as it was, or will be, sent.
+// A StoredResponse is a response in the form in which the idempotency store keeps it.
 type StoredResponse struct {
 	Status   int         `json:"status"`
-	Header   http.Header `json:"header"` // what the handler set
+	Header   http.Header `json:"header"` // headers that the handler has set
 	Body     []byte      `json:"body"`
 	replayed bool
 }
 
-// answered returns the response instead of sending it.
+// answered returns the response to the call in the form in which the store keeps responses. It
+// sends nothing to the client.
 func (c idempotent) answered(result any, err error) StoredResponse {
 	to := &capture{header: http.Header{}}
 	if err != nil {
-		WriteError(to, ErrorOf(err), c.ID, c.Operation.IsInference())
+		WriteError(to, ErrorOf(err), c.ID, c.Operation.HasInferenceErrors())
 	} else {
 		WriteResponse(to, result)
 	}
 	for name, values := range c.Writer.Header() {
-		if strings.HasPrefix(name, "Anneal-") {
+		if strings.HasPrefix(name, "Anneal-") && name != http.CanonicalHeaderKey(StaleHeader) {
 			to.header[name] = values
 		}
 	}
@@ -360,7 +382,7 @@ func (a StoredResponse) Send(w http.ResponseWriter) {
 		w.Header().Set(ReplayedHeader, "true")
 	}
 	w.WriteHeader(a.Status)
-	_, _ = w.Write(a.Body) // a disconnected client repeats the request
+	_, _ = w.Write(a.Body) // a client that has disconnected can repeat the request
 }
 
 func (s slot) seal(a StoredResponse) ([]byte, error) {
@@ -374,7 +396,10 @@ func (s slot) seal(a StoredResponse) ([]byte, error) {
 func (s slot) open(ciphertext []byte) (any, error) {
 	plain, err := sealed.Decrypt(s.key, ciphertext, []byte(s.name))
 	if err != nil {
-		return nil, domain.Errorf(domain.DataLoss, "the answer that was kept under this %s cannot be opened: the server's keys were changed since; use another key", IdempotencyHeader)
+		return nil, domain.Errorf(domain.DataLoss,
+			"the response that is stored under this %s cannot be decrypted: the server's keys were changed since; use "+
+				"another idempotency key",
+			IdempotencyHeader)
 	}
 	answer := StoredResponse{replayed: true}
 	return answer, json.Unmarshal(plain, &answer)

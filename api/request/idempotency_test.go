@@ -10,7 +10,8 @@ import (
 	"anneal/eventlog/idempotency"
 )
 
-// A claim is held as long as its work takes, however long that is.
+// TestClaimIsRenewedWhileTheWorkContinues checks that a held claim is renewed until settle is
+// called, and that release does not release it after settle.
 func TestClaimIsRenewedWhileTheWorkContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers, digest := idempotency.NewMemory(), []byte("request")
@@ -29,6 +30,6 @@ func TestClaimIsRenewedWhileTheWorkContinues(t *testing.T) {
 		<-time.After(2 * ClaimTime)
 		require.Equal(t, idempotency.Completed, state())
 		held.release()
-		require.Equal(t, idempotency.Completed, state(), "what is settled is not released")
+		require.Equal(t, idempotency.Completed, state(), "a settled claim is not released")
 	})
 }

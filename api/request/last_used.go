@@ -7,38 +7,38 @@ import (
 	"anneal/domain"
 )
 
-// Uses store when API keys were last used. See eventlog.Uses.
+// Uses store the times at which API keys were last used. eventlog.Uses implements it.
 type Uses interface {
-	// Keep records when a resource was used.
+	// Keep records that a resource was used at a time.
 	Keep(ctx context.Context, name domain.Name, at time.Time) error
-	// Forget drops what is known of a resource.
+	// Forget deletes the time of last use of a resource.
 	Forget(ctx context.Context, name domain.Name) error
 }
 
-// useGrain is the resolution of the time at which a key was last used: it is stored at most once in
-// that time.
+// useGrain is the precision of the time of last use: for each API key, the time is stored at most
+// once per useGrain.
 const useGrain = time.Minute
 
 // KeyUsed records that the principal's key was used.
 func (c *Call) KeyUsed() {
 	key, now := c.Principal.Key, c.Time.Truncate(time.Second)
-	if key.Collection() != domain.APIKeys.Collection { // a direct route's
+	if key.Collection() != domain.APIKeys.Collection { // keys of direct routes have no time of last use
 		return
 	}
 	if last := c.View().Live.KeyUsed(key); now.Sub(last) < useGrain || !c.World.Live().UseKey(key, now) {
 		return
 	}
-	c.aside(func(ctx context.Context) error { return c.Uses.Keep(ctx, key, now) })
+	background(c, func(ctx context.Context) error { return c.Uses.Keep(ctx, key, now) })
 }
 
-// KeyForgotten deletes the record of a deleted key.
+// KeyForgotten deletes the time of last use of a deleted key.
 func (c *Call) KeyForgotten(key domain.Name) {
 	c.World.Live().ForgetKey(key)
-	c.aside(func(ctx context.Context) error { return c.Uses.Forget(ctx, key) })
+	background(c, func(ctx context.Context) error { return c.Uses.Forget(ctx, key) })
 }
 
-// aside runs do in the background, until Drain.
-func (c *Call) aside(do func(context.Context) error) {
+// background runs do in a goroutine, for which Drain waits. It does nothing without Uses.
+func background(c *Call, do func(context.Context) error) {
 	if c.Uses == nil {
 		return
 	}
@@ -46,7 +46,7 @@ func (c *Call) aside(do func(context.Context) error) {
 		ctx, cancel := c.Detached()
 		defer cancel()
 		if err := do(ctx); err != nil {
-			c.Logger.Warn("when a key was last used was not kept", "request", c.ID, "error", err)
+			c.Logger.Warn("the last use of a key was not recorded", "request", c.ID, "error", err)
 		}
 	})
 }

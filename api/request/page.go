@@ -14,7 +14,8 @@ import (
 	"anneal/projections/query"
 )
 
-// ReadListQuery reads the parameters that all lists have, and the read mask.
+// ReadListQuery returns the query parameters that all lists share, and the read mask. t is the type
+// of an item.
 func ReadListQuery(c *Call, p *Params, t reflect.Type) (query.Query, wire.Mask) {
 	q := query.Query{
 		Filter:    p.Text("filter"),
@@ -24,20 +25,21 @@ func ReadListQuery(c *Call, p *Params, t reflect.Type) (query.Query, wire.Mask) 
 		Key:       c.Pepper,
 		Binding:   TokenBinding(c.Request.URL, p),
 	}
-	m, _ := wire.ParseMask(&p.Violations, "readMask", t, p.Texts("readMask"), false)
-	return q, m
+	return q, wire.ParseReadMask(&p.Violations, t, p.Texts("readMask"))
 }
 
-// PageSize returns the number of items of a page for a requested number.
-func PageSize(v *domain.Violations, asked int) int {
-	v.Require(asked >= 0, "pageSize", "must not be negative: leave it out for %d", query.DefaultPageSize)
-	if asked == 0 {
+// PageSize returns the number of items of a page for a requested size: the default for 0, and at
+// most query.MaxPageSize. It adds a violation for a negative size.
+func PageSize(v *domain.Violations, requested int) int {
+	v.Require(requested >= 0, "pageSize", "must not be negative: leave it out for %d", query.DefaultPageSize)
+	if requested == 0 {
 		return query.DefaultPageSize
 	}
-	return min(asked, query.MaxPageSize)
+	return min(requested, query.MaxPageSize)
 }
 
-// TokenBinding returns the parts of a request that its page tokens are bound to.
+// TokenBinding returns the parts of a request to which page tokens are bound: a token is valid only
+// for a request with the same parts.
 func TokenBinding(u *url.URL, p *Params) string {
 	var b strings.Builder
 	b.WriteString(u.Path)
@@ -49,7 +51,8 @@ func TokenBinding(u *url.URL, p *Params) string {
 	return b.String()
 }
 
-// ListResponse returns one page of a list, whose array has the name of the collection.
+// ListResponse returns one page of a list. name is the JSON name of the array of items, and m
+// selects their fields.
 func ListResponse(name string, items any, nextPageToken string, totalSize int, m wire.Mask) (any, error) {
 	items, err := m.Project(items)
 	if err != nil {
@@ -62,7 +65,8 @@ func ListResponse(name string, items any, nextPageToken string, totalSize int, m
 	return answer, nil
 }
 
-// JoinErrors returns one error with the violations of two.
+// JoinErrors returns one error with the violations of a and b. Unless both are a *domain.Error, it
+// returns the first error that is not nil.
 func JoinErrors(a, b error) error {
 	var f, g *domain.Error
 	if errors.As(a, &f) && errors.As(b, &g) {

@@ -1,7 +1,10 @@
 package request
 
 import (
+	"errors"
 	"net/url"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -9,97 +12,171 @@ import (
 	"anneal/domain"
 )
 
-// ReadBody reads the JSON object of a request. No body is the empty object when that is allowed.
-func ReadBody(c *Call, emptyAllowed bool) (any, error) {
-	data, err := c.Conn.ReadBody(c.Request, c.MaxBody)
-	if err != nil {
-		return nil, err
-	}
-	if emptyAllowed && len(data) == 0 {
-		return map[string]any{}, nil
-	}
-	return wire.Parse(data)
-}
-
-// Params reads the query of a request, each parameter under both spellings, and collects its
-// violations. Unknown parameters are violations: a misspelled validateOnly must not create anything.
+// Params holds the query parameters and the JSON body of a request, and collects the violations of
+// both, so that one response lists them all. Fields and parameters have names in lowerCamelCase and
+// in snake_case. Unknown parameters are violations, because a misspelled validateOnly must not
+// create anything.
 type Params struct {
-	op         *Operation
-	Values     url.Values // by lowerCamelCase name
-	asked      map[string]bool
+	call       *Call
+	Values     url.Values // values by name in lowerCamelCase
 	Violations domain.Violations
+	undecoded  map[string]bool // fields of the body whose values have the wrong type
 }
 
+// Params parses the query of the request, and adds a violation for each parameter that the
+// operation does not declare, or whose value has another type than the operation declares.
 func (c *Call) Params() *Params {
-	p := &Params{op: c.Operation, Values: url.Values{}, asked: map[string]bool{}}
+	p := &Params{call: c, Values: url.Values{}, undecoded: map[string]bool{}}
 	given, err := url.ParseQuery(c.Request.URL.RawQuery)
 	if err != nil {
-		p.Violations.Add("query", "the query cannot be read: escape its values")
+		p.Violations.Add("query", "the query cannot be parsed: percent-encode its values")
 	}
 	for _, name := range wire.SortedKeys(given) {
 		p.Values[wire.Camel(name)] = append(p.Values[wire.Camel(name)], given[name]...)
 	}
+	for _, name := range wire.SortedKeys(p.Values) {
+		p.check(name)
+	}
 	return p
 }
 
-// Text returns a parameter that may be given once.
-func (p *Params) Text(name string) string {
-	p.ask(name)
+// check adds a violation unless the operation declares the parameter called name, with the type of
+// its value.
+func (p *Params) check(name string) {
+	declared, ok := p.call.Operation.parameter(name)
 	values := p.Values[name]
-	if len(values) > 1 {
+	switch {
+	case !ok:
+		var known []string
+		for _, one := range p.call.Operation.Query {
+			known = append(known, one.Name)
+		}
+		slices.Sort(known)
+		p.Violations.Add(wire.Join("", name), "is not a query parameter of this operation; valid parameters: %s",
+			wire.OrNone(strings.Join(known, ", ")))
+	case declared.Kind == wire.List:
+	case len(values) > 1:
 		p.Violations.Add(name, "is given %d times: give it once", len(values))
+	case declared.Kind == wire.Bool:
+		_, valid := truth(values[0])
+		p.Violations.Require(valid, name, "must be true or false, not %s", wire.Quote(values[0]))
+	case declared.Kind == wire.Int && values[0] != "":
+		_, err := strconv.ParseInt(values[0], 10, 32)
+		p.Violations.Require(err == nil, name, "must be a whole number of at most 32 bits, not %s", wire.Quote(values[0]))
 	}
-	if len(values) == 0 {
-		return ""
-	}
-	return values[0]
 }
 
-// Texts returns a parameter that may be repeated.
+// truth returns the value of a boolean parameter; ok is false when text is neither true nor false.
+func truth(text string) (value, ok bool) {
+	switch strings.ToLower(text) {
+	case "", "false", "0":
+		return false, true
+	case "true", "1":
+		return true, true
+	}
+	return false, false
+}
+
+// first returns the first value of a parameter of the given kind; "" when it is absent. It panics
+// if the operation does not declare the parameter with this kind: that is a bug of the handler.
+func (p *Params) first(name string, kind wire.Kind) string {
+	p.mustDeclare(name, kind)
+	return p.Values.Get(name)
+}
+
+func (p *Params) mustDeclare(name string, kind wire.Kind) {
+	if declared, ok := p.call.Operation.parameter(name); !ok || declared.Kind != kind {
+		panic("api: " + p.call.Operation.ID + " reads a query parameter that it does not declare in this type: " + name)
+	}
+}
+
+// Text returns the value of a parameter of type Text; "" when it is absent.
+func (p *Params) Text(name string) string { return p.first(name, wire.Text) }
+
+// Texts returns the values of a parameter of type List.
 func (p *Params) Texts(name string) []string {
-	p.ask(name)
+	p.mustDeclare(name, wire.List)
 	return p.Values[name]
 }
 
-// ask panics when the operation does not declare the parameter: a bug that the first test finds.
-func (p *Params) ask(name string) {
-	if !p.op.Declares(name) {
-		panic("api: " + p.op.ID + " asks for a query parameter that it does not declare: " + name)
-	}
-	p.asked[name] = true
-}
-
+// Flag returns the value of a parameter of type Bool; false when it is absent or invalid.
 func (p *Params) Flag(name string) bool {
-	switch value := p.Text(name); strings.ToLower(value) {
-	case "", "false", "0":
-		return false
-	case "true", "1":
-		return true
-	default:
-		p.Violations.Add(name, "must be true or false")
-		return false
-	}
+	value, _ := truth(p.first(name, wire.Bool))
+	return value
 }
 
+// Number returns the value of a parameter of type Int; 0 when it is absent or invalid.
 func (p *Params) Number(name string) int {
-	text := p.Text(name)
-	if text == "" {
-		return 0
-	}
-	n, err := strconv.ParseInt(text, 10, 32)
-	if err != nil {
-		p.Violations.Add(name, "must be a whole number of at most 32 bits")
-	}
+	n, _ := strconv.ParseInt(p.first(name, wire.Int), 10, 32)
 	return int(n)
 }
 
-// Err returns the violations, after all parameters have been read.
-func (p *Params) Err() error {
-	known := strings.Join(wire.SortedKeys(p.asked), ", ")
-	for _, name := range wire.SortedKeys(p.Values) {
-		if !p.asked[name] {
-			p.Violations.Add(wire.Join("", name), "is not a query parameter here; there are: %s", wire.OrNone(known))
+// Err returns an error with the violations, or nil.
+func (p *Params) Err() error { return p.Violations.Err() }
+
+// Body reads the JSON body, and returns it as it was sent and in its normal form for the wire type
+// t. With optional, a missing body means the empty object. Body adds the violations of the body,
+// and returns an error only for a body that cannot be read or parsed; an error of parsing contains
+// the violations so far.
+func (p *Params) Body(t reflect.Type, optional bool) (sent any, normal wire.Body, err error) {
+	c := p.call
+	data, err := c.Conn.ReadBody(c.Request, c.Limits.Body)
+	if err != nil {
+		return nil, nil, err
+	}
+	if sent = any(map[string]any{}); !optional || len(data) > 0 {
+		if sent, err = wire.Parse(data); err != nil {
+			return nil, nil, p.with("body", err)
 		}
 	}
-	return p.Violations.Err()
+	before := len(p.Violations)
+	normal = wire.Normalize(&p.Violations, t, sent)
+	for _, v := range p.Violations[before:] {
+		p.undecoded[v.Field] = true
+	}
+	return sent, normal, nil
+}
+
+// with returns err or, if err is an InvalidArgument error and the request has violations, an error
+// with these and err as a violation of field.
+func (p *Params) with(field string, err error) error {
+	if len(p.Violations) == 0 || domain.CodeOf(err) != domain.InvalidArgument {
+		return err
+	}
+	p.Violations.Add(field, "%s", err.Error())
+	return p.Err()
+}
+
+// ReadVerb reads the body of a custom verb into out, a pointer to the type that its operation
+// declares; a missing body means the empty object. Like Body, it adds the violations of the body.
+func (p *Params) ReadVerb(out any) error {
+	if wire.Deref(reflect.TypeOf(out)) != p.call.Operation.Body {
+		panic("request: " + p.call.Operation.ID + " reads another body type than it declares")
+	}
+	_, normal, err := p.Body(reflect.TypeOf(out), true)
+	if err != nil {
+		return err
+	}
+	return normal.Fill(out)
+}
+
+// Require adds a violation unless ok, or unless the value of the field was not decoded, which is a
+// violation already.
+func (p *Params) Require(ok bool, field, format string, args ...any) {
+	p.Violations.Require(ok || p.undecoded[field], field, format, args...)
+}
+
+// AddFrom adds the violations in err, an error of a check that ran although the request has
+// violations already. It leaves out repetitions, and violations of fields whose values were not
+// decoded, because that check did not see the values.
+func (p *Params) AddFrom(err error) {
+	var more *domain.Error
+	if !errors.As(err, &more) || more.Code != domain.InvalidArgument {
+		return
+	}
+	for _, one := range more.Violations {
+		if !p.undecoded[one.Field] && !slices.Contains(p.Violations, one) {
+			p.Violations = append(p.Violations, one)
+		}
+	}
 }

@@ -1,35 +1,26 @@
 package request
 
 import (
+	"context"
 	"slices"
 	"strings"
-	"sync"
 
 	"anneal/domain"
 	"anneal/projections"
 )
 
-// countedQuotas are the quotas on resources of an account.
-var countedQuotas = []string{domain.QuotaAccelerators, domain.QuotaDeployments, domain.QuotaJobs, domain.QuotaStorageBytes}
+// countedQuotas are the quotas that changes of an account's resources count against.
+var countedQuotas = []string{domain.QuotaAccelerators, domain.QuotaDeployments, domain.QuotaJobs,
+	domain.QuotaStorageBytes}
 
-// A guard serializes the changes that count against the quotas of an account.
-type guard struct{ accounts sync.Map } // of *sync.Mutex, by account; only accounts with quotas
-
-func (g *guard) enter(account string) (leave func()) {
-	lock, _ := g.accounts.LoadOrStore(account, new(sync.Mutex))
-	lock.(*sync.Mutex).Lock()
-	return lock.(*sync.Mutex).Unlock
-}
-
-// quotaCheck weighs the changes of a call against the quotas of their account.
+// quotaCheck checks the changes of a call against the quotas of their account.
 type quotaCheck struct{ *Call }
 
-// admit refuses intents that would give an account more than its quotas
-// allow. Until leave is called no other change of the account is weighed here,
-// so that two at once do not both take the last place. Another server weighs
-// what it knows: in the moment in which an event is on its way there, each
-// server may let one change through.
-func (c quotaCheck) admit(intents []domain.Intent) (leave func(), err error) {
+// admit returns an error when intents would exceed a quota of their account. Until the caller calls
+// leave, no other change that adds to the usage of the account is admitted on this server, so that
+// two concurrent changes do not use the same remainder of the quota. Other servers check against
+// the events that they have read: until an event arrives, each of them may admit one more change.
+func (c quotaCheck) admit(ctx context.Context, intents []domain.Intent) (leave func(), err error) {
 	leave = func() {}
 	account := ""
 	for _, intent := range intents {
@@ -43,17 +34,19 @@ func (c quotaCheck) admit(intents []domain.Intent) (leave func(), err error) {
 	if !takesMore(c.weighAll(intents)) { // an update or a delete does not wait
 		return leave, nil
 	}
-	leave = c.guard.enter(account)
+	if leave, err = c.quotas.enter(ctx, "accounts/"+account); err != nil {
+		return nil, err
+	}
 	v, more := c.World.View(), c.weighAll(intents)
 	usage := v.Usage(account)
 	if more.StorageBytes > 0 {
 		usage.StorageBytes = v.Storage(account)
 	}
 	for _, id := range countedQuotas {
-		most, set := v.Quota(account, id)
-		if set && more.Of(id) > 0 && usage.Of(id)+more.Of(id) > most {
+		limit, set := v.Quota(account, id)
+		if set && more.Of(id) > 0 && usage.Of(id)+more.Of(id) > limit {
 			leave()
-			return func() {}, OverQuota(account, id, most, usage.Of(id), more.Of(id))
+			return nil, OverQuota(account, id, limit, usage.Of(id), more.Of(id))
 		}
 	}
 	return leave, nil
@@ -72,13 +65,24 @@ func bounded(v *projections.View, account string) bool {
 	return false
 }
 
-func OverQuota(account, id string, most, used, more int64) error {
-	wayOut := "delete, cancel or scale down what is not needed"
-	if id == domain.QuotaStorageBytes {
-		wayOut = "delete datasets, models or evaluators that are not needed"
+// OverQuota returns the error of a request that adds more than a quota leaves. When the request
+// alone exceeds the quota, the error advises against a retry, because only the operator can help.
+func OverQuota(account, id string, limit, used, more int64) error {
+	noun := strings.ReplaceAll(id, "-", " ")
+	if more > limit {
+		f := domain.Errorf(domain.ResourceExhausted,
+			"accounts/%s may have %d %s, and the request alone adds %d: ask the operator to raise accounts/%s/quotas/%s; "+
+				"retries fail until then", account, limit, noun, more, account, id)
+		f.Reason = ReasonQuotaTooSmall
+		return f
 	}
-	f := domain.Errorf(domain.ResourceExhausted, "accounts/%s may have %d %s and has %d; this takes %d more: %s, or ask the operator to raise accounts/%s/quotas/%s",
-		account, most, strings.ReplaceAll(id, "-", " "), used, more, wayOut, account, id)
+	wayOut := "delete, cancel or scale down other resources"
+	if id == domain.QuotaStorageBytes {
+		wayOut = "delete some datasets, models or evaluators"
+	}
+	f := domain.Errorf(domain.ResourceExhausted,
+		"accounts/%s may have %d %s and has %d; the request adds %d: %s, or ask the operator to raise accounts/%s/quotas/%s",
+		account, limit, noun, used, more, wayOut, account, id)
 	f.Reason = "QUOTA_EXCEEDED"
 	return f
 }
@@ -90,22 +94,25 @@ func (c quotaCheck) weighAll(intents []domain.Intent) (more domain.Usage) {
 	return more
 }
 
-// weigh is what an intent adds to the account's usage; a refused one, which
-// the decision answers, adds nothing.
+// weigh returns the usage that an intent adds to the account. An intent that Decide rejects adds
+// nothing.
 func (c quotaCheck) weigh(intent domain.Intent) domain.Usage {
-	before, _ := c.World.Row(intent.Name)
+	before, version := c.World.Row(intent.Name)
+	if intent.IsStale(version) {
+		return domain.Usage{} // Merge computes the intent again
+	}
 	record, err := intent.Decide(before, c.Time)
 	if err != nil || record.Type == "" {
 		return domain.Usage{}
 	}
 	after, err := c.World.After(intent.Name, before, record)
 	if err != nil {
-		return domain.Usage{} // the log's own reader will say so
+		return domain.Usage{} // recording the intent returns the error
 	}
 	return usageOf(after).Minus(usageOf(before))
 }
 
-// counts reports whether resources of a collection count against quotas.
+// counts reports whether resources of a collection count against countedQuotas.
 func counts(collection string) bool {
 	kind := domain.KindOf(collection)
 	if kind == nil {

@@ -12,8 +12,9 @@ import (
 	"anneal/domain"
 )
 
-// rates hold a token bucket for each account with a quota on requests, which holds the requests of a
-// minute. Each server counts for itself: several servers together admit a multiple.
+// rates holds a token bucket for each account with the quota requests-per-minute. The capacity of a
+// bucket is the number of requests per minute. Each server has separate buckets, so n servers
+// together admit up to n times the quota.
 type rates struct {
 	mu      sync.Mutex
 	buckets map[string]*bucket // by account
@@ -21,31 +22,33 @@ type rates struct {
 
 type bucket struct {
 	*rate.Limiter
-	most int64 // requests a minute
+	size int64 // capacity of the bucket, and number of tokens that are added per minute
 }
 
 func newRates() *rates { return &rates{buckets: map[string]*bucket{}} }
 
-// of returns the account's bucket for a quota. A bucket of another size begins full.
-func (r *rates) of(account string, most int64) *bucket {
+// of returns the account's bucket for a quota of the given size, in requests per minute. When the
+// size differs from that of the last call, the bucket is new and full.
+func (r *rates) of(account string, size int64) *bucket {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.buckets[account]
-	if b == nil || b.most != most {
-		b = &bucket{rate.NewLimiter(rate.Limit(float64(most)/60), int(most)), most}
+	if b == nil || b.size != size {
+		b = &bucket{rate.NewLimiter(rate.Limit(float64(size)/60), int(size)), size}
 		r.buckets[account] = b
 	}
 	return b
 }
 
-// forget deletes the bucket of an account without a quota.
+// forget deletes the bucket of an account whose quota was removed.
 func (r *rates) forget(account string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.buckets, account)
 }
 
-// used returns how many requests are taken from the account's bucket; 0 without one.
+// used returns the number of tokens that requests have taken from the account's bucket and that are
+// not added again yet; 0 when the account has no bucket.
 func (r *rates) used(account string, now time.Time) int64 {
 	r.mu.Lock()
 	b := r.buckets[account]
@@ -53,46 +56,56 @@ func (r *rates) used(account string, now time.Time) int64 {
 	if b == nil {
 		return 0
 	}
-	return b.most - b.left(now)
+	return b.size - b.left(now)
 }
 
-// left returns how many requests the bucket admits now.
+// left returns the number of requests that the bucket admits at the time now.
 func (b *bucket) left(now time.Time) int64 {
 	return max(0, int64(math.Floor(b.TokensAt(now)+1e-9)))
 }
 
-// until returns how long it takes until the bucket holds so many tokens.
+// until returns the duration after which the bucket has the given number of tokens. The bucket must
+// have a size above 0, because a bucket without capacity gets no tokens.
 func (b *bucket) until(tokens float64, now time.Time) time.Duration {
-	if b.most == 0 {
-		return time.Minute // never; ask again when the quota may have changed
-	}
 	lacks := max(0, tokens-b.TokensAt(now))
 	return time.Duration(lacks / float64(b.Limit()) * float64(time.Second))
 }
 
-// RequestsUsed returns how much of its quota on requests the account of the path has used.
+// RequestsUsed returns the usage of the quota requests-per-minute by the account in the path.
 func (c *Call) RequestsUsed() int64 { return c.rates.used(c.Account, c.Time) }
 
-// withinRate counts the request against its account's quota, and reports the rest in the response's
-// headers.
+// withinRate counts the request against the quota requests-per-minute of the principal's account,
+// unless the operation is not counted, and sets the response headers that show the remaining
+// requests. It returns an error when no request remains. It counts the request once.
 func (c *Call) withinRate() error {
+	if c.counted {
+		return nil
+	}
+	c.counted = true
 	account := c.Principal.Account
-	most, set := c.View().Quota(account, domain.QuotaRequestsPerMinute)
-	if !set || account == domain.System { // an event must not lock the operator out
+	size, set := c.View().Quota(account, domain.QuotaRequestsPerMinute)
+	if !set || account == domain.System { // the operator must not be locked out
 		c.rates.forget(account)
 		return nil
 	}
-	b := c.rates.of(account, most)
-	allowed := b.AllowN(c.Time, 1)
+	b := c.rates.of(account, size)
+	allowed := c.Operation.Uncounted || b.AllowN(c.Time, 1)
 	header := c.Writer.Header()
-	header.Set("X-Ratelimit-Limit-Requests", strconv.FormatInt(most, 10))
+	header.Set("X-Ratelimit-Limit-Requests", strconv.FormatInt(size, 10))
 	header.Set("X-Ratelimit-Remaining-Requests", strconv.FormatInt(b.left(c.Time), 10))
-	header.Set("X-Ratelimit-Reset-Requests", b.until(float64(most), c.Time).Round(time.Millisecond).String())
+	if size > 0 { // otherwise no time restores a request
+		header.Set("X-Ratelimit-Reset-Requests", b.until(float64(size), c.Time).Round(time.Millisecond).String())
+	}
 	if allowed {
 		return nil
+	}
+	if size == 0 {
+		return OverQuota(account, domain.QuotaRequestsPerMinute, 0, 0, 1)
 	}
 	wait := int(math.Ceil(max(1, b.until(1, c.Time).Seconds()-1e-9)))
 	header.Set("Retry-After", strconv.Itoa(wait))
 	return &domain.Error{Code: domain.ResourceExhausted, Reason: "RATE_LIMITED",
-		Message: fmt.Sprintf("accounts/%s may send %d requests a minute (accounts/%s/quotas/%s): send the next one in %d seconds, or ask the operator to raise it", account, most, account, domain.QuotaRequestsPerMinute, wait)}
+		Message: fmt.Sprintf("accounts/%s may send %d requests a minute (accounts/%s/quotas/%s): send the next request in "+
+			"%d seconds, or ask the operator to raise the quota", account, size, account, domain.QuotaRequestsPerMinute,
+			wait)}
 }

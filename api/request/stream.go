@@ -7,17 +7,23 @@ import (
 	"net/http"
 )
 
-// A Stream responds with server-sent events, data only, the last of which is [DONE]. The header is
-// sent with the first of them.
+// A Stream sends a response of server-sent events, most of which have only data. Done ends it with
+// an event whose data is [DONE]. The header of the response is sent with the first event.
 type Stream struct {
 	*Call
 	begun bool
 }
 
-// Event sends one part.
-func (s *Stream) Event(value any) error {
+// Event sends one event.
+func (s *Stream) Event(value any) error { return s.Named("", value) }
+
+// Named sends one event with the type name, or without a type for "".
+func (s *Stream) Named(name string, value any) error {
 	s.begin()
 	data, err := json.Marshal(value)
+	if err == nil && name != "" {
+		_, err = fmt.Fprintf(s.Writer, "event: %s\n", name)
+	}
 	if err == nil {
 		_, err = fmt.Fprintf(s.Writer, "data: %s\n\n", data)
 	}
@@ -34,11 +40,11 @@ func (s *Stream) begin() {
 	s.begun = true
 	s.Writer.Header().Set("Content-Type", "text/event-stream")
 	s.Writer.Header().Set("Cache-Control", "no-store")
-	s.Writer.Header().Set("X-Accel-Buffering", "no") // a proxy must not hold the stream back
+	s.Writer.Header().Set("X-Accel-Buffering", "no") // keeps proxies from buffering the stream
 	s.Writer.WriteHeader(http.StatusOK)
 }
 
-// Done ends a complete stream.
+// Done ends a complete stream with the event [DONE].
 func (s *Stream) Done() error {
 	s.begin()
 	_, err := fmt.Fprint(s.Writer, "data: [DONE]\n\n")
@@ -48,21 +54,27 @@ func (s *Stream) Done() error {
 	return IgnoreGone(err)
 }
 
-// Fail ends a stream that has begun with the error as its last event, without [DONE]. Before the
-// first event it returns the error.
+// Fail ends a stream with the error err as the last event, without [DONE]. When no event was sent
+// yet, it sends nothing and returns err.
 func (s *Stream) Fail(err error) error {
+	_, body := InferenceBody(ErrorOf(err), s.Call.ID)
+	return s.FailWith(err, "", body)
+}
+
+// FailWith is like Fail with an event of its own: name is its type, and value its data.
+func (s *Stream) FailWith(err error, name string, value any) error {
 	if !s.begun {
 		return err
 	}
 	s.LogFailure(s.Request, err)
 	if s.Ctx.Err() == nil {
-		_, body := InferenceBody(ErrorOf(err), s.Call.ID)
-		_ = s.Event(body) // the client may have disconnected
+		_ = s.Named(name, value) // the client may have disconnected
 	}
 	return nil
 }
 
-// IgnoreGone returns nil for errors of writing to a client that has disconnected.
+// IgnoreGone returns nil for an error of writing a response, because the client has disconnected.
+// It returns http.ErrNotSupported, because a writer that cannot flush is a bug.
 func IgnoreGone(err error) error {
 	if errors.Is(err, http.ErrNotSupported) {
 		return err

@@ -7,12 +7,12 @@ import (
 	"encoding/json"
 )
 
-// SealToken returns an opaque token of a place, valid only for the request that binding describes.
-// OpenToken reads it.
+// SealToken returns an opaque page token that contains place, a cursor into a list. OpenToken
+// accepts the token only with the same binding, which identifies the request.
 func SealToken(key []byte, binding string, place any) string {
 	data, err := json.Marshal(place)
 	if err != nil {
-		panic(err) // places are plain structs
+		panic(err) // never happens: JSON can encode every cursor type
 	}
 	return base64.RawURLEncoding.EncodeToString(append(tokenSeal(key, binding, data), data...))
 }
@@ -28,7 +28,8 @@ func tokenSeal(key []byte, binding string, data []byte) []byte {
 
 func OpenToken(key []byte, binding, token string, place any) bool {
 	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(data) < tokenSealSize || !hmac.Equal(data[:tokenSealSize], tokenSeal(key, binding, data[tokenSealSize:])) {
+	if err != nil || len(data) < tokenSealSize ||
+		!hmac.Equal(data[:tokenSealSize], tokenSeal(key, binding, data[tokenSealSize:])) {
 		return false
 	}
 	return json.Unmarshal(data[tokenSealSize:], place) == nil

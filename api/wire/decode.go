@@ -10,19 +10,18 @@ import (
 	"anneal/domain"
 )
 
-// A Body is a request's JSON object, read for one wire type: names in
-// lowerCamelCase, without what only the server sets.
+// A Body is the JSON object of a request after Normalize for one wire type: names are in
+// lowerCamelCase, and output-only fields are removed.
 type Body map[string]any
 
-// Normalize checks a JSON value against the wire type t and answers it with
-// every name in lowerCamelCase. Violations name the path and what was
-// expected; they never repeat the value.
+// Normalize validates a JSON value against the wire type t and returns it with every name in
+// lowerCamelCase. Violations name the path and the expected type; they never repeat the value.
 func Normalize(v *domain.Violations, t reflect.Type, value any) Body {
 	return normalizeWith(decoder{violations: v}, t, value)
 }
 
-// NormalizeStored is Normalize for what is stored already: an older version may
-// have taken texts that are refused now.
+// NormalizeStored is like Normalize, for stored values. It does not apply the rules for strings,
+// because an older version may have stored strings that break these rules.
 func NormalizeStored(t reflect.Type, value any) Body {
 	return normalizeWith(decoder{new(domain.Violations), true}, t, value)
 }
@@ -35,26 +34,25 @@ func normalizeWith(d decoder, t reflect.Type, value any) Body {
 	return object
 }
 
-// Fill writes the object into out, a pointer to the type that it was
-// normalised for.
+// Fill decodes the object into out, a pointer to the type for which it was normalized.
 func (b Body) Fill(out any) error {
 	data, err := json.Marshal(b)
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return domain.Errorf(domain.InvalidArgument, "the body does not fit: %v", err)
+		return domain.Errorf(domain.InvalidArgument, "the body does not match its type: %v", err)
 	}
 	return nil
 }
 
 type decoder struct {
 	violations *domain.Violations
-	stored     bool // the rules for texts do not hold
+	stored     bool // do not apply the rules for strings
 }
 
-// value answers the normalised value at a path, which belongs to the named
-// field; nil when it is null or wrong.
+// value returns the normalized form of a value of type t. path is the path of the value, and field
+// is the name of the field whose rules apply. It returns nil when the value is null or invalid.
 func (d decoder) value(t reflect.Type, value any, path, field string) any {
 	if value == nil {
 		return nil
@@ -80,7 +78,7 @@ func (d decoder) value(t reflect.Type, value any, path, field string) any {
 	return normal
 }
 
-// text tells whether a text keeps the rules for its field's.
+// text reports whether a string satisfies the rule of its field, and adds a violation if not.
 func (d decoder) text(text, path, field string) bool {
 	if d.stored {
 		return true
@@ -88,35 +86,37 @@ func (d decoder) text(text, path, field string) bool {
 	before := len(*d.violations)
 	form := TextForms[field]
 	if form != rawText {
-		d.violations.Require(len(text) <= MaxText, path, "must have at most %d bytes", MaxText)
+		d.violations.Require(len(text) <= MaxText, path, "must have at most %d bytes, not %d", MaxText,
+			len(text))
 		d.violations.RequireText(path, text, form == linesText)
 	}
 	return len(*d.violations) == before
 }
 
-// MaxText bounds a text of a request, in bytes, that has no rule of its own:
-// every one is kept in the log and in memory.
+// MaxText bounds a string in a request, in bytes, unless another rule applies to the field, because
+// strings are stored in the log and in memory.
 const MaxText = 4 << 10
 
-// A textForm is what the texts of a field may hold. See domain.ControlCharacter.
+// A textForm selects the rule for the characters and the length of a string field. See
+// domain.ControlCharacter.
 type textForm int
 
 const (
-	shortText textForm = iota // a line of at most maxText bytes
-	linesText                 // tabs and newlines as well
-	rawText                   // every character, at any length that the field's own rules allow
+	shortText textForm = iota // at most MaxText bytes on one line
+	linesText                 // at most MaxText bytes, with tabs and newlines
+	rawText                   // every character, at any length that the rules of the field allow
 )
 
-// TextForms are the fields whose texts are more than a line. The keys of a map
-// are always one.
+// TextForms lists the string fields that allow newlines, by JSON name. Other fields, and the keys
+// of maps, are shortText.
 var TextForms = map[string]textForm{
 	"description":   linesText,
-	"filter":        linesText, // AIP-160, over rows
+	"filter":        linesText, // filter of rows in the syntax of AIP-160
 	"extraBody":     rawText,   // JSON
-	"requirements":  rawText,   // a file of pip's
-	"fileContents":  rawText,   // code
-	"jinjaTemplate": rawText,   // of a tokenizer
-	"value":         rawText,   // of a secret, sealed and never shown
+	"requirements":  rawText,   // pip's requirements.txt
+	"fileContents":  rawText,   // source code
+	"jinjaTemplate": rawText,   // template of a tokenizer
+	"value":         rawText,   // value of a secret, sealed and never returned
 }
 
 func (d decoder) object(t reflect.Type, value any, path string) any {
@@ -129,14 +129,14 @@ func (d decoder) object(t reflect.Type, value any, path string) any {
 	for _, key := range SortedKeys(given) {
 		f, known := s.Field(key)
 		switch {
-		case !known && len(*d.violations) > domain.MaxViolations: // nobody is told
+		case !known && len(*d.violations) > domain.MaxViolations: // the error is long enough
 			continue
 		case !known:
-			d.violations.Add(Join(path, key), "is not a field here; there are: %s", OrNone(s.Names(false)))
+			d.violations.Add(Join(path, key), "is not a field of this object; valid fields: %s", OrNone(s.Names(false)))
 			continue
 		}
 		if _, twice := normal[f.Name]; twice {
-			d.violations.Add(Join(path, f.Name), "is given in both spellings: give it once")
+			d.violations.Add(Join(path, f.Name), "is given in camelCase and in snake_case: give it once")
 			continue
 		}
 		if f.Output {
@@ -184,8 +184,8 @@ func (d decoder) list(t reflect.Type, value any, path, field string) any {
 	return normal
 }
 
-// scalar answers the value in the form that encoding/json reads into t, or
-// what was expected instead.
+// scalar returns the value in the form that encoding/json decodes into t, or a description of the
+// expected type.
 func scalar(t reflect.Type, value any) (normal any, expected string) {
 	text, isText := value.(string)
 	number, isNumber := value.(json.Number)
@@ -225,7 +225,8 @@ func scalar(t reflect.Type, value any) (normal any, expected string) {
 	}
 }
 
-// integer reads a whole number that fits; a plain int is the wire's int32.
+// integer returns a whole number that fits the type t, or a description of the expected type. A
+// value of type int is limited to 32 bits.
 func integer(t reflect.Type, number json.Number, isNumber bool) (any, string) {
 	n, ok := Whole(number)
 	switch {
@@ -239,7 +240,8 @@ func integer(t reflect.Type, number json.Number, isNumber bool) (any, string) {
 	return nil, "a whole number"
 }
 
-// Whole reads 3, 3.0 and 3e0, but not 3.5.
+// Whole returns the integer value of a number such as 3, 3.0 or 3e0. It returns false for 3.5, for
+// numbers beyond 64 bits, and for numbers with a point or an exponent beyond 2^53.
 func Whole(number json.Number) (int64, bool) {
 	if n, err := number.Int64(); err == nil {
 		return n, true
@@ -261,7 +263,7 @@ func KindName(value any) string {
 		return "text"
 	case json.Number:
 		if _, ok := Whole(v); !ok {
-			return "a number that does not fit"
+			return "a fraction or a number out of range"
 		}
 		return "a number"
 	case []any:
@@ -270,8 +272,8 @@ func KindName(value any) string {
 	return "an object"
 }
 
-// Join is the path of a name below another; what a request calls a field is
-// shown cut and escaped.
+// Join returns the path of the field name below path. It truncates and escapes name, which a
+// request may have chosen.
 func Join(path, name string) string {
 	if runes := []rune(name); len(runes) > 64 {
 		name = string(runes[:64]) + "…"

@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// Specified returns an enumeration's value as the domain keeps it: "" for one that ends in
-// _UNSPECIFIED.
+// Specified returns the value of an enumeration as the domain stores it: "" for a value that ends
+// in _UNSPECIFIED, and otherwise the value itself.
 func Specified(enum string) string {
 	if strings.HasSuffix(enum, "_UNSPECIFIED") {
 		return ""

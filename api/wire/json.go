@@ -12,15 +12,14 @@ import (
 	"anneal/domain"
 )
 
-// MaxDepth is how deep objects and arrays of a request may be nested.
+// MaxDepth bounds the nesting of objects and arrays in a request.
 const MaxDepth = 64
 
-// Parse reads one JSON value: objects as map[string]any, arrays as []any,
-// numbers as json.Number. It refuses invalid UTF-8, keys given twice, nesting
-// beyond MaxDepth, and anything after the value.
+// Parse decodes one JSON value: objects as map[string]any, arrays as []any, numbers as json.Number.
+// It rejects invalid UTF-8, duplicate keys, nesting beyond MaxDepth, and anything after the value.
 func Parse(data []byte) (any, error) {
 	if !utf8.Valid(data) {
-		return nil, Malformed("the body is not valid UTF-8: encode it anew")
+		return nil, Malformed("the body is not valid UTF-8: encode it as UTF-8")
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
@@ -29,7 +28,7 @@ func Parse(data []byte) (any, error) {
 		return nil, explainJSON(err, data)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, Malformed("the body goes on after its JSON value (%s): send one value", place(data, dec.InputOffset()))
+		return nil, Malformed("the body continues after its JSON value (%s): send one value", place(data, dec.InputOffset()))
 	}
 	return value, nil
 }
@@ -64,7 +63,7 @@ func parseValue(dec *json.Decoder, depth int) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := token.(string) // the decoder refuses any other token here
+		key := token.(string) // the decoder returns an error for any other token
 		if _, twice := object[key]; twice {
 			return nil, Malformed("the key %s is given twice in one object: give it once", Quote(key))
 		}
@@ -86,10 +85,11 @@ func explainJSON(err error, data []byte) error {
 	}
 	var whole json.RawMessage
 	var syntax *json.SyntaxError
-	if errors.As(json.Unmarshal(data, &whole), &syntax) && syntax.Offset < int64(len(data)) { // counted from the body's first byte
+	// the offset counts from the first byte of the body
+	if errors.As(json.Unmarshal(data, &whole), &syntax) && syntax.Offset < int64(len(data)) {
 		return Malformed("the body is not JSON (%s): %s", place(data, syntax.Offset), syntax.Error())
 	}
-	return Malformed("the body ends in the middle of its JSON value: send all of it")
+	return Malformed("the body ends within its JSON value: send the whole value")
 }
 
 func place(data []byte, offset int64) string {
@@ -104,11 +104,19 @@ func Malformed(format string, args ...any) error {
 	return f
 }
 
-// Quote shows a part of a request in a message: cut when long, and never
-// with control characters.
+// Quote returns a part of a request in quotes, for a message. It truncates the text to 64
+// characters and escapes control characters.
 func Quote(text string) string {
 	if runes := []rune(text); len(runes) > 64 {
 		text = string(runes[:64]) + "…"
 	}
 	return strconv.Quote(text)
+}
+
+// NotEOF returns err, or nil when it is io.EOF.
+func NotEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }

@@ -10,7 +10,7 @@ import (
 	"anneal/domain"
 )
 
-// Drop takes what the mask names out of a JSON value.
+// Drop removes the fields that the mask names from a JSON value.
 func (m Mask) Drop(value any) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -28,14 +28,15 @@ func (m Mask) Drop(value any) {
 	}
 }
 
-// maxMaskPaths bounds what one mask may name.
+// maxMaskPaths bounds the paths of one mask.
 const maxMaskPaths = 200
 
-// A Mask is a set of field paths as a tree. An empty mask below a name means
-// all of it.
+// A Mask is a set of field paths as a tree. An empty mask as the value of a name means the whole
+// field.
 type Mask map[string]Mask
 
-// add puts a path in. A path that is named whole stays whole.
+// add adds a path to the mask. When the mask contains a whole field already, adding a part of the
+// field changes nothing.
 func (m Mask) add(path []string) {
 	for i, name := range path {
 		below, known := m[name]
@@ -53,30 +54,58 @@ func (m Mask) add(path []string) {
 	}
 }
 
-// Has tells whether the mask names the top-level field or a part of it.
+// Has reports whether the mask contains the top-level field or a part of it.
 func (m Mask) Has(name string) bool { _, ok := m[name]; return ok }
 
-// ParseMask reads the paths of a mask (each text may hold several, separated
-// by commas) against the wire type t. An update mask may not name what only
-// the server sets, nor elements of lists. all is true for "*" and for none.
-func ParseMask(v *domain.Violations, param string, t reflect.Type, texts []string, update bool) (m Mask, all bool) {
+// ParseReadMask parses the paths of a read mask for the wire type t. Each of texts may contain
+// several paths, separated by commas. The mask is empty, which selects every field, when texts
+// contain no path, or "*".
+func ParseReadMask(v *domain.Violations, t reflect.Type, texts []string) Mask {
+	m, all := parseMask(v, "readMask", t, texts, false)
+	if all {
+		return Mask{}
+	}
+	return m
+}
+
+// ParseUpdateMask parses the paths of an update mask for the wire type t. Each of texts may contain
+// several paths, separated by commas. Without a path, also when the parameter is given without a
+// value, the mask names the fields that the body b contains, so that an absent field keeps its
+// value. "*" names every field that a request may set, and must be the only path. An update mask
+// must not contain output-only fields or elements of lists.
+func ParseUpdateMask(v *domain.Violations, t reflect.Type, texts []string, b Body) Mask {
+	m, all := parseMask(v, "updateMask", t, texts, true)
+	switch {
+	case all && len(m) > 0:
+		v.Add("updateMask", `"*" names every field: give it without other paths`)
+	case all:
+		return settable(t)
+	case len(m) == 0:
+		return present(t, b)
+	}
+	return m
+}
+
+// parseMask returns the mask of the paths in texts. all reports whether one of the paths is "*".
+func parseMask(v *domain.Violations, param string, t reflect.Type, texts []string, update bool) (m Mask, all bool) {
 	m = Mask{}
 	paths := strings.FieldsFunc(strings.Join(texts, ","), func(r rune) bool { return r == ',' })
 	if len(paths) > maxMaskPaths {
-		v.Add(param, "must name at most %d paths", maxMaskPaths)
+		v.Add(param, "must name at most %d paths, not %d", maxMaskPaths, len(paths))
 		return m, false
 	}
 	for _, text := range paths {
-		text = strings.TrimSpace(text)
-		if text == "*" {
+		switch text = strings.TrimSpace(text); text {
+		case "":
+		case "*":
 			all = true
-			continue
-		}
-		if path := maskPath(v, param, Deref(t), text, update); path != nil {
-			m.add(path)
+		default:
+			if path := maskPath(v, param, Deref(t), text, update); path != nil {
+				m.add(path)
+			}
 		}
 	}
-	return m, all || len(paths) == 0
+	return m, all
 }
 
 func maskPath(v *domain.Violations, param string, t reflect.Type, text string, update bool) []string {
@@ -86,7 +115,7 @@ func maskPath(v *domain.Violations, param string, t reflect.Type, text string, u
 		switch KindOf(t) {
 		case List:
 			if update {
-				v.Add(param, "%s looks into a list: name the list as a whole", Quote(text))
+				v.Add(param, "%s selects a field of a list element: use the path of the list", Quote(text))
 				return nil
 			}
 			t = Deref(t.Elem())
@@ -97,17 +126,18 @@ func maskPath(v *domain.Violations, param string, t reflect.Type, text string, u
 			continue
 		case Object:
 		default:
-			v.Add(param, "%s looks into %s, which has no fields", Quote(text), Quote(strings.Join(names[:i], ".")))
+			v.Add(param, "%s selects a field of %s, which has no fields", Quote(text), Quote(strings.Join(names[:i], ".")))
 			return nil
 		}
 		s := StructOf(t)
 		f, known := s.Field(name)
 		switch {
 		case !known:
-			v.Add(param, "%s is not a field of this resource; at that place there are: %s", Quote(text), OrNone(s.Names(!update)))
+			v.Add(param, "%s is not a field of this resource; valid fields: %s", Quote(text),
+				OrNone(s.Names(!update)))
 			return nil
 		case update && f.Output:
-			v.Add(param, "%s is set by the server alone: leave it out", Quote(text))
+			v.Add(param, "%s is set by the server only: leave it out", Quote(text))
 			return nil
 		}
 		path, t = append(path, f.Name), Deref(f.Type)
@@ -115,7 +145,7 @@ func maskPath(v *domain.Violations, param string, t reflect.Type, text string, u
 	return path
 }
 
-// keep answers the parts of a JSON value that the mask names.
+// keep returns a JSON value with only the fields that the mask names.
 func (m Mask) keep(value any) any {
 	if len(m) == 0 {
 		return value
@@ -139,7 +169,8 @@ func (m Mask) keep(value any) any {
 	return value
 }
 
-// Project answers a wire value as the read mask wants it.
+// Project returns a wire value with only the fields that the mask names. For an empty mask it
+// returns the value unchanged.
 func (m Mask) Project(value any) (any, error) {
 	if len(m) == 0 {
 		return value, nil
@@ -152,16 +183,16 @@ func (m Mask) Project(value any) (any, error) {
 	return m.keep(tree), err
 }
 
-// Present is the mask of what a body names, down to the fields of objects:
-// what an update without a mask changes. Lists and maps are named as a whole.
-func Present(t reflect.Type, b map[string]any) Mask {
+// present returns the mask of all fields that the body b of type t contains. Fields of nested
+// objects are separate paths; lists and maps are whole.
+func present(t reflect.Type, b map[string]any) Mask {
 	m := Mask{}
 	for name, value := range b {
 		f, _ := StructOf(t).Field(name)
 		inner, nested := value.(map[string]any)
 		ft := Deref(f.Type)
 		if nested && len(inner) > 0 && KindOf(ft) == Object {
-			m[name] = Present(ft, inner)
+			m[name] = present(ft, inner)
 		} else {
 			m[name] = Mask{}
 		}
@@ -169,8 +200,19 @@ func Present(t reflect.Type, b map[string]any) Mask {
 	return m
 }
 
-// Merge answers the old object with what the mask names taken from the new
-// one; what the mask names and the new one lacks is taken out.
+// settable returns the mask of all fields of the type t that a request may set.
+func settable(t reflect.Type) Mask {
+	m := Mask{}
+	for _, f := range StructOf(t).Fields {
+		if !f.Output {
+			m[f.Name] = Mask{}
+		}
+	}
+	return m
+}
+
+// Merge returns a copy of the object old in which the fields of the mask have the values of the
+// object given. It removes fields of the mask that given lacks.
 func (m Mask) Merge(old, given map[string]any) map[string]any {
 	merged := maps.Clone(old)
 	if merged == nil {

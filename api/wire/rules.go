@@ -1,30 +1,30 @@
 package wire
 
-// A Schema is one of JSON Schema 2020-12, as OpenAPI 3.1 has it.
+// A Schema is a JSON Schema 2020-12, as in OpenAPI 3.1.
 type Schema map[string]any
 
 // A Rule restricts the values of a field beyond its type.
 type Rule struct {
 	Enum      []string
 	min, max  *float64
-	MaxLength int // characters of a text
-	MaxItems  int // of a list
+	MaxLength int // maximum length of a string, in characters
+	MaxItems  int // maximum number of items of a list
 	Pattern   string
 	example   any
-	Both      bool   // in requests and in answers, although the type says one
-	Instead   Schema // the whole schema, for values of several types
+	Both      bool   // the field is in requests and responses, although its tag names only one
+	Instead   Schema // schema that replaces the generated one, for values of several types
 }
 
-// Apply writes the rule into a schema.
-func (r Rule) Apply(to Schema) {
-	target := to
-	if items, ok := to["items"].(Schema); ok && (len(r.Enum) > 0 || r.Pattern != "") {
+// Apply adds the constraints of the rule to a schema.
+func (r Rule) Apply(schema Schema) {
+	target := schema
+	if items, ok := schema["items"].(Schema); ok && (len(r.Enum) > 0 || r.Pattern != "") {
 		target = items
 	}
 	if r.Instead != nil {
-		clear(to)
+		clear(schema)
 		for key, value := range r.Instead {
-			to[key] = value
+			schema[key] = value
 		}
 		return
 	}
@@ -35,27 +35,30 @@ func (r Rule) Apply(to Schema) {
 		target["pattern"] = r.Pattern
 	}
 	if r.min != nil {
-		to["minimum"] = *r.min
+		schema["minimum"] = *r.min
 	}
 	if r.max != nil {
-		to["maximum"] = *r.max
+		schema["maximum"] = *r.max
 	}
 	if r.MaxLength > 0 {
-		to["maxLength"] = r.MaxLength
+		schema["maxLength"] = r.MaxLength
 	}
 	if r.MaxItems > 0 {
-		to["maxItems"] = r.MaxItems
+		schema["maxItems"] = r.MaxItems
 	}
 	if r.example != nil {
-		to["examples"] = []any{r.example}
+		schema["examples"] = []any{r.example}
 	}
 }
 
-// Between returns the rule of numbers from low to high.
+// Between returns a rule that allows numbers from low to high.
 func Between(low, high float64) Rule { return Rule{min: &low, max: &high} }
 
-// AtLeast returns the rule of numbers that are not below low.
-func AtLeast(low float64) Rule { return Rule{min: &low} }
+// Min returns a rule that allows numbers from low upwards.
+func Min(low float64) Rule { return Rule{min: &low} }
 
-// OneOf returns the rule of an enumeration.
+// OneOf returns a rule that allows only the given values.
 func OneOf(values ...string) Rule { return Rule{Enum: values} }
+
+// CountPattern matches a 64-bit integer as a decimal string.
+const CountPattern = "^-?[0-9]+$"

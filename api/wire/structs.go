@@ -1,5 +1,5 @@
-// Package wire maps JSON of the interface to Go types: strict decoding, field masks, and the rules
-// that a field keeps beyond its type.
+// Package wire maps the JSON of the API to Go types: it decodes strictly, applies field masks, and
+// checks the rules of fields.
 package wire
 
 import (
@@ -17,38 +17,38 @@ func StructField(goName, tag string, t reflect.Type) reflect.StructField {
 	return reflect.StructField{Name: goName, Type: t, Tag: reflect.StructTag(`json:"` + tag + `"`)}
 }
 
-// Capitalize is a name in UpperCamelCase.
+// Capitalize returns a name in UpperCamelCase.
 func Capitalize(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
 
-// A Struct is what the wire knows of a struct type: its fields under their JSON
-// names. A tag on a field says how requests may use it:
+// A Struct describes the JSON of a struct type: the fields by their JSON names. The tag api of a
+// field restricts the field in requests:
 //
-//	api:"output"  the server alone sets it: ignored in bodies, refused in update masks
-//	api:"input"   accepted in bodies, never answered by get and list
+//	api:"output"  only the server sets it: ignored in bodies, rejected in update masks
+//	api:"input"   accepted in bodies, not returned by get and list
 type Struct struct {
 	Fields []Field
-	ByName map[string]int // under camelCase and snake_case
+	ByName map[string]int // index in Fields, by name in lowerCamelCase and in snake_case
 }
 
 type Field struct {
-	Name      string // lowerCamelCase
+	Name      string // in lowerCamelCase
 	Type      reflect.Type
 	Output    bool
 	Input     bool
 	OmitEmpty bool
 }
 
-var shapes sync.Map // reflect.Type → *shape
+var structs sync.Map // reflect.Type → *Struct
 
-// StructOf reads a struct type. Fields of embedded structs without a name of
-// their own belong to the one around them, as in JSON.
+// StructOf returns the description of a struct type. Fields of an embedded struct without a JSON
+// name belong to the outer struct, as in encoding/json.
 func StructOf(t reflect.Type) *Struct {
-	if known, ok := shapes.Load(t); ok {
+	if known, ok := structs.Load(t); ok {
 		return known.(*Struct)
 	}
 	s := &Struct{ByName: map[string]int{}}
 	s.collect(t)
-	known, _ := shapes.LoadOrStore(t, s)
+	known, _ := structs.LoadOrStore(t, s)
 	return known.(*Struct)
 }
 
@@ -67,10 +67,11 @@ func (s *Struct) collect(t reflect.Type) {
 			}
 			s.ByName[name], s.ByName[Snake(name)] = len(s.Fields), len(s.Fields)
 			use := f.Tag.Get("api")
-			s.Fields = append(s.Fields, Field{name, f.Type, use == "output", use == "input", strings.Contains(options, "omitempty")})
+			s.Fields = append(s.Fields,
+				Field{name, f.Type, use == "output", use == "input", strings.Contains(options, "omit")})
 		}
 	}
-	for _, e := range embedded { // after its own: the shallowest of a name counts
+	for _, e := range embedded { // a field of the outer struct hides an embedded field of the same name
 		s.collect(e)
 	}
 }
@@ -83,7 +84,8 @@ func (s *Struct) Field(name string) (Field, bool) {
 	return s.Fields[i], true
 }
 
-// names lists the fields that a request may set, for messages.
+// Names returns the names of the struct's fields, for messages. With outputToo, the names include
+// output-only fields.
 func (s *Struct) Names(outputToo bool) string {
 	var all []string
 	for _, f := range s.Fields {
@@ -101,7 +103,7 @@ func Deref(t reflect.Type) reflect.Type {
 	return t
 }
 
-// Snake is a lowerCamelCase name in snake_case.
+// Snake converts a lowerCamelCase name to snake_case.
 func Snake(camel string) string {
 	var b strings.Builder
 	for _, r := range camel {
@@ -113,7 +115,7 @@ func Snake(camel string) string {
 	return b.String()
 }
 
-// Camel is a snake_case name in lowerCamelCase; other names stay.
+// Camel converts a snake_case name to lowerCamelCase; other names are unchanged.
 func Camel(name string) string {
 	parts := strings.Split(name, "_")
 	for i, p := range parts[1:] {
@@ -124,7 +126,7 @@ func Camel(name string) string {
 	return strings.Join(parts, "")
 }
 
-// A Kind is what a JSON value has to be for a Go type.
+// A Kind is the JSON type that a Go type requires.
 type Kind int
 
 const (
@@ -132,7 +134,7 @@ const (
 	Text
 	Bool
 	Int
-	Count // a whole number or a decimal string of one
+	Count // a whole number, or a string of its decimal digits
 	Float
 	Time
 	Object
@@ -146,8 +148,8 @@ var (
 	rawType   = reflect.TypeFor[json.RawMessage]()
 )
 
-// KindOf panics on a type that no wire struct may have: a fault of the
-// program, found by the first test that touches it.
+// KindOf returns the kind of t. It panics for a type that a field of a wire type must not have,
+// which is a bug that the first test of the wire type finds.
 func KindOf(t reflect.Type) Kind {
 	switch {
 	case t == timeType:

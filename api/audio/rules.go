@@ -1,0 +1,42 @@
+package audio
+
+import (
+	"anneal/api/wire"
+	"anneal/domain"
+)
+
+// rules constrain the fields of this package's wire types: see openapi.Documentation.
+var rules = map[string]wire.Rule{
+	"TranscriptionForm.url":             {MaxLength: domain.MaxURL},
+	"TranscriptionForm.model":           {MaxLength: 512},
+	"TranscriptionForm.response_format": wire.OneOf(TranscriptFormats...),
+	"timestamp_granularities": {Instead: wire.Schema{"anyOf": []any{granularity,
+		wire.Schema{"type": "array", "items": granularity}}}},
+	"TranscriptionForm.language":    wire.OneOf(domain.SpeechLanguages...),
+	"TranscriptionForm.prompt":      {MaxLength: MaxSpeechPrompt},
+	"TranscriptionForm.temperature": {Pattern: `^[0-9.]+( *, *[0-9.]+)*$`},
+	"task":                          wire.OneOf(taskTranscribe, taskTranslate),
+	"vad_model":                     wire.OneOf(domain.VADModels...),
+	"alignment_model":               wire.OneOf(domain.AlignmentModels...),
+	"preprocessing":                 wire.OneOf(preprocessings...),
+	"min_speakers":                  wire.Between(1, maxSpeakers),
+	"max_speakers":                  {Pattern: "^([0-9]+|inf)$"},
+	"TranscriptSegment.temperature": {},
+	"VerboseTranscript.language":    {},
+	"TranscriptWord.language":       {},
+	"TranscriptEvent.type":          wire.OneOf(EventDelta, eventProgress, EventDone),
+	"AudioUsage.type":               wire.OneOf("duration"),
+}
+
+var granularity = wire.Schema{"type": "string", "enum": []string{"word", "segment", "word,segment"}}
+
+// typeTexts describe the types of this package.
+var typeTexts = map[string]string{
+	"TranscriptionForm": "Recording and options of a transcription.",
+	"Transcript":        "Text of a recording.",
+	"VerboseTranscript": "Transcript with times.",
+	"TranscriptWord":    "Word with its times.",
+	"TranscriptSegment": "Part of a transcript with its times.",
+	"TranscriptEvent":   "One event of a streamed transcript.",
+	"AudioUsage":        "Usage of a transcription.",
+}

@@ -1,0 +1,117 @@
+package audio
+
+import (
+	"math"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"anneal/engines"
+)
+
+// Some engines return words with the spaces around them, others return words without spaces. The
+// functions below return the same text for both, without spaces in scripts that do not separate
+// words.
+
+// separator returns the text between two parts of a text: a space, or "" between characters of a
+// script that does not separate words.
+func separator(left, right string) string {
+	last, _ := utf8.DecodeLastRuneInString(left)
+	first, _ := utf8.DecodeRuneInString(right)
+	if left == "" || right == "" || unicode.IsSpace(last) || unicode.IsSpace(first) ||
+		isUnspaced(last) && isUnspaced(first) {
+		return ""
+	}
+	return " "
+}
+
+// isUnspaced reports whether a character belongs to a script that writes words without spaces
+// between them, or to its punctuation.
+func isUnspaced(r rune) bool {
+	return r >= 0x3000 && r <= 0x303f || r >= 0xff00 && r <= 0xffef ||
+		unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer,
+			unicode.Myanmar, unicode.Tibetan)
+}
+
+// joinWords returns the words as one text, with spaces between words where the script has them.
+func joinWords(words []engines.Word) string {
+	var text strings.Builder
+	spaced := false // whether the words contain the spaces around them
+	for _, w := range words {
+		spaced = spaced || w.Text != strings.TrimSpace(w.Text) && strings.TrimSpace(w.Text) != ""
+	}
+	last := ""
+	for _, w := range words {
+		if strings.TrimSpace(w.Text) == "" {
+			continue
+		}
+		if !spaced {
+			text.WriteString(separator(last, w.Text))
+		}
+		text.WriteString(w.Text)
+		last = w.Text
+	}
+	return collapseSpace(text.String())
+}
+
+// collapseSpace replaces each run of white space with one space, and trims both ends.
+func collapseSpace(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// maxSeconds bounds the times in a transcript. It is about three years, longer than every
+// recording.
+const maxSeconds = 1e8
+
+// normalize returns s with its text on one line, with ascending times in whole milliseconds that
+// are not before minStart (in seconds), and with words within the segment. ok is false when the
+// segment has no text.
+func normalize(s engines.Segment, minStart float64) (normal engines.Segment, ok bool) {
+	if s.Text = collapseSpace(s.Text); s.Text == "" {
+		s.Text = joinWords(s.Words)
+	}
+	s.Start = clamp(s.Start, minStart, maxSeconds)
+	s.End = clamp(s.End, s.Start, maxSeconds)
+	words := make([]engines.Word, 0, len(s.Words))
+	last := s.Start
+	for _, w := range s.Words {
+		if strings.TrimSpace(w.Text) == "" {
+			continue
+		}
+		w.Start = clamp(w.Start, last, s.End)
+		w.End = clamp(w.End, w.Start, s.End)
+		last, words = w.End, append(words, w)
+	}
+	s.Words = words
+	return s, s.Text != ""
+}
+
+// clamp rounds a time to milliseconds and limits it to the range from low to high. For NaN it
+// returns low.
+func clamp(seconds, low, high float64) float64 {
+	if !(seconds > low) { // also true for NaN
+		return low
+	}
+	return min(math.Round(seconds*1000)/1000, high)
+}
+
+// trimBefore returns the part of a segment after the time cutoff, in seconds, because an attempt on
+// another replica transcribes again what the stream has already sent. A word, or a segment without
+// words, counts as after the cutoff when its middle is. ok is false when no part is left.
+func trimBefore(s engines.Segment, cutoff float64) (rest engines.Segment, ok bool) {
+	if cutoff <= 0 || s.Start >= cutoff {
+		return s, true
+	}
+	if (s.Start+s.End)/2 < cutoff && len(s.Words) == 0 || s.End <= cutoff {
+		return s, false
+	}
+	var words []engines.Word
+	for _, w := range s.Words {
+		if (w.Start+w.End)/2 >= cutoff {
+			words = append(words, w)
+		}
+	}
+	if len(words) < len(s.Words) {
+		s.Words, s.Text, s.Tokens = words, joinWords(words), nil
+	}
+	s.Start = cutoff
+	return s, s.Text != ""
+}

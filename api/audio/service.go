@@ -1,0 +1,52 @@
+// Package audio serves transcriptions and translations of recordings: it reads forms, downloads
+// recordings from URLs, sends requests to speech models, and writes transcripts, subtitles and
+// streams.
+package audio
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"anneal/api/openapi"
+	"anneal/api/request"
+	"anneal/api/routing"
+	"anneal/api/upload"
+)
+
+// Documentation describes the wire types of this package.
+var Documentation = openapi.Documentation{Rules: rules, Fields: fieldTexts, Types: typeTexts}
+
+// Options configure a Service.
+type Options struct {
+	Router  *routing.Router
+	Uploads *upload.Store
+	Strict  bool // reject unknown fields instead of ignoring them with a warning
+	Private bool // also download recordings from addresses that are not public
+	Dial    Dial // connects to the servers of recordings; nil means a dialer that rejects addresses by Private
+}
+
+// A Service handles transcription and translation requests.
+type Service struct {
+	Options
+	fetcher      *fetcher
+	audioSeconds prometheus.Counter
+}
+
+// NewService returns a service and registers the metrics of the service. limits.Fetch bounds the
+// time to download a recording.
+func NewService(o Options, limits request.Limits, metrics prometheus.Registerer) *Service {
+	s := &Service{Options: o, fetcher: newFetcher(limits.Fetch, o.Private, o.Dial),
+		audioSeconds: prometheus.NewCounter(prometheus.CounterOpts{Name: "anneal_transcribed_seconds_total",
+			Help: "Length of transcribed recordings, in seconds."})}
+	metrics.MustRegister(s.audioSeconds)
+	return s
+}
+
+// A call is a request and the service that handles it.
+type call struct {
+	*request.Call
+	*Service
+}
+
+func (s *Service) handle(h func(*call) (any, error)) request.Handler {
+	return func(c *request.Call) (any, error) { return h(&call{c, s}) }
+}

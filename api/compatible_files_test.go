@@ -1,0 +1,210 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime/multipart"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/api/request"
+	"anneal/domain"
+)
+
+// chatRows are the rows of a file that jobs of the method supervised can train on.
+var chatRows = strings.Repeat(`{"messages": [{"role": "user", "content": "Capital of Peru?"}, `+
+	`{"role": "assistant", "content": "Lima"}]}`+"\n", 3)
+
+// pairRows are the rows of a file that jobs of the method dpo can train on.
+var pairRows = strings.Repeat(`{"input": {"messages": [{"role": "user", "content": "Hi"}]}, `+
+	`"preferred_output": [{"role": "assistant", "content": "Hello"}], `+
+	`"non_preferred_output": [{"role": "assistant", "content": "What?"}]}`+"\n", 3)
+
+// promptRows are the rows of a file that jobs of the method reinforcement can train on.
+var promptRows = strings.Repeat(
+	`{"messages": [{"role": "user", "content": "Capital of Peru?"}], "ground_truth": "Lima"}`+
+		"\n", 3)
+
+// file uploads a file and returns its ID.
+func (s *harness) file(name, content string) string {
+	s.Helper()
+	a := s.send(s.form("/v1/files", "user", "file", name, strings.NewReader(content), "purpose=fine-tune"))
+	require.Equal(s, http.StatusOK, a.status, "%s", a.body)
+	require.Equal(s, "processed", a.json(s)["status"], "%s", a.body)
+	return a.json(s)["id"].(string)
+}
+
+// TestNamesOfFiles checks that a file whose name has control characters or is too long is rejected,
+// and leaves nothing.
+func TestNamesOfFiles(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	for name, said := range map[string]string{strings.Repeat("n", 256): "file: its name must have at most 255 characters",
+		"a\u202eb.jsonl": "file: must not have control characters"} {
+		a := s.send(s.form("/v1/files", "user", "file", name, strings.NewReader(chatRows), "purpose=fine-tune"))
+		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
+		require.Contains(t, string(a.body), said)
+	}
+	require.Empty(t, s.call("GET", "/v1/files", "user", "").json(t)["data"])
+}
+
+// TestFilesAreDatasets checks that a file is a dataset that the management interface shows, and that
+// its content is what was uploaded, whatever its name.
+func TestFilesAreDatasets(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	for name, stored := range map[string]string{"rows.jsonl": "rows.jsonl", "my rows (1).jsonl": "my_rows__1_.jsonl",
+		"Größe.jsonl": "Gr__e.jsonl", "..hidden": "hidden", "行.jsonl": "jsonl"} {
+		content := strings.TrimSuffix(chatRows, "\n")
+		id := s.file(name, content)
+		a := s.call("GET", "/v1/files/"+id, "user", "").json(t)
+		require.Equal(t, name, a["filename"])
+		require.EqualValues(t, len(content), a["bytes"])
+		require.Equal(t, "fine-tune", a["purpose"])
+		row, ok := s.world.View().Datasets.Get(domain.NewName("acme", "datasets", id))
+		require.True(t, ok)
+		require.Equal(t, map[string]int64{stored: int64(len(content))}, row.State.Files.Sizes)
+		require.EqualValues(t, 3, row.State.ExampleCount)
+		got := s.call("GET", "/v1/files/"+id+"/content", "user", "")
+		require.Equal(t, content, string(got.body))
+		require.Equal(t, "application/octet-stream", got.header.Get("Content-Type"))
+
+		deleted := s.call("DELETE", "/v1/files/"+id, "user", "")
+		require.Equal(t, map[string]any{"id": id, "object": "file", "deleted": true}, deleted.json(t))
+		require.Equal(t, http.StatusNotFound, s.call("GET", "/v1/files/"+id, "user", "").status)
+		_, ok = s.world.View().Datasets.Get(domain.NewName("acme", "datasets", id))
+		require.False(t, ok)
+	}
+}
+
+// TestFileAfterItsPurpose checks a form whose first field is the purpose, as curl and the client for
+// Python send it.
+func TestFileAfterItsPurpose(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	var form bytes.Buffer
+	w := multipart.NewWriter(&form)
+	require.NoError(t, w.WriteField("purpose", "fine-tune"))
+	part, err := w.CreateFormFile("file", "rows.jsonl")
+	require.NoError(t, err)
+	_, err = part.Write([]byte(chatRows))
+	require.NoError(t, errors.Join(err, w.Close()))
+	r := s.request(http.MethodPost, "/v1/files", "user", &form)
+	r.Header.Set("Content-Type", w.FormDataContentType())
+	a := s.send(r)
+	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+	require.Equal(t, "rows.jsonl", a.json(t)["filename"])
+}
+
+// TestContentOfSeveralFiles checks that the content of a dataset with several files has all rows,
+// each on its own line.
+func TestContentOfSeveralFiles(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	name := domain.Name("accounts/acme/datasets/parts")
+	files := domain.Files{Prefix: "datasets/acme/parts/", Sizes: map[string]int64{}}
+	for file, content := range map[string]string{"a.jsonl": `{"text": "1"}`, "b.jsonl": "{\"text\": \"2\"}\n",
+		"c.jsonl": `{"text": "3"}`} {
+		size, err := s.store.Put(t.Context(), files.Prefix+file, strings.NewReader(content))
+		require.NoError(t, err)
+		files.Sizes[file] = size
+	}
+	s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.CreateDataset{})),
+		domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1, Files: files})))
+	got := s.call("GET", "/v1/files/parts/content", "user", "")
+	require.Equal(t, "{\"text\": \"1\"}\n{\"text\": \"2\"}\n{\"text\": \"3\"}", string(got.body))
+	require.Equal(t, "parts.jsonl", s.call("GET", "/v1/files/parts", "user", "").json(t)["filename"])
+}
+
+// TestRejectedFilesLeaveNothing checks that a form with violations is rejected with all of them,
+// whatever the order of its fields, and that neither a dataset nor a stored file remains.
+func TestRejectedFilesLeaveNothing(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	invalid := strings.Replace(chatRows, `"assistant"`, `"robot"`, 1)
+	for _, one := range []struct {
+		fields string // the fields after the file, separated by a vertical bar
+		rows   string
+		says   []string
+	}{
+		{"", chatRows, []string{"purpose: is required: send fine-tune"}},
+		{"purpose=batch", chatRows, []string{`purpose: "batch" is not supported`}},
+		{"purpose=user_data|expires_after[anchor]=created_at|expires_after[seconds]=3600|colour=red", chatRows,
+			[]string{"expires_after: is not supported", "colour: is not a field of this form", `purpose: "user_data"`}},
+		{"file=text", chatRows, []string{"file: is not a file"}},
+		{"purpose=" + strings.Repeat("x", 2000), chatRows, []string{"purpose: must have at most 1024 bytes"}},
+		{strings.Repeat("colour=red|", 20), chatRows, []string{"the form has more than 16 fields", "colour"}},
+		{"purpose=fine-tune", invalid, []string{"rows.jsonl:1", "robot"}},
+		{"purpose=fine-tune", "no JSON", []string{"rows.jsonl:1"}},
+		{"purpose=fine-tune", "", []string{"file: has 0 rows"}},
+	} {
+		var fields []string
+		if one.fields != "" {
+			fields = strings.Split(strings.TrimSuffix(one.fields, "|"), "|")
+		}
+		a := s.send(s.form("/v1/files", "user", "file", "rows.jsonl", strings.NewReader(one.rows), fields...))
+		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", one.fields, a.body)
+		for _, text := range one.says {
+			require.Contains(t, inferenceMessage(t, a), text)
+		}
+		require.Zero(t, s.world.View().Datasets.Count("acme"), one.fields)
+		list := s.call("GET", "/v1/files", "user", "").json(t)
+		require.Empty(t, list["data"])
+		require.Nil(t, list["first_id"])
+	}
+}
+
+// inferenceMessage returns the message of an error in the format of OpenAI's interface.
+func inferenceMessage(t *testing.T, a answer) string {
+	t.Helper()
+	var said request.InferenceError
+	require.NoError(t, json.Unmarshal(a.body, &said))
+	require.NotNil(t, said.Error.Param, "%s", a.body)
+	require.Equal(t, "invalid_request_error", said.Error.Type)
+	return said.Error.Message
+}
+
+// TestFileOfTheLimit checks that a file may have the bytes that the limit of uploads allows, and not
+// one more.
+func TestFileOfTheLimit(t *testing.T) {
+	s := newHarness(t, request.Limits{Upload: int64(len(chatRows))})
+	s.file("rows.jsonl", chatRows)
+	a := s.send(s.form("/v1/files", "user", "file", "rows.jsonl", strings.NewReader(chatRows+" "), "purpose=fine-tune"))
+	require.Equal(t, http.StatusRequestEntityTooLarge, a.status, "%s", a.body)
+	a = s.send(s.form("/v1/files", "user", "file", "rows.jsonl", bytes.NewReader(make([]byte, 2<<20)),
+		"purpose=fine-tune"))
+	require.Equal(t, http.StatusRequestEntityTooLarge, a.status, "%s", a.body)
+	require.Equal(t, 1, s.world.View().Datasets.Count("acme"))
+}
+
+// TestPagesOfFiles checks that the pages of the list have every file once, in both orders, and that
+// wrong parameters are rejected together.
+func TestPagesOfFiles(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	var ids []string
+	for i := range 5 {
+		s.clock.at(epoch.Add(time.Duration(i) * time.Minute))
+		ids = append(ids, s.file(fmt.Sprintf("rows-%d.jsonl", i), chatRows))
+	}
+	for order, want := range map[string][]string{"asc": ids, "desc": {ids[4], ids[3], ids[2], ids[1], ids[0]}} {
+		var got []string
+		for after, more := "", true; more; {
+			page := s.call("GET", "/v1/files?limit=2&order="+order+"&after="+after, "user", "").json(t)
+			for _, one := range page["data"].([]any) {
+				got = append(got, one.(map[string]any)["id"].(string))
+			}
+			require.Equal(t, got[len(got)-1], page["last_id"])
+			after, more = page["last_id"].(string), page["has_more"].(bool)
+		}
+		require.Equal(t, want, got, order)
+	}
+	require.Empty(t, s.call("GET", "/v1/files?purpose=batch", "user", "").json(t)["data"])
+	require.Empty(t, s.call("GET", "/v1/files", "other", "").json(t)["data"], "files of another account")
+	a := s.call("GET", "/v1/files?limit=0&order=up&after=none&colour=red", "user", "")
+	require.Equal(t, http.StatusBadRequest, a.status)
+	for _, said := range []string{"limit: must be from 1 to 10000, not 0", "order: must be asc or desc", "after: ",
+		"colour: "} {
+		require.Contains(t, string(a.body), said)
+	}
+}

@@ -1,0 +1,219 @@
+package connection
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"anneal/api/request"
+)
+
+// Limits bound the connections of a listener.
+type Limits struct {
+	Total      int         // maximum number of concurrent connections; 0 means no limit
+	PerAddress int         // maximum number from one IPv4 address, or one /64 of IPv6; 0 means no limit
+	Spare      func() bool // reports whether a file descriptor is left for another connection; nil means no check
+}
+
+// maxRejections bounds the rejected connections that get a response concurrently. Further rejected
+// connections are closed without a response.
+const maxRejections = 64
+
+// rejectionTime is how long a rejected client has to read its response.
+const rejectionTime = 500 * time.Millisecond
+
+// A limitedListener rejects connections beyond its limits: it responds with 503 and closes the
+// connection. It never stops accepting, so that rejected clients get an error. At the limit, a new
+// connection replaces the oldest one without an authenticated request: a flood of connections
+// without API keys, from any number of addresses, replaces its own connections.
+type limitedListener struct {
+	net.Listener
+	limits     Limits
+	rejections chan struct{}
+
+	mu              sync.Mutex
+	open            int
+	addresses       map[netip.Addr]int
+	unauthenticated list.List      // *limitedConn without an authenticated request, oldest first
+	accounts        map[string]int // number of connections with an authenticated request, by account
+}
+
+// Limit returns a listener that bounds the connections of another listener. A connection counts
+// until it is closed.
+func Limit(listener net.Listener, limits Limits) net.Listener {
+	return &limitedListener{Listener: listener, limits: limits, rejections: make(chan struct{}, maxRejections),
+		addresses: map[netip.Addr]int{}, accounts: map[string]int{}}
+}
+
+// Accept implements net.Listener.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		accepted := &limitedConn{Conn: conn, listener: l, from: addressOf(conn)}
+		why := l.enter(accepted)
+		if why == "" {
+			return accepted, nil
+		}
+		select {
+		case l.rejections <- struct{}{}:
+			go func() {
+				defer func() { <-l.rejections }()
+				rejectConnection(conn, why)
+			}()
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+// enter counts a connection and returns "", or returns why the connection is rejected.
+func (l *limitedListener) enter(c *limitedConn) (why string) {
+	why, replaced := l.admit(c)
+	if replaced != nil {
+		_ = replaced.Conn.Close()
+	}
+	return why
+}
+
+func (l *limitedListener) admit(c *limitedConn) (why string, replaced *limitedConn) {
+	if l.limits.Spare != nil && !l.limits.Spare() {
+		return "the server has no file descriptors left for more connections: try again shortly, or ask the server's " +
+			"operator to raise the limit (ulimit -n)", nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.limits.PerAddress > 0 && l.addresses[c.from] >= l.limits.PerAddress:
+		return fmt.Sprintf("your address has %d connections, which is the limit: reuse them, or ask the server's "+
+			"operator to raise --max-connections-per-address", l.addresses[c.from]), nil
+	case l.limits.Total > 0 && l.open >= l.limits.Total:
+		oldest := l.unauthenticated.Front()
+		if oldest == nil {
+			return fmt.Sprintf("the server has %d connections, which is the limit: try again shortly, or ask the server's "+
+				"operator to raise --max-connections", l.open), nil
+		}
+		replaced = oldest.Value.(*limitedConn)
+		l.leave(replaced)
+	}
+	l.open++
+	l.addresses[c.from]++
+	c.element = l.unauthenticated.PushBack(c)
+	return "", replaced
+}
+
+// leave stops counting a connection. It is idempotent.
+func (l *limitedListener) leave(c *limitedConn) {
+	if c.left {
+		return
+	}
+	c.left = true
+	l.open--
+	if l.addresses[c.from]--; l.addresses[c.from] == 0 {
+		delete(l.addresses, c.from)
+	}
+	if c.element != nil {
+		l.unauthenticated.Remove(c.element)
+	} else if l.accounts[c.account]--; l.accounts[c.account] == 0 {
+		delete(l.accounts, c.account)
+	}
+}
+
+// protect excludes a connection with an authenticated request of an account from replacement. It
+// protects connections of one account up to an eighth of the limit; further connections of the
+// account may be replaced.
+func (l *limitedListener) protect(c *limitedConn, account string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.left || c.element == nil || l.limits.Total > 0 && l.accounts[account] >= max(2, l.limits.Total/8) {
+		return
+	}
+	l.unauthenticated.Remove(c.element)
+	c.element, c.account = nil, account
+	l.accounts[account]++
+}
+
+// addressOf returns the address by which connections are counted: an IPv4 address or a /64 of IPv6.
+func addressOf(conn net.Conn) netip.Addr {
+	port, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	address := port.Addr().Unmap()
+	if network, err := address.Prefix(64); address.Is6() && err == nil {
+		return network.Addr()
+	}
+	return address
+}
+
+// rejectConnection responds with 503 and closes the connection. The body is valid in the error
+// formats of both management and inference paths, because the path of the request is not read.
+func rejectConnection(conn net.Conn, why string) {
+	defer conn.Close() //nolint:errcheck // the client has the response, or has disconnected
+	_ = conn.SetDeadline(time.Now().Add(rejectionTime))
+	body := fmt.Sprintf(`{"code":14,"message":%[1]q,`+
+		`"details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"TOO_MANY_CONNECTIONS"}],`+
+		`"error":{"message":%[1]q,"type":"unavailable_error","param":null,"code":"TOO_MANY_CONNECTIONS"}}`+"\n", why)
+	_, err := fmt.Fprintf(conn,
+		"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: %s\r\nConnection: "+
+			"close\r\nContent-Length: %d\r\n\r\n%s", request.RetryAfterSeconds, len(body), body)
+	half, ok := conn.(interface{ CloseWrite() error })
+	if err != nil || !ok || half.CloseWrite() != nil {
+		return
+	}
+	// closing with the request unread would reset the connection before the client reads the response
+	_, _ = io.CopyN(io.Discard, conn, writePiece)
+}
+
+// A limitedConn is a connection that its listener counts until Close.
+type limitedConn struct {
+	net.Conn
+	listener *limitedListener
+	from     netip.Addr
+
+	// Guarded by the listener's lock:
+	left    bool
+	element *list.Element // element of listener.unauthenticated; nil after a request was authenticated
+	account string
+}
+
+// Close implements net.Conn.
+func (c *limitedConn) Close() error {
+	c.listener.mu.Lock()
+	c.listener.leave(c)
+	c.listener.mu.Unlock()
+	return c.Conn.Close()
+}
+
+type connKey struct{}
+
+// withConn returns a context of a request that contains the connection of the request, for Keep.
+func withConn(ctx context.Context, conn net.Conn) context.Context {
+	if c, ok := conn.(*limitedConn); ok {
+		return context.WithValue(ctx, connKey{}, c)
+	}
+	return ctx
+}
+
+// Keep protects the connection of a request from replacement. ctx is the context of the request,
+// and account is the account that the request was authenticated for.
+func Keep(ctx context.Context, account string) {
+	if c, ok := ctx.Value(connKey{}).(*limitedConn); ok {
+		c.listener.protect(c, account)
+	}
+}
+
+// CloseWrite closes the sending direction, by which net/http ends a connection gracefully.
+func (c *limitedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}

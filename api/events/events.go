@@ -1,0 +1,298 @@
+// Package events serves the log: paginated lists and live streams of events.
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"mime"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"anneal/api/openapi"
+	"anneal/api/request"
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+	"anneal/projections/query"
+)
+
+// HistoryOf returns the operation op with the parameters, response and streaming that all lists of
+// events share.
+func HistoryOf(op request.Operation) request.Operation {
+	op.Description = "With Accept: text/event-stream, the response is a stream of server-sent events: the server " +
+		"sends each event when it is recorded. The ID of a server-sent event is a position. A stream ignores all query " +
+		"parameters except filter."
+	op.Query, op.Response, op.Streamed = request.ListParameters, request.PageType("events", reflect.TypeFor[Event]()),
+		reflect.TypeFor[Event]()
+	op.Headers = []request.Parameter{{Name: "Last-Event-ID", Kind: wire.Text,
+		Description: "Position after which a stream begins: the position of the last event that the client has received, " +
+			"or 0 for all events. By default, a stream begins with the next event."}}
+	return op
+}
+
+// Event has the fields that filters, orders and masks can use. The response contains the CloudEvent
+// itself, in structured JSON with its position.
+type Event struct {
+	SpecVersion string          `json:"specversion"`
+	ID          string          `json:"id"`
+	Type        string          `json:"type"`
+	Source      string          `json:"source"`
+	Subject     string          `json:"subject"`
+	Time        time.Time       `json:"time"`
+	ContentType string          `json:"datacontenttype"`
+	Position    domain.Count    `json:"position"`
+	Actor       string          `json:"actor"`
+	Command     string          `json:"command"`
+	Cause       string          `json:"cause"`
+	Correlation string          `json:"correlation"`
+	Attempt     string          `json:"attempt,omitempty" query:"-"`
+	State       string          `json:"state,omitempty" query:"-"`
+	Data        json.RawMessage `json:"data" query:"-"`
+}
+
+var eventFields = query.FieldsOf[Event]().WithValues(openapi.Values(rules))
+
+// Documentation describes the wire types of this package.
+var Documentation = openapi.Documentation{Rules: rules, Fields: fieldTexts, Types: typeTexts}
+
+// recorded is an event as the state of a row, because query.List reads rows.
+type recorded struct{ eventlog.Event }
+
+// Exists implements domain.State.
+func (recorded) Exists() bool { return true }
+
+func renderEvent(row *projections.Row[recorded], out *Event) {
+	e := &row.State.Event
+	*out = Event{ID: e.ID, Type: e.Type, Subject: string(e.Name), Time: e.Time, Position: domain.Count(e.Position),
+		Actor: e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation}
+}
+
+// A history is the part of the log that a request lists.
+type history struct {
+	subject string            // filter of the log, such as events.acme.>
+	hidden  []string          // collections whose events the caller may not see
+	match   func(*Event) bool // filter of the request
+}
+
+func (h history) visible(e eventlog.Event) bool {
+	return !slices.Contains(h.hidden, e.Name.Collection())
+}
+
+func (h history) matches(e eventlog.Event) bool {
+	if !h.visible(e) {
+		return false
+	}
+	var out Event
+	renderEvent(&projections.Row[recorded]{State: recorded{e}}, &out)
+	return h.match(&out)
+}
+
+// A Service serves the log. Its streams share one subscription.
+type Service struct{ tail *tail }
+
+// NewService returns a service for a log.
+func NewService(log eventlog.Log, logger *slog.Logger) *Service {
+	return &Service{newTail(log, logger)}
+}
+
+// Close ends all streams.
+func (s *Service) Close() { s.tail.close() }
+
+// Operations returns the operations that list the events of all accounts and of one account.
+func (s *Service) Operations() []request.Operation {
+	return []request.Operation{
+		HistoryOf(request.Operation{ID: "listAllEvents", Method: "GET", Path: "/v1/events", Tag: "events",
+			Summary: "List the events of all accounts", Gate: request.ByOperator,
+			Handle: func(c *request.Call) (any, error) { return s.Serve(c, "events.>") }}),
+		HistoryOf(request.Operation{ID: "listAccountEvents", Method: "GET", Path: "/v1/accounts/{account}/events",
+			Tag: "events", Summary: "List the events of an account", Permission: request.FollowEvents,
+			Handle: func(c *request.Call) (any, error) { return s.Serve(c, "events."+c.Account+".>") }}),
+	}
+}
+
+// Serve responds with the events whose subjects match a filter of the log: with a page of them, or
+// with a stream when the client accepts text/event-stream.
+func (s *Service) Serve(c *request.Call, subject string) (any, error) {
+	h := history{subject: subject}
+	if c.Principal.Require(request.ManageSecrets) != nil {
+		h.hidden = []string{domain.APIKeys.Collection, domain.Secrets.Collection}
+	}
+	p := c.Params()
+	if wantsStream(c.Request) {
+		return nil, s.stream(c, p, h)
+	}
+	return list(c, p, h)
+}
+
+func wantsStream(r *http.Request) bool {
+	if r.Method != http.MethodGet { // a stream without a body would stay open for a HEAD request
+		return false
+	}
+	for _, accepted := range strings.Split(r.Header.Get("Accept"), ",") {
+		if kind, _, err := mime.ParseMediaType(accepted); err == nil && kind == "text/event-stream" {
+			return true
+		}
+	}
+	return false
+}
+
+// stream sends events as they are recorded, after the position in Last-Event-ID. Without the header
+// it begins with the next event.
+func (s *Service) stream(c *request.Call, p *request.Params, h history) error {
+	match, err := eventFields.Filter(p.Text("filter"))
+	h.match = match
+	after, ok := resumeAfter(c, &p.Violations)
+	if err := request.JoinErrors(p.Err(), err); err != nil {
+		return err
+	}
+	if !ok {
+		after = c.World.Position()
+	}
+	leave, ok := c.Busy.Enter("streams of "+c.Principal.Account, c.Limits.Streams)
+	if !ok {
+		return &domain.Error{Code: domain.ResourceExhausted, Reason: request.ReasonTooManyStreams,
+			Message: fmt.Sprintf("accounts/%s has %d event streams open, which is its limit: close one", c.Principal.Account,
+				c.Limits.Streams)}
+	}
+	defer leave()
+	s.tail.start(c.World.Position())
+	c.Writer.Header().Set("Content-Type", "text/event-stream")
+	c.Writer.Header().Set("Cache-Control", "no-store")
+	c.Writer.Header().Set("X-Accel-Buffering", "no") // a proxy must not buffer the stream
+	c.Writer.WriteHeader(http.StatusOK)
+	stream := &eventStream{Call: c, tail: s.tail, history: h, after: after,
+		flush: http.NewResponseController(c.Writer).Flush}
+	if err := stream.run(); err != nil && c.Ctx.Err() == nil {
+		c.Logger.Warn("event stream failed", "request", c.ID, "error", err)
+	}
+	return nil
+}
+
+// resumeAfter returns the position in the header Last-Event-ID; given is false without the header.
+// It waits until the world has reached the position, for resumeTimeout at most, because another
+// process may have sent an event that this process has not received yet.
+func resumeAfter(c *request.Call, v *domain.Violations) (position uint64, given bool) {
+	text := c.Request.Header.Get("Last-Event-ID")
+	if text == "" {
+		return 0, false
+	}
+	position, err := strconv.ParseUint(text, 10, 64)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(c.Ctx, resumeTimeout)
+		err = c.World.WaitFor(ctx, position)
+		cancel()
+	}
+	if err != nil {
+		v.Add("Last-Event-ID", "must be the position of an event, at most %d, or 0 for all events", c.World.Position())
+	}
+	return position, true
+}
+
+const resumeTimeout = 200 * time.Millisecond
+
+// An eventStream sends a history to one client.
+type eventStream struct {
+	*request.Call
+	history
+	tail  *tail
+	after uint64 // position of the last event that was processed
+	flush func() error
+}
+
+func (s *eventStream) run() error {
+	heartbeat := time.NewTicker(s.Limits.Heartbeat)
+	defer heartbeat.Stop()
+	if err := s.comment("connected"); err != nil {
+		return err
+	}
+	for {
+		events, at, complete, grown := s.tail.since(s.after)
+		if !complete {
+			if err := s.catchUp(at); err != nil {
+				return err
+			}
+			continue
+		}
+		if len(events) > 0 && !s.isAuthorized() {
+			return nil
+		}
+		for _, e := range events {
+			if err := s.send(e); err != nil {
+				return err
+			}
+		}
+		if err := s.flush(); err != nil {
+			return err
+		}
+		select {
+		case <-grown:
+		case <-heartbeat.C:
+			if !s.isAuthorized() {
+				return nil
+			}
+			if err := s.comment("still here"); err != nil {
+				return err
+			}
+		case <-s.Ctx.Done():
+			return s.Ctx.Err()
+		case <-s.tail.ctx.Done():
+			return nil
+		}
+	}
+}
+
+// catchUp sends the events of the log after the position of the stream, at least those up to the
+// position to.
+func (s *eventStream) catchUp(to uint64) error {
+	for e, err := range s.Log.Read(s.Ctx, s.subject, s.after) {
+		if err != nil {
+			return err
+		}
+		if err := s.send(e); err != nil {
+			return err
+		}
+	}
+	s.after = max(s.after, to) // the events up to position to that were not read have other subjects
+	return s.flush()
+}
+
+func (s *eventStream) send(e eventlog.Event) error {
+	s.after = e.Position
+	if !subjectMatches(s.subject, e.Name.Subject()) || !s.matches(e) {
+		return nil
+	}
+	data, err := json.Marshal(eventlog.Structured(redact(e)))
+	if err == nil {
+		_, err = fmt.Fprintf(s.Writer, "id: %d\ndata: %s\n\n", e.Position, data)
+	}
+	return err
+}
+
+// comment sends a comment and the position of the stream, so that the server does not read events
+// that did not match again when the client reconnects.
+func (s *eventStream) comment(text string) error {
+	if _, err := fmt.Fprintf(s.Writer, ": %s\nid: %d\n\n", text, s.after); err != nil {
+		return err
+	}
+	return s.flush()
+}
+
+// isAuthorized reports whether the API key that opened the stream is still valid.
+func (s *eventStream) isAuthorized() bool {
+	state, _ := s.World.Row(s.Principal.Key)
+	key, _ := state.(domain.APIKey)
+	return key.Exists() && !key.Expired(s.Now())
+}
+
+// subjectMatches reports whether a subject matches a filter, which is a subject or ends in ">".
+func subjectMatches(filter, subject string) bool {
+	prefix, open := strings.CutSuffix(filter, ">")
+	return subject == filter || open && strings.HasPrefix(subject, prefix)
+}

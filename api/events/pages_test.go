@@ -1,0 +1,29 @@
+package events
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestNarrowed checks that narrowed returns the history of one subject for a filter that begins
+// with the subject, and the history unchanged for any other filter.
+func TestNarrowed(t *testing.T) {
+	for filter, want := range map[string]string{
+		`subject = "accounts/acme/datasets/d"`:                                "events.acme.datasets.d",
+		`subject="accounts/acme/datasets/d" AND type = "dataset.created.v1"`:  "events.acme.datasets.d",
+		`subject = "accounts/acme" AND actor = "x"`:                           "events.acme.accounts.acme",
+		`subject = "accounts/acme/datasets/d" OR actor = "x"`:                 "events.acme.>",
+		`subject = "accounts/acme/datasets/d" AND actor = "x" OR actor = "y"`: "events.acme.>",
+		`subject = "accounts/other/datasets/d"`:                               "events.acme.>",
+		`NOT subject = "accounts/acme/datasets/d"`:                            "events.acme.>",
+		`subject = "accounts/acme/datasets/*"`:                                "events.acme.>",
+		`actor = "x" AND subject = "accounts/acme/datasets/d"`:                "events.acme.>",
+	} {
+		require.Equal(t, want, history{subject: "events.acme.>"}.narrowed(filter).subject, filter)
+	}
+	require.Equal(t, "events.other.datasets.d",
+		history{subject: "events.>"}.narrowed(`subject = "accounts/other/datasets/d"`).subject)
+	require.Equal(t, "events.acme.datasets.e",
+		history{subject: "events.acme.datasets.e"}.narrowed(`subject = "accounts/acme/datasets/d"`).subject)
+}

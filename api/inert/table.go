@@ -1,0 +1,191 @@
+package inert
+
+import "slices"
+
+// Collections of jobs.
+const (
+	supervised    = "supervisedFineTuningJobs"
+	preference    = "dpoJobs"
+	reinforcement = "reinforcementFineTuningJobs"
+	trainer       = "rlorTrainerJobs"
+)
+
+const matchShapes = "matchDeploymentShapeVersions"
+
+// Table lists the fields that are accepted, but have no effect.
+var Table = []Field{
+	{Requests: []string{"listSecrets"}, Path: "?filter", Reason: "lists of secrets are not filtered"},
+	{Requests: []string{"listSecrets"}, Path: "?orderBy", Reason: "lists of secrets are ordered by name"},
+
+	{Requests: []string{"prepareModel"}, Path: "readMask", Reason: "the response is empty"},
+
+	{Requests: []string{"datasets"}, Path: "externalUrl", Reason: "the server reads nothing from it: upload the rows"},
+
+	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.deploymentId", Reason: matches},
+	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.disableAutoDeploy", Reason: matches},
+	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.disableSpeculativeDecoding", Reason: matches},
+	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.validateOnly", Reason: matches},
+	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.skipShapeValidation", Reason: matches},
+	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.skipImageTagValidation", Reason: matches},
+	{Requests: []string{"deploymentShapes"}, Path: "disableSpeculativeDecoding",
+		Reason: "it is deprecated: create the deployment with the parameter disableSpeculativeDecoding"},
+	{Requests: []string{"deployments", "deploymentShapes"}, Path: "draftModel",
+		Reason: "no engine drafts with a second model: use ngramSpeculationLength"},
+	{Requests: []string{"deployments"}, Path: "enableMtp",
+		Reason: "no engine predicts several tokens at once: use ngramSpeculationLength"},
+	{Requests: []string{"deployments", "deploymentShapes"}, Path: "draftTokenCount",
+		Reason: "only requests with a prediction draft tokens", When: withoutNgrams},
+	{Requests: []string{"deployments"}, Path: "draftTokenCount", Reason: noDrafts, When: undrafted},
+	{Requests: []string{"deployments"}, Path: "ngramSpeculationLength", Reason: noDrafts, When: undrafted},
+	{Requests: []string{"deployments", "deploymentShapes"}, Path: "precision",
+		Reason: "replicas serve the stored precision, and only the estimate of acceleratorCount follows the field; " +
+			"prepare a copy with POST {model}:prepare", When: withoutCopy},
+	{Requests: []string{"deployments", "deploymentShapes"}, Path: "precision",
+		Reason: "adapters and hot-loaded weights fit only the stored weights that they were trained on", When: fixedWeights},
+	{Requests: []string{"createDeployment"}, Path: "?skipImageTagValidation",
+		Reason: "deployments have no image tags, so no policy blocks one"},
+	{Requests: []string{"deployments"}, Path: "hotLoadBucketType", Reason: hotLoadStore},
+	{Requests: []string{"deployments"}, Path: "hotLoadBucketUrl", Reason: hotLoadStore},
+	{Requests: []string{"deployments"}, Path: "placement.region", Reason: noRegions, When: unlocated},
+	{Requests: []string{"deployments"}, Path: "placement.multiRegion", Reason: noRegions, When: &Condition{
+		Text: unlocated.Text, Holds: func(f Facts) bool { return !f.Located && f.Value != "GLOBAL" }}},
+	{Requests: []string{"deployments"}, Path: "placement.regions", Reason: noRegions, When: unlocated},
+	{Requests: []string{"deployments"}, Path: "maxWithRevocableReplicaCount",
+		Reason: "nodes have no revocable capacity: use maxReplicaCount"},
+	{Requests: []string{"deployments"}, Path: "pricingPlanId", Reason: "the server has no billing"},
+	{Requests: []string{"deployments"}, Path: "directRouteApiKeys", Reason: "there is no direct route", When: &Condition{
+		Text: "without directRouteType", Holds: func(f Facts) bool { return !f.isSet("directRouteType") }}},
+	{Requests: []string{"deployments"}, Path: "directRouteType",
+		Reason: "the server creates no service attachments of clouds", When: &Condition{
+			Text: "unless it is INTERNET", Holds: func(f Facts) bool { return f.Value != "INTERNET" }}},
+	{Requests: []string{"deployments"}, Path: "directRouteType",
+		Reason: "the operator must start the server with --direct-domain", When: &Condition{
+			Text:  "on a server without a domain for direct routes",
+			Holds: func(f Facts) bool { return f.Value == "INTERNET" && !f.DirectRoutes }}},
+	{Requests: []string{"deployments"}, Path: "autoscalingPolicy.scaleToZeroWindow",
+		Reason: "the last replica is never removed", When: &Condition{Text: "with minReplicaCount above 0",
+			Holds: func(f Facts) bool { return f.number("minReplicaCount") > 0 }}},
+
+	{Requests: []string{supervised, preference, reinforcement, trainer}, Path: "trackerConfig",
+		Reason: "nothing is sent to the tracker", When: untracked},
+	{Requests: []string{supervised, reinforcement, trainer}, Path: "objectStoreConfig", Reason: ownStore},
+	{Requests: []string{reinforcement}, Path: "blobStoreConfig", Reason: ownStore},
+	{Requests: []string{supervised}, Path: "region", Reason: noRegions, When: unlocated},
+	{Requests: []string{preference, reinforcement, trainer}, Path: "trainingConfig.region", Reason: noRegions,
+		When: unlocated},
+	{Requests: []string{supervised}, Path: "nodes", Reason: firstNode, When: severalNodes},
+	{Requests: []string{reinforcement, trainer}, Path: "nodeCount", Reason: firstNode, When: severalNodes},
+	{Requests: []string{supervised}, Path: "mtpEnabled", Reason: noMTP},
+	{Requests: []string{supervised}, Path: "mtpNumDraftTokens", Reason: noMTP},
+	{Requests: []string{supervised}, Path: "mtpFreezeBaseModel", Reason: noMTP},
+	{Requests: []string{preference}, Path: "lossConfig.dpo.refCacheBatchSize", Reason: refCache},
+	{Requests: []string{preference}, Path: "lossConfig.dpo.refCacheConcurrency", Reason: refCache},
+	{Requests: []string{reinforcement}, Path: "mcpServer",
+		Reason: "rollouts call no tools: an evaluator can score tool calls that a completion contains"},
+	{Requests: []string{reinforcement}, Path: "maxInferenceReplicaCount", Reason: "the trainer generates rollouts itself"},
+	{Requests: []string{trainer}, Path: "rolloutDeploymentName", Reason: "set enableHotLoad to true", When: noHotLoad},
+	{Requests: []string{trainer}, Path: "hotLoadDeploymentId", Reason: "set enableHotLoad to true", When: noHotLoad},
+
+	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "stream_options",
+		Reason: "the response is not a stream",
+		When:   &Condition{Text: "without stream", Holds: func(f Facts) bool { return !f.isSet("stream") }}},
+	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "speculation",
+		Reason: "prediction takes precedence", When: &Condition{Text: "with prediction",
+			Holds: func(f Facts) bool { return f.isSet("prediction") }}},
+	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "speculation", Reason: noDrafts,
+		When: draftless},
+	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "prediction", Reason: noDrafts,
+		When: draftless},
+	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "mirostat_lr",
+		Reason: "it is the learning rate of mirostat", When: &Condition{Text: "without mirostat_target",
+			Holds: func(f Facts) bool { return !f.isSet("mirostat_target") }}},
+	{Requests: []string{"createChatCompletion"}, Path: "messages.refusal", Reason: "chat templates render no refusals"},
+	{Requests: []string{"createChatCompletion"}, Path: "tools.function.strict",
+		Reason: strictTools},
+
+	{Requests: []string{"createResponse"}, Path: "include", Reason: "reasoning is not encrypted, and the server has no " +
+		"built-in tools", When: &Condition{Text: "with a value other than message.output_text.logprobs",
+		Holds: func(f Facts) bool {
+			list, _ := f.Value.([]any)
+			return slices.ContainsFunc(list, func(value any) bool { return value != "message.output_text.logprobs" })
+		}}},
+	{Requests: []string{"createResponse"}, Path: "input.encrypted_content",
+		Reason: "the server has no key to decrypt reasoning: send its text as content"},
+	{Requests: []string{"createResponse"}, Path: "max_tool_calls",
+		Reason: "it limits calls of built-in tools, which the server does not have"},
+	{Requests: []string{"createResponse"}, Path: "reasoning.generate_summary", Reason: noSummaries},
+	{Requests: []string{"createResponse"}, Path: "reasoning.summary", Reason: noSummaries},
+	{Requests: []string{"createResponse"}, Path: "service_tier", Reason: "the server has one tier",
+		When: &Condition{Text: "unless it is auto or default",
+			Holds: func(f Facts) bool { return f.Value != "auto" && f.Value != "default" }}},
+	{Requests: []string{"createResponse"}, Path: "stream_options.include_obfuscation", Reason: "events have no padding"},
+	{Requests: []string{"createResponse"}, Path: "text.verbosity",
+		Reason: "no model has a setting for the length of its " +
+			"text: ask for it in instructions", When: &Condition{Text: "unless it is medium",
+			Holds: func(f Facts) bool { return f.Value != "medium" }}},
+	{Requests: []string{"createResponse"}, Path: "tools.strict", Reason: strictTools},
+
+	{Requests: []string{"createTranscription", "createTranslation"}, Path: "min_speakers", Reason: countsSpeakers,
+		When: withoutDiarize},
+	{Requests: []string{"createTranscription", "createTranslation"}, Path: "max_speakers", Reason: countsSpeakers,
+		When: withoutDiarize},
+}
+
+// Reasons that several fields share.
+const (
+	matches      = "the operation lists validated versions that fit the model, and creates nothing"
+	hotLoadStore = "replicas load weights from the server's own storage"
+	noRegions    = "the operator must start agents with --region"
+	ownStore     = "jobs read from and write to the server's own storage"
+	firstNode    = "the first node trains, and the others are only reserved"
+	noMTP        = "no trainer trains the prediction of several tokens"
+	refCache     = "the trainer computes the log-probabilities of the reference model in batches of a size that it " +
+		"chooses"
+	noDrafts       = "its replicas draft no tokens"
+	countsSpeakers = "only diarization counts speakers"
+	strictTools    = "the arguments of a required call always follow the schema, and those of other calls never have to"
+	noSummaries    = "the server does not summarize reasoning: the reasoning itself is in content"
+)
+
+// Conditions that several fields share.
+var (
+	withoutNgrams = &Condition{Text: "without ngramSpeculationLength",
+		Holds: func(f Facts) bool {
+			return !f.isSet("ngramSpeculationLength") && !f.isSet("disableSpeculativeDecoding")
+		}}
+	undrafted = &Condition{Text: "on a deployment that was created with disableSpeculativeDecoding",
+		Holds: func(f Facts) bool { return f.isSet("disableSpeculativeDecoding") }}
+	unlocated   = &Condition{Text: "while no node has a region", Holds: func(f Facts) bool { return !f.Located }}
+	draftless   = &Condition{Text: undrafted.Text, Holds: func(f Facts) bool { return f.NoDrafts }}
+	withoutCopy = &Condition{Text: "without a copy of the model in this precision", Holds: func(f Facts) bool {
+		precision, _ := f.Value.(string)
+		return f.HasPrecision != nil && !f.hasFixedWeights() && !f.HasPrecision(f.text("baseModel"), precision, true)
+	}}
+	fixedWeights = &Condition{Text: "with enableAddons or enableHotLoad", Holds: func(f Facts) bool {
+		precision, _ := f.Value.(string)
+		return f.HasPrecision != nil && f.hasFixedWeights() && !f.HasPrecision(f.text("baseModel"), precision, false)
+	}}
+	untracked = &Condition{Text: "without enabled", Holds: func(f Facts) bool {
+		tracker, _ := f.Value.(map[string]any)
+		return tracker["enabled"] != true
+	}}
+	severalNodes   = &Condition{Text: "above 1", Holds: func(f Facts) bool { return asNumber(f.Value) > 1 }}
+	withoutDiarize = &Condition{Text: "without diarize", Holds: func(f Facts) bool { return !f.isSet("diarize") }}
+	noHotLoad      = &Condition{Text: "while enableHotLoad of the deployment is off", Holds: func(f Facts) bool {
+		ref, _ := f.Value.(string)
+		enabled, ok := f.HotLoads(ref)
+		return ok && !enabled
+	}}
+)
+
+// Requests returns the collections and operations that the table names, in the order of the table.
+func Requests() (names []string) {
+	for _, f := range Table {
+		for _, name := range f.Requests {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}

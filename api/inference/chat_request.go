@@ -1,0 +1,153 @@
+package inference
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/engines"
+)
+
+// Limits of a chat completion request.
+const (
+	maxMessages = 10_000
+	maxTools    = 128
+	maxCalls    = 128 // maximum number of tool calls of one message
+	maxName     = 64
+	maxToolText = 64 << 10 // bytes of a function's description
+)
+
+// chatFields are the fields of a chat completion request.
+var chatFields = set(append([]string{"messages", "tools", "tool_choice", "parallel_tool_calls"}, sharedFields...)...)
+
+// readChat validates the JSON value of a chat completion request, and returns an error with all
+// violations. data is the text of value, from which tools and schemas keep the order of their keys.
+// With strict, unknown fields are violations.
+func readChat(value any, data []byte, strict bool) (*generationRequest, error) {
+	var v domain.Violations
+	f, q := readFields(&v, value, chatFields)
+	chat := &engines.Chat{}
+	chat.Messages = f.messages()
+	chat.Tools = f.tools(data)
+	if f.given("parallel_tool_calls") {
+		q.singleToolCall = !f.boolean("parallel_tool_calls")
+	}
+	showTools, choice := f.toolChoice(chat.Tools, q.singleToolCall)
+	if !showTools {
+		chat.Tools = nil
+	}
+	chat.ToolChoice = choice
+	q.prompts = []prompt{{at: "messages", chat: chat}}
+	f.readShared(q)
+	f.require(chat.ToolChoice == nil || q.settings.Format == nil, "response_format",
+		"cannot be combined with a tool_choice that requires a call: omit one of them")
+	q.keepSchemaOrder(data)
+	q.operation, q.given = "createChatCompletion", f.values
+	return q, q.checked(v, strict, "chat completions")
+}
+
+func (f *fieldReader) messages() []engines.Message {
+	f.require(f.given("messages"), "messages", "is required: a list of messages, each with role and content")
+	list := f.list("messages", maxMessages)
+	_, isList := f.values["messages"].([]any)
+	f.require(!isList || len(list) > 0, "messages", "must have at least one message")
+	known := set("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "refusal")
+	var messages []engines.Message
+	for i, one := range list {
+		at := fmt.Sprintf("messages[%d]", i)
+		object, ok := one.(map[string]any)
+		if f.require(ok, at, "must be an object with role and content, not %s", wire.KindName(one)); !ok {
+			continue
+		}
+		messages = append(messages, f.nested(at, object, known).message())
+	}
+	return messages
+}
+
+func (f *fieldReader) message() engines.Message {
+	m := engines.Message{Role: f.enum("role", "system", "developer", "user", "assistant", "tool")}
+	f.require(f.given("role"), "role", "is required: system, developer, user, assistant or tool")
+	m.Content, m.Name = f.content("content"), f.text("name", maxName)
+	f.text("refusal", 1<<20)
+	m.Reasoning, m.ToolCallID = f.text("reasoning_content", 4<<20), f.text("tool_call_id", 256)
+	for i, one := range f.list("tool_calls", maxCalls) {
+		m.ToolCalls = append(m.ToolCalls, f.toolCall(fmt.Sprintf("tool_calls[%d]", i), one))
+	}
+	assistant := m.Role == "assistant"
+	f.require(len(m.ToolCalls) == 0 || assistant, "tool_calls", "is allowed only in messages with the role assistant")
+	f.require(f.given("content") || len(m.ToolCalls) > 0 || m.Reasoning != "", "content",
+		"is required: text, or a list of text parts")
+	f.require(m.ToolCallID == "" || m.Role == "tool", "tool_call_id", "is allowed only in messages with the role tool")
+	f.require(m.ToolCallID != "" || m.Role != "tool", "tool_call_id",
+		"is required: the id of the tool call whose result this message is")
+	return m
+}
+
+// content returns the text of the field name: a text, or the concatenation of a list of text parts.
+func (f *fieldReader) content(name string) string {
+	list, isList := f.values[name].([]any)
+	if !isList {
+		return f.text(name, 16<<20) // the limit of the body is smaller
+	}
+	var all strings.Builder
+	for i, one := range list {
+		part, _ := one.(map[string]any)
+		text, isText := part["text"].(string)
+		f.require(isText && part["type"] == "text", fmt.Sprintf("%s[%d]", name, i),
+			"must be {\"type\": \"text\", \"text\": …}: images and audio are not supported")
+		all.WriteString(text)
+	}
+	return all.String()
+}
+
+func (f *fieldReader) toolCall(at string, value any) engines.ToolCall {
+	object, ok := value.(map[string]any)
+	f.require(ok, at, "must be an object with id, type and function, not %s", wire.KindName(value))
+	in := f.nested(at, object, set("id", "type", "function", "index"))
+	call := engines.ToolCall{ID: in.text("id", 256)}
+	in.enum("type", "function")
+	function := in.nested("function", in.object("function"), set("name", "arguments"))
+	call.Name, call.Arguments = function.text("name", 256), function.text("arguments", 4<<20)
+	function.require(!ok || call.Name != "", "name", "is required: the name of the function")
+	return call
+}
+
+var toolName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
+
+// tools validates the field tools, and returns the JSON text of each tool from data, the text of
+// the request.
+func (f *fieldReader) tools(data []byte) []json.RawMessage {
+	named := map[string]bool{}
+	for i, one := range f.list("tools", maxTools) {
+		at := fmt.Sprintf("tools[%d]", i)
+		object, ok := one.(map[string]any)
+		if f.require(ok, at, "must be an object with type and function, not %s", wire.KindName(one)); !ok {
+			continue
+		}
+		in := f.nested(at, object, set("type", "function"))
+		in.require(object["type"] == "function", "type", "must be function: no other tools are supported")
+		in.nested("function", in.object("function"), set("name", "description", "parameters", "strict")).functionTool(named)
+	}
+	var fields map[string]json.RawMessage // a struct would also accept TOOLS, which was not validated
+	var written []json.RawMessage
+	if len(named) == 0 || json.Unmarshal(data, &fields) != nil || json.Unmarshal(fields["tools"], &written) != nil {
+		return nil // the violation was added above
+	}
+	return written
+}
+
+// functionTool validates the fields of a function that the model can call, and adds its name to
+// named.
+func (f *fieldReader) functionTool(named map[string]bool) {
+	name := f.text("name", 256)
+	f.require(toolName.MatchString(name), "name",
+		"must have 1 to 64 letters, digits, dots, underscores and hyphens")
+	f.require(name == "" || !named[name], "name", "is the name of another tool as well: names must be unique")
+	named[name] = true
+	f.text("description", maxToolText)
+	f.object("parameters")
+	f.boolean("strict")
+}

@@ -1,0 +1,54 @@
+package inference
+
+import "anneal/engines"
+
+// A choice is one completion of a prompt. While the completion is generated, the choice has the
+// chunks received so far.
+type choice struct {
+	engines.Chunk // all chunks concatenated: Text includes the echoed prompt, Tokens and Raw do not
+	index         int
+	prompt        engines.RenderedPrompt
+	started       bool // the first event was sent to the client
+	counted       bool // generation.usage includes the usage of the choice
+}
+
+// append adds the next chunk to the choice.
+func (c *choice) append(chunk engines.Chunk) {
+	c.Text, c.Reasoning, c.Raw = c.Text+chunk.Text, c.Reasoning+chunk.Reasoning, c.Raw+chunk.Raw
+	c.Logprobs = append(c.Logprobs, chunk.Logprobs...)
+	if !chunk.Echoed {
+		c.Tokens = append(c.Tokens, chunk.Tokens...)
+	}
+	for _, delta := range chunk.ToolCalls {
+		c.appendToolCall(delta)
+	}
+	if chunk.Prompt != nil {
+		c.prompt.Text += chunk.Prompt.Text
+		c.prompt.Grammar += chunk.Prompt.Grammar
+		c.prompt.Tokens = append(c.prompt.Tokens, chunk.Prompt.Tokens...)
+	}
+	if chunk.Finish != "" {
+		c.Finish = chunk.Finish
+	}
+}
+
+// appendToolCall adds the delta to the tool call that has the same index.
+func (c *choice) appendToolCall(delta engines.ToolCall) {
+	for i := range c.ToolCalls {
+		if c.ToolCalls[i].Index == delta.Index {
+			c.ToolCalls[i].Arguments += delta.Arguments
+			return
+		}
+	}
+	c.ToolCalls = append(c.ToolCalls, delta)
+}
+
+// firstToolCall returns the deltas of the tool call with index 0.
+func firstToolCall(deltas []engines.ToolCall) (first []engines.ToolCall) {
+	for _, delta := range deltas {
+		if delta.Index == 0 {
+			first = append(first, delta)
+		}
+	}
+	return first
+}

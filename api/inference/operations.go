@@ -1,0 +1,114 @@
+package inference
+
+import (
+	"reflect"
+	"strings"
+
+	"anneal/api/request"
+	"anneal/api/wire"
+)
+
+// prefixes are the paths below which the operations of this package are. Clients of OpenAI's
+// interface expect the operations below /v1.
+var prefixes = []struct{ path, id, summary, about string }{
+	{"/inference/v1", "", "", ""},
+	{"/v1", "Compatible", " (OpenAI-compatible path)", "The same operation as below /inference/v1. "},
+}
+
+// Operations returns the operations of this package: each one at the path below each of the
+// prefixes.
+func (s *Service) Operations() (all []request.Operation) {
+	for _, at := range prefixes {
+		for _, op := range s.operations() {
+			verb, noun := splitID(op.ID)
+			op.ID, op.Path, op.Tag, op.Gate = verb+at.id+noun, at.path+op.Path, "inference", request.ToModels
+			if at.id != "" {
+				op.ID = strings.Replace(op.ID, "Inference", "", 1)
+			}
+			op.Summary, op.Description = op.Summary+at.summary, at.about+op.Description
+			all = append(all, op)
+		}
+	}
+	return all
+}
+
+// splitID splits the ID of an operation, such as createCompletion, before the noun.
+func splitID(id string) (verb, noun string) {
+	at := strings.IndexFunc(id, func(r rune) bool { return r >= 'A' && r <= 'Z' })
+	return id[:at], id[at:]
+}
+
+// generating returns an operation that generates text. B is the type of the request's body, R that of
+// the response, and E that of an event of a stream.
+func generating[B, R, E any](id, path, summary, about string, handle request.Handler) request.Operation {
+	return request.Operation{ID: id, Method: "POST", Path: path, Summary: summary, Description: about,
+		Body: reflect.TypeFor[B](), Response: reflect.TypeFor[R](), Streamed: reflect.TypeFor[E](),
+		ResponseHeaders: performanceHeaders, Handle: handle}
+}
+
+// operations returns the operations with their paths below a prefix.
+func (s *Service) operations() []request.Operation {
+	const streaming = "With stream, the response consists of server-sent events; the last one is [DONE]."
+	return []request.Operation{
+		generating[CompletionBody, Completion, Completion]("createCompletion", "/completions", "Create a completion",
+			streaming, s.handle(createCompletion)),
+		generating[ChatBody, ChatCompletion, ChatChunk]("createChatCompletion", "/chat/completions",
+			"Create a chat completion", "The model's chat template renders the messages as a prompt. "+streaming,
+			s.handle(createChatCompletion)),
+		generating[ResponseBody, Response, ResponseEvent]("createResponse", "/responses", "Create a response",
+			"The stateless part of OpenAI's Responses API. Responses are not stored: store is false, also if it "+
+				"is omitted, and fields that refer to stored responses are rejected. With stream, the response consists "+
+				"of server-sent events; the last one is response.completed, response.incomplete or response.failed.",
+			s.handle(createResponse)),
+		{ID: "createEmbedding", Method: "POST", Path: "/embeddings", Summary: "Create embeddings",
+			Description: "Computes one vector for each input, as the model's files say (modules.json): the mean of the hidden " +
+				"states, or the last one; without such files the normalized last one. The model's tokenizer adds its special " +
+				"tokens to texts, but not to lists of token IDs. With dimensions, a vector is the normalized beginning of the " +
+				"model's vector.",
+			Body: reflect.TypeFor[EmbeddingBody](), Response: reflect.TypeFor[EmbeddingList](),
+			ResponseHeaders: embeddingHeaders, Handle: s.handle(createEmbedding)},
+		{ID: "listInferenceModels", Method: "GET", Path: "/models", Summary: "List the models for completions",
+			Description: "A model of the key's account has two entries: one with its resource name, and one with its ID, " +
+				"which requests accept as well.",
+			Response: reflect.TypeFor[inferenceModelList](), Handle: s.handle(listModels)},
+		{ID: "getInferenceModel", Method: "GET", Path: "/models/{model}", Slashes: true,
+			Summary:     "Get a model for completions",
+			Description: "The model may be any name that a completion request accepts.",
+			Response:    reflect.TypeFor[inferenceModel](), Handle: s.handle(getModel)},
+	}
+}
+
+// performanceHeaders are the response headers with the performance metrics. A stream has only
+// anneal-warning, because the headers of a stream are sent before the values of the other headers
+// are known.
+var performanceHeaders = []request.Parameter{
+	{Name: "anneal-warning", Kind: wire.Text,
+		Description: "An unknown parameter that was ignored. The response has one such header for each of the first 32 " +
+			"parameters, and one with the number of further parameters."},
+	{Name: "anneal-prompt-tokens", Kind: wire.Int, Description: "Number of prompt tokens."},
+	{Name: "anneal-cached-prompt-tokens", Kind: wire.Int,
+		Description: "Number of prompt tokens found in the prefix cache."},
+	{Name: "anneal-server-time-to-first-token", Kind: wire.Text, Description: "Time to first token, in seconds."},
+	{Name: "anneal-server-processing-time", Kind: wire.Text, Description: "Time to last token, in seconds."},
+	{Name: "anneal-deployment", Kind: wire.Text, Description: "Deployment that processed the request."},
+	{Name: "anneal-backend-host", Kind: wire.Text, Description: "Node that processed the request."},
+	{Name: "anneal-num-concurrent-requests", Kind: wire.Int,
+		Description: "Number of requests of this server in progress on the replica, including this request."},
+	{Name: "anneal-tokenizer-duration", Kind: wire.Text, Description: "Time to tokenize the prompt, in seconds."},
+	{Name: "anneal-prefill-queue-duration", Kind: wire.Text,
+		Description: "Time in the queue before prefill, in seconds."},
+	{Name: "anneal-tokenizer-queue-duration", Kind: wire.Text,
+		Description: "Time in the queue before tokenization, in seconds; 0.000000 for an engine without this queue."},
+	{Name: "anneal-generation-queue-duration", Kind: wire.Text,
+		Description: "Time between prefill and the first decoding step, in seconds; 0.000000 for an engine with " +
+			"continuous batching, because its requests do not wait between the two."},
+	{Name: "anneal-prefill-duration", Kind: wire.Text, Description: "Prefill time, in seconds."},
+	{Name: "anneal-speculation-prompt-tokens", Kind: wire.Int,
+		Description: "Number of tokens of the request's prediction."},
+	{Name: "anneal-speculation-prompt-matched-tokens", Kind: wire.Int,
+		Description: "Number of predicted tokens that are part of the completion."},
+	{Name: "anneal-speculation-generated-tokens", Kind: wire.Int,
+		Description: "Number of draft tokens of speculative decoding."},
+	{Name: "anneal-speculation-acceptance", Kind: wire.Text,
+		Description: "Acceptance rate of draft tokens by position in the draft, separated by commas."},
+}

@@ -1,0 +1,132 @@
+package inference
+
+import (
+	"fmt"
+	"strings"
+
+	"anneal/api/wire"
+	"anneal/engines"
+)
+
+// maxResponseText is the maximum size of a text in a request for a response, in bytes. The limit of
+// the body is smaller.
+const maxResponseText = 16 << 20
+
+// items reads the field input: a text, or a list of items, and returns the messages of the
+// conversation. Adjacent items of the assistant (reasoning, text and function calls) become one
+// message.
+func (f responseReader) items() []engines.Message {
+	value, given := f.values["input"]
+	if !given {
+		f.add("input", "is required: a text, or a list of items")
+		return nil
+	}
+	if text, isText := value.(string); isText {
+		return []engines.Message{{Role: "user", Content: text}}
+	}
+	_, isList := value.([]any)
+	if !isList {
+		f.add("input", "must be a text, or a list of items, not %s", wire.KindName(value))
+		return nil
+	}
+	list := f.list("input", maxMessages)
+	f.require(len(list) > 0, "input", "must not be an empty list: send at least one item")
+	var messages []engines.Message
+	for i, one := range list {
+		at := fmt.Sprintf("input[%d]", i)
+		object, ok := one.(map[string]any)
+		if f.require(ok, at, "must be an object with a type, or with role and content, not %s", wire.KindName(one)); !ok {
+			continue
+		}
+		messages = f.item(messages, at, object)
+	}
+	return messages
+}
+
+// item appends the item in object to messages.
+func (f responseReader) item(messages []engines.Message, at string, object map[string]any) []engines.Message {
+	kind, _ := object["type"].(string)
+	switch {
+	case kind == "message" || object["type"] == nil:
+		in := f.nested(at, object, set("type", "id", "status", "role", "content", "phase"))
+		role := in.enum("role", "user", "assistant", "system", "developer")
+		in.require(in.given("role"), "role", "is required: user, assistant, system or developer")
+		in.require(in.given("content"), "content", "is required: text, or a list of text parts")
+		text := in.parts("content")
+		if last := assistant(messages); role == "assistant" && last != nil && last.Content == "" &&
+			len(last.ToolCalls) == 0 {
+			last.Content = text
+			return messages
+		}
+		return append(messages, engines.Message{Role: role, Content: text})
+	case kind == "function_call":
+		in := f.nested(at, object, set("type", "id", "status", "call_id", "name", "arguments"))
+		call := engines.ToolCall{ID: in.text("call_id", 256), Name: in.text("name", 256),
+			Arguments: in.text("arguments", maxResponseText)}
+		in.require(call.ID != "", "call_id", "is required: the ID of the call")
+		in.require(call.Name != "", "name", "is required: the name of the function")
+		if assistant(messages) == nil {
+			messages = append(messages, engines.Message{Role: "assistant"})
+		}
+		last := assistant(messages)
+		call.Index = len(last.ToolCalls)
+		last.ToolCalls = append(last.ToolCalls, call)
+		return messages
+	case kind == "function_call_output":
+		in := f.nested(at, object, set("type", "id", "status", "call_id", "output"))
+		id := in.text("call_id", 256)
+		in.require(id != "", "call_id", "is required: the call_id of the function call that has this output")
+		in.require(in.given("output"), "output", "is required: the result of the call")
+		return append(messages, engines.Message{Role: "tool", ToolCallID: id, Content: in.parts("output")})
+	case kind == "reasoning":
+		in := f.nested(at, object, set("type", "id", "status", "summary", "content", "encrypted_content"))
+		text := in.parts("content")
+		if text == "" {
+			text = in.parts("summary")
+		}
+		return append(messages, engines.Message{Role: "assistant", Reasoning: text})
+	case kind == "item_reference":
+		f.add(at, "must not refer to a stored item, because responses are not stored: send the item itself, as clients do "+
+			"when store is false")
+	default:
+		f.add(at+".type", "%s is not supported: send message, function_call, function_call_output or reasoning",
+			wire.Quote(kind))
+	}
+	return messages
+}
+
+// assistant returns the last message if it is the assistant's, and nil otherwise.
+func assistant(messages []engines.Message) *engines.Message {
+	if n := len(messages); n > 0 && messages[n-1].Role == "assistant" {
+		return &messages[n-1]
+	}
+	return nil
+}
+
+// parts returns the text of the field name: a text, or the concatenation of a list of text parts.
+func (f responseReader) parts(name string) string {
+	list, isList := f.values[name].([]any)
+	if !isList {
+		return f.text(name, maxResponseText)
+	}
+	var all strings.Builder
+	for i, one := range list {
+		part, _ := one.(map[string]any)
+		at := fmt.Sprintf("%s[%d]", name, i)
+		kind, _ := part["type"].(string)
+		field := "text"
+		switch kind {
+		case "input_text", "output_text", "text", "reasoning_text", "summary_text":
+		case "refusal":
+			field = "refusal"
+		default:
+			f.add(at+".type", "%s is not supported: send parts of the type input_text; images, files and audio are not "+
+				"supported", wire.Quote(kind))
+			continue
+		}
+		text, isText := part[field].(string)
+		f.require(isText, at+"."+field, "must be text, not %s", wire.KindName(part[field]))
+		all.WriteString(text)
+	}
+	return all.String()
+}

@@ -1,0 +1,56 @@
+// Package inference serves completions, chat completions, responses, embeddings and lists of
+// models: it reads requests, generates each choice on a replica, and writes responses and streams
+// in the formats of OpenAI's API.
+package inference
+
+import (
+	"maps"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"anneal/api/openapi"
+	"anneal/api/request"
+	"anneal/api/routing"
+)
+
+// Documentation describes the wire types of this package.
+var Documentation = openapi.Documentation{Rules: joined(rules, responseRules),
+	Fields: joined(fieldTexts, responseTexts), Types: joined(typeTexts, responseTypeTexts)}
+
+// joined returns the entries of both maps, which have no key in common.
+func joined[V any](a, b map[string]V) map[string]V {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// A Service handles the requests of this package's operations.
+type Service struct {
+	Router *routing.Router
+	Strict bool // reject unknown fields instead of ignoring them with a warning
+
+	tokens           *prometheus.CounterVec
+	timeToFirstToken prometheus.Histogram
+}
+
+// NewService returns a service and registers the metrics of the service.
+func NewService(router *routing.Router, strict bool, metrics prometheus.Registerer) *Service {
+	s := &Service{Router: router, Strict: strict,
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_completion_tokens_total",
+			Help: "Tokens of completions, by kind: prompt, completion."}, []string{"kind"}),
+		timeToFirstToken: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "anneal_completion_first_token_seconds",
+			Help: "Time from a completion request to its first token.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 9)}),
+	}
+	metrics.MustRegister(s.tokens, s.timeToFirstToken)
+	return s
+}
+
+// A call is a request and the service that handles it.
+type call struct {
+	*request.Call
+	*Service
+}
+
+func (s *Service) handle(h func(*call) (any, error)) request.Handler {
+	return func(c *request.Call) (any, error) { return h(&call{c, s}) }
+}

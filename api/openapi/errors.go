@@ -1,0 +1,122 @@
+package openapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"anneal/api/connection"
+	"anneal/api/request"
+	"anneal/api/wire"
+	"anneal/domain"
+)
+
+// statusTexts describe the errors by HTTP status.
+var statusTexts = map[int]string{
+	400: "The request is invalid, or not possible in the current state. All invalid fields are listed.",
+	401: "The API key is missing or unknown.",
+	403: "The API key lacks the permission. The error does not depend on whether the resource exists.",
+	404: "The resource does not exist.",
+	409: "The resource already exists, was changed concurrently, or the Idempotency-Key belongs to another " +
+		"request.",
+	412: "The account is suspended.",
+	413: "The body is too large.",
+	429: "The account has too many requests in progress, or has exhausted a quota: try again later.",
+	431: "The request header exceeds " + request.ByteSize(connection.MaxHeader) + ".",
+	500: "Internal error. The server's log has the details under the request ID.",
+	501: "Not supported; the message names an alternative.",
+	503: "A dependency is unavailable: try again later.",
+	504: "The request exceeded its time limit: try again.",
+}
+
+// errorSamples are the errors in the examples of the document. Where possible, they are created by
+// the functions that create the errors of the server.
+var errorSamples = map[int]*domain.Error{
+	400: epochsOutOfRange,
+	401: request.ErrorOf(request.ErrNoKey),
+	403: request.ErrorOf(request.Principal{Role: domain.RoleInference}.Require(request.Write)),
+	404: request.ErrorOf(request.NotFound("dataset", "accounts/lumen-outdoor/datasets/support-chats")),
+	409: {Code: domain.AlreadyExists, Message: "a dataset of this name exists: choose another ID"},
+	412: request.ErrorOf(request.Suspended("lumen-outdoor", domain.Account{SuspendState: "FAILED_PAYMENTS"})),
+	413: request.BodyTooLarge(request.DefaultLimits.Body),
+	500: request.ErrorOf(errors.New("an internal error")),
+	501: {Code: domain.Unimplemented,
+		Message: "the engine of accounts/lumen-outdoor/deployments/support-assistant does not support this: use another " +
+			"deployment"},
+	504: request.ErrorOf(context.DeadlineExceeded),
+}
+
+var epochsOutOfRange = func() *domain.Error {
+	var v domain.Violations
+	v.Add("trainingConfig.epochs", "must be from 0 to %d; 0 stands for the default, 1", domain.MaxEpochs)
+	return request.ErrorOf(v.Err())
+}()
+
+// SampleID is the request ID in the examples.
+const SampleID = "0195564a-2f1b-7c3e-9d04-6b8e1f52a7c9"
+
+// responseName returns the name of the component that describes an error.
+func responseName(status int, inference bool) string {
+	words := strings.ReplaceAll(http.StatusText(status), " ", "")
+	if inference {
+		return "Inference" + words
+	}
+	return words
+}
+
+// responseHeaders are the header components.
+var responseHeaders = map[string]any{
+	"RequestId": map[string]any{"description": "ID of the request.", "schema": wire.Schema{"type": "string"},
+		"example": SampleID},
+	"Position": map[string]any{"description": "The position of the log that the response reflects.",
+		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": samplePosition},
+	"Stale": map[string]any{"description": "Number of seconds for which the server may have missed events of the log, " +
+		"because it cannot reach the log. Absent from responses that are at most 10 seconds old.",
+		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": "42"},
+	"RetryAfter": map[string]any{"description": "Number of seconds to wait before the next attempt.",
+		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": "12"},
+	"ShouldRetry": map[string]any{"description": "false when no retry can succeed, because the request alone exceeds a " +
+		"quota. Then Retry-After is absent.", "schema": wire.Schema{"type": "string", "enum": []string{"false"}},
+		"example": "false"},
+	"Replayed": map[string]any{
+		"description": "true when the response is the stored response to an earlier request with the same Idempotency-Key.",
+		"schema":      wire.Schema{"type": "string", "enum": []string{"true"}}, "example": "true"},
+	"Authenticate": map[string]any{"description": "Authentication scheme.", "schema": wire.Schema{"type": "string"},
+		"example": `Bearer realm="anneal"`},
+}
+
+// errorResponses returns the components that describe errors of management and inference paths.
+func (d *describer) errorResponses() map[string]any {
+	all := map[string]any{}
+	for status, text := range statusTexts {
+		if status == http.StatusRequestHeaderFieldsTooLarge { // net/http sends this response, without a JSON body
+			all[responseName(status, false)] = map[string]any{"description": text,
+				"content": map[string]any{"text/plain": map[string]any{"schema": wire.Schema{"type": "string"}}}}
+			continue
+		}
+		if status != http.StatusPreconditionFailed {
+			all[responseName(status, false)] = d.errorResponse(status, text, d.of(reflect.TypeFor[request.ManagementError]()),
+				request.ManagementBody(d.samples[status], SampleID))
+		}
+		_, body := request.InferenceBody(d.samples[status], SampleID)
+		all[responseName(status, true)] = d.errorResponse(status, text, d.of(reflect.TypeFor[request.InferenceError]()), body)
+	}
+	return all
+}
+
+func (d *describer) errorResponse(status int, text string, of wire.Schema, sample any) map[string]any {
+	headers := map[string]any{request.RequestIDHeader: map[string]any{"$ref": "#/components/headers/RequestId"}}
+	switch status {
+	case http.StatusUnauthorized:
+		headers["WWW-Authenticate"] = map[string]any{"$ref": "#/components/headers/Authenticate"}
+	case http.StatusTooManyRequests:
+		headers[request.NoRetryHeader] = map[string]any{"$ref": "#/components/headers/ShouldRetry"}
+		fallthrough
+	case http.StatusServiceUnavailable, http.StatusConflict:
+		headers["Retry-After"] = map[string]any{"$ref": "#/components/headers/RetryAfter"}
+	}
+	return map[string]any{"description": text, "headers": headers,
+		"content": map[string]any{"application/json": map[string]any{"schema": of, "example": sample}}}
+}

@@ -1,0 +1,140 @@
+package request
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"anneal/api/wire"
+	"anneal/domain"
+)
+
+// PositionHeader is the response header with the position of the log that the response of a
+// management operation reflects: the response shows the effect of every event up to that position.
+//
+// MinPositionHeader is the request header with a position that the response must reflect. A client
+// that sends the PositionHeader of its last response reads its own writes from every server of the
+// installation.
+const (
+	PositionHeader    = "anneal-position"
+	MinPositionHeader = "anneal-at-least"
+)
+
+// StaleHeader is the response header of management operations with the number of seconds for which
+// the server may have missed events, when that is more than StaleAfter: the server cannot reach the
+// log. Without the header, a response is at most StaleAfter old.
+const (
+	StaleHeader = "anneal-stale"
+	StaleAfter  = 10 * time.Second
+)
+
+// markStale sets the StaleHeader if the world is stale.
+func markStale(c *Call) {
+	if age := c.World.Age(c.Time); age > StaleAfter && c.Operation.HasPosition() {
+		c.Writer.Header().Set(StaleHeader, strconv.Itoa(int(age.Seconds())))
+	}
+}
+
+// MinPositionParameter describes the header anneal-at-least in the OpenAPI document.
+var MinPositionParameter = Parameter{MinPositionHeader, wire.Text,
+	"The anneal-position of an earlier response: the request waits until the server has reached this position of the log."}
+
+// HasPosition reports whether responses of the operation have the header anneal-position. A nil
+// operation, of a call without a request, has none.
+func (op *Operation) HasPosition() bool { return op != nil && op.Gate != Everyone && !op.IsInference() }
+
+// Reflect sets the response header anneal-position to the given position if it is later than the
+// header's. It has no effect for operations without that header.
+func Reflect(c *Call, position uint64) {
+	if !c.Operation.HasPosition() || position < c.reflected {
+		return
+	}
+	c.reflected = position
+	c.Writer.Header().Set(PositionHeader, strconv.FormatUint(position, 10))
+}
+
+// minPosition returns the position in the request header anneal-at-least; 0 without the header.
+func minPosition(c *Call) (position uint64, err error) {
+	given := c.Request.Header.Values(MinPositionHeader)
+	if len(given) == 0 {
+		return 0, nil
+	}
+	position, err = strconv.ParseUint(given[0], 10, 64)
+	var v domain.Violations
+	v.Require(len(given) == 1, MinPositionHeader, "is given %d times: give it once", len(given))
+	v.Require(err == nil, MinPositionHeader, "%s is not a position: give the %s of an earlier response, a decimal number",
+		wire.Quote(given[0]), PositionHeader)
+	if err := v.Err(); err != nil {
+		return 0, err
+	}
+	return position, nil
+}
+
+// awaitPosition returns when the world has reached the position. It returns Unavailable after
+// Limits.PositionWait, and immediately if the world is stale.
+func awaitPosition(c *Call, position uint64) error {
+	if c.World.Age(c.Time) > StaleAfter {
+		return notReached(c, position)
+	}
+	ctx, cancel := context.WithTimeout(c.Ctx, c.Limits.PositionWait)
+	defer cancel()
+	err := c.World.WaitFor(ctx, position)
+	c.Refresh()
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) || c.Ctx.Err() != nil {
+		return err
+	}
+	return notReached(c, position)
+}
+
+func notReached(c *Call, position uint64) error {
+	return &domain.Error{Code: domain.Unavailable, Reason: "POSITION_NOT_REACHED",
+		Message: fmt.Sprintf("the server has reached position %d of the log, but %s is %d: try again, or send the request "+
+			"to another server", c.World.Position(), MinPositionHeader, position)}
+}
+
+// maxUnknownWaits bounds the concurrent requests without a valid key that wait for a position, so
+// that they cannot exhaust the connections of the server.
+const maxUnknownWaits = 32
+
+// admitAt is like admit for a request that must reflect a position which the world has not reached:
+// the world at that position decides. A request whose key is unknown may wait too, because another
+// server may have created the key, but only if the key has the form of a key and the log has the
+// position, and at most maxUnknownWaits at a time.
+func admitAt(c *Call, position uint64) error {
+	err := c.admit()
+	switch {
+	case err == nil:
+	case ReasonOf(err) == reasonUnknownKey:
+		leave, ok, lastErr := mayWaitUnknown(c, position)
+		defer leave()
+		if lastErr != nil {
+			return lastErr
+		}
+		if !ok {
+			return err
+		}
+	case domain.CodeOf(err) != domain.NotFound && ReasonOf(err) != reasonSuspended:
+		return err // an error that does not depend on the world
+	}
+	if err := awaitPosition(c, position); err != nil {
+		return err
+	}
+	return c.admit()
+}
+
+// mayWaitUnknown reports whether a request whose key is unknown may wait for a position. The caller
+// must call leave after the wait.
+func mayWaitUnknown(c *Call, position uint64) (leave func(), ok bool, err error) {
+	text, _ := Credential(c.Request, c.Operation.BareKey)
+	if _, isKey := KeyName(text); !isKey && c.Direct == "" {
+		return func() {}, false, nil
+	}
+	leave, ok = c.Busy.Enter("waits of unknown keys", maxUnknownWaits)
+	if !ok {
+		return func() {}, false, notReached(c, position)
+	}
+	last, err := c.Log.Last(c.Ctx)
+	return leave, position <= last.Position, err
+}

@@ -1,0 +1,24 @@
+package request
+
+import "anneal/api/wire"
+
+// MaxWarnings bounds the headers that name unknown parameters: some clients reject a response with
+// more than 100 headers.
+const MaxWarnings = 32
+
+// WarnUnknown adds a warning for each of the unknown parameters names, which the operation ignores.
+func (c *Call) WarnUnknown(names []string) {
+	for _, name := range names[:min(len(names), MaxWarnings)] {
+		c.Warn("unknown parameter %s was ignored", wire.Quote(name))
+	}
+	if more := len(names) - MaxWarnings; more > 0 {
+		c.Warn("%d more unknown parameters were ignored", more)
+	}
+}
+
+// WarnInert adds to the response of c the warnings of fields without effect; see inert.Warnings.
+func WarnInert(c *Call, warnings []string) {
+	for _, warning := range warnings {
+		c.Warn("%s", warning)
+	}
+}

@@ -1,0 +1,408 @@
+package rest
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"anneal/api/request"
+	"anneal/api/upload"
+	"anneal/api/wire"
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// purposeFineTune is the purpose of every file: a file is a dataset, whose rows jobs train on.
+const purposeFineTune = "fine-tune"
+
+const (
+	fileObject  = "file"
+	listObject  = "list"
+	rowsMedia   = "application/octet-stream"
+	defaultFile = "data.jsonl"
+)
+
+// A fileForm is the multipart form of a file of OpenAI's interface.
+type fileForm struct {
+	File    request.File `json:"file"`
+	Purpose string       `json:"purpose"`
+}
+
+func fileOperations(s *Service) []request.Operation {
+	const all, one = "/v1/files", "/v1/files/{id}"
+	operations := []request.Operation{
+		{ID: "createFile", Method: "POST", Path: all, Summary: "Upload a file (OpenAI-compatible)",
+			Permission: request.Write,
+			Description: "The file becomes a dataset whose ID is the file's ID. The request waits until the rows are " +
+				"validated: a file with invalid rows is rejected with an error that lists them, and is not kept.",
+			Form: reflect.TypeFor[fileForm](), Response: reflect.TypeFor[FileObject](), Handle: s.handle(createFile)},
+		{ID: "listFiles", Method: "GET", Path: all, Summary: "List the files (OpenAI-compatible)",
+			Permission: request.Read, Description: "The files are the datasets of the key's account.",
+			Query: []request.Parameter{afterParameter(), limitParameter("Default and maximum: 10000."),
+				{Name: "order", Kind: wire.Text, Description: "Order by time of creation: desc, the default, or asc."},
+				{Name: "purpose", Kind: wire.Text, Description: "Only files with this purpose. Every file has fine-tune."}},
+			Response: reflect.TypeFor[FileList](), Handle: s.handle(listFiles)},
+		{ID: "getFile", Method: "GET", Path: one, Summary: "Read a file's properties (OpenAI-compatible)",
+			Permission: request.Read, Response: reflect.TypeFor[FileObject](), Handle: s.handle(getFile)},
+		{ID: "getFileContent", Method: "GET", Path: one + "/content", Summary: "Download a file (OpenAI-compatible)",
+			Permission: request.Read, Media: rowsMedia,
+			Description: "The response is the rows as they were uploaded. The files of a dataset with several files follow " +
+				"one another in the order of their names.", Handle: s.handle(getFileContent)},
+		{ID: "deleteFile", Method: "DELETE", Path: one, Summary: "Delete a file (OpenAI-compatible)",
+			Permission: request.Write, Description: "A file that a live job uses is not deleted.",
+			Response: reflect.TypeFor[FileDeletion](), Handle: s.handle(deleteFile)},
+	}
+	for i := range operations {
+		operations[i].Tag, operations[i].Gate = "files", request.InOwnAccount
+	}
+	return operations
+}
+
+var _ = register(fileOperations, fineTuningOperations)
+
+// compatibleID returns the ID of a new resource: the prefix and 32 hexadecimal digits.
+func compatibleID(c *call, prefix string) string {
+	return prefix + strings.ReplaceAll(c.NewUUID("ID"), "-", "")
+}
+
+// createFile stores the file of a form as a dataset. The form is read before the dataset is
+// created, so that a rejected form leaves nothing behind.
+func createFile(c *call) (any, error) {
+	if err := c.Params().Err(); err != nil {
+		return nil, err
+	}
+	limit := rowFiles(c)
+	if c.Request.ContentLength > limit.Bytes+1<<20 { // the multipart encoding adds less than 1 MiB
+		return nil, request.BodyTooLarge(limit.Bytes)
+	}
+	form, err := upload.Form(c.Call)
+	if err != nil {
+		return nil, err
+	}
+	name := domain.NewName(c.Account, domain.Datasets.Collection, compatibleID(c, "file-"))
+	in := c.Uploads.NewIntake(c.Call, blobs.UploadPrefix(blobs.DatasetRoot, name, uuid.NewString(), 1, uuid.NewString()),
+		limit).Counting(domain.Files{})
+	defer in.Release()
+	if err := in.Announced(); err != nil {
+		return nil, err
+	}
+	display, err := readFile(form, in)
+	if err != nil {
+		in.Discard()
+		return nil, err
+	}
+	create := domain.CreateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: display},
+		CreatedBy: string(c.Principal.Key)}
+	created, err := c.Do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](create)))
+	if err != nil {
+		in.Discard()
+		return nil, err
+	}
+	uploaded, err := in.Commit(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](
+		domain.UploadDataset{Upload: 1, Files: in.Files})))
+	if domain.CodeOf(err) == domain.NotFound { // another client has deleted the file since its creation
+		row, err := datasets.changed(c, created)
+		if err != nil {
+			return nil, err
+		}
+		domain.DatasetUploaded{Upload: 1, Files: in.Files}.Evolve(&row.State)
+		return fileOf(row), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	row, err := datasets.changed(c, uploaded)
+	if err != nil {
+		return nil, err
+	}
+	return validatedFile(c, row)
+}
+
+// validatedFile waits for the validation of a new file. It deletes a file with invalid rows, and
+// returns the error that lists them.
+func validatedFile(c *call, uploaded *projections.Row[domain.Dataset]) (any, error) {
+	_, invalid := datasetFiles.awaitValidation(c, uploaded)
+	if row, ok := c.View().Datasets.Get(uploaded.Name); ok && row.CreateEvent == uploaded.CreateEvent {
+		uploaded = row
+	}
+	if invalid == nil {
+		return fileOf(uploaded), nil
+	}
+	if domain.CodeOf(invalid) == domain.InvalidArgument {
+		if err := datasets.deleteRow(c, uploaded, domain.DeleteDataset{}); err != nil {
+			c.Logger.Warn("a file with invalid rows was not deleted", "request", c.ID, "dataset", uploaded.Name, "error", err)
+		}
+	}
+	return nil, ofFile(invalid)
+}
+
+// ofFile returns err, that a dataset's rows are invalid, with the name of the form's field.
+func ofFile(err error) error {
+	const whole = "dataset" // the field of violations of no single row
+	var f *domain.Error
+	if !errors.As(err, &f) {
+		return err
+	}
+	renamed := *f
+	renamed.Message = strings.Replace(f.Message, whole+": ", "file: ", 1)
+	renamed.Violations = slices.Clone(f.Violations)
+	for i := range renamed.Violations {
+		if renamed.Violations[i].Field == whole {
+			renamed.Violations[i].Field = "file"
+		}
+	}
+	return &renamed
+}
+
+// maxFormFields bounds the fields of a form that are read, and maxFormField the bytes of each field
+// but the file.
+const (
+	maxFormFields = 16
+	maxFormField  = 1 << 10
+)
+
+// readFile stores the file of the form in the intake, validates the other fields, and returns the
+// name of the file.
+func readFile(form *multipart.Reader, in *upload.Intake) (display string, err error) {
+	var v domain.Violations
+	purpose, files := "", 0
+	for range maxFormFields {
+		part, err := form.NextPart()
+		var fault *domain.Error
+		switch {
+		case errors.Is(err, io.EOF):
+			v.Require(files == 1, "file", "is given %d times: send one file as the field \"file\"", files)
+			checkPurpose(&v, purpose)
+			return display, v.Err()
+		case errors.As(err, &fault):
+			return "", fault
+		case err != nil:
+			v.Add("file", "the multipart body is malformed: send the fields file and purpose")
+			return "", v.Err()
+		case part.FormName() == "file" && part.FileName() == "":
+			v.Add("file", "is not a file: send it with a file name")
+		case part.FormName() == "file":
+			if files++; files == 1 {
+				display = part.FileName()
+				v.RequireText("file", display, false)
+				v.Require(len([]rune(display)) <= domain.MaxDisplayName, "file", "its name must have at most %d characters",
+					domain.MaxDisplayName)
+				if len(v) > 0 {
+					return "", v.Err()
+				}
+				if err := in.File(storedName(display), part); err != nil {
+					return "", err
+				}
+			}
+			continue
+		}
+		value, err := io.ReadAll(io.LimitReader(part, maxFormField+1))
+		switch {
+		case err != nil || len(value) > maxFormField:
+			v.Add(wire.Join("", part.FormName()), "must have at most %d bytes", maxFormField)
+			return "", v.Err()
+		case part.FormName() == "purpose":
+			purpose = string(value)
+		case strings.HasPrefix(part.FormName(), "expires_after"):
+			v.Add("expires_after", "is not supported, because files do not expire: leave it out, and delete the file when "+
+				"it is no longer needed")
+		case part.FormName() != "file":
+			v.Add(wire.Join("", part.FormName()), "is not a field of this form; valid fields: file, purpose")
+		}
+	}
+	v.Add("file", "the form has more than %d fields: send the fields file and purpose", maxFormFields)
+	return "", v.Err()
+}
+
+func checkPurpose(v *domain.Violations, purpose string) {
+	switch purpose {
+	case purposeFineTune:
+	case "":
+		v.Add("purpose", "is required: send %s", purposeFineTune)
+	default:
+		v.Add("purpose", "%s is not supported: files are datasets, so the purpose must be %s", wire.Quote(purpose),
+			purposeFineTune)
+	}
+}
+
+// storedName returns the name under which a file is stored: the name of the client, in which _
+// replaces every character that the names of stored files cannot have.
+func storedName(name string) string {
+	stored := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r) {
+			return r
+		}
+		return '_'
+	}, name)
+	stored = strings.TrimLeft(stored, "._-")
+	return cmp.Or(stored[:min(len(stored), 128)], defaultFile)
+}
+
+// filenameOf returns the name of a file: that of the upload, if the dataset still has it.
+func filenameOf(row *projections.Row[domain.Dataset]) string {
+	stored := wire.SortedKeys(row.State.Files.Sizes)
+	switch {
+	case len(stored) == 1 && storedName(row.State.DisplayName) == stored[0] && row.State.DisplayName != "":
+		return row.State.DisplayName
+	case len(stored) == 1:
+		return stored[0]
+	}
+	return row.Name.ID() + ".jsonl"
+}
+
+// Statuses of files.
+const (
+	fileUploaded  = "uploaded"
+	fileProcessed = "processed"
+	fileError     = "error"
+)
+
+// fileOf returns a dataset as a file.
+func fileOf(row *projections.Row[domain.Dataset]) FileObject {
+	d := &row.State
+	out := FileObject{ID: row.Name.ID(), Object: fileObject, Bytes: d.Files.Bytes(), CreatedAt: row.CreateTime.Unix(),
+		Filename: filenameOf(row), Purpose: purposeFineTune, Status: fileUploaded}
+	switch {
+	case d.State == domain.DatasetReady:
+		out.Status = fileProcessed
+	case d.Status.Code != domain.OK.String():
+		out.Status, out.StatusDetails = fileError, d.Status.Message
+	default:
+		out.StatusDetails = upload.AwaitsFiles(d.Status).Message
+	}
+	return out
+}
+
+// fileRow returns the dataset that the path names.
+func fileRow(c *call) (*projections.Row[domain.Dataset], error) {
+	row, ok := c.View().Datasets.Get(domain.NewName(c.Account, domain.Datasets.Collection, c.PathValue("id")))
+	if !ok {
+		return nil, request.NotFoundReason("NOT_FOUND", "there is no file %s: list the existing ones with GET /v1/files",
+			wire.Quote(c.PathValue("id")))
+	}
+	return row, nil
+}
+
+// readRequest returns an error when the request has an unknown parameter, or find fails.
+func readRequest[T any](c *call, find func(*call) (T, error)) (found T, err error) {
+	if err := c.Params().Err(); err != nil {
+		return found, err
+	}
+	return find(c)
+}
+
+func getFile(c *call) (any, error) {
+	row, err := readRequest(c, fileRow)
+	if err != nil {
+		return nil, err
+	}
+	return fileOf(row), nil
+}
+
+func deleteFile(c *call) (any, error) {
+	row, err := readRequest(c, fileRow)
+	if err == nil {
+		err = datasets.deleteRow(c, row, domain.DeleteDataset{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return FileDeletion{row.Name.ID(), fileObject, true}, nil
+}
+
+func listFiles(c *call) (any, error) {
+	p := c.Params()
+	order, purpose := p.Text("order"), p.Text("purpose")
+	p.Violations.Require(slices.Contains([]string{"", "asc", "desc"}, order), "order", "must be asc or desc, not %s",
+		wire.Quote(order))
+	in := c.View().Datasets.Newest(c.Account)
+	if order == "asc" {
+		in = c.View().Datasets.Oldest(c.Account)
+	}
+	var rows []*projections.Row[domain.Dataset]
+	if purpose == "" || purpose == purposeFineTune {
+		rows = slices.Collect(in)
+	}
+	page, more := pageOf(p, rows, func(row *projections.Row[domain.Dataset]) string { return row.Name.ID() },
+		maxListedFiles, maxListedFiles)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	list := FileList{Object: listObject, Data: []FileObject{}, HasMore: more}
+	for _, row := range page {
+		list.Data = append(list.Data, fileOf(row))
+	}
+	list.FirstID, list.LastID = ends(list.Data, func(f FileObject) string { return f.ID })
+	return list, nil
+}
+
+// getFileContent sends the rows of a dataset.
+func getFileContent(c *call) (any, error) {
+	row, err := readRequest(c, fileRow)
+	if err == nil {
+		err = hasContent(row)
+	}
+	if err != nil {
+		return nil, err
+	}
+	files, out := row.State.Files, &rowWriter{to: c.Writer}
+	for i, name := range wire.SortedKeys(files.Sizes) {
+		content, err := c.Uploads.Blobs.Get(c.Ctx, files.Prefix+name)
+		if err != nil && i == 0 {
+			return nil, c.missingFiles(err, datasets.noun, row.Name, files, datasetRows)
+		}
+		if i == 0 {
+			header := c.Writer.Header()
+			header.Set("Content-Type", rowsMedia)
+			header.Set("X-Content-Type-Options", "nosniff")
+			header.Set("Content-Disposition", mime.FormatMediaType("attachment",
+				map[string]string{"filename": filenameOf(row)}))
+			c.Writer.WriteHeader(http.StatusOK)
+		}
+		if err == nil {
+			err = errors.Join(out.copy(content), content.Close())
+		}
+		if err == nil {
+			continue
+		}
+		if c.Ctx.Err() == nil {
+			c.Logger.Warn("a file was not sent completely", "request", c.ID, "dataset", row.Name, "error", err)
+		}
+		panic(http.ErrAbortHandler) // only closing the connection shows the client that the response is incomplete
+	}
+	return nil, nil
+}
+
+// A rowWriter writes files of rows one after the other.
+type rowWriter struct {
+	to   io.Writer
+	last byte // last byte that was written; 0 before the first
+}
+
+// copy writes a file, after the end of the last line of the previous file if that lacks it.
+func (w *rowWriter) copy(from io.Reader) error {
+	if w.last != 0 && w.last != '\n' {
+		if _, err := w.Write([]byte{'\n'}); err != nil {
+			return err
+		}
+	}
+	_, err := io.Copy(w, from)
+	return err
+}
+
+// Write implements io.Writer.
+func (w *rowWriter) Write(p []byte) (int, error) {
+	if len(p) > 0 {
+		w.last = p[len(p)-1]
+	}
+	return w.to.Write(p)
+}

@@ -1,0 +1,363 @@
+package rest
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections/live"
+)
+
+// Statuses of fine-tuning jobs.
+const (
+	statusValidating = "validating_files"
+	statusQueued     = "queued"
+	statusRunning    = "running"
+	statusPaused     = "paused"
+	statusSucceeded  = "succeeded"
+	statusFailed     = "failed"
+	statusCancelled  = "cancelled"
+)
+
+// fineTuningStatus maps the states of jobs to statuses of fine-tuning jobs.
+var fineTuningStatus = map[string]string{
+	domain.JobCreatingState:       statusValidating,
+	domain.JobValidatingState:     statusValidating,
+	domain.JobCreatingInputState:  statusValidating,
+	domain.JobPendingState:        statusQueued,
+	domain.JobReQueueingState:     statusQueued,
+	domain.JobRunningState:        statusRunning,
+	domain.JobIdleState:           statusRunning,
+	domain.JobWritingResultsState: statusRunning,
+	domain.JobCompletedState:      statusSucceeded,
+	domain.JobEarlyStoppedState:   statusSucceeded,
+	domain.JobFailedState:         statusFailed,
+	domain.JobExpiredState:        statusFailed,
+	domain.JobCancellingState:     statusCancelled,
+	domain.JobCancelledState:      statusCancelled,
+	domain.JobDeletingState:       statusCancelled,
+	domain.JobCleaningUpState:     statusCancelled,
+	domain.JobPausedState:         statusPaused,
+}
+
+// shortName returns the name of a model as a client of the account gives it: the ID of its own
+// model, or the resource name.
+func shortName(account string, model domain.Name) string {
+	if model.Account() == account {
+		return model.ID()
+	}
+	return string(model)
+}
+
+// orNull returns nil for the zero value.
+func orNull[T comparable](value T) *T {
+	var zero T
+	if value == zero {
+		return nil
+	}
+	return &value
+}
+
+// fineTuningJobOf returns a job as a fine-tuning job.
+func fineTuningJobOf(c *call, row jobRow) FineTuningJob {
+	life, spec := row.State.Life(), row.State.Spec()
+	out := FineTuningJob{ID: row.Name.ID(), Object: fineTuningJob, CreatedAt: row.CreateTime.Unix(),
+		Model: shortName(c.Account, spec.Model()), OrganizationID: c.Account, Status: fineTuningStatus[life.State],
+		TrainingFile:   domain.Name(spec.Dataset).ID(),
+		ValidationFile: orNull(domain.Name(spec.EvaluationDataset).ID()), ResultFiles: []string{}, Seed: spec.Seed,
+		Integrations: []FineTuningIntegration{}, Metadata: map[string]string{}}
+	if o := life.Options; o != nil {
+		out.UserProvidedSuffix = orNull(o.Suffix)
+		if o.Metadata != nil {
+			out.Metadata = o.Metadata
+		}
+	}
+	if life.CompletedTime != nil && life.Terminal() {
+		out.FinishedAt = orNull(life.CompletedTime.Unix())
+	}
+	progress := progressOf(c.View(), row.Name, row.CreateTime, life)
+	switch out.Status {
+	case statusSucceeded:
+		out.FineTunedModel = orNull(shortName(c.Account, life.Output))
+		if progress != nil {
+			out.TrainedTokens = orNull(progress.TrainedTokens.Int64())
+		}
+	case statusRunning:
+		if progress != nil && progress.SecondsLeft > 0 {
+			out.EstimatedFinish = orNull(c.Time.Unix() + int64(progress.SecondsLeft))
+		}
+	case statusFailed:
+		out.Error = &FineTuningError{Code: life.Status.Code, Message: life.Status.Message}
+	}
+	if t := spec.Tracker; t != nil && t.Enabled {
+		out.Integrations = []FineTuningIntegration{{Type: wandb, WandB: &WandBRun{Project: t.Project, Entity: t.Entity}}}
+	}
+	out.Method = methodOf(c.Account, spec)
+	out.Hyperparameters = *settingsOf(out.Method).Hyperparameters
+	return out
+}
+
+// methodOf returns the method of a job with its hyperparameters.
+func methodOf(account string, spec domain.JobSpec) FineTuningMethod {
+	h := &FineTuningHyperparameters{Epochs: spec.Config.Epochs, BatchSize: auto, LearningRateMultiplier: auto}
+	if spec.Config.BatchSizeSamples > 0 {
+		h.BatchSize = spec.Config.BatchSizeSamples
+	}
+	if spec.LearningRateMultiplier > 0 {
+		h.LearningRateMultiplier = spec.LearningRateMultiplier
+	}
+	settings := &FineTuningSettings{Hyperparameters: h}
+	switch spec.Method {
+	case domain.MethodDPO:
+		if spec.Loss != nil && spec.Loss.DPO != nil {
+			h.Beta = spec.Loss.DPO.Beta
+		}
+		return FineTuningMethod{Type: spec.Method, DPO: settings}
+	case domain.MethodReinforcement:
+		evaluator := domain.Name(spec.Evaluator)
+		ref := string(evaluator)
+		if evaluator.Account() == account {
+			ref = evaluator.ID()
+		}
+		settings.Grader = map[string]string{"type": graderType, "evaluator": ref}
+		return FineTuningMethod{Type: spec.Method, Reinforcement: settings}
+	}
+	return FineTuningMethod{Type: spec.Method, Supervised: settings}
+}
+
+func settingsOf(m FineTuningMethod) *FineTuningSettings {
+	return cmp.Or(m.Supervised, m.DPO, m.Reinforcement)
+}
+
+// metricNames maps metrics of trainers to those of OpenAI's interface. Other metrics keep their
+// names, with _ in the place of a slash.
+var metricNames = map[string]string{"train/loss": "train_loss", "train/accuracy": "train_mean_token_accuracy",
+	"eval/loss": "full_valid_loss", "eval/accuracy": "full_valid_mean_token_accuracy", "reward/mean": "train_mean_reward",
+	"eval/reward": "valid_mean_reward"}
+
+// compatibleMetrics returns metrics with the names of OpenAI's interface.
+func compatibleMetrics(step int, values map[string]float64) map[string]float64 {
+	out := map[string]float64{"step": float64(step)}
+	for name, value := range values {
+		out[cmp.Or(metricNames[name], strings.ReplaceAll(name, "/", "_"))] = value
+	}
+	return out
+}
+
+// listFineTuningEvents lists the events of a job, and the metrics of its steps that the live status
+// has.
+func listFineTuningEvents(c *call) (any, error) {
+	p := c.Params()
+	row, err := fineTuningRow(c)
+	if err != nil {
+		return nil, cmp.Or(p.Err(), err)
+	}
+	events, err := recordedEvents(c, row)
+	if err != nil {
+		return nil, err
+	}
+	steps, err := stepMetrics(c, row)
+	if err != nil {
+		return nil, err
+	}
+	for _, step := range steps {
+		events = append(events, timedEvent{metricsEvent(step), step.Time})
+	}
+	slices.SortStableFunc(events, func(a, b timedEvent) int { return a.time.Compare(b.time) })
+	slices.Reverse(events)
+	page, more := pageOf(p, events, func(e timedEvent) string { return e.ID }, defaultListedJobs, maxListedJobs)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	list := FineTuningEventList{Object: listObject, Data: []FineTuningEvent{}, HasMore: more}
+	for _, e := range page {
+		list.Data = append(list.Data, e.FineTuningEvent)
+	}
+	return list, nil
+}
+
+// A timedEvent is an event with its exact time, by which events are ordered.
+type timedEvent struct {
+	FineTuningEvent
+	time time.Time
+}
+
+// maxMetrics bounds the bytes of a metrics file that are read for a list of events.
+const maxMetrics = 8 << 20
+
+// stepMetrics returns the metrics of the steps of a job, from the live status or, if the server was
+// restarted since, from the beginning of the metrics file.
+func stepMetrics(c *call, row jobRow) (rows []live.MetricRow, err error) {
+	if _, known := liveProgress(c.View(), row.Name, row.CreateTime); known {
+		return slices.Collect(c.View().Live.Metrics(row.Name, 0)), nil
+	}
+	file, err := c.Uploads.Blobs.Range(c.Ctx, blobs.MetricsFile(row.Name, row.CreateEvent), 0, -1)
+	if domain.CodeOf(err) == domain.NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	for decoder := json.NewDecoder(io.LimitReader(file, maxMetrics)); ; {
+		var fields map[string]any
+		if err := decoder.Decode(&fields); err != nil { // the end, or a line that the limit has cut off
+			break
+		}
+		if row := metricRow(fields); row.Step > 0 {
+			rows = append(rows, row)
+		}
+	}
+	for i := range rows {
+		rows[i].Steps = rows[len(rows)-1].Step
+	}
+	return rows, c.Ctx.Err()
+}
+
+// metricRow returns a line of a metrics file as a row.
+func metricRow(fields map[string]any) live.MetricRow {
+	step, _ := fields["step"].(float64)
+	text, _ := fields["time"].(string)
+	at, _ := time.Parse(time.RFC3339Nano, text) // a line without a time is the oldest
+	row := live.MetricRow{Step: int(step), Time: at, Values: map[string]float64{}}
+	for name, value := range fields {
+		if number, ok := value.(float64); ok && strings.Contains(name, "/") {
+			row.Values[name] = number
+		}
+	}
+	return row
+}
+
+// recordedEvents returns the events of a job in the log, oldest first. It leaves out the events of
+// an earlier job with the same name.
+func recordedEvents(c *call, row jobRow) (events []timedEvent, err error) {
+	for e, err := range c.Log.Read(c.Ctx, row.Name.Subject(), 0) {
+		if err != nil {
+			return nil, fmt.Errorf("read events of %s: %w", row.Name, err)
+		}
+		if e.ID == row.CreateEvent {
+			events = nil
+		}
+		if e.Position <= c.View().Position {
+			events = append(events, timedEvent{recordedEvent(e), e.Time})
+		}
+	}
+	return events, nil
+}
+
+// metricsEvent returns the event with the metrics of a step.
+func metricsEvent(row live.MetricRow) FineTuningEvent {
+	data := map[string]any{"total_steps": row.Steps}
+	for name, value := range compatibleMetrics(row.Step, row.Values) {
+		data[name] = value
+	}
+	message := "Step " + strconv.Itoa(row.Step) + "/" + strconv.Itoa(row.Steps)
+	if loss, ok := row.Values["train/loss"]; ok {
+		message += ": training loss=" + strconv.FormatFloat(loss, 'f', 4, 64)
+	}
+	return FineTuningEvent{ID: "ftevent-step-" + strconv.Itoa(row.Step), Object: fineTuningEvent,
+		CreatedAt: row.Time.Unix(), Level: "info", Message: message, Type: "metrics", Data: data}
+}
+
+// A jobEvent has the fields of events of jobs that messages contain.
+type jobEvent struct {
+	Attempt int           `json:"attempt"`
+	Step    int           `json:"step"`
+	Reason  string        `json:"reason"`
+	Output  domain.Name   `json:"output"`
+	Status  domain.Status `json:"status"`
+}
+
+// recordedEvent returns an event of the log as an event of a fine-tuning job.
+func recordedEvent(e eventlog.Event) FineTuningEvent {
+	var given jobEvent
+	_ = json.Unmarshal(e.Data, &given) // the fields of an event that lacks them stay empty
+	parts := strings.Split(e.Type, ".")
+	kind := parts[max(0, len(parts)-2)] // the type ends in .KIND.v1
+	level, message := describeEvent(kind, e.Name, given)
+	return FineTuningEvent{ID: "ftevent-" + strconv.FormatUint(e.Position, 10), Object: fineTuningEvent,
+		CreatedAt: e.Time.Unix(), Level: level, Message: message, Type: "message", Data: map[string]any{"event": e.Type}}
+}
+
+// describeEvent returns the level and the message of an event of a job.
+func describeEvent(kind string, job domain.Name, e jobEvent) (level, message string) {
+	switch kind {
+	case "created":
+		return "info", "Created fine-tuning job: " + job.ID()
+	case "validating":
+		return "info", "Validating the training file and the validation file"
+	case "preparing":
+		return "info", "Splitting the training file"
+	case "queued":
+		return "info", "The job waits for capacity"
+	case "held":
+		return "info", "The job waits: " + e.Status.Message
+	case "started":
+		return "info", fmt.Sprintf("Fine-tuning job started, attempt %d", e.Attempt)
+	case "checkpointed":
+		return "info", fmt.Sprintf("Checkpoint created at step %d", e.Step)
+	case "writing":
+		return "info", "Writing the results"
+	case "resultsStored":
+		return "info", "The results are stored"
+	case "completed":
+		return "info", strings.TrimSpace("The job has successfully completed. New fine-tuned model created: " +
+			e.Output.ID() + " " + e.Reason)
+	case "requeued":
+		return "warn", fmt.Sprintf("Attempt %d ended, and the job waits for another: %s", e.Attempt, e.Reason)
+	case "failed":
+		return "error", e.Status.Message
+	case "cancelling":
+		return "info", "Cancellation of the job was requested"
+	case "cancelled":
+		return "info", "The job was cancelled"
+	case "pausing":
+		return "info", "The job saves a checkpoint and pauses: " + e.Reason
+	case "paused":
+		return "info", "The job is paused: " + e.Reason
+	case "resumed":
+		return "info", "The job is resumed"
+	case "expired":
+		return "error", "The job has exceeded its time limit"
+	case "abandoned":
+		return "warn", "An attempt was abandoned before it started: " + e.Reason
+	}
+	return "info", "The job has the event " + kind
+}
+
+// listFineTuningCheckpoints lists the checkpoints that a job keeps.
+func listFineTuningCheckpoints(c *call) (any, error) {
+	p := c.Params()
+	row, err := fineTuningRow(c)
+	if err != nil {
+		return nil, cmp.Or(p.Err(), err)
+	}
+	life := row.State.Life()
+	all := slices.Clone(life.AllCheckpoints())
+	slices.Reverse(all)
+	id := func(at domain.JobCheckpoint) string { return "ftckpt-" + at.ID() }
+	page, more := pageOf(p, all, id, defaultCheckpoints, maxListedJobs)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	list := FineTuningCheckpointList{Object: listObject, Data: []FineTuningCheckpoint{}, HasMore: more}
+	for _, at := range page {
+		model := string(row.Name) + "/checkpoints/" + at.ID()
+		if at.Files.Prefix == life.Results.Prefix && life.Output != "" {
+			model = shortName(c.Account, life.Output)
+		}
+		list.Data = append(list.Data, FineTuningCheckpoint{ID: id(at), Object: fineTuningCheckpoint,
+			CreatedAt: at.Time.Unix(), Model: model, JobID: row.Name.ID(), StepNumber: at.Step,
+			Metrics: compatibleMetrics(at.Step, at.Metrics)})
+	}
+	list.FirstID, list.LastID = ends(list.Data, func(at FineTuningCheckpoint) string { return at.ID })
+	return list, nil
+}

@@ -1,0 +1,145 @@
+package rest
+
+import (
+	"time"
+
+	"anneal/api/request"
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// DeployedModel is, on the wire, an addon that is loaded into a deployment of the addon's base
+// model.
+type DeployedModel struct {
+	Name string `json:"name" api:"output"`
+	domain.DeployedModelSpec
+	CreateTime *time.Time    `json:"createTime,omitempty" api:"output"`
+	UpdateTime *time.Time    `json:"updateTime,omitempty" api:"output"`
+	State      string        `json:"state" api:"output"`
+	Status     domain.Status `json:"status" api:"output"`
+	CreatedBy  string        `json:"createdBy,omitempty" api:"output"`
+}
+
+var deployedModels = &resource[domain.DeployedModel, DeployedModel]{
+	kind: domain.DeployedModels, noun: "deployed model", idParam: "deployedModelId", order: "createTime",
+	reads: request.Read, writes: request.Write,
+	fields: storedFieldsOf[domain.DeployedModel, DeployedModel]("name", "displayName", "description", "model",
+		"deployment", "createTime", "updateTime", "state", "status", "createdBy"),
+	deletes: true,
+	hidden:  func(m *domain.DeployedModel) bool { return m.State == domain.ModelUndeployedState },
+	render:  renderDeployedModel,
+	create: func(c *call, q *creation[DeployedModel]) (plan[domain.DeployedModel, DeployedModel], error) {
+		err := c.RequireActive(c.Account)
+		if err == nil {
+			err = requireFittingAddon(c, &q.p.Violations, q.name, q.given)
+		}
+		command := domain.CreateDeployedModel{DeployedModelSpec: q.given.DeployedModelSpec,
+			CreatedBy: string(c.Principal.Key)}
+		if q.given.Default {
+			command.DefaultRank = c.View().NextDefaultRank(domain.Name(q.given.Deployment))
+		}
+		return plan[domain.DeployedModel, DeployedModel]{command: command}, err
+	},
+	update: func(c *call, q *update[domain.DeployedModel, DeployedModel]) (plan[domain.DeployedModel, DeployedModel],
+		error) {
+		command := domain.UpdateDeployedModel{DeployedModelSpec: q.merged.DeployedModelSpec}
+		row, exists := c.View().DeployedModels.Get(q.name)
+		if q.given.Default && exists && !c.View().IsDefault(row) {
+			command.DefaultRank = c.View().NextDefaultRank(domain.Name(q.old.Deployment))
+		}
+		return plan[domain.DeployedModel, DeployedModel]{command: command}, c.RequireActive(c.Account)
+	},
+	remove: func(*call, *projections.Row[domain.DeployedModel], *request.Params) (domain.Command[domain.DeployedModel],
+		error) {
+		return domain.UndeployModel{Reason: "unloaded by its user"}, nil
+	},
+}
+
+var _ = register(deployedModels.operations)
+
+// renderDeployedModel renders a deployed model. Without a view, default is the stored value, which
+// another deployed model may have taken.
+func renderDeployedModel(v *projections.View, row *projections.Row[domain.DeployedModel], out *DeployedModel) {
+	m := &row.State
+	*out = DeployedModel{Name: string(row.Name), DeployedModelSpec: m.DeployedModelSpec,
+		CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
+		State: m.State, Status: m.Status, CreatedBy: m.CreatedBy}
+	if v != nil {
+		out.Default = v.IsDefault(row)
+	}
+}
+
+// requireFittingAddon adds a violation unless the model is a READY addon of the deployment's base
+// model, and the deployment accepts one more addon and has not loaded the model.
+func requireFittingAddon(c *call, v *domain.Violations, name domain.Name, given *DeployedModel) error {
+	if _, exists := c.View().DeployedModels.Get(name); exists {
+		return nil // Decide rejects the create
+	}
+	deployment := deploymentForAddons(c, v, given.Deployment)
+	if _, ok := domain.ParseName(given.Model, domain.Models.Collection); !ok {
+		return nil // Decide rejects a name that is not well-formed
+	}
+	model, usable := c.UsableModel(c.Account, given.Model)
+	switch {
+	case !usable:
+		v.Add("model", "%s is not a model that accounts/%s may use: list the models with GET /v1/accounts/%s/models",
+			given.Model, c.Account, c.Account)
+	case model.State.State != domain.ModelReady:
+		v.Add("model", "%s is %s: upload its files, or wait until it is READY", given.Model, model.State.State)
+	case model.State.Kind != domain.PEFTAddon:
+		v.Add("model", "%s is a base model, and only addons can be loaded: serve a base model with a separate deployment",
+			given.Model)
+	case deployment == nil:
+	case model.State.BaseModel != deployment.State.BaseModel:
+		v.Add("model", "is an addon of %s, and the deployment serves %s: use a deployment of the addon's base model",
+			model.State.BaseModel, deployment.State.BaseModel)
+	default:
+		return requireCapacity(c, v, deployment.Name, given.Model, deployment.State.EnableHotReloadLatestAddon)
+	}
+	return nil
+}
+
+// deploymentForAddons returns the live deployment with enableAddons that ref names. It returns nil
+// and adds a violation when the account has no such deployment.
+func deploymentForAddons(c *call, v *domain.Violations, ref string) *projections.Row[domain.Deployment] {
+	name, ok := domain.ParseName(ref, domain.Deployments.Collection)
+	if !ok {
+		return nil // Decide rejects a name that is not well-formed
+	}
+	row, ok := c.View().Deployments.Get(name)
+	switch {
+	case !ok || name.Account() != c.Account:
+		v.Add("deployment", "%s is not a deployment of accounts/%s: list deployments with GET /v1/accounts/%s/deployments",
+			name, c.Account, c.Account)
+		return nil
+	case !row.State.Live():
+		v.Add("deployment", "%s is %s: use a deployment that is READY", name, row.State.State)
+		return nil
+	case !row.State.EnableAddons:
+		v.Add("deployment", "%s accepts no addons: set its enableAddons with PATCH /v1/%s, or name another deployment", name,
+			name)
+		return nil
+	}
+	return row
+}
+
+// requireCapacity returns an error when the deployment has loaded the addon model already, and adds
+// a violation when the deployment has the maximum number of addons. With replaces, the addon
+// replaces the latest addon and needs no capacity.
+func requireCapacity(c *call, v *domain.Violations, deployment domain.Name, model string, replaces bool) error {
+	wanted := 0
+	for row := range c.View().Addons(deployment) {
+		if !row.State.Wanted() {
+			continue
+		}
+		if wanted++; row.State.Model == model {
+			f := domain.Errorf(domain.AlreadyExists, "model: %s is loaded into %s already, as %s", model, deployment, row.Name)
+			f.Reason = "ALREADY_LOADED"
+			return f
+		}
+	}
+	v.Require(replaces || wanted < domain.MaxAddons, "deployment",
+		"has %d addons, the maximum: unload an addon first, or load this addon into another deployment", wanted)
+	return nil
+}

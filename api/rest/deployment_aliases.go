@@ -1,0 +1,17 @@
+package rest
+
+import (
+	"anneal/api/routing"
+	"anneal/domain"
+)
+
+// requireAliases adds a violation for each of the aliases that a live deployment other than name
+// has.
+func requireAliases(c *call, v *domain.Violations, name domain.Name, aliases []string) {
+	for _, alias := range aliases {
+		if row := routing.BoundTo(c.View(), alias); row != nil && row.Name != name {
+			v.Add("aliases", "%s is bound to %s: remove the alias from that deployment first, with `anneal deployment alias "+
+				"%s` and the aliases to keep", alias, row.Name, row.Name)
+		}
+	}
+}

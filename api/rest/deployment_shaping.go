@@ -1,0 +1,100 @@
+package rest
+
+import (
+	"strings"
+
+	"anneal/api/wire"
+	"anneal/domain"
+)
+
+// shapeOfUpdate returns the shape version that an update names, or the deployment's present version
+// when the update names none. It returns nil when the deployment has no shape, or the shape was
+// deleted.
+func (c *call) shapeOfUpdate(v *domain.Violations, q *update[domain.Deployment, Deployment]) (shape *versionRow) {
+	switch {
+	case q.given.DeploymentShape != "":
+		shape = c.shapeVersion(v, q.given.DeploymentShape, false)
+	case q.old.DeploymentShape != "":
+		shape = c.shapeVersion(new(domain.Violations), q.old.DeploymentShape, true)
+	}
+	if shape != nil {
+		c.requireServes(v, shape, q.old.BaseModel, q.given.EnableAddons || q.old.EnableAddons)
+	}
+	return shape
+}
+
+// requireServes adds a violation unless the shape version supports the model, with addons if addons
+// is set. It ignores a model that the account may not use, because another check reports it.
+func (c *call) requireServes(v *domain.Violations, shape *versionRow, model string, addons bool) {
+	if _, usable := c.UsableModel(c.Account, model); usable {
+		requirements, _ := c.shapeRequirements(model, addons)
+		shape.State.Serves(v, requirements)
+	}
+}
+
+// shapeVersion returns the shape version that ref names. When ref names a shape, it returns the
+// latest validated version of the shape or, with skip, the newest version. It returns nil and adds
+// a violation when it finds no version.
+func (c *call) shapeVersion(v *domain.Violations, ref string, skip bool) *versionRow {
+	shapeRef, id, pinned := strings.Cut(ref, "/versions/")
+	name, ok := domain.ParseName(shapeRef, domain.DeploymentShapes.Collection)
+	if !ok {
+		v.Add("deploymentShape", "must be a name like accounts/ACCOUNT/deploymentShapes/ID, or that of one of its versions")
+		return nil
+	}
+	shape, ok := c.View().Shapes.Get(name)
+	var version *domain.ShapeVersion
+	if ok {
+		switch {
+		case pinned:
+			version, ok = shape.State.Version(id)
+		case skip:
+			version = shape.State.Newest()
+		default:
+			if version, ok = shape.State.LatestValidated(); !ok && name.Account() == c.Account {
+				v.Add("deploymentShape", "%s has no validated version: validate a version, or set skipShapeValidation", name)
+				return nil
+			}
+		}
+	}
+	switch {
+	case !ok || name.Account() != c.Account && !version.Public:
+		v.Add("deploymentShape", "%s is not a deployment shape that accounts/%s may use: list the shapes that fit "+
+			"a model with POST deploymentShapeVersions:match", wire.Quote(ref), c.Account)
+		return nil
+	case !version.Validated && !skip:
+		v.Add("deploymentShape", "%s is not validated: validate it, name another version, or set "+
+			"skipShapeValidation", wire.Quote(ref))
+		return nil
+	}
+	return versionOf(shape, version)
+}
+
+// shapeVersionExists reports whether the shape version with a name exists, in any account.
+func (c *call) shapeVersionExists(version string) bool {
+	shape, id, _ := strings.Cut(version, "/versions/")
+	row, ok := c.View().Shapes.Get(domain.Name(shape))
+	if ok {
+		_, ok = row.State.Version(id)
+	}
+	return ok
+}
+
+// reshape returns the settings of the deployment after the update q. With a new shape, fields that
+// the update does not name get the value of the shape.
+func reshape(v *domain.Violations, q *update[domain.Deployment, Deployment], shape *versionRow) domain.DeploymentSpec {
+	merged, changed := q.merged.DeploymentSpec, q.mask.Has
+	switch {
+	case changed("deploymentShape") && q.given.DeploymentShape == "":
+		return merged.WithoutShape(allFields)
+	case shape == nil:
+		return merged
+	case changed("deploymentShape"):
+		return merged.WithoutShape(changed).WithShape(v, string(shape.Name), shape.State.ShapeSpec, allFields)
+	}
+	// Fields that the update clears get the value of the shape. Fields that it does not change may
+	// contradict the shape, because an earlier version of anneal may have stored them by another rule.
+	return merged.WithShape(v, string(shape.Name), shape.State.ShapeSpec, changed)
+}
+
+func allFields(string) bool { return true }

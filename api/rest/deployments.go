@@ -1,0 +1,267 @@
+package rest
+
+import (
+	"cmp"
+	"reflect"
+	"time"
+
+	"anneal/api/request"
+	"anneal/api/routing"
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// Deployment is a deployment on the wire. Only the response to the create or update that sets the
+// direct-route keys contains them.
+type Deployment struct {
+	Name string `json:"name" api:"output"`
+	domain.DeploymentSpec
+	DirectRouteAPIKeys  []string      `json:"directRouteApiKeys,omitempty" api:"input" query:"-"`
+	ActiveModelVersion  string        `json:"activeModelVersion,omitempty" api:"output"`
+	TargetModelVersion  string        `json:"targetModelVersion,omitempty" api:"output"`
+	SpeechFormat        string        `json:"speechFormat,omitempty" api:"output"`
+	DisableAutoDeploy   bool          `json:"disableAutoDeploy,omitempty" api:"output"`
+	DisableSpeculation  bool          `json:"disableSpeculativeDecoding,omitempty" api:"output"`
+	CreateTime          *time.Time    `json:"createTime,omitempty" api:"output"`
+	UpdateTime          *time.Time    `json:"updateTime,omitempty" api:"output"`
+	DeleteTime          *time.Time    `json:"deleteTime,omitempty" api:"output"`
+	PurgeTime           *time.Time    `json:"purgeTime,omitempty" api:"output"`
+	State               string        `json:"state" api:"output"`
+	Status              domain.Status `json:"status" api:"output"`
+	CreatedBy           string        `json:"createdBy,omitempty" api:"output"`
+	Cluster             string        `json:"cluster,omitempty" api:"output"`
+	DirectRouteHandle   string        `json:"directRouteHandle,omitempty" api:"output"`
+	DesiredReplicaCount int           `json:"desiredReplicaCount" api:"output"`
+	ReplicaCount        int           `json:"replicaCount" api:"output"`
+	ReplicaStats        ReplicaStats  `json:"replicaStats" api:"output"`
+	Region              string        `json:"region" api:"output"`
+	// NumPeftDeviceCached is the number of addons that every ready replica has loaded. It is absent
+	// without enableAddons.
+	NumPeftDeviceCached *int `json:"numPeftDeviceCached,omitempty" api:"output"`
+	// HotLoad shows which weights of trainer jobs the replicas serve. It is absent without
+	// enableHotLoad.
+	HotLoad *HotLoad `json:"hotLoad,omitempty" api:"output"`
+}
+
+// ReplicaStats counts the replicas of a deployment by state.
+type ReplicaStats struct {
+	PendingScheduling int `json:"pendingSchedulingReplicaCount"`
+	DownloadingModel  int `json:"downloadingModelReplicaCount"`
+	Initializing      int `json:"initializingReplicaCount"`
+	Ready             int `json:"readyReplicaCount"`
+}
+
+// Limits of a deployment's direct-route keys.
+const (
+	maxDirectKeys    = 16
+	maxDirectKeySize = 1024 // bytes of one key
+)
+
+var deployments = &resource[domain.Deployment, Deployment]{
+	kind: domain.Deployments, noun: "deployment", requires: []string{"baseModel"}, idParam: "deploymentId",
+	order: "createTime", reads: request.Read, writes: request.Write,
+	deletes: true, validateOnly: true,
+	hidden: func(d *domain.Deployment) bool { return d.State == domain.DeploymentDeletedState },
+	fields: storedFieldsOf[domain.Deployment, Deployment]("name", "baseModel", "displayName", "description", "expireTime",
+		"minReplicaCount",
+		"maxReplicaCount", "autoscalingPolicy", "acceleratorCount", "acceleratorType", "precision", "enableAddons",
+		"draftModel", "directRouteType",
+		"deploymentTemplate", "placement", "maxContextLength", "enableHotLoad", "deploymentShape",
+		"createTime", "updateTime", "deleteTime", "purgeTime", "state", "createdBy", "cluster"),
+	render: renderDeployment,
+	local:  addHandle,
+	createParameters: []request.Parameter{
+		{Name: "disableAutoDeploy", Kind: wire.Bool,
+			Description: "Whether requests that name only the model are not routed to this deployment. MODEL#DEPLOYMENT and " +
+				"the deployment's own name still reach it."},
+		{Name: "skipImageTagValidation", Kind: wire.Bool,
+			Description: "Whether to skip the policy that blocks image tags."},
+		{Name: "skipShapeValidation", Kind: wire.Bool,
+			Description: "Whether to accept a shape version that is not validated."},
+		{Name: "disableSpeculativeDecoding", Kind: wire.Bool,
+			Description: "Whether to turn speculative decoding off for the deployment: settings of the deployment, of its " +
+				"shape and of its model, and predictions of requests."},
+	},
+	deleteParameters: []request.Parameter{
+		{Name: "hard", Kind: wire.Bool,
+			Description: "Whether to delete permanently. A soft-deleted deployment can be undeleted until its purgeTime."},
+		{Name: "ignoreChecks", Kind: wire.Bool,
+			Description: "Whether to delete a deployment that has served requests recently."},
+	},
+	create: createDeployment,
+	update: updateDeployment,
+	remove: func(c *call, row *projections.Row[domain.Deployment], p *request.Params) (domain.Command[domain.Deployment],
+		error) {
+		return domain.DeleteDeployment{Hard: p.Flag("hard"), IgnoreChecks: p.Flag("ignoreChecks"),
+			LastServed: c.LastServed.Of(row.Name), Reason: "deleted by its user"}, nil
+	},
+}
+
+var _ = register(deployments.operations, deploymentOperations)
+
+func renderDeployment(v *projections.View, row *projections.Row[domain.Deployment], out *Deployment) {
+	d := &row.State
+	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec,
+		CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
+		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy,
+		Cluster:             d.Cluster,
+		DesiredReplicaCount: d.DesiredReplicas, Region: regionOf(v, d)}
+	out.DeploymentSpec.DirectRouteAPIKeys, out.SpeechFormat, out.HotLoad = nil, d.SpeechFormat, renderHotLoad(d)
+	out.DisableAutoDeploy, out.DisableSpeculation = d.DisableAutoDeploy, d.DisableSpeculativeDecoding
+	if v != nil && d.EnableAddons {
+		out.NumPeftDeviceCached = new(int)
+		for addon := range v.Addons(row.Name) {
+			if addon.State.State == domain.ModelDeployedState {
+				*out.NumPeftDeviceCached++
+			}
+		}
+		if slots := projections.AddonSlots(v, d); slots > 0 {
+			*out.NumPeftDeviceCached = min(*out.NumPeftDeviceCached, slots)
+		}
+	}
+	alive := d.Ordered()
+	if v != nil {
+		alive = v.Alive(d)
+	}
+	out.ReplicaCount = len(alive)
+	out.ReplicaStats.PendingScheduling = max(0, d.DesiredReplicas-len(alive))
+	out.Status = routing.StatusOf(v, d, out.ReplicaStats.PendingScheduling)
+	for _, r := range alive {
+		switch r.State {
+		case domain.ReplicaReady:
+			out.ReplicaStats.Ready++
+		case domain.ReplicaInitializing:
+			out.ReplicaStats.Initializing++
+		default:
+			out.ReplicaStats.DownloadingModel++
+		}
+	}
+	if out.ReplicaStats.Ready > 0 {
+		out.ActiveModelVersion = modelVersion(d, d.Hot.Served)
+	}
+	if d.Live() {
+		out.TargetModelVersion = modelVersion(d, cmp.Or(d.Hot.Offered, d.Hot.Served))
+	}
+}
+
+// regionOf returns the region of the deployment's first replica whose node has one. Without such a
+// replica it returns the region that the placement names, or REGION_UNSPECIFIED.
+func regionOf(v *projections.View, d *domain.Deployment) string {
+	if v != nil {
+		for _, replica := range v.Alive(d) {
+			if node, ok := v.Nodes.Get(replica.Node); ok && node.State.Region != "" {
+				return node.State.Region
+			}
+		}
+	}
+	if p := d.Placement; p != nil && (v == nil || v.Located()) {
+		if allowed := p.Allowed(); len(allowed) > 0 && p.MultiRegion == "" {
+			return allowed[0]
+		}
+	}
+	return domain.Regions[0]
+}
+
+// speechFormat returns the format of the speech model named model. It returns "" for a text model,
+// and for a model that does not exist or that the account may not use.
+func (c *call) speechFormat(model string) string {
+	row, ok := c.UsableModel(c.Account, model)
+	if !ok {
+		return ""
+	}
+	return row.State.SpeechFormat()
+}
+
+// sizeOf returns the size of the model named model; for an addon, the size of the addon's base
+// model. It returns the zero value for a model that does not exist or that the account may not use.
+func (c *call) sizeOf(model string) domain.ModelSize {
+	row, ok := c.baseOf(model)
+	if !ok {
+		return domain.ModelSize{}
+	}
+	return row.State.Size()
+}
+
+// baseOf returns the model named model or, for an addon, its base model; false when the account may
+// not use it.
+func (c *call) baseOf(model string) (*projections.Row[domain.Model], bool) {
+	row, ok := c.UsableModel(c.Account, model)
+	if ok && row.State.Kind == domain.PEFTAddon {
+		return c.UsableModel(c.Account, row.State.BaseModel)
+	}
+	return row, ok
+}
+
+func deploymentOperations(s *Service) []request.Operation {
+	const one = request.CollectionPath + "deployments/{id}"
+	return []request.Operation{
+		{ID: "scaleDeployment", Method: "PATCH", Path: one + ":scale", Tag: "deployments",
+			Summary: "Set the number of replicas of a deployment", Permission: request.Write,
+			Body: reflect.TypeFor[scaling](), BodyOptional: true, ReleasesResources: true, Response: request.NoBody,
+			Handle: s.handle(scaleDeployment)},
+		{ID: "undeleteDeployment", Method: "POST", Path: one + ":undelete", Tag: "deployments",
+			Summary: "Restore a soft-deleted deployment", Permission: request.Write,
+			Description: "The deployment loads again the addons that it had loaded when it was deleted.",
+			Body:        request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Deployment](),
+			Handle: s.handle(deployments.verb(undeleteDeployment))},
+	}
+}
+
+// A scaling is the body of scaleDeployment.
+type scaling struct {
+	ReplicaCount *int `json:"replicaCount"`
+}
+
+func scaleDeployment(c *call) (any, error) {
+	p, body := c.Params(), scaling{}
+	if err := p.ReadVerb(&body); err != nil {
+		return nil, err
+	}
+	p.Require(body.ReplicaCount != nil, "replicaCount", "is required: the number of replicas")
+	if body.ReplicaCount == nil {
+		return nil, p.Err()
+	}
+	row, err := deployments.row(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.RequireActive(c.Account); err != nil && *body.ReplicaCount > row.State.DesiredReplicas {
+		return nil, err
+	}
+	command := domain.ScaleDeployment{Replicas: *body.ReplicaCount, Reason: "a request set replicaCount"}
+	intent := domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](command))
+	if err := allViolations(c, intent, p, unprefixed); err != nil {
+		return nil, err
+	}
+	_, err = c.Do(intent)
+	return request.Empty, err
+}
+
+func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, error) {
+	if err := c.RequireActive(c.Account); err != nil {
+		return nil, err
+	}
+	if _, usable := c.UsableModel(c.Account, row.State.BaseModel); !usable {
+		f := domain.Errorf(domain.FailedPrecondition,
+			"%s cannot be undeleted: its baseModel %s does not exist; create another deployment",
+			row.Name, row.State.BaseModel)
+		f.Reason = "MODEL_GONE"
+		return nil, f
+	}
+	var v domain.Violations
+	if requireAliases(c, &v, row.Name, row.State.Aliases); len(v) > 0 {
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s cannot be undeleted: %s", row.Name, v.Err())
+	}
+	shape := row.State.DeploymentShape
+	gone := shape != "" && !c.shapeVersionExists(shape)
+	if gone {
+		c.Warn("deploymentShape: %s was deleted: the deployment keeps the settings that it took from the shape", shape)
+	}
+	undelete := domain.Command[domain.Deployment](domain.UndeleteDeployment{ShapeGone: gone})
+	result, err := c.Do(domain.Intend(domain.Deployments, row.Name, undelete))
+	if err != nil {
+		return nil, err
+	}
+	return deployments.reply(c, result)
+}

@@ -1,0 +1,67 @@
+package rest
+
+import (
+	"fmt"
+	"time"
+
+	"anneal/api/wire"
+	"anneal/domain"
+)
+
+// HotLoad shows which weights of trainer jobs a deployment serves, is loading, and has rejected.
+type HotLoad struct {
+	Served  *HotWeights   `json:"served,omitempty"`
+	Loading *HotWeights   `json:"loading,omitempty"`
+	Refused *HotWeights   `json:"refused,omitempty"`
+	Status  domain.Status `json:"status"`
+}
+
+// HotWeights are the weights of a trainer job at a position of the log.
+type HotWeights struct {
+	Job       string     `json:"job"`
+	TrainStep int        `json:"trainStep"`
+	Step      int        `json:"step,omitempty"`
+	Model     string     `json:"model,omitempty"`
+	Adapter   bool       `json:"adapter"`
+	Position  uint64     `json:"position"`
+	MadeTime  time.Time  `json:"madeTime"`
+	SwapTime  *time.Time `json:"swapTime,omitempty"`
+}
+
+// renderHotLoad returns the wire form of the deployment's hot-loaded weights, or nil without
+// enableHotLoad.
+func renderHotLoad(d *domain.Deployment) *HotLoad {
+	if !d.EnableHotLoad {
+		return nil
+	}
+	out := &HotLoad{Served: renderWeights(d.Hot.Served), Loading: renderWeights(d.Hot.Offered),
+		Refused: renderWeights(d.Hot.Refused), Status: d.Hot.Status}
+	if out.Status.Code == "" {
+		out.Status = domain.StatusOf(nil)
+	}
+	if out.Served != nil {
+		out.Served.SwapTime = wire.TimestampOf(&d.Hot.Time)
+	}
+	return out
+}
+
+// modelVersion returns the name of the weights that a deployment serves or loads: its baseModel, or
+// the model of a trainer job's step. The weights of a checkpoint are not a model: their name is
+// JOB@TRAINSTEP.STEP.
+func modelVersion(d *domain.Deployment, hot *domain.HotWeights) string {
+	switch {
+	case hot == nil:
+		return d.BaseModel
+	case hot.Model != "":
+		return string(hot.Model)
+	}
+	return fmt.Sprintf("%s@%d.%d", hot.Job, hot.TrainStep, hot.Step)
+}
+
+func renderWeights(w *domain.HotWeights) *HotWeights {
+	if w == nil {
+		return nil
+	}
+	return &HotWeights{Job: string(w.Job), TrainStep: w.TrainStep, Step: w.Step, Model: string(w.Model),
+		Adapter: w.Adapter, Position: w.Position, MadeTime: w.Made}
+}

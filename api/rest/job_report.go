@@ -1,0 +1,232 @@
+package rest
+
+import (
+	"cmp"
+	"math"
+	"strings"
+	"time"
+
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+	"anneal/projections/live"
+)
+
+// A JobReport holds the output fields that all kinds of jobs share.
+type JobReport struct {
+	CreateTime         *time.Time              `json:"createTime,omitempty" api:"output"`
+	UpdateTime         *time.Time              `json:"updateTime,omitempty" api:"output"`
+	CompletedTime      *time.Time              `json:"completedTime,omitempty" api:"output"`
+	State              string                  `json:"state" api:"output"`
+	Status             domain.Status           `json:"status" api:"output"`
+	CreatedBy          string                  `json:"createdBy,omitempty" api:"output"`
+	JobProgress        *JobProgress            `json:"jobProgress,omitempty" api:"output"`
+	AcceleratorSeconds map[string]domain.Count `json:"acceleratorSeconds,omitempty" api:"output"`
+	Attempt            int                     `json:"attempt" api:"output"`
+	// InputDatasets are the parts of the dataset that the job uses for training and for evaluation.
+	InputDatasets *domain.JobInputs `json:"inputDatasets,omitempty" api:"output"`
+}
+
+func reportOf[S any](v *projections.View, row *projections.Row[S], job domain.Job) JobReport {
+	l := job.Life()
+	report := JobReport{CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
+		CompletedTime: l.CompletedTime,
+		State:         l.State, Status: withTracking(queueStatus(v, job), l.Tracking), CreatedBy: l.CreatedBy,
+		Attempt:     l.Attempt,
+		JobProgress: progressOf(v, row.Name, row.CreateTime, l), InputDatasets: l.Inputs}
+	for accelerator, seconds := range l.Seconds {
+		if report.AcceleratorSeconds == nil {
+			report.AcceleratorSeconds = map[string]domain.Count{}
+		}
+		report.AcceleratorSeconds[accelerator] = domain.Count(seconds)
+	}
+	return report
+}
+
+// queueStatus returns the status of a job. For a job that waits for capacity, the message says what
+// the nodes lack and what would help.
+func queueStatus(v *projections.View, job domain.Job) domain.Status {
+	l := job.Life()
+	if v == nil || l.State != domain.JobPendingState ||
+		!strings.HasPrefix(l.Status.Message, domain.HeldPrefix+domain.HeldForCapacity) {
+		return l.Status
+	}
+	return domain.Status{Code: l.Status.Code, Message: domain.HeldPrefix + domain.HeldForCapacity + ": " +
+		v.Feasibility(v.NeedOfJob(job.Spec())).String()}
+}
+
+// withTracking returns the status of a job with the reason why its tracker receives nothing. The code
+// is that of the status, because the job does not depend on the tracker.
+func withTracking(status domain.Status, tracking *domain.JobTracking) domain.Status {
+	if tracking == nil || tracking.Problem == "" {
+		return status
+	}
+	if status.Message != "" {
+		status.Message += "; "
+	}
+	status.Message += tracking.Problem
+	return status
+}
+
+// TrackerConfig is an experiment tracker on the wire. Only the response to the create that sets its
+// key contains the key.
+type TrackerConfig struct {
+	Enabled bool   `json:"enabled"`
+	APIKey  string `json:"apiKey,omitempty" api:"input" query:"-"`
+	Project string `json:"project,omitempty"`
+	Entity  string `json:"entity,omitempty"`
+	RunID   string `json:"runId,omitempty"`
+	URL     string `json:"url,omitempty" api:"output"`
+}
+
+// JobProgress is the last reported progress of a job.
+//
+// Requests are the rollouts that a reinforcement job generates; they are 0 for other kinds. Of
+// TotalInputRequests, TotalProcessedRequests are done: SuccessfulRequests with a valid score and
+// FailedRequests without one.
+//
+// TrainedTokens are the tokens that the optimizer steps have processed. InputTokens are the tokens
+// that the job has read: for a reinforcement job the prompts of its rollouts, of which the prefix
+// cache has served CachedInputTokens, and for other kinds TrainedTokens. OutputTokens are the
+// generated tokens. So CachedInputTokens is at most InputTokens, and InputTokens and OutputTokens
+// together are the tokens of all rollouts.
+type JobProgress struct {
+	Percent                int          `json:"percent"`
+	Epoch                  int          `json:"epoch"` // number of completed epochs
+	Step                   int          `json:"step"`
+	Steps                  int          `json:"steps"` // expected total number of steps
+	TotalInputRequests     int          `json:"totalInputRequests"`
+	TotalProcessedRequests int          `json:"totalProcessedRequests"`
+	SuccessfulRequests     int          `json:"successfullyProcessedRequests"`
+	FailedRequests         int          `json:"failedRequests"`
+	OutputRows             int          `json:"outputRows"`
+	InputTokens            domain.Count `json:"inputTokens"`
+	OutputTokens           domain.Count `json:"outputTokens"`
+	CachedInputTokens      domain.Count `json:"cachedInputTokenCount"`
+	TrainedTokens          domain.Count `json:"trainedTokens"`
+	// SecondsLeft is estimated from the duration of the latest steps, while the job runs.
+	SecondsLeft int                `json:"secondsLeft,omitempty"`
+	Metrics     map[string]float64 `json:"metrics,omitempty"` // newest row of metrics, such as train/loss
+}
+
+func (t *TrackerConfig) stored(key *domain.Sealed) *domain.TrackerConfig {
+	if t == nil {
+		return nil
+	}
+	return &domain.TrackerConfig{Enabled: t.Enabled, APIKey: key, Project: t.Project, Entity: t.Entity,
+		RunID: t.RunID}
+}
+
+// addKeyOf copies the API key of the tracker given, which is in the create request, to t, which is
+// in the response.
+func (t *TrackerConfig) addKeyOf(given *TrackerConfig) {
+	if t != nil && given != nil {
+		t.APIKey = given.APIKey
+	}
+}
+
+// renderTracker returns the tracker of a job, with the run that tracking describes.
+func renderTracker(t *domain.TrackerConfig, tracking *domain.JobTracking) *TrackerConfig {
+	if t == nil {
+		return nil
+	}
+	out := &TrackerConfig{Enabled: t.Enabled, Project: t.Project, Entity: t.Entity, RunID: t.RunID, URL: t.URL}
+	if tracking != nil {
+		out.RunID, out.URL = cmp.Or(t.RunID, tracking.RunID), cmp.Or(tracking.URL, t.URL)
+	}
+	return out
+}
+
+// progressOf returns the progress of the job that was created at createTime. It ignores the
+// progress of an earlier job with the same name. While the job is active the live status is newer
+// than the log; after the job has ended, the live status may be gone.
+func progressOf(v *projections.View, name domain.Name, createTime time.Time, life *domain.JobLife) *JobProgress {
+	finished := life.State == domain.JobCompletedState || life.State == domain.JobEarlyStoppedState
+	at, known := liveProgress(v, name, createTime)
+	if recorded := life.Progress; recorded != nil && (!known || !life.Active()) {
+		at, known = *recorded, true
+	}
+	if !known && !finished {
+		return nil
+	}
+	p := &JobProgress{Percent: live.Progress{Step: at.Step, Steps: at.Steps}.Percent(), Epoch: int(at.Epoch),
+		Step: at.Step, Steps: at.Steps,
+		InputTokens: domain.Count(at.Tokens), TrainedTokens: domain.Count(at.Tokens), Metrics: at.Metrics}
+	if name.Collection() == domain.ReinforcementJobs.Collection {
+		p.fillRollouts()
+	}
+	if finished {
+		p.Percent = 100
+	}
+	if known && life.State == domain.JobRunningState {
+		p.SecondsLeft = secondsLeft(v, name, at)
+	}
+	return p
+}
+
+// maxPaceSteps is the maximum number of latest steps whose average duration predicts the remaining
+// time.
+const maxPaceSteps = 100
+
+// secondsLeft predicts the duration of the remaining steps from the duration of the latest steps;
+// it returns 0 when too few steps are known. It ignores a pause, which is an interval between two
+// steps that is longer than all other intervals together.
+func secondsLeft(v *projections.View, name domain.Name, at domain.JobProgress) int {
+	if v == nil || at.Steps <= at.Step {
+		return 0
+	}
+	type span struct {
+		duration time.Duration
+		steps    int
+	}
+	var total, longest span
+	var previous live.MetricRow
+	parts := 0
+	latest, _ := v.Live.Latest(name)
+	for row := range v.Live.Metrics(name, latest.Step-maxPaceSteps-1) {
+		if parts++; parts > 1 {
+			s := span{max(row.Time.Sub(previous.Time), 0), row.Step - previous.Step}
+			total.duration, total.steps = total.duration+s.duration, total.steps+s.steps
+			if s.duration > longest.duration {
+				longest = s
+			}
+		}
+		previous = row
+	}
+	if parts > 4 && longest.duration > total.duration/2 {
+		total.duration, total.steps = total.duration-longest.duration, total.steps-longest.steps
+	}
+	if total.steps == 0 {
+		return 0
+	}
+	return int(math.Ceil((total.duration / time.Duration(total.steps) * time.Duration(at.Steps-at.Step)).Seconds()))
+}
+
+// liveProgress returns the progress of a job in the live status. known is false when the live
+// status has no progress of the job that was created at createTime.
+func liveProgress(v *projections.View, name domain.Name, createTime time.Time) (at domain.JobProgress, known bool) {
+	if v == nil {
+		return at, false
+	}
+	progress, known := v.Live.Progress(name)
+	if !known || !progress.Made.Equal(createTime) {
+		return at, false
+	}
+	latest, _ := v.Live.Latest(name)
+	return domain.JobProgress{Step: progress.Step, Steps: progress.Steps, Epoch: progress.Epoch, Tokens: progress.Tokens,
+		Metrics: latest.Values}, true
+}
+
+// fillRollouts sets the counts of requests and tokens from the metrics that reinforcement trainers
+// report.
+func (p *JobProgress) fillRollouts() {
+	of := func(metric string) int { return int(p.Metrics[metric]) }
+	p.TotalInputRequests, p.TotalProcessedRequests, p.FailedRequests = of(engines.RolloutsExpected),
+		of(engines.RolloutsDone), of(engines.RolloutsFailed)
+	p.SuccessfulRequests = p.TotalProcessedRequests - p.FailedRequests
+	p.OutputRows, p.OutputTokens, p.CachedInputTokens = of(engines.RolloutRows), domain.Count(of(engines.RolloutTokens)),
+		domain.Count(of(engines.RolloutCached))
+	// the trainers of earlier versions reported the cached tokens alone
+	p.InputTokens = max(domain.Count(of(engines.RolloutPrompts)), p.CachedInputTokens)
+}

@@ -1,0 +1,144 @@
+package rest
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"anneal/api/request"
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+	"anneal/projections/query"
+)
+
+// Rollout is a scored response of a reinforcement job on the wire. The fields of the score have the
+// same names as in PreviewResult.
+type Rollout struct {
+	Name           string             `json:"name"`
+	CreateTime     time.Time          `json:"createTime"`
+	Step           int                `json:"step"`
+	Epoch          float64            `json:"epoch"`
+	Evaluation     bool               `json:"evaluation"`
+	Row            int                `json:"row"`
+	Candidate      int                `json:"candidate"`
+	Input          json.RawMessage    `json:"input" query:"-"`
+	Response       string             `json:"response"`
+	Success        bool               `json:"success"`
+	Score          float64            `json:"score"`
+	PerMetricEvals map[string]float64 `json:"perMetricEvals"`
+	Reason         string             `json:"reason"`
+	Truncated      bool               `json:"truncated"`
+}
+
+type rolloutState struct{ *engines.Rollout }
+
+// Exists implements domain.State.
+func (rolloutState) Exists() bool { return true }
+
+var rolloutFields = fieldsOf[Rollout]()
+
+// maxRolloutReads is how many requests of an account may read rollouts at the same time, because
+// each reads and parses a file of up to engines.MaxRolloutsBytes.
+const maxRolloutReads = 4
+
+// listRollouts lists the rollouts in the file of the newest attempt that has stored one.
+func listRollouts(c *call, job domain.Name, event string, attempts int) (any, error) {
+	p := c.Params()
+	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[Rollout]())
+	q.DefaultOrder = "step,evaluation,row,candidate"
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	release, ok := c.Busy.Enter("rollouts "+c.Account, maxRolloutReads)
+	if !ok {
+		return nil, domain.Errorf(domain.ResourceExhausted, "%d lists of rollouts of accounts/%s are in progress, which is "+
+			"the limit: wait until one ends", maxRolloutReads, c.Account)
+	}
+	defer release()
+	file, err := rolloutsFile(c, job, event, attempts)
+	if err != nil {
+		return nil, err
+	}
+	if file != nil {
+		defer file.Close()
+	}
+	var damage error
+	rows := func(yield func(*projections.Row[rolloutState]) bool) {
+		if file == nil {
+			return
+		}
+		damage = engines.ReadRollouts(file, func(at *engines.Rollout, _ []byte) bool {
+			return yield(&projections.Row[rolloutState]{Name: rolloutName(job, at), State: rolloutState{at},
+				CreateTime: at.Time})
+		})
+	}
+	page, err := query.List(rows, renderRollout, rolloutFields, q)
+	if errors.Is(damage, bufio.ErrTooLong) {
+		damage = domain.Errorf(domain.DataLoss, "the rollouts of %s are damaged: a new attempt of the job replaces them", job)
+	}
+	if err := cmp.Or(damage, err); err != nil {
+		return nil, err
+	}
+	return request.ListResponse("rollouts", page.Items, page.NextPageToken, page.TotalSize, m)
+}
+
+// rolloutsFile opens the newest rollouts file of a job; nil when the job has none.
+func rolloutsFile(c *call, job domain.Name, event string, attempts int) (blobs.Content, error) {
+	for attempt := range blobs.RolloutAttempts(attempts) {
+		file, err := c.Uploads.Blobs.Get(c.Ctx, blobs.RolloutsPrefix(job, event, attempt)+engines.RolloutsFile)
+		if domain.CodeOf(err) != domain.NotFound {
+			return file, err
+		}
+	}
+	return nil, nil
+}
+
+// rolloutName returns the resource name of a rollout: its ID has the step, the row and the candidate,
+// and "eval" for an evaluation.
+func rolloutName(job domain.Name, r *engines.Rollout) domain.Name {
+	kind := ""
+	if r.Evaluation {
+		kind = "eval-"
+	}
+	return domain.Name(fmt.Sprintf("%s/rollouts/%s%d-%d-%d", job, kind, r.Step, r.Row, r.Candidate))
+}
+
+func renderRollout(row *projections.Row[rolloutState], out *Rollout) {
+	r := row.State
+	*out = Rollout{Name: string(row.Name), CreateTime: r.Time.UTC(), Step: r.Step, Epoch: r.Epoch,
+		Evaluation: r.Evaluation, Row: r.Row, Candidate: r.Candidate, Input: r.Input, Response: r.Response,
+		Success: r.Valid, Score: r.Score, PerMetricEvals: r.Metrics, Reason: r.Reason, Truncated: r.Truncated}
+	if out.PerMetricEvals == nil {
+		out.PerMetricEvals = map[string]float64{}
+	}
+}
+
+// rolloutOperations declares the operations on the rollouts of reinforcement jobs. Trainer jobs have
+// none, because their samples are generated and scored elsewhere.
+func rolloutOperations(s *Service) []request.Operation {
+	res := reinforcementJobs
+	list := func(c *call) (any, error) {
+		row, err := res.row(c)
+		if err != nil {
+			return nil, err
+		}
+		return listRollouts(c, row.Name, row.CreateEvent, row.State.Attempt)
+	}
+	return []request.Operation{
+		{ID: "list" + res.singular() + "Rollouts", Method: "GET",
+			Path: request.CollectionPath + res.kind.Collection + "/{id}/rollouts", Tag: res.kind.Collection,
+			Summary: "List the rollouts of " + withArticle(res.noun), Permission: request.Read,
+			Description: fmt.Sprintf("A rollout is a response of the model in training, with its score. They appear within "+
+				"seconds, and are deleted with the job. A job keeps %d MiB of rollouts: those of its newest steps, and an "+
+				"even sample of the earlier steps; %d MiB of one step.", engines.MaxRolloutsBytes>>20,
+				engines.MaxStepRolloutsBytes>>20),
+			Query: request.ListParameters, Response: request.PageType("rollouts", reflect.TypeFor[Rollout]()),
+			Handle: s.handle(list)},
+	}
+}

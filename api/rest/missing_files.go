@@ -1,0 +1,37 @@
+package rest
+
+import (
+	"anneal/api/request"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// missingFiles returns the error for the client when opening a file of a resource has failed with
+// err. used are the files of the resource that the request has found. The reconciler
+// deletes files within seconds after an event removes the reference to them, and the event may be
+// newer than the view of the request: so missingFiles compares used with the files to which the
+// resource refers at the end of the log, which current returns.
+func (c *call) missingFiles(err error, noun string, name domain.Name, used domain.Files,
+	current func(*projections.View, domain.Name) (files domain.Files, exists bool)) error {
+	if domain.CodeOf(err) != domain.NotFound {
+		return err
+	}
+	last, err := c.Log.Last(c.Ctx)
+	if err == nil {
+		err = c.World.WaitFor(c.Ctx, last.Position)
+	}
+	if err != nil {
+		return err
+	}
+	c.Refresh()
+	files, exists := current(c.View(), name)
+	switch {
+	case !exists:
+		return request.NotFound(noun, name)
+	case files.Prefix != used.Prefix:
+		return domain.Errorf(domain.Aborted, "%s was changed during the request: try again", name)
+	}
+	return &domain.Error{Code: domain.DataLoss, Reason: "FILE_MISSING",
+		Message: string(name) + ": a file is missing in the file store: have the operator restore it from a backup, or " +
+			"delete the " + noun + " and create it again"}
+}

@@ -1,0 +1,101 @@
+package rest
+
+import (
+	"cmp"
+	"reflect"
+	"time"
+
+	"anneal/api/request"
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// Node is a node on the wire.
+type Node struct {
+	Name string `json:"name" api:"output"`
+	domain.NodeSpec
+	CreateTime  *time.Time          `json:"createTime,omitempty" api:"output"`
+	UpdateTime  *time.Time          `json:"updateTime,omitempty" api:"output"`
+	SeenTime    *time.Time          `json:"seenTime,omitempty" api:"output"`
+	State       string              `json:"state" api:"output"`
+	Status      domain.Status       `json:"status" api:"output"`
+	Used        domain.Resources    `json:"used" api:"output"`
+	Allocations []domain.Allocation `json:"allocations" api:"output"`
+	PublicKey   string              `json:"publicKey" api:"output"`
+	EnrollTime  *time.Time          `json:"enrollTime,omitempty" api:"output"`
+	RevokeTime  *time.Time          `json:"revokeTime,omitempty" api:"output"`
+}
+
+// seen returns the time of a node's last heartbeat. For a lost node it returns the time in the log,
+// because the process may have started after the last heartbeat.
+func seen(v *projections.View, row *projections.Row[domain.Node]) time.Time {
+	if row.State.Absent() && !row.State.Seen.IsZero() {
+		return row.State.Seen
+	}
+	return v.Live.Seen(row.Name)
+}
+
+// nodes declares the kind node. Nodes belong to the account system, which only the operator may
+// access.
+var nodes = &resource[domain.Node, Node]{
+	kind: domain.Nodes, noun: "node", reads: request.Read, writes: request.Operate,
+	fields: storedFieldsOf[domain.Node, Node]("name", "pool", "capacity", "engines", "version", "createTime", "updateTime",
+		"state", "status"),
+	render: func(v *projections.View, row *projections.Row[domain.Node], out *Node) {
+		*out = Node{Name: string(row.Name), NodeSpec: row.State.NodeSpec, CreateTime: wire.TimestampOf(&row.CreateTime),
+			UpdateTime: wire.TimestampOf(&row.UpdateTime),
+			SeenTime:   wire.Timestamp(seen(v, row)), State: row.State.State, Status: row.State.Status, Used: row.State.Used(),
+			Allocations: row.State.Allocated(), PublicKey: row.State.Access.PublicKey,
+			EnrollTime: wire.Timestamp(row.State.Access.EnrollTime), RevokeTime: wire.Timestamp(row.State.Access.RevokeTime)}
+		if out.Allocations == nil {
+			out.Allocations = []domain.Allocation{}
+		}
+		if out.Engines == nil { // the node is enrolled, but has not registered
+			out.Engines = []string{}
+		}
+	},
+	remove: func(*call, *projections.Row[domain.Node], *request.Params) (domain.Command[domain.Node], error) {
+		return domain.RemoveNode{}, nil
+	},
+}
+
+var _ = register(nodes.operations, nodeOperations)
+
+func nodeOperations(s *Service) []request.Operation {
+	return []request.Operation{
+		{ID: "revokeNode", Method: "POST", Path: "/v1/accounts/{account}/nodes/{id}:revoke", Tag: "nodes",
+			Summary: "Revoke a node's access", Permission: request.Operate,
+			Description: "The key and the join token of the node become invalid, its connections are closed, and its work " +
+				"moves to other nodes. Enrolling a node with this name again requires another token.",
+			Body: reflect.TypeFor[revocation](), BodyOptional: true, Response: reflect.TypeFor[Node](),
+			Handle: s.handle(revokeNode)},
+	}
+}
+
+type revocation struct {
+	Reason string `json:"reason"`
+}
+
+func revokeNode(c *call) (any, error) {
+	p := c.Params()
+	var body revocation
+	if err := p.ReadVerb(&body); err != nil {
+		return nil, err
+	}
+	p.Violations.Require(len(body.Reason) <= domain.MaxDescription, "reason", "must have at most %d bytes",
+		domain.MaxDescription)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	row, err := nodes.row(c)
+	if err != nil {
+		return nil, err
+	}
+	command := domain.RevokeNode{Reason: cmp.Or(body.Reason, "revoked by the operator")}
+	result, err := c.Do(domain.Intend(domain.Nodes, row.Name, domain.Command[domain.Node](command)))
+	if err != nil {
+		return nil, err
+	}
+	return nodes.reply(c, result)
+}

@@ -1,0 +1,54 @@
+package rest
+
+import (
+	"reflect"
+
+	"anneal/api/request"
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/projections/query"
+)
+
+// recordedRow returns the row after the change that an earlier attempt of the request has recorded,
+// so that the change is not recorded twice. It returns nil when no earlier attempt has recorded a
+// change.
+func recordedRow[S domain.State, R any](c *call, res *resource[S, R], name domain.Name) (*projections.Row[S], error) {
+	change, err := c.Recorded(name)
+	if err != nil || change.Position() == 0 {
+		return nil, err
+	}
+	return res.changed(c, change)
+}
+
+func (res *resource[S, R]) list(c *call) (any, error) {
+	if err := res.mayRead(c, ""); err != nil {
+		return nil, err
+	}
+	p := c.Params()
+	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[R]())
+	q.DefaultOrder = res.order
+	showDeleted := res.deletes && p.Flag("showDeleted")
+	if res.ignoresQuery {
+		c.warnParameters()
+		q.Filter, q.OrderBy = "", ""
+	}
+	render := func(row *projections.Row[S], out *R) { res.show(c, row, out) }
+	page, err := query.ListIn(res.table(c.View()), c.Account, res.visible(c, showDeleted), render, res.fields, q)
+	if err := request.JoinErrors(p.Err(), err); err != nil {
+		return nil, err
+	}
+	return request.ListResponse(res.kind.Collection, page.Items, page.NextPageToken, page.TotalSize, m)
+}
+
+// visible returns a function that reports whether the list contains a row, or nil when the list
+// contains all rows.
+func (res *resource[S, R]) visible(c *call, showDeleted bool) func(*projections.Row[S]) bool {
+	publicOnly := res.public != nil && c.Principal.Account != c.Account && !c.Principal.IsOperator()
+	hides := res.hidden != nil && !showDeleted
+	if !publicOnly && !hides {
+		return nil
+	}
+	return func(row *projections.Row[S]) bool {
+		return (!publicOnly || res.public(&row.State)) && (!hides || !res.hidden(&row.State))
+	}
+}

@@ -1,0 +1,153 @@
+package rest
+
+import (
+	"maps"
+
+	"anneal/api/request"
+)
+
+// fieldTexts describe fields. A key is the name of a field, or of a type and its field. Every field
+// of the document has a description.
+var fieldTexts = joined(commonTexts, pageTexts, accountTexts, modelTexts, datasetTexts, evaluatorTexts, jobTexts,
+	progressTexts, rolloutTexts, shapeTexts, deploymentTexts, hotLoadTexts, nodeTexts, eventTexts, compatibleTexts)
+
+func joined[V any](tables ...map[string]V) map[string]V {
+	all := map[string]V{}
+	for _, table := range tables {
+		maps.Copy(all, table)
+	}
+	return all
+}
+
+var commonTexts = map[string]string{
+	"name": "The resource name, such as accounts/lumen-outdoor/datasets/support-chats. In an update it must equal " +
+		"the name in the " +
+		"path; a create ignores it.",
+	"displayName":    "A name for display.",
+	"description":    "A short description.",
+	"createTime":     "Time of creation.",
+	"updateTime":     "Time of the last change.",
+	"deleteTime":     "Time of the soft deletion.",
+	"purgeTime":      "Time at which the soft-deleted resource is deleted permanently.",
+	"expireTime":     "Time at which the resource is deleted automatically.",
+	"createdBy":      "Resource name of the API key that created the resource.",
+	"state":          "Lifecycle state.",
+	"status":         "Result of the last operation on the resource.",
+	"Status.code":    "Name of the canonical code; OK on success.",
+	"Status.message": "What failed, or what the resource waits for.",
+	"nextPageToken":  "Token of the next page; absent on the last page.",
+	"totalSize":      "Number of items on all pages.",
+	"region":         "Region of the nodes that train.",
+
+	"Health.status":   "Always ok.",
+	"Health.position": "Log position of the last event that responses include.",
+
+	"error":                 "The error.",
+	"request_id":            "ID of the request, which appears in the logs of the operator.",
+	"code":                  "Reason of the error, for programs.",
+	"message":               "What is wrong, and what to do.",
+	"details":               "ErrorInfo has the reason for programs; BadRequest lists the invalid fields.",
+	"@type":                 "Type of the entry: ErrorInfo or BadRequest.",
+	"Violation.field":       "Path of the field, such as trainingConfig.epochs.",
+	"Violation.description": "What is wrong with the field, and what to do.",
+	"param":                 "The first invalid field; null when the error is not about a field.",
+}
+
+// pageTexts describe the items of list responses.
+var pageTexts = map[string]string{
+	"accounts":                    "The accounts of this page.",
+	"apiKeys":                     "The API keys of this page.",
+	"secrets":                     "The secrets of this page.",
+	"models":                      "The models of this page.",
+	"datasets":                    "The datasets of this page.",
+	"evaluators":                  "The evaluators of this page.",
+	"supervisedFineTuningJobs":    "The jobs of this page.",
+	"dpoJobs":                     "The jobs of this page.",
+	"reinforcementFineTuningJobs": "The jobs of this page.",
+	"rlorTrainerJobs":             "The jobs of this page.",
+	"deploymentShapes":            "The shapes of this page.",
+	"deploymentShapeVersions":     "The versions of this page.",
+	"deployments":                 "The deployments of this page.",
+	"deployedModels":              "The loaded addons of this page.",
+	"NodePage.nodes":              "The nodes of this page.",
+	"events":                      "The events of this page.",
+	"checkpoints":                 "The checkpoints of this page.",
+	"rollouts":                    "The rollouts of this page.",
+}
+
+// accountTexts describe accounts, API keys, secrets, quotas and the digest.
+var accountTexts = map[string]string{
+	"lastUsedTime":            "Time of the last use, to the minute; absent before the first use.",
+	"account":                 "The account.",
+	"accountId":               "ID of the new account. The server generates one by default.",
+	"apiKeyId":                "ID of the new key. The server generates one by default.",
+	"email":                   "Email address of the owner.",
+	"accountType":             "Type of the account.",
+	"suspendState":            "Reason of the suspension; UNSUSPENDED when the account is not suspended.",
+	"Suspension.suspendState": "Reason of the suspension.",
+	"reason":                  "Reason as text; the status of the resource shows it.",
+	"apiKey":                  "The API key.",
+	"TrackerConfig.apiKey": "API key of the tracker, stored encrypted. Only the response to the create contains it. For " +
+		"MLflow, a token or USER:PASSWORD.",
+	"key": "Text of the API key. Only the response to the create contains it.",
+	"role": "Role of the key. admin may send every request of its account; user may send every request except those for " +
+		"keys and secrets; inference may only send inference requests; reader may only read the events of its account, " +
+		"over HTTP and from NATS.",
+	"prefix": "First characters of the key's text, which identify it.",
+	"APIKey.natsUrl": "For a reader: URL of the NATS server with the streams EVENTS and USAGE of its account. Absent " +
+		"when the server stores events in a NATS cluster.",
+	"APIKey.natsUser":   "For a reader: NATS user name; the password is the key.",
+	"APIKey.expireTime": "Time at which the key becomes invalid; never by default.",
+	"keyName":           "Environment variable that contains the value for code.",
+	"Secret.value":      "The secret value, at most " + request.ByteSize(MaxSecret) + ".",
+	"Secret.name":       "Resource name of the secret; in a create also its ID.",
+	"position":          "Position in the log; 1 is the first event.",
+	"eventId":           "ID of the event at the position.",
+	"tables":            "Digests of the collections, by name.",
+	"sha256":            "SHA-256 in hexadecimal.",
+	"rows":              "Number of resources in the collection.",
+
+	"quotas":      "Quotas of the account: accelerators, deployments, jobs, requests-per-minute and storage-bytes.",
+	"Quota.value": "The limit in force; absent without a limit.",
+	"maxValue":    "The limit; null removes it.",
+	"Quota.usage": "Current usage.",
+}
+
+// nodeTexts describe nodes and their allocations.
+var nodeTexts = map[string]string{
+	"seenTime":           "Time of the last heartbeat.",
+	"used":               "Allocated resources.",
+	"publicKey":          "Public NKey of the node's agent; empty before it enrolls and after its access is revoked.",
+	"enrollTime":         "Time at which the agent enrolled with this key.",
+	"revokeTime":         "Time at which the access was revoked.",
+	"allocations":        "Allocations of jobs and replicas on the node.",
+	"Node.region":        "Region of the node, as its agent reports it.",
+	"pool":               "Work that the node runs: training, inference, or both when empty.",
+	"capacity":           "Total resources.",
+	"engines":            "Engines that the node can run.",
+	"version":            "Version of the agent.",
+	"cpuMilli":           "CPU in millicores; 1000 is one core.",
+	"memoryMib":          "Memory in MiB.",
+	"accelerators":       "Number of devices, by type.",
+	"id":                 "The ID.",
+	"for":                "Resource name of the job or deployment that holds the allocation.",
+	"replica":            "ID of the replica that holds the allocation.",
+	"takes":              "Allocated resources.",
+	"Allocation.attempt": "Attempt of the job that holds the allocation.",
+	"Allocation.since": "Time of the reservation. The scheduler releases the reservation when the work does not start " +
+		"in time.",
+}
+
+// eventTexts describe events as CloudEvents.
+var eventTexts = map[string]string{
+	"specversion":     "Version of CloudEvents.",
+	"subject":         "Resource name of the resource that changed.",
+	"time":            "Time of the event.",
+	"datacontenttype": "Media type of data.",
+	"actor":           "API key or platform component that caused the event.",
+	"command":         "ID of the command that caused the event.",
+	"cause":           "ID of the event that caused this event.",
+	"correlation":     "ID of the request that the event belongs to.",
+	"stage":           "State of the resource after the event.",
+	"data":            "Payload; its fields depend on the type.",
+}

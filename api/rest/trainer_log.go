@@ -1,0 +1,35 @@
+package rest
+
+import (
+	"anneal/blobs"
+	"anneal/domain"
+)
+
+// trainerLog returns a signed URL of the log of a job, or an error when the job has none.
+func trainerLog(c *call, job domain.Name, event string) (any, error) {
+	url, err := signedLog(c, job, event)
+	if err != nil {
+		return nil, err
+	}
+	if url == "" {
+		f := domain.Errorf(domain.FailedPrecondition,
+			"%s has no log yet: it appears within seconds of the start of its first attempt; state and status show what the "+
+				"job waits for", job)
+		f.Reason = "NO_LOGS"
+		return nil, f
+	}
+	return signedURL{url}, nil
+}
+
+// signedLog returns a signed URL of the log of a job, or "" when the job has none.
+func signedLog(c *call, job domain.Name, event string) (string, error) {
+	key := blobs.TrainerLog(job, event)
+	_, err := c.Uploads.Blobs.Size(c.Ctx, key)
+	if domain.CodeOf(err) == domain.NotFound {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return c.Uploads.Blobs.SignGet(c.Ctx, key, c.Limits.SignedURL)
+}

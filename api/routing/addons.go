@@ -1,0 +1,139 @@
+package routing
+
+import (
+	"fmt"
+	"strings"
+
+	"anneal/api/request"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// A Target is the deployment that responds to a request and, unless the deployment's own model
+// responds, the addon.
+type Target struct {
+	*projections.Row[domain.Deployment]
+	Addon  string      // domain.AddonID; "" for the deployment's own model
+	Choose ChooseAddon // selects another addon when Addon is unloaded; nil when the request names the addon
+}
+
+// A ChooseAddon returns the addon that responds to a request that names no addon, or "" when the
+// deployment's own model responds.
+type ChooseAddon func(v *projections.View, deployment *projections.Row[domain.Deployment]) (addon string)
+
+// AddonID returns the domain.AddonID of a deployed model.
+func AddonID(row *projections.Row[domain.DeployedModel]) string {
+	return domain.AddonID(row.Name, row.CreateTime)
+}
+
+// unnamed returns the target of a request that names no addon. choose selects the addon, and
+// selects another addon when the first one is unloaded before it has responded.
+func unnamed(c *request.Call, deployment *projections.Row[domain.Deployment], choose ChooseAddon) Target {
+	return Target{deployment, choose(c.View(), deployment), choose}
+}
+
+// ofDeployment returns the addon that responds to requests that name only the deployment: with
+// enableHotReloadLatestAddon the latest addon, as if it were merged into the base model, and
+// otherwise the default addon. It returns "" when the deployment's own model responds.
+func ofDeployment(v *projections.View, deployment *projections.Row[domain.Deployment]) string {
+	chosen := ofBase(v, deployment)
+	for row := range v.Addons(deployment.Name) {
+		if chosen == "" && row.State.Wanted() && v.IsDefault(row) {
+			chosen = AddonID(row)
+		}
+	}
+	return chosen
+}
+
+// ofBase returns the addon that responds to requests for the deployment's base model: the weights
+// that replicas serve in place of the base model or, with enableHotReloadLatestAddon, the newest
+// addon that is DEPLOYED. It returns "" when there is neither.
+func ofBase(v *projections.View, deployment *projections.Row[domain.Deployment]) (latest string) {
+	if served := deployment.State.Hot.Served; served != nil {
+		return served.ID()
+	}
+	if !deployment.State.EnableHotReloadLatestAddon {
+		return ""
+	}
+	for row := range v.Addons(deployment.Name) {
+		if row.State.State == domain.ModelDeployedState {
+			latest = AddonID(row)
+		}
+	}
+	return latest
+}
+
+// successor returns the addon that replaces q.Addon, when q.Addon was unloaded while the request
+// was in progress. ok is false when the client named the addon, or when no other addon replaces it.
+func successor(c *request.Call, q Request) (addon string, ok bool) {
+	v := c.World.View()
+	row, exists := v.Deployments.Get(q.Deployment)
+	if !exists || q.Choose == nil || q.Addon == "" {
+		return "", false
+	}
+	addon = q.Choose(v, row)
+	return addon, addon != q.Addon
+}
+
+// asAddon returns the target of a request that names a deployment and a model other than its base
+// model. It returns an error unless the deployment loads or has loaded the model as an addon.
+func asAddon(c *request.Call, deployment *projections.Row[domain.Deployment], model domain.Name) (Target, error) {
+	why := fmt.Sprintf("%s does not serve %s: it serves %s", deployment.Name, model, deployment.State.BaseModel)
+	for row := range c.View().Addons(deployment.Name) {
+		switch {
+		case row.State.Model != string(model):
+		case row.State.Wanted():
+			return Target{deployment, AddonID(row), nil}, nil
+		default:
+			why = fmt.Sprintf("%s is %s in %s: %s", model, row.State.State, deployment.Name, row.State.Status.Message)
+		}
+	}
+	return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s", why)
+}
+
+// withAddon returns the target of a live deployment of an account that loads the model as an addon.
+// It prefers deployments in which the addon is DEPLOYED, among those the one whose default the addon
+// is, and then the one with the most ready replicas. found is false when the account has no such
+// deployment.
+func withAddon(c *request.Call, account string, model domain.Name) (best Target, found bool) {
+	bestScore := -1
+	for row := range c.View().DeployedModels.In(account) {
+		deployment, ok := c.View().Deployments.Get(domain.Name(row.State.Deployment))
+		if row.State.Model != string(model) || !row.State.Wanted() || !ok || !deployment.State.Live() {
+			continue
+		}
+		score := deployment.State.ReadyReplicas()
+		if c.View().IsDefault(row) {
+			score += 1 << 20
+		}
+		if row.State.State == domain.ModelDeployedState {
+			score += 1 << 21
+		}
+		if score > bestScore {
+			best, bestScore = Target{deployment, AddonID(row), nil}, score
+		}
+	}
+	return best, bestScore >= 0
+}
+
+// addonState reports whether an addon is still being loaded, and returns an error when the addon
+// cannot respond. For hot-loaded weights it returns no error, because replicas serve weights for
+// some time after newer weights have replaced them.
+func addonState(v *projections.View, addon string) (loading bool, err error) {
+	name, _, _ := strings.Cut(addon, "@")
+	row, ok := v.DeployedModels.Get(domain.Name(name))
+	switch {
+	case addon == "" || domain.IsHot(addon):
+		return false, nil
+	case !ok || AddonID(row) != addon || row.State.State == domain.ModelUndeployingState ||
+		row.State.State == domain.ModelUndeployedState:
+		return false, request.NotFoundReason("MODEL_NOT_DEPLOYED",
+			"%s is no longer loaded: GET /inference/v1/models lists the available models", name)
+	case row.State.State == domain.ModelFailedState:
+		f := domain.Errorf(domain.Unavailable, "%s could not be loaded and serves no requests: %s", row.State.Model,
+			row.State.Status.Message)
+		f.Reason = "ADDON_FAILED"
+		return false, f
+	}
+	return row.State.State == domain.ModelDeployingState, nil
+}

@@ -1,0 +1,220 @@
+package routing
+
+import (
+	"slices"
+	"strings"
+
+	"anneal/api/request"
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// Resolve returns the target that the model name of an inference request refers to:
+//
+//	accounts/a/models/m                             a live deployment of the model in the caller's account
+//	                                                (without disableAutoDeploy), one that has it loaded as
+//	                                                an addon, or one that serves every account
+//	accounts/a/models/m#accounts/a/deployments/d    that deployment
+//	a/m, a/m#a/d                                    short forms of the two above
+//	accounts/a/deployments/d                        the deployment itself
+//	m                                               the model, the deployment or the deployed model with this
+//	                                                ID in the caller's account, or the deployment that the
+//	                                                operator bound to this alias: see byShortName
+//	m#d                                             the model m and the deployment d of the caller's account
+func Resolve(c *request.Call, model string) (Target, error) {
+	if c.Direct != "" {
+		return resolveDirect(c, model)
+	}
+	left, right, pinned := strings.Cut(model, "#")
+	if name, ok := domain.ParseName(left, domain.Deployments.Collection); ok && !pinned {
+		row, err := Deployment(c, name)
+		if err != nil {
+			return Target{}, err
+		}
+		return unnamed(c, row, ofDeployment), nil
+	}
+	if domain.ValidID(model) {
+		return byShortName(c, model)
+	}
+	wanted, ok := longName(c.Principal.Account, left, domain.Models.Collection)
+	if !ok {
+		return Target{}, noSuchModel(model)
+	}
+	if err := mayUse(c, wanted); err != nil {
+		return Target{}, err
+	}
+	if !pinned {
+		return byModel(c, wanted)
+	}
+	name, ok := longName(c.Principal.Account, right, domain.Deployments.Collection)
+	if !ok {
+		return Target{}, noSuchModel(model)
+	}
+	row, err := Deployment(c, name)
+	switch {
+	case err != nil:
+		return Target{}, err
+	case row.State.BaseModel != string(wanted):
+		return asAddon(c, row, wanted)
+	}
+	return unnamed(c, row, ofBase), nil
+}
+
+// resolveDirect returns the target of a request on a direct route, which is always the deployment
+// of the route. model may name the deployment, its base model or one of its addons.
+func resolveDirect(c *request.Call, model string) (Target, error) {
+	row, err := Deployment(c, c.Direct)
+	switch {
+	case err != nil:
+		return Target{}, err
+	case model == string(c.Direct) || slices.Contains(row.State.Aliases, model):
+		return unnamed(c, row, ofDeployment), nil
+	}
+	left, right, pinned := strings.Cut(model, "#")
+	wanted, ok := longName(c.Direct.Account(), left, domain.Models.Collection)
+	if domain.ValidID(model) && row.State.BaseModel != string(wanted) {
+		return directShortName(c, row, wanted)
+	}
+	at, named := longName(c.Direct.Account(), right, domain.Deployments.Collection)
+	if !ok || pinned && (!named || at != c.Direct) {
+		return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED",
+			"this host name serves only %s: leave the model out, or name the deployment or its model", c.Direct)
+	}
+	if row.State.BaseModel != string(wanted) {
+		return asAddon(c, row, wanted)
+	}
+	return unnamed(c, row, ofBase), nil
+}
+
+// directShortName returns the target of a request on a direct route for a name without slashes,
+// which is the ID of wanted: an addon whose model has the name wanted, the deployment, or the
+// deployed model with this ID.
+func directShortName(c *request.Call, row *projections.Row[domain.Deployment], wanted domain.Name) (Target, error) {
+	target, err := asAddon(c, row, wanted)
+	switch {
+	case err == nil:
+		return target, nil
+	case wanted.ID() == c.Direct.ID():
+		return unnamed(c, row, ofDeployment), nil
+	}
+	for addon := range c.View().Addons(c.Direct) {
+		if addon.Name.ID() == wanted.ID() {
+			return ofDeployedModel(c, addon)
+		}
+	}
+	return Target{}, err
+}
+
+// longName parses a resource name such as accounts/a/models/m, or one of its short forms a/m and,
+// for a resource of the account, m. It returns false when text has none of these forms.
+func longName(account, text, collection string) (domain.Name, bool) {
+	if domain.ValidID(text) {
+		return domain.NewName(account, collection, text), true
+	}
+	if account, id, short := strings.Cut(text, "/"); short && !strings.Contains(id, "/") {
+		text = string(domain.NewName(account, collection, id))
+	}
+	return domain.ParseName(text, collection)
+}
+
+func noSuchModel(model string) error {
+	return request.NotFoundReason("MODEL_NOT_FOUND",
+		"%s is not a model name: use accounts/ACCOUNT/models/ID, accounts/ACCOUNT/deployments/ID, or the ID of a model or "+
+			"deployment of your account; GET /inference/v1/models lists the available models", wire.Quote(model))
+}
+
+// mayUse returns an error unless the caller may use a model. For a model of another account, a
+// model that is not public gets the same error as a model that does not exist.
+func mayUse(c *request.Call, model domain.Name) error {
+	row, exists := c.View().Models.Get(model)
+	own := model.Account() == c.Principal.Account || c.Principal.IsOperator()
+	switch {
+	case exists && (own || row.State.Public):
+		return nil
+	case own:
+		return request.NotFoundReason("MODEL_NOT_FOUND",
+			"there is no model %s: GET /inference/v1/models lists the available models", model)
+	}
+	return request.Forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s", c.Principal.Account,
+		model)
+}
+
+// Deployment returns the row of a deployment. It returns an error when the caller may not send
+// requests to the deployment, or when the deployment does not exist or does not serve requests.
+func Deployment(c *request.Call, name domain.Name) (*projections.Row[domain.Deployment], error) {
+	if name.Account() != c.Principal.Account && !c.Principal.IsOperator() {
+		return nil, request.Forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s",
+			c.Principal.Account, name)
+	}
+	row, ok := c.View().Deployments.Get(name)
+	if !ok {
+		return nil, request.NotFoundReason("DEPLOYMENT_NOT_FOUND",
+			"there is no deployment %s: list deployments with GET /v1/accounts/%s/deployments",
+			name, name.Account())
+	}
+	return row, serving(row)
+}
+
+// serving returns an error unless the deployment is live, so that it responds to requests now or
+// after a replica has started.
+func serving(row *projections.Row[domain.Deployment]) error {
+	switch {
+	case row.State.Live():
+		return nil
+	case row.State.State == domain.DeploymentFailedState:
+		f := domain.Errorf(domain.Unavailable, "%s is FAILED and serves no requests: %s", row.Name, row.State.Status.Message)
+		f.Reason = "DEPLOYMENT_FAILED"
+		return f
+	}
+	return request.NotFoundReason("DEPLOYMENT_DELETED", "%s is %s and serves no requests: use another deployment",
+		row.Name,
+		row.State.State)
+}
+
+// byModel returns the target of a request for a model. Among the live deployments of the model in
+// the caller's account, it chooses the deployment with the most ready replicas, and the first by
+// name when several have equally many. Without such a deployment, it chooses a deployment that has
+// the model loaded as an addon, and otherwise a deployment that serves every account.
+func byModel(c *request.Call, model domain.Name) (Target, error) {
+	account := AccountFor(c, model)
+	var best, manual *projections.Row[domain.Deployment]
+	for row := range c.View().Deployments.In(account) {
+		if row.State.BaseModel != string(model) || !row.State.Live() {
+			continue
+		}
+		if row.State.DisableAutoDeploy {
+			manual = row
+			continue
+		}
+		if best == nil || row.State.ReadyReplicas() > best.State.ReadyReplicas() {
+			best = row
+		}
+	}
+	if best != nil {
+		return unnamed(c, best, ofBase), nil
+	}
+	if loaded, found := withAddon(c, account, model); found {
+		return loaded, nil
+	}
+	if row := sharedOf(c.View(), model); row != nil {
+		return unnamed(c, row, ofBase), nil
+	}
+	if manual != nil {
+		return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED",
+			"%s has no live deployment in accounts/%s except those with disableAutoDeploy: use the name %s#%s", model, account,
+			model,
+			manual.Name)
+	}
+	return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED",
+		"%s has no live deployment in accounts/%s: create one with POST /v1/accounts/%s/deployments", model, account, account)
+}
+
+// AccountFor returns the account whose deployments the name of a model refers to: the caller's
+// account or, when the caller is the operator, the model's account.
+func AccountFor(c *request.Call, model domain.Name) string {
+	if c.Principal.IsOperator() {
+		return model.Account()
+	}
+	return c.Principal.Account
+}

@@ -1,0 +1,43 @@
+package routing
+
+import (
+	"sync"
+	"time"
+
+	"anneal/domain"
+)
+
+// LastServed records when each deployment last responded to a request through this process. It
+// forgets deployments whose last response is older than domain.RecentUse.
+type LastServed struct {
+	mu    sync.Mutex
+	times map[domain.Name]time.Time
+	swept time.Time
+}
+
+// NewLastServed returns an empty record.
+func NewLastServed() *LastServed { return &LastServed{times: map[domain.Name]time.Time{}} }
+
+// Record records that a deployment responds to a request at the time now.
+func (l *LastServed) Record(deployment domain.Name, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.times[deployment] = now
+	if now.Sub(l.swept) < domain.RecentUse {
+		return
+	}
+	l.swept = now
+	for name, at := range l.times {
+		if now.Sub(at) >= domain.RecentUse {
+			delete(l.times, name)
+		}
+	}
+}
+
+// Of returns the time at which a deployment last responded, or the zero time when the time is not
+// known.
+func (l *LastServed) Of(deployment domain.Name) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.times[deployment]
+}

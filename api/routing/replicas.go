@@ -1,0 +1,278 @@
+package routing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"anneal/api/request"
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+	"anneal/projections/live"
+)
+
+// Replicas sends requests to the replicas of deployments.
+type Replicas interface {
+	// Complete generates one continuation on a replica and passes the continuation to emit in
+	// chunks. It stops when ctx is done or emit fails. An error with the code Unavailable means
+	// that the replica cannot be reached.
+	Complete(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest,
+		emit func(engines.Chunk) error) (engines.Usage, error)
+	// Embed computes one embedding on a replica. It stops, and returns errors, under the same
+	// conditions as Complete.
+	Embed(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.EmbeddingRequest) (
+		engines.Embedding, engines.Usage, error)
+	// Transcribe transcribes a recording on a replica and passes the transcript to emit in the
+	// order of time. It stops, and returns errors, under the same conditions as Complete.
+	Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.TranscriptionRequest,
+		emit func(engines.TranscriptEvent) error) (engines.Transcript, error)
+}
+
+// renewInterval is the interval at which a request that waits for a replica is recorded as a new
+// request, so that the deployment is not scaled to zero during the wait.
+const renewInterval = time.Second
+
+// maxAttempts is the maximum number of replicas that one request is sent to.
+const maxAttempts = 3
+
+// A Request is sent to the replicas of a deployment until one responds. Requests of one session go
+// to the same replica while it is ready; a request without a session goes to the least loaded one.
+type Request struct {
+	Deployment domain.Name
+	Session    string
+	Addon      string
+	Choose     ChooseAddon // selects another addon when Addon is unloaded; nil when the client named Addon
+	// Send sends the request to a replica. begun reports whether a part of the response was sent to
+	// the client: the request is then not sent to another replica.
+	Send func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error)
+}
+
+// A Placement identifies the node that processed a request, and the load of the replica on it.
+type Placement struct {
+	Node       string
+	Concurrent int // requests that this server has in progress on the replica, including this request
+}
+
+// Send sends a request to up to maxAttempts replicas and returns the Placement of the last attempt.
+// When a replica fails before its response has begun, Send tries another replica. When all replicas
+// fail and the queue of one was full, Send returns the error of that replica.
+func Send(ctx context.Context, c *request.Call, q Request) (Placement, error) {
+	tried, full := map[string]bool{}, error(nil)
+	c.World.Live().RecordRequest(q.Deployment, c.Time)
+	for {
+		ready, err := awaitReplicas(ctx, c, q.Deployment, q.Addon)
+		if next, ok := successor(c, q); ok && domain.CodeOf(err) == domain.NotFound {
+			q.Addon, tried = next, map[string]bool{}
+			continue
+		}
+		if err != nil {
+			return Placement{}, err
+		}
+		replica, ok := choose(c, q, ready, tried)
+		if !ok && full != nil {
+			return Placement{}, full
+		}
+		if !ok {
+			return Placement{}, domain.Errorf(domain.Unavailable, "no replica of %s could be reached: try again", q.Deployment)
+		}
+		tried[replica.ID] = true
+		at := Placement{replica.Node.ID(), c.Busy.Of(replicaKey(q.Deployment, replica.ID)) + 1}
+		begun, err := attempt(ctx, c, q, replica)
+		if domain.CodeOf(err) == domain.ResourceExhausted {
+			full = err
+		}
+		if err == nil || begun || ctx.Err() != nil || !isRetryable(err) {
+			return at, err
+		}
+		if c.Closing.Err() != nil {
+			return at, errStopping
+		}
+		if next, ok := successor(c, q); ok && isUnloaded(err) {
+			q.Addon, tried = next, map[string]bool{}
+			continue
+		}
+		if len(tried) == maxAttempts {
+			return at, cmp.Or(full, err)
+		}
+		c.Logger.Warn("a replica failed before its response began", "request", c.ID, "deployment", q.Deployment,
+			"replica", replica.ID, "error", err)
+	}
+}
+
+var errStopping = &domain.Error{Code: domain.Unavailable, Reason: request.ReasonStopping,
+	Message: "the server is stopping: send the request again when the server has restarted, or to another server"}
+
+// attempt sends the request to one replica, and counts the request in the load of the replica until
+// the request ends. begun reports whether a part of the response was sent to the client.
+func attempt(ctx context.Context, c *request.Call, q Request, replica domain.Replica) (begun bool, err error) {
+	leave, _ := c.Busy.Enter(replicaKey(q.Deployment, replica.ID), 1<<30)
+	defer leave()
+	begun, err = q.Send(ctx, replica, q.Addon)
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return begun, err
+}
+
+func replicaKey(deployment domain.Name, replica string) string {
+	return string(deployment) + "#" + replica
+}
+
+// isRetryable reports whether another replica may succeed after one has failed with err.
+func isRetryable(err error) bool {
+	switch domain.CodeOf(err) {
+	case domain.Unavailable, domain.ResourceExhausted, domain.Internal, domain.Unknown, domain.NotFound, domain.Aborted,
+		domain.DeadlineExceeded:
+		return true
+	}
+	return false
+}
+
+// isUnloaded reports whether err means that the replica does not have the requested addon or
+// weights.
+func isUnloaded(err error) bool {
+	var f *domain.Error
+	return errors.As(err, &f) && f.Reason == engines.AddonNotLoaded
+}
+
+// choose returns one of the ready replicas that were not tried yet, or false when none is left. The
+// requests of a session go to the replica with the highest hash of session and replica (rendezvous
+// hashing), so that a session moves only when its replica is gone.
+func choose(c *request.Call, q Request, ready []domain.Replica, tried map[string]bool) (domain.Replica, bool) {
+	left := slices.DeleteFunc(ready, func(r domain.Replica) bool { return tried[r.ID] })
+	if len(left) == 0 {
+		return domain.Replica{}, false
+	}
+	if q.Session != "" {
+		return slices.MaxFunc(left, func(a, b domain.Replica) int {
+			return cmp.Compare(affinity(q.Session, a.ID), affinity(q.Session, b.ID))
+		}), true
+	}
+	status := c.World.View().Live
+	return slices.MinFunc(left, func(a, b domain.Replica) int {
+		return cmp.Compare(load(c, status, q.Deployment, a.ID), load(c, status, q.Deployment, b.ID))
+	}), true
+}
+
+func affinity(session, replica string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(session + "\x00" + replica)) // writing to a hash never fails
+	// the finalizer of MurmurHash3 mixes the bits, because the low bits of FNV depend mostly on the
+	// end of the input
+	x := h.Sum64()
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return x
+}
+
+// load returns the number of requests in progress on a replica: the requests that this process has
+// sent, or the requests in the replica's last heartbeat, whichever are more.
+func load(c *request.Call, status live.View, deployment domain.Name, replica string) int {
+	reported, _ := status.Replica(deployment, replica)
+	return max(c.Busy.Of(replicaKey(deployment, replica)), reported.Active+reported.Queued)
+}
+
+// awaitReplicas returns the ready replicas of a deployment once the addon, if any, is loaded.
+// Without ready replicas, it wakes a deployment that is scaled to zero and waits. It returns an
+// error after Limits.Wake, or as soon as no replica can respond.
+func awaitReplicas(ctx context.Context, c *request.Call, name domain.Name, addon string) ([]domain.Replica, error) {
+	timeout, renew := time.NewTimer(c.Limits.Wake), time.NewTicker(renewInterval)
+	defer timeout.Stop()
+	defer renew.Stop()
+	for {
+		v := c.World.View()
+		row, ok := v.Deployments.Get(name)
+		if !ok {
+			return nil, request.NotFoundReason("DEPLOYMENT_NOT_FOUND",
+				"deployment %s was deleted while the request waited for a replica", name)
+		}
+		if err := serving(row); err != nil {
+			return nil, err
+		}
+		loading, err := addonState(v, addon)
+		if err != nil {
+			return nil, err
+		}
+		alive := v.Alive(&row.State)
+		ready := slices.DeleteFunc(slices.Clone(alive), func(r domain.Replica) bool { return r.State != domain.ReplicaReady })
+		if len(ready) > 0 && !loading {
+			return ready, nil
+		}
+		if len(alive) == 0 {
+			if fit := v.Feasibility(v.NeedOf(&row.State)); fit.Infeasible() || fit.AllLost() {
+				return nil, &domain.Error{Code: domain.Unavailable, Reason: request.ReasonNoPlace,
+					Message: fmt.Sprintf("%s has no replica, and no node can hold one: %s", name, fit)}
+			}
+		}
+		if row.State.DesiredReplicas == 0 {
+			if err := c.Record(domain.Intend(domain.Deployments, name,
+				domain.Command[domain.Deployment](domain.WakeDeployment{}))); err != nil {
+				return nil, err
+			}
+		}
+		select {
+		case <-c.World.Changed(v.Position):
+		case <-renew.C:
+			c.World.Live().RecordRequest(name, c.Now())
+		case <-c.Closing.Done():
+			return nil, errStopping
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-timeout.C:
+			return nil, notReady(c, v, row, loading)
+		}
+	}
+}
+
+// notReady returns the error of a request for which no replica became ready within Limits.Wake.
+// loading reports whether the requested addon is still being loaded.
+func notReady(c *request.Call, v *projections.View, row *projections.Row[domain.Deployment], loading bool) error {
+	if loading {
+		return &domain.Error{Code: domain.Unavailable, Reason: request.ReasonScalingUp,
+			Message: fmt.Sprintf("%s was still loading the addon after %s: try again shortly", row.Name, c.Limits.Wake)}
+	}
+	why := TryAgain
+	if pending := row.State.DesiredReplicas - len(row.State.Replicas); pending > 0 {
+		why = cmp.Or(StatusOf(v, &row.State, pending).Message, why)
+	}
+	return NoReplicaReady(row.Name, c.Limits.Wake, why)
+}
+
+// TryAgain is the advice in the error of NoReplicaReady when the cause is not known.
+const TryAgain = "try again shortly"
+
+// NoReplicaReady returns the error of a request for which no replica of a deployment became ready.
+// waited is how long the request has waited. why is the cause or, if the cause is not known,
+// TryAgain.
+func NoReplicaReady(deployment domain.Name, waited time.Duration, why string) error {
+	return &domain.Error{Code: domain.Unavailable, Reason: request.ReasonScalingUp,
+		Message: fmt.Sprintf("%s had no ready replica within %s: %s", deployment, waited, why)}
+}
+
+// StatusOf returns the status of a deployment for responses. If the recorded status is an error,
+// StatusOf returns the recorded status. Otherwise the message of the status states why pending
+// replicas are not placed or, for a deployment without replicas, that no node can run one. pending
+// is the number of pending replicas. v may be nil.
+func StatusOf(v *projections.View, d *domain.Deployment, pending int) domain.Status {
+	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() || pending == 0 && len(d.Replicas) > 0 {
+		return d.Status
+	}
+	fit, why := v.Feasibility(v.NeedOf(d)), ""
+	switch {
+	case fit.Fits():
+		return d.Status // the pending replicas are about to be placed
+	case pending > 0:
+		why = fmt.Sprintf("%d of %d replicas are waiting for a node: %s", pending, d.DesiredReplicas, fit)
+	case fit.Infeasible() || fit.AllLost():
+		why = fmt.Sprintf("a request could not start a replica: %s", fit)
+	default:
+		return d.Status
+	}
+	return domain.Status{Code: domain.Unavailable.String(), Message: why}
+}
