@@ -1,10 +1,10 @@
-// Package examples holds data to try the platform with; README.md says what it
-// is and how it was made.
+// Package examples holds data to try the platform with, and the script of `anneal demo`. README.md
+// describes the files and how they were made.
 package examples
 
 import "embed"
 
-// Files are the datasets of this folder, and an evaluator.
+// Files are the datasets of this directory, an evaluator, a recording and the demo's script.
 //
-//go:embed *.jsonl shout-evaluator
+//go:embed *.jsonl *.json *.wav demo.sh shout-evaluator
 var Files embed.FS

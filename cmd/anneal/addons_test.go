@@ -12,15 +12,16 @@ import (
 
 const shared = "accounts/default/deployments/shared"
 
-// Two adapters that were trained here answer on one deployment of their base
-// at the same time, each in its own way; they come and go under traffic, and
-// nobody's answer is dropped.
+// TestAddonsShareADeployment checks that one deployment of a base model serves two adapters at the
+// same time, each with its own responses. Loading and unloading the adapters under traffic makes no
+// request fail.
 func TestAddonsShareADeployment(t *testing.T) {
 	t.Parallel()
 	s := serve(t, t.TempDir())
 	user := s.user()
 	user.dataset("codes", 40)
-	for id, change := range map[string]object{"one": {"learningRate": 0.01}, "two": {"loraRank": 4, "learningRate": 0.02}} {
+	for id, change := range map[string]object{"one": {"learningRate": 0.01},
+		"two": {"loraRank": 4, "learningRate": 0.02}} {
 		job := jobOn("codes", 1)
 		for field, value := range change {
 			job[field] = value
@@ -31,33 +32,39 @@ func TestAddonsShareADeployment(t *testing.T) {
 		user.until("/supervisedFineTuningJobs/"+id, "state", "JOB_STATE_COMPLETED")
 	}
 	s.run("deployment", "create", "shared", "--model", baseModel, "--addons", "--watch").ok(t)
-	require.Contains(t, s.run("addon", "load", "one", "--model", "one", "--deployment", "shared", "--watch").ok(t), "DEPLOYED")
-	user.must(http.MethodPost, "/deployedModels?deployedModelId=two", object{"model": "accounts/default/models/two", "deployment": shared})
+	require.Contains(t, s.run("addon", "load", "one", "--model", "one", "--deployment", "shared", "--watch").ok(t),
+		"DEPLOYED")
+	user.must(http.MethodPost, "/deployedModels?deployedModelId=two",
+		object{"model": "accounts/default/models/two", "deployment": shared})
 	user.until("/deployedModels/two", "state", "DEPLOYED")
 	require.EqualValues(t, 2, user.get("/deployments/shared")["numPeftDeviceCached"])
 
-	want := map[string]string{baseModel + "#" + shared: "", "accounts/default/models/one": "", "accounts/default/models/two": ""}
-	told := map[string]bool{}
+	want := map[string]string{baseModel + "#" + shared: "", "accounts/default/models/one": "",
+		"accounts/default/models/two": ""}
+	distinct := map[string]bool{}
 	for model := range want {
-		want[model] = user.says(model)
-		told[want[model]] = true
+		want[model] = user.completionText(model)
+		distinct[want[model]] = true
 	}
-	require.Len(t, told, 3, "each answers in its own way: %q", want)
-	require.Equal(t, want[baseModel+"#"+shared], user.says(shared), "the deployment itself is its base")
+	require.Len(t, distinct, 3, "each adapter has its own response: %q", want)
+	require.Equal(t, want[baseModel+"#"+shared], user.completionText(shared),
+		"the deployment itself serves its base model")
 
-	t.Run("each answers as on a deployment of its own", func(t *testing.T) {
-		user.must(http.MethodPost, "/deployments?deploymentId=alone", object{"baseModel": "accounts/default/models/one", "minReplicaCount": 1})
+	t.Run("each adapter responds as on a separate deployment", func(t *testing.T) {
+		user.must(http.MethodPost, "/deployments?deploymentId=alone",
+			object{"baseModel": "accounts/default/models/one", "minReplicaCount": 1})
 		user.until("/deployments/alone", "state", "READY")
-		require.Equal(t, want["accounts/default/models/one"], user.says("accounts/default/models/one#accounts/default/deployments/alone"))
-		require.Equal(t, want["accounts/default/models/one"], user.says("accounts/default/models/one#"+shared))
+		require.Equal(t, want["accounts/default/models/one"],
+			user.completionText("accounts/default/models/one#accounts/default/deployments/alone"))
+		require.Equal(t, want["accounts/default/models/one"], user.completionText("accounts/default/models/one#"+shared))
 		user.must(http.MethodDelete, "/deployments/alone?hard=true&ignoreChecks=true", nil)
 	})
-	t.Run("they come and go under traffic", func(t *testing.T) {
+	t.Run("they are loaded and unloaded under traffic", func(t *testing.T) {
 		delete(want, "accounts/default/models/two")
 		stop := traffic(t, user, want)
 		for range 3 {
 			s.run("addon", "unload", "two").ok(t)
-			eventually(t, "it is gone", func() bool {
+			eventually(t, "it is unloaded", func() bool {
 				status, _, err := user.ask(http.MethodGet, "/deployedModels/two", nil)
 				return err == nil && status == http.StatusNotFound
 			})
@@ -65,19 +72,20 @@ func TestAddonsShareADeployment(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, http.StatusNotFound, status, "%v", answer)
 			s.run("addon", "load", "two", "--model", "two", "--deployment", "shared", "--default", "--watch").ok(t)
-			require.Equal(t, user.says("accounts/default/models/two"), user.says(shared), "the default answers for the deployment")
+			require.Equal(t, user.completionText("accounts/default/models/two"), user.completionText(shared),
+				"the default adapter serves requests to the deployment")
 		}
 		require.Greater(t, stop(), 10)
 	})
-	t.Run("they end with their deployment", func(t *testing.T) {
+	t.Run("they are deleted with their deployment", func(t *testing.T) {
 		user.must(http.MethodDelete, "/deployments/shared?ignoreChecks=true", nil)
-		eventually(t, "all are gone", func() bool { return len(user.list("/deployedModels", "deployedModels")) == 0 })
+		eventually(t, "all are deleted", func() bool { return len(user.list("/deployedModels", "deployedModels")) == 0 })
 	})
 	require.Zero(t, s.end())
 }
 
-// says is what a model answers at temperature 0.
-func (c caller) says(model string) string {
+// completionText returns a model's completion at temperature 0.
+func (c caller) completionText(model string) string {
 	c.t.Helper()
 	status, answer, err := c.complete(model, "Packing code for 15 pink chairs, customer Rosa")
 	require.NoError(c.t, err)
@@ -85,8 +93,8 @@ func (c caller) says(model string) string {
 	return textOf(c.t, answer)
 }
 
-// traffic asks every model again and again, and demands the same answer each
-// time. stop ends it and answers how many there were.
+// traffic sends requests to every model repeatedly, and requires the same response each time. stop
+// ends the traffic and returns the number of requests.
 func traffic(t *testing.T, user caller, want map[string]string) (stop func() int) {
 	var asked atomic.Int64
 	over := make(chan struct{})
@@ -96,7 +104,7 @@ func traffic(t *testing.T, user caller, want map[string]string) (stop func() int
 			for {
 				status, answer, err := user.complete(model, "Packing code for 15 pink chairs, customer Rosa")
 				if err != nil || status != http.StatusOK || textOf(t, answer) != text {
-					t.Error(fmt.Errorf("%s was answered %d %v, %w", model, status, answer, err))
+					t.Error(fmt.Errorf("%s: response %d %v, %w", model, status, answer, err))
 					return
 				}
 				asked.Add(1)

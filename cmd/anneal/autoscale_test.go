@@ -7,14 +7,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A deployment that nobody asks anything goes to sleep, and the next request
-// wakes it and is answered.
+// TestScaleToZero checks that a deployment without requests scales to zero, and that the next
+// request starts a replica and is served.
 func TestScaleToZero(t *testing.T) {
 	t.Parallel()
 	s := serve(t, t.TempDir(), "--scale-to-zero-floor", "10s")
 	user := s.user()
 	policy := object{"scaleToZeroWindow": "10s", "scaleDownWindow": "600s"}
-	made := user.must(http.MethodPost, "/deployments?deploymentId=dozer", object{"baseModel": baseModel, "maxReplicaCount": 2, "autoscalingPolicy": policy})
+	made := user.must(http.MethodPost, "/deployments?deploymentId=dozer",
+		object{"baseModel": baseModel, "maxReplicaCount": 2, "autoscalingPolicy": policy})
 	require.EqualValues(t, 0, made["desiredReplicaCount"])
 	answers := func() {
 		status, answer, err := user.complete("accounts/default/deployments/dozer", "hello")
@@ -30,8 +31,9 @@ func TestScaleToZero(t *testing.T) {
 		reasons = append(reasons, at(event, "data.reason"))
 	}
 	require.Equal(t, []any{"a request waits", "no requests in the last 10s", "a request waits"}, reasons)
-	status, answer, err := s.user().ask(http.MethodPost, "/deployments", object{"baseModel": baseModel, "autoscalingPolicy": object{"scaleToZeroWindow": "9s"}})
+	status, answer, err := s.user().ask(http.MethodPost, "/deployments",
+		object{"baseModel": baseModel, "autoscalingPolicy": object{"scaleToZeroWindow": "9s"}})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusBadRequest, status)
-	require.Contains(t, at(answer, "message"), "autoscalingPolicy.scaleToZeroWindow: must be at least 10s here")
+	require.Contains(t, at(answer, "message"), "autoscalingPolicy.scaleToZeroWindow: must be at least 10s on this server")
 }

@@ -26,7 +26,7 @@ const baseModel = "accounts/default/models/anneal-base"
 // object is a JSON object.
 type object = map[string]any
 
-// at is the value at a dotted path of a JSON object, nil when there is none.
+// at returns the value at a dotted path of a JSON object; nil when there is none.
 func at(o object, path string) any {
 	var value any = o
 	for part := range strings.SplitSeq(path, ".") {
@@ -39,33 +39,36 @@ func at(o object, path string) any {
 	return value
 }
 
-// A caller asks a server over HTTP, as a program of its user would.
+// A caller sends requests to a server over HTTP, as a user's program would.
 type caller struct {
 	t             testing.TB
 	address       string
 	account, key  string
 	http          *http.Client
-	contentType   string // of string bodies; "" is JSON
-	authorization string // instead of Bearer and the key
+	contentType   string // content type of string bodies; "" is JSON
+	authorization string // replaces Bearer and the key
 }
 
-// user is the admin of account default.
+// user returns the admin of account default.
 func (s *plane) user() caller { return s.as(s.context.Account, s.context.APIKey) }
 
 func (s *plane) as(account, key string) caller {
-	return caller{t: s.t, address: s.context.Address, account: account, key: key, http: &http.Client{Timeout: patience, Transport: s.watched()}}
+	return caller{t: s.t, address: s.context.Address, account: account, key: key,
+		http: &http.Client{Timeout: patience, Transport: s.watched()}}
 }
 
-// documents has what the servers of this build say of themselves.
+// documents reads the OpenAPI document once for all servers of this build.
 var documents described.Fetch
 
-// watched holds every exchange with the server against its document.
+// watched returns a transport that checks every exchange with the server against the server's
+// OpenAPI document.
 func (s *plane) watched() http.RoundTripper {
-	return &described.Transport{Address: s.context.Address, Documents: &documents, Report: func(err error) { assert.NoError(s.t, err) }}
+	return &described.Transport{Address: s.context.Address, Documents: &documents,
+		Report: func(err error) { assert.NoError(s.t, err) }}
 }
 
-// url is that of a path: below the account, or, when it begins with "//", of
-// the whole server.
+// url returns the URL of a path: below the account or, when it begins with "//", below the root of
+// the server. It returns a URL unchanged.
 func (c caller) url(path string) string {
 	switch {
 	case strings.HasPrefix(path, "http://"):
@@ -76,8 +79,8 @@ func (c caller) url(path string) string {
 	return c.address + "/v1/accounts/" + c.account + path
 }
 
-// send asks once. A body is sent as JSON, except for a reader or a string,
-// which is sent as it is.
+// send sends one request and returns the response. A body is sent as JSON, except for a reader or a
+// string, which is sent unchanged.
 func (c caller) send(method, path string, body any, header ...string) (*http.Response, error) {
 	var in io.Reader
 	contentType := "application/json"
@@ -117,7 +120,7 @@ func (c caller) send(method, path string, body any, header ...string) (*http.Res
 	return c.http.Do(req)
 }
 
-// ask sends one request and reads a JSON answer.
+// ask sends one request and returns the status and the object of a JSON response.
 func (c caller) ask(method, path string, body any) (status int, answer object, err error) {
 	res, err := c.send(method, path, body)
 	if err != nil {
@@ -129,12 +132,13 @@ func (c caller) ask(method, path string, body any) (status int, answer object, e
 		return 0, nil, err
 	}
 	if err := json.Unmarshal(data, &answer); err != nil {
-		return res.StatusCode, nil, fmt.Errorf("%s %s answered %s and no JSON object: %.200q", method, path, res.Status, data)
+		return res.StatusCode, nil, fmt.Errorf("%s %s: response %s is not a JSON object: %.200q", method, path, res.Status,
+			data)
 	}
 	return res.StatusCode, answer, nil
 }
 
-// must demands an answer 200.
+// must sends one request, requires the status 200, and returns the response.
 func (c caller) must(method, path string, body any) object {
 	c.t.Helper()
 	status, answer, err := c.ask(method, path, body)
@@ -148,8 +152,8 @@ func (c caller) get(path string) object {
 	return c.must(http.MethodGet, path, nil)
 }
 
-// until reads a resource until one of its fields is as wanted. A state from
-// which it cannot get there ends the wait at once.
+// until reads a resource until one of its fields has the value want, and returns the resource. It
+// fails immediately when the field has the value of a failed or ended state.
 func (c caller) until(path, field string, want any) (found object) {
 	c.t.Helper()
 	eventually(c.t, fmt.Sprintf("%s: %s = %v", path, field, want), func() bool {
@@ -184,7 +188,7 @@ func (c caller) pages(path, field string) (items []object, err error) {
 			return nil, err
 		}
 		if status != http.StatusOK {
-			return nil, fmt.Errorf("%s answered %d: %v", path, status, page)
+			return nil, fmt.Errorf("%s: response %d: %v", path, status, page)
 		}
 		part, _ := page[field].([]any)
 		for _, item := range part {
@@ -196,25 +200,24 @@ func (c caller) pages(path, field string) (items []object, err error) {
 	}
 }
 
-// form is a multipart body with one file.
+// form returns a multipart body with one file.
 func form(name string, content []byte) (contentType string, body *bytes.Buffer) {
 	body = &bytes.Buffer{}
 	w := multipart.NewWriter(body)
-	part, _ := w.CreateFormFile("file", name) // a buffer takes everything
+	part, _ := w.CreateFormFile("file", name) // a buffer accepts all writes
 	_, _ = part.Write(content)
 	_ = w.Close()
 	return w.FormDataContentType(), body
 }
 
-// upload sends a file into a dataset.
+// upload uploads a file into a dataset, and returns the status and the object of the response.
 func (c caller) upload(dataset string, content []byte) (status int, answer object, err error) {
 	contentType, body := form("rows.jsonl", content)
 	c.contentType = contentType
 	return c.ask(http.MethodPost, "/datasets/"+dataset+":upload", body)
 }
 
-// dataset makes one of the first rows of the shipped example, and waits until
-// it is READY.
+// dataset creates a dataset of the first rows of the shipped example, and waits until it is READY.
 func (c caller) dataset(id string, rows int) {
 	c.t.Helper()
 	c.must(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{"displayName": id}})
@@ -224,7 +227,7 @@ func (c caller) dataset(id string, rows int) {
 	c.until("/datasets/"+id, "state", "READY")
 }
 
-// exampleRows are the first rows of the shipped example.
+// exampleRows returns the first rows of the shipped example.
 func exampleRows(t testing.TB, n int) []byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "examples", "packing-codes.jsonl"))
@@ -234,23 +237,24 @@ func exampleRows(t testing.TB, n int) []byte {
 	return bytes.Join(rows[:n], nil)
 }
 
-// job starts a supervised fine-tuning job with 4 rows a step.
+// job starts a supervised fine-tuning job with 4 rows per step, and returns the created job.
 func (c caller) job(id, dataset string, epochs int) object {
 	c.t.Helper()
 	return c.must(http.MethodPost, "/supervisedFineTuningJobs?supervisedFineTuningJobId="+id, jobOn(dataset, epochs))
 }
 
 func jobOn(dataset string, epochs int) object {
-	return object{"dataset": "accounts/default/datasets/" + dataset, "baseModel": baseModel, "epochs": epochs, "batchSizeSamples": 4}
+	return object{"dataset": "accounts/default/datasets/" + dataset, "baseModel": baseModel, "epochs": epochs,
+		"batchSizeSamples": 4}
 }
 
-// lossCurve reads the metrics file of a supervised job as its user gets it.
+// lossCurve downloads the metrics file of a supervised job as a user would, and returns its rows.
 func (c caller) lossCurve(job string) []object {
 	c.t.Helper()
 	return c.curve("/supervisedFineTuningJobs/" + job)
 }
 
-// curve reads the metrics file of the job at a path.
+// curve returns the rows of the metrics file of the job at a path.
 func (c caller) curve(job string) (rows []object) {
 	c.t.Helper()
 	link, _ := c.get(job + ":getMetricsFileEndpoint")["signedUrl"].(string)
@@ -267,8 +271,7 @@ func (c caller) curve(job string) (rows []object) {
 	return rows
 }
 
-// wholeCurve demands every step 1 to steps exactly once, in order, each with
-// a loss.
+// wholeCurve requires every step from 1 to steps exactly once, in order, each with a loss.
 func wholeCurve(t testing.TB, rows []object, steps int) {
 	t.Helper()
 	require.Len(t, rows, steps)
@@ -283,12 +286,13 @@ func wholeCurve(t testing.TB, rows []object, steps int) {
 	}
 }
 
-// complete asks a model for text.
+// complete requests a completion of a model, and returns the status and the object of the response.
 func (c caller) complete(model, prompt string) (status int, answer object, err error) {
-	return c.ask(http.MethodPost, "//inference/v1/completions", object{"model": model, "prompt": prompt, "max_tokens": 16, "temperature": 0})
+	return c.ask(http.MethodPost, "//inference/v1/completions",
+		object{"model": model, "prompt": prompt, "max_tokens": 16, "temperature": 0})
 }
 
-// textOf is the text of a completion's first choice.
+// textOf returns the text of a completion's first choice.
 func textOf(t testing.TB, answer object) string {
 	t.Helper()
 	choices, _ := answer["choices"].([]any)
@@ -298,13 +302,13 @@ func textOf(t testing.TB, answer object) string {
 	return text
 }
 
-// history is every event of an account, in order, as HTTP shows it.
+// history returns every event of an account, in order, as the API lists it.
 func (c caller) history() []object {
 	c.t.Helper()
 	return c.list("/events", "events")
 }
 
-// positionOf is an event's place in the log.
+// positionOf returns an event's position in the log.
 func positionOf(t testing.TB, event object) uint64 {
 	t.Helper()
 	position, err := strconv.ParseUint(fmt.Sprint(event["position"]), 10, 64)

@@ -17,22 +17,30 @@ import (
 	"anneal/engines/embedded"
 )
 
-// The prompt that all clients ask with, as text and as a chat.
+// clientsPrompt is the prompt of all clients, as text and as a chat.
 const clientsPrompt = "Packing code for 15 pink chairs, customer Rosa"
 
-// Clients that were written for other servers are told nothing but an address,
-// a key and a model's name, and say what plain HTTP says.
+// TestUnmodifiedClients checks that clients that were written for other servers, and get only an
+// address, a key and a model's name, receive the same responses as plain HTTP requests.
 func TestUnmodifiedClients(t *testing.T) {
 	s := serve(t, filepath.Join(t.TempDir(), "data"))
 	user := s.user()
 	user.must(http.MethodPost, "/deployments?deploymentId=base", object{"baseModel": baseModel, "minReplicaCount": 1})
 	user.until("/deployments/base", "state", "READY")
-	plain := user.asksPlainly()
+	plain := user.plainResponses()
 
 	t.Run("openai for Go", func(t *testing.T) {
 		program := goClient(t, ".")
+		for _, base := range basePaths {
+			said := s.driveAt(t, base, baseModel, ".", program)
+			plain.agrees(t, said)
+			plain.agreesOnResponses(t, said, "response", "responseStream")
+			require.Equal(t, baseModel, said["model"])
+			vectors := at(said, "embedding.vectors").([]any)
+			require.Len(t, vectors, 2)
+			require.NotEqual(t, vectors[0], vectors[1])
+		}
 		said := s.drive(t, ".", program)
-		plain.agrees(t, said)
 		require.EqualValues(t, plain.tokens, at(said, "completion.tokens"))
 		require.EqualValues(t, plain.tokens, at(said, "stream.tokens"))
 		require.EqualValues(t, plain.chatTokens, at(said, "chatStream.tokens"))
@@ -41,7 +49,9 @@ func TestUnmodifiedClients(t *testing.T) {
 		require.Contains(t, said["models"], baseModel)
 	})
 	t.Run("openai for JavaScript", func(t *testing.T) {
-		said := s.drive(t, nodeFolder(t), "node", "openai.mjs")
+		said := s.driveAt(t, "/v1", "base", nodeClientsDir(t), "node", "openai.mjs")
+		plain.agrees(t, said)
+		said = s.drive(t, nodeClientsDir(t), "node", "openai.mjs")
 		plain.agrees(t, said)
 		require.EqualValues(t, plain.tokens, at(said, "completion.usage.total_tokens"))
 		require.EqualValues(t, plain.tokens, at(said, "stream.usage.total_tokens"))
@@ -53,7 +63,7 @@ func TestUnmodifiedClients(t *testing.T) {
 		require.Contains(t, said["models"], baseModel)
 	})
 	t.Run("ai with its compatible provider", func(t *testing.T) {
-		said := s.drive(t, nodeFolder(t), "node", "ai.mjs")
+		said := s.drive(t, nodeClientsDir(t), "node", "ai.mjs")
 		require.Nil(t, at(said, "completion.error"))
 		require.Equal(t, plain.chat, at(said, "chat.text"))
 		require.Equal(t, plain.chat, at(said, "chatStream.text"))
@@ -62,8 +72,70 @@ func TestUnmodifiedClients(t *testing.T) {
 		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
 		require.Contains(t, at(said, "refusal.message"), "temperature")
 	})
-	t.Run("openai for JavaScript, answers of a form", func(t *testing.T) {
-		said := s.drive(t, nodeFolder(t), "node", "openai-structured.mjs", s.tooled(user))
+	t.Run("openai for JavaScript, responses and embeddings", func(t *testing.T) {
+		for _, base := range basePaths {
+			said := s.driveAt(t, base, "base", nodeClientsDir(t), "node", "openai-responses.mjs", s.deployToolModel(user))
+			plain.agreesOnResponses(t, said, "plain", "stream")
+			require.Equal(t, false, at(said, "plain.store"))
+			require.Equal(t, at(said, "stream.text"), at(said, "stream.deltas"))
+			require.Equal(t, []any{"response.created", "response.in_progress", "response.output_item.added",
+				"response.content_part.added", "response.output_text.delta", "response.output_text.done",
+				"response.content_part.done", "response.output_item.done", "response." + at(said, "plain.status").(string)},
+				at(said, "stream.events"))
+			require.EqualValues(t, plain.chatTokens, at(said, "plain.usage.total_tokens"))
+			require.EqualValues(t, plain.chatTokens, at(said, "stream.usage.total_tokens"))
+			isOrder(t, said["parsed"], true)
+			require.Equal(t, "place", at(said, "called.name"))
+			isOrder(t, at(said, "called.arguments"), true)
+			require.Contains(t, []any{"completed", "incomplete"}, said["again"])
+			require.Contains(t, []any{"completed", "incomplete"}, said["answered"])
+			vectors := said["embedding"].(object)
+			require.Greater(t, len(vectors["first"].([]any)), 8)
+			require.Equal(t, vectors["first"], vectors["same"])
+			require.NotEqual(t, vectors["first"], vectors["other"])
+			for i, v := range vectors["floats"].([]any) { // Base64 has the same numbers of 32 bits
+				require.InDelta(t, v, vectors["first"].([]any)[i], 1e-7)
+			}
+			require.Len(t, vectors["short"], 8)
+			require.Equal(t, "base", at(said, "model.id"))
+			require.Contains(t, said["names"], baseModel)
+			require.Equal(t, "BadRequestError", at(said, "stored.kind"))
+			require.Equal(t, "store", at(said, "stored.param"))
+			require.Equal(t, "previous_response_id", at(said, "stateful.param"))
+		}
+	})
+	t.Run("ai with its provider for OpenAI", func(t *testing.T) {
+		said := s.driveAt(t, "/v1", "base", nodeClientsDir(t), "node", "ai-openai.mjs", s.deployToolModel(user))
+		require.Equal(t, plain.chat, at(said, "plain.text"))
+		require.Equal(t, plain.chat, at(said, "stream.text"))
+		require.Equal(t, plain.chatFinish, at(said, "plain.finish"))
+		require.Equal(t, plain.chatFinish, at(said, "stream.finish"))
+		require.EqualValues(t, plain.chatTokens, at(said, "plain.usage.totalTokens"))
+		require.EqualValues(t, plain.chatTokens, at(said, "stream.usage.totalTokens"))
+		require.Contains(t, []any{"chair", "table"}, at(said, "made.item"))
+		require.GreaterOrEqual(t, said["executed"], 1.0)
+		require.EqualValues(t, 2, said["steps"])
+		require.Equal(t, "place", at(said, "call.toolName"))
+		require.Len(t, said["embeddings"], 2)
+		require.Greater(t, said["tokens"], 2.0)
+		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
+		require.Contains(t, at(said, "refusal.message"), "temperature")
+	})
+	t.Run("ai with its provider for the hosted service", func(t *testing.T) {
+		said := s.drive(t, nodeClientsDir(t), "node", "ai-fireworks.mjs")
+		require.Equal(t, plain.chat, at(said, "chat.text"))
+		require.Equal(t, plain.chat, at(said, "chatStream.text"))
+		require.Equal(t, plain.chatFinish, at(said, "chat.finish"))
+		require.Equal(t, plain.chatFinish, at(said, "chatStream.finish"))
+		require.EqualValues(t, plain.chatTokens, at(said, "chat.usage.totalTokens"))
+		require.Equal(t, plain.finish, at(said, "completion.finish"))
+		require.Contains(t, []any{"chair", "table"}, at(said, "made.item"))
+		require.Len(t, said["embeddings"], 2)
+		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
+		require.Contains(t, at(said, "refusal.message"), "temperature")
+	})
+	t.Run("openai for JavaScript, structured output", func(t *testing.T) {
+		said := s.drive(t, nodeClientsDir(t), "node", "openai-structured.mjs", s.deployToolModel(user))
 		isOrder(t, at(said, "parsed"), true)
 		require.Equal(t, "stop", said["finish"])
 		require.Equal(t, at(said, "parsed"), at(said, "streamed"))
@@ -73,8 +145,8 @@ func TestUnmodifiedClients(t *testing.T) {
 		require.Equal(t, at(said, "called.arguments"), at(said, "calledPiecewise.arguments"))
 		require.Equal(t, "LengthFinishReasonError", said["cut"])
 	})
-	t.Run("ai with its compatible provider, answers of a form", func(t *testing.T) {
-		said := s.drive(t, nodeFolder(t), "node", "ai-structured.mjs", s.tooled(user))
+	t.Run("ai with its compatible provider, structured output", func(t *testing.T) {
+		said := s.drive(t, nodeClientsDir(t), "node", "ai-structured.mjs", s.deployToolModel(user))
 		isOrder(t, at(said, "made"), false)
 		require.Equal(t, "stop", said["finish"])
 		require.Equal(t, at(said, "made"), at(said, "streamed"))
@@ -92,12 +164,12 @@ func TestUnmodifiedClients(t *testing.T) {
 	})
 }
 
-// tooled is a model like the shipped one with a chat template that shows tools
-// and says how they are called, deployed.
-func (s *plane) tooled(user caller) string {
+// deployToolModel deploys a copy of the built-in base model with a chat template that lists tools
+// and how to call them, and returns the name of the model.
+func (s *plane) deployToolModel(user caller) string {
 	s.t.Helper()
-	const name = "accounts/default/models/tooled"
-	if statusOf(user, "/models/tooled") == http.StatusOK {
+	const name = "accounts/default/models/tool-model"
+	if statusMessage(user, "/models/tool-model") == http.StatusOK {
 		return name
 	}
 	dir := s.t.TempDir()
@@ -107,20 +179,24 @@ func (s *plane) tooled(user caller) string {
 	data, err := os.ReadFile(file)
 	require.NoError(s.t, err)
 	require.NoError(s.t, json.Unmarshal(data, &config))
-	config["chat_template"] = "{{ bos_token }}{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% for message in messages %}{{ message.content }}" +
-		"{% for call in message.tool_calls %}\n<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}" +
-		"{% if message.role == 'assistant' %}<|end|>{% else %}<|assistant|>{% endif %}{% endfor %}"
+	config["chat_template"] =
+		"{{ bos_token }}{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% for message in messages %}{{ " +
+			"message.content }}" +
+			"{% for call in message.tool_calls %}\n<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ " +
+			"call.function.arguments | tojson }}}\n</tool_call>{% endfor %}" +
+			"{% if message.role == 'assistant' %}<|end|>{% else %}<|assistant|>{% endif %}{% endfor %}"
 	data, err = json.Marshal(config)
 	require.NoError(s.t, err)
 	require.NoError(s.t, os.WriteFile(file, data, 0o600))
-	s.run("model", "create", "tooled", "--dir", dir).ok(s.t)
-	user.must(http.MethodPost, "/deployments?deploymentId=tooled", object{"baseModel": name, "minReplicaCount": 1})
-	user.until("/deployments/tooled", "state", "READY")
+	s.run("model", "create", "tool-model", "--dir", dir).ok(s.t)
+	user.must(http.MethodPost, "/deployments?deploymentId=tool-model",
+		object{"baseModel": name, "minReplicaCount": 1})
+	user.until("/deployments/tool-model", "state", "READY")
 	return name
 }
 
-// isOrder demands what the client's schema says of an order, which the client
-// has checked too.
+// isOrder requires that said is a valid order. The client has already validated it against the
+// schema. If whole is true, the nullable field must be present.
 func isOrder(t *testing.T, said any, whole bool) {
 	t.Helper()
 	order, ok := said.(object)
@@ -131,17 +207,17 @@ func isOrder(t *testing.T, said any, whole bool) {
 	require.Contains(t, []any{"post", "van"}, at(order, "way.by"))
 	require.NotEmpty(t, order["lines"])
 	if _, given := order["note"]; whole {
-		require.True(t, given, "a field that may be null is given")
+		require.True(t, given, "a nullable field is present")
 	}
 }
 
-// plainly is what the server answers to plain HTTP.
-type plainly struct {
+// plainResponse holds the server's responses to plain HTTP requests.
+type plainResponse struct {
 	text, finish, chat, chatFinish string
 	tokens, chatTokens             any
 }
 
-func (c caller) asksPlainly() (p plainly) {
+func (c caller) plainResponses() (p plainResponse) {
 	c.t.Helper()
 	settings := object{"model": baseModel, "max_tokens": 24, "temperature": 0}
 	settings["prompt"] = clientsPrompt
@@ -160,8 +236,8 @@ func (c caller) asksPlainly() (p plainly) {
 	return p
 }
 
-// agrees demands that a client understood the same.
-func (p plainly) agrees(t *testing.T, said object) {
+// agrees requires that a client library received the same responses as the plain HTTP requests.
+func (p plainResponse) agrees(t *testing.T, said object) {
 	t.Helper()
 	for _, way := range []string{"completion", "stream"} {
 		require.Equal(t, p.text, at(said, way+".text"), way)
@@ -171,13 +247,25 @@ func (p plainly) agrees(t *testing.T, said object) {
 		require.Equal(t, p.chat, at(said, way+".text"), way)
 		require.Equal(t, p.chatFinish, at(said, way+".finish"), way)
 	}
-	require.Greater(t, at(said, "stream.chunks"), 1.0, "a stream comes in pieces")
-	require.Greater(t, at(said, "chatStream.chunks"), 1.0, "a stream comes in pieces")
+	require.Greater(t, at(said, "stream.chunks"), 1.0, "a stream has several chunks")
+	require.Greater(t, at(said, "chatStream.chunks"), 1.0, "a stream has several chunks")
 }
 
-// overheard is the address of a proxy before the server that holds what passes
-// against its document.
-func (s *plane) overheard(t *testing.T) string {
+// agreesOnResponses requires that a client library received, through the Responses API, the same
+// text as the plain HTTP chat request. ways are the fields of said to compare.
+func (p plainResponse) agreesOnResponses(t *testing.T, said object, ways ...string) {
+	t.Helper()
+	for _, way := range ways {
+		require.Equal(t, p.chat, at(said, way+".text"), way)
+	}
+}
+
+// basePaths are the paths below which the inference API is served.
+var basePaths = []string{"/inference/v1", "/v1"}
+
+// checkedProxy returns the address of a proxy to the server that checks each exchange against the
+// server's OpenAPI document.
+func (s *plane) checkedProxy(t *testing.T) string {
 	t.Helper()
 	server, err := url.Parse(s.context.Address)
 	require.NoError(t, err)
@@ -188,50 +276,58 @@ func (s *plane) overheard(t *testing.T) string {
 	return between.URL
 }
 
-// drive runs a client's program against the server and reads what it prints.
+// drive runs a client's program against the server and returns the JSON object that the program
+// prints.
 func (s *plane) drive(t *testing.T, dir, program string, args ...string) object {
 	t.Helper()
 	return s.driveModel(t, baseModel, dir, program, args...)
 }
 
-func (s *plane) driveModel(t *testing.T, model, dir, program string, args ...string) (said object) {
+func (s *plane) driveModel(t *testing.T, model, dir, program string, args ...string) object {
+	t.Helper()
+	return s.driveAt(t, basePaths[0], model, dir, program, args...)
+}
+
+// driveAt is driveModel for a client whose base address has the path base.
+func (s *plane) driveAt(t *testing.T, base, model, dir, program string, args ...string) (said object) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
-	var out, complaints bytes.Buffer
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &complaints
-	cmd.Env = environment(t.TempDir(), "BASE_URL="+s.overheard(t)+"/inference/v1", "API_KEY="+s.context.APIKey, "MODEL="+model, "PROMPT="+clientsPrompt)
-	require.NoError(t, cmd.Run(), "%s%s", out.String(), complaints.String())
+	var out, stderr bytes.Buffer
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &stderr
+	cmd.Env = environment(t.TempDir(), "BASE_URL="+s.checkedProxy(t)+base, "API_KEY="+s.context.APIKey,
+		"MODEL="+model, "PROMPT="+clientsPrompt)
+	require.NoError(t, cmd.Run(), "%s%s", out.String(), stderr.String())
 	require.NoError(t, json.Unmarshal(out.Bytes(), &said), "%s", out.String())
 	return said
 }
 
-func clientsFolder(t *testing.T, name string) string {
+func clientsDir(t *testing.T, name string) string {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join("testdata", "clients", name))
 	require.NoError(t, err)
 	return dir
 }
 
-// nodeFolder is where the clients for JavaScript are installed.
-func nodeFolder(t *testing.T) string {
+// nodeClientsDir returns the directory in which the clients for JavaScript are installed.
+func nodeClientsDir(t *testing.T) string {
 	t.Helper()
-	dir := clientsFolder(t, "node")
+	dir := clientsDir(t, "node")
 	if _, err := os.Stat(filepath.Join(dir, "node_modules", "openai")); err != nil {
 		t.Skip("the clients for JavaScript are not installed: run make clients, which needs npm")
 	}
 	return dir
 }
 
-// goClient builds one of the programs that use openai-go, which a short run
-// does not wait for.
-func goClient(t *testing.T, folder string) (program string) {
+// goClient builds the program in dir, which uses openai-go, and returns the program's path. It
+// skips the test in a short run.
+func goClient(t *testing.T, dir string) (program string) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("it is fetched and built first")
+		t.Skip("it is downloaded and built first")
 	}
 	program = filepath.Join(t.TempDir(), "client")
-	build := exec.Command("go", "build", "-o", program, folder)
-	build.Dir = clientsFolder(t, "openaigo")
+	build := exec.Command("go", "build", "-o", program, dir)
+	build.Dir = clientsDir(t, "openaigo")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program

@@ -13,10 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestContributing makes the changes that CONTRIBUTING.md shows, in an overlay
-// of the source, and runs their test. A block with a path of an existing file
-// is inserted behind the line with the first event of its kind; any other is a
-// new file.
+// TestContributing applies the changes that CONTRIBUTING.md shows, in an overlay of the source, and
+// runs their test. A block with the path of an existing file is inserted after the line with the
+// first event of its kind; any other is a new file.
 func TestContributing(t *testing.T) {
 	const firstEvent = `"apiKey.created.v1":`
 	root, err := filepath.Abs(filepath.Join("..", ".."))

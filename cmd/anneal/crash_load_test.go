@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A ledger is what a server has acknowledged, and so may never forget.
+// A ledger records the changes that a server has acknowledged, and therefore must not lose.
 type ledger struct {
 	mu    sync.Mutex
 	rows  map[string]*entry // by path below the account: /datasets/x
@@ -22,20 +22,20 @@ type ledger struct {
 	grown chan struct{} // closed at the next acknowledgement
 }
 
-// An entry is one resource as its client knows it. What was asked but not
-// answered may have happened or not.
+// An entry is the state of one resource as its client knows it. After a request without a
+// response, the client does not know whether the request was executed.
 type entry struct {
-	exists []bool   // possible answers to whether it is there
-	names  []string // possible display names; none when it has no name
-	ready  bool     // its rows were accepted
+	exists []bool   // possible answers to whether the resource exists
+	names  []string // possible display names; empty if the resource has no name
+	ready  bool     // the dataset's rows were accepted
 }
 
 func newLedger() *ledger {
 	return &ledger{rows: map[string]*entry{}, grown: make(chan struct{})}
 }
 
-// asks notes what may now become of a resource.
-func (l *ledger) asks(path string, exists bool, name string) {
+// mayChange adds a state to the possible states of a resource, before a request that leads to it.
+func (l *ledger) mayChange(path string, exists bool, name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.rows[path]
@@ -49,7 +49,7 @@ func (l *ledger) asks(path string, exists bool, name string) {
 	}
 }
 
-// acknowledged notes what has become of it.
+// acknowledged records the state of a resource after a response.
 func (l *ledger) acknowledged(path string, exists bool, name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +61,7 @@ func (l *ledger) acknowledged(path string, exists bool, name string) {
 	l.more()
 }
 
-// accepted notes that a dataset's rows were.
+// accepted records that a dataset's rows were accepted.
 func (l *ledger) accepted(path string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,8 +81,7 @@ func (l *ledger) count() (acks int, grown <-chan struct{}) {
 	return l.acks, l.grown
 }
 
-// check compares the ledger with what the server lists. No client may be at
-// work meanwhile, or have a question open.
+// check compares the ledger with the server's lists. No client may have a request in progress.
 func (l *ledger) check(t *testing.T, user caller, when string) {
 	t.Helper()
 	l.mu.Lock()
@@ -95,7 +94,7 @@ func (l *ledger) check(t *testing.T, user caller, when string) {
 	}
 	for path, e := range l.rows {
 		item, there := listed[path]
-		assert.Contains(t, e.exists, there, "%s: %s: is it there?", when, path)
+		assert.Contains(t, e.exists, there, "%s: %s: does it exist?", when, path)
 		if there && len(e.names) > 0 {
 			assert.Contains(t, e.names, item["displayName"], "%s: %s", when, path)
 		}
@@ -109,8 +108,8 @@ func (l *ledger) check(t *testing.T, user caller, when string) {
 	}
 }
 
-// A load is clients that create, change and delete without a pause, and ask
-// again when they were not answered.
+// A load is a set of clients that continuously create, change and delete resources, and retry
+// requests without a response.
 type load struct {
 	*ledger
 	user    caller
@@ -118,17 +117,17 @@ type load struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 
-	mu   sync.Mutex
-	up   chan struct{} // closed while the server may be asked
-	open sync.WaitGroup
-	jobs []string // IDs of those that were acknowledged
-	most int      // jobs to create
+	mu      sync.Mutex
+	up      chan struct{} // closed while the server accepts requests
+	open    sync.WaitGroup
+	jobs    []string // IDs of the jobs whose create was acknowledged
+	maxJobs int      // number of jobs to create
 }
 
-// startLoad begins as soon as resume is called. All jobs learn from a dataset
-// that is there.
+// startLoad returns a load, whose clients begin when resume is called. All jobs are trained on an
+// existing dataset.
 func startLoad(t testing.TB, user caller, jobs int) *load {
-	l := &load{ledger: newLedger(), user: user, up: make(chan struct{}), most: jobs}
+	l := &load{ledger: newLedger(), user: user, up: make(chan struct{}), maxJobs: jobs}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	t.Cleanup(l.end)
 	for client := range 3 {
@@ -148,14 +147,14 @@ func (l *load) end() {
 	l.clients.Wait()
 }
 
-// resume lets the clients ask.
+// resume lets the clients send requests.
 func (l *load) resume() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.up)
 }
 
-// pause keeps the clients from asking, and waits for those that do.
+// pause stops new requests, and waits for those in progress.
 func (l *load) pause() {
 	l.mu.Lock()
 	l.up = make(chan struct{})
@@ -163,7 +162,7 @@ func (l *load) pause() {
 	l.open.Wait()
 }
 
-// enter waits for its turn to ask; false at the end of the load.
+// enter waits until a request may be sent. It returns false when the load has ended.
 func (l *load) enter() bool {
 	for {
 		l.mu.Lock()
@@ -184,24 +183,30 @@ func (l *load) enter() bool {
 	}
 }
 
-// one carries out an operation, the kind of which a number of 0 to 99 decides.
+// one executes an operation on a resource with the ID. kind, a number from 0 to 99, selects the
+// operation.
 func (l *load) one(id string, kind int) {
 	switch {
 	case kind < 30:
-		if l.creates("/datasets/"+id, http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{"displayName": "new"}}, "new") && kind < 10 {
-			l.uploads(id)
+		if l.create("/datasets/"+id, http.MethodPost, "/datasets",
+			object{"datasetId": id, "dataset": object{"displayName": "new"}}, "new") && kind < 10 {
+			l.upload(id)
 		}
-		l.does("/datasets/"+id, true, "renamed", http.MethodPatch, "/datasets/"+id, object{"name": "accounts/default/datasets/" + id, "displayName": "renamed"})
+		l.send("/datasets/"+id, true, "renamed", http.MethodPatch, "/datasets/"+id,
+			object{"name": "accounts/default/datasets/" + id, "displayName": "renamed"})
 	case kind < 60:
 		name := "accounts/default/secrets/" + id
-		if l.creates("/secrets/"+id, http.MethodPost, "/secrets", object{"name": name, "keyName": "KEY", "value": "canary"}, "") && kind < 45 {
-			l.does("/secrets/"+id, false, "", http.MethodDelete, "/secrets/"+id, nil)
+		if l.create("/secrets/"+id, http.MethodPost, "/secrets", object{"name": name, "keyName": "KEY", "value": "canary"},
+			"") && kind < 45 {
+			l.send("/secrets/"+id, false, "", http.MethodDelete, "/secrets/"+id, nil)
 		}
 	case kind < 80:
-		l.creates("/deployments/"+id, http.MethodPost, "/deployments?deploymentId="+id, object{"baseModel": baseModel, "displayName": id}, id)
+		l.create("/deployments/"+id, http.MethodPost, "/deployments?deploymentId="+id,
+			object{"baseModel": baseModel, "displayName": id}, id)
 	case l.wantsJob():
 		path := "/supervisedFineTuningJobs/" + id
-		if l.creates(path, http.MethodPost, "/supervisedFineTuningJobs?supervisedFineTuningJobId="+id, jobOn("shared", crashEpochs), "") {
+		if l.create(path, http.MethodPost, "/supervisedFineTuningJobs?supervisedFineTuningJobId="+id,
+			jobOn("shared", crashEpochs), "") {
 			l.mu.Lock()
 			l.jobs = append(l.jobs, id)
 			l.mu.Unlock()
@@ -212,25 +217,27 @@ func (l *load) one(id string, kind int) {
 func (l *load) wantsJob() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.most > 0 {
-		l.most--
+	if l.maxJobs > 0 {
+		l.maxJobs--
 		return true
 	}
 	return false
 }
 
-func (l *load) creates(path, method, at string, body any, name string) bool {
-	return l.does(path, true, name, method, at, body)
+func (l *load) create(path, method, at string, body any, name string) bool {
+	return l.send(path, true, name, method, at, body)
 }
 
-// does asks until it is answered, and notes the answer. That it is already so
-// is the answer to a question whose first answer was lost.
-func (l *load) does(path string, exists bool, name, method, at string, body any) bool {
-	l.asks(path, exists, name)
+// send sends a request until it gets a response, and records the response in the ledger. After a
+// lost response, an error that the change already happened counts as success. send returns false
+// when the load has ended.
+func (l *load) send(path string, exists bool, name, method, at string, body any) bool {
+	l.mayChange(path, exists, name)
 	for first := true; l.enter(); first = false {
 		status, answer, err := l.user.ask(method, at, body)
 		l.settle(func() {
-			if err == nil && (status == http.StatusOK || !first && (status == http.StatusConflict || !exists && status == http.StatusNotFound)) {
+			if err == nil && (status == http.StatusOK || !first &&
+				(status == http.StatusConflict || !exists && status == http.StatusNotFound)) {
 				l.acknowledged(path, exists, name)
 			} else if err == nil && status < 500 {
 				assert.Fail(l.user.t, "an operation is refused", "%s %s: %d %v", method, at, status, answer)
@@ -244,14 +251,16 @@ func (l *load) does(path string, exists bool, name, method, at string, body any)
 	return false
 }
 
-// uploads sends rows until they are accepted.
-func (l *load) uploads(dataset string) {
+// upload sends rows until they are accepted.
+func (l *load) upload(dataset string) {
 	for first := true; l.enter(); first = false {
 		status, answer, err := l.user.upload(dataset, exampleRows(l.user.t, 4))
 		l.settle(func() {
 			switch {
 			case err != nil || status >= 500:
-			case status == http.StatusOK && answer["state"] == "READY", status == http.StatusBadRequest && !first: // the first answer was lost
+			// A bad request after the first attempt means that the response to the first attempt
+			// was lost.
+			case status == http.StatusOK && answer["state"] == "READY", status == http.StatusBadRequest && !first:
 				l.accepted("/datasets/" + dataset)
 			default:
 				assert.Fail(l.user.t, "an upload is refused", "%s: %d %v", dataset, status, answer)
@@ -269,7 +278,7 @@ func (l *load) settle(note func()) {
 	l.open.Done()
 }
 
-// backOff waits a moment after a refusal that may pass.
+// backOff waits for a moment after a transient error.
 func (l *load) backOff() {
 	select {
 	case <-time.After(20 * time.Millisecond):
@@ -283,10 +292,9 @@ func (l *load) jobIDs() []string {
 	return slices.Clone(l.jobs)
 }
 
-// lawful checks the whole log: every position once, nothing created twice, no
-// attempt begun twice, none while another is under way, and no job completed
-// twice.
-func lawful(t *testing.T, events []heard) {
+// checkInvariants checks the whole log: every position once, no resource created twice, no attempt
+// started twice or during another, and no job completed twice.
+func checkInvariants(t *testing.T, events []receivedEvent) {
 	t.Helper()
 	ids, created := map[string]bool{}, map[string]bool{}
 	attempt, live, completed := map[string]float64{}, map[string]bool{}, map[string]bool{}
@@ -295,7 +303,8 @@ func lawful(t *testing.T, events []heard) {
 		require.False(t, ids[h.id], "the event %s is recorded twice", h.id)
 		ids[h.id] = true
 		switch h.kind {
-		case "dataset.created.v1", "deployment.created.v1", "secret.created.v1", "account.created.v1", "apiKey.created.v1", "supervisedFineTuningJob.created.v1":
+		case "dataset.created.v1", "deployment.created.v1", "secret.created.v1", "account.created.v1", "apiKey.created.v1",
+			"supervisedFineTuningJob.created.v1":
 			require.False(t, created[h.subject], "%s is created twice", h.subject)
 			created[h.subject] = true
 		case "supervisedFineTuningJob.started.v1":

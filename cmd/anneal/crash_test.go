@@ -12,15 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each job of the crash tests takes crashSteps steps: long enough to be hit.
+// Each job of the crash tests takes crashSteps steps: long enough to be interrupted.
 const (
 	crashRows   = 60
 	crashEpochs = 4
 	crashSteps  = crashRows / 4 * crashEpochs
 )
 
-// crashes is how often the control plane is killed: ANNEAL_CRASHES, 10, or 4
-// with -short.
+// crashes returns how often the control plane is killed: ANNEAL_CRASHES, 10, or 4 with -short.
 func crashes(t *testing.T) int {
 	t.Helper()
 	if text := os.Getenv("ANNEAL_CRASHES"); text != "" {
@@ -34,10 +33,12 @@ func crashes(t *testing.T) int {
 	return 10
 }
 
-// The control plane is killed at random points, and its worker with it. What
-// it acknowledged is there after every restart, and all work comes to its end.
+// TestControlPlaneIsKilled kills the control plane at random points, together with its local
+// worker. It checks that every change that the control plane acknowledged exists after every
+// restart, and that all work completes.
 func TestControlPlaneIsKilled(t *testing.T) {
-	s := serve(t, t.TempDir(), "--listen", freePort(t), "--nats-listen", freePort(t)) // subscribers try its port while it is away
+	// Fixed addresses let subscribers reconnect after a restart.
+	s := serve(t, t.TempDir(), "--listen", freePort(t), "--nats-listen", freePort(t))
 	killed := crashes(t)
 	l := underLoad(t, s, killed, 3+killed/5)
 	settled(t, s, l)
@@ -45,8 +46,9 @@ func TestControlPlaneIsKilled(t *testing.T) {
 	require.Contains(t, s.run("log", "verify").ok(t), "snapshot")
 }
 
-// A worker on another machine outlives the control plane: what it trains is
-// not interrupted, and what it reports meanwhile is not lost.
+// TestControlPlaneIsKilledButNotTheWorker checks that a worker on another machine survives a crash
+// of the control plane: its training is not interrupted, and the reports that it makes during the
+// crash are not lost.
 func TestControlPlaneIsKilledButNotTheWorker(t *testing.T) {
 	f := newFleet(t)
 	f.work("survivor")
@@ -67,8 +69,8 @@ func TestControlPlaneIsKilledButNotTheWorker(t *testing.T) {
 	require.Zero(t, f.end())
 }
 
-// underLoad kills the control plane a number of times while clients work, and
-// leaves it running.
+// underLoad kills the control plane a number of times while clients send requests, and leaves it
+// running. It returns the ended load.
 func underLoad(t *testing.T, s *plane, times, jobs int) *load {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -98,7 +100,8 @@ func underLoad(t *testing.T, s *plane, times, jobs int) *load {
 	return l
 }
 
-// killStarting kills the control plane, and again while it starts.
+// killStarting kills the control plane, starts it, and kills it again at a random point of the
+// start.
 func killStarting(s *plane, random *rand.Rand) {
 	s.kill()
 	s.launch()
@@ -109,7 +112,7 @@ func killStarting(s *plane, random *rand.Rand) {
 	s.kill()
 }
 
-// awaitAcks waits until the server has acknowledged so many more operations.
+// awaitAcks waits until the server has acknowledged a number of further operations.
 func (l *load) awaitAcks(t *testing.T, s *plane, more int) {
 	t.Helper()
 	begin, grown := l.count()
@@ -125,8 +128,8 @@ func (l *load) awaitAcks(t *testing.T, s *plane, more int) {
 	}
 }
 
-// settled waits until all work has come to its end, and checks that nothing is
-// missing, stuck or done twice.
+// settled waits until all work is complete, and checks that nothing is missing, stuck or executed
+// twice.
 func settled(t *testing.T, s *plane, l *load) {
 	t.Helper()
 	user := s.user()
@@ -141,8 +144,8 @@ func settled(t *testing.T, s *plane, l *load) {
 		require.Equal(t, "READY", item["state"], "%v", item)
 	}
 	user.until("/deployments/awake", "replicaStats.readyReplicaCount", 1.0)
-	answersTheSame(t, user, baseModel)
-	eventually(t, "nothing is held for what has ended", func() bool {
+	streamsTheSame(t, user, baseModel)
+	eventually(t, "allocations of finished work are released", func() bool {
 		var nodes []struct{ Allocations []any }
 		require.NoError(t, json.Unmarshal([]byte(s.run("node", "list", "-o", "json").ok(t)), &nodes))
 		held := 0
@@ -153,6 +156,6 @@ func settled(t *testing.T, s *plane, l *load) {
 	})
 	history := user.history()
 	t.Logf("%d events", len(history))
-	lawful(t, s.tail().upTo(t, positionOf(t, history[len(history)-1])))
+	checkInvariants(t, s.tail().upTo(t, positionOf(t, history[len(history)-1])))
 	require.Contains(t, s.run("log", "verify").ok(t), "running server")
 }

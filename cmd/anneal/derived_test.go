@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// content is what a dataset's files hold, read from the links that its user gets.
+// content downloads the files of a dataset as a user would, and returns their content.
 func (c caller) content(dataset string) (text []byte) {
 	c.t.Helper()
 	links, _ := c.get("/datasets/" + dataset + ":getDownloadEndpoint")["filenameToSignedUrls"].(object)
@@ -24,13 +24,15 @@ func (c caller) content(dataset string) (text []byte) {
 	return text
 }
 
-// A dataset is filtered from another while the server is killed, and a job has
-// rows held back, in datasets that it is then trained and measured on.
-func TestDatasetsComeFromOthers(t *testing.T) {
+// TestDerivedDatasets checks that filtering a dataset survives a crash of the server, and that the
+// training and evaluation datasets of a job with evalAutoCarveout, which holds out rows, are
+// derived datasets.
+func TestDerivedDatasets(t *testing.T) {
 	s := serve(t, t.TempDir(), "--listen", freePort(t))
 	user := s.user()
 	user.dataset("all", 60)
-	filtered := user.must(http.MethodPost, "/datasets", object{"datasetId": "some", "sourceDatasetId": "all", "filter": `packing OR "Which code"`})
+	filtered := user.must(http.MethodPost, "/datasets",
+		object{"datasetId": "some", "sourceDatasetId": "all", "filter": `packing OR "Which code"`})
 	require.Equal(t, "UPLOADING", filtered["state"])
 	carved := jobOn("all", 1)
 	carved["evalAutoCarveout"] = true
@@ -41,7 +43,8 @@ func TestDatasetsComeFromOthers(t *testing.T) {
 	filtered = user.until("/datasets/some", "state", "READY")
 	var want []byte
 	for row := range bytes.Lines(exampleRows(t, 60)) {
-		if lower := bytes.ToLower(row); bytes.Contains(lower, []byte("packing")) || bytes.Contains(lower, []byte("which code")) {
+		if lower := bytes.ToLower(row); bytes.Contains(lower, []byte("packing")) ||
+			bytes.Contains(lower, []byte("which code")) {
 			want = append(want, row...)
 		}
 	}
@@ -60,15 +63,17 @@ func TestDatasetsComeFromOthers(t *testing.T) {
 	}
 	train, evaluation := user.content("carved-train"), user.content("carved-eval")
 	for row := range bytes.Lines(exampleRows(t, 60)) {
-		require.NotEqual(t, bytes.Contains(train, row), bytes.Contains(evaluation, row), "on one side, not on both: %s", row)
+		require.NotEqual(t, bytes.Contains(train, row), bytes.Contains(evaluation, row),
+			"on one side of the split, not on both: %s", row)
 	}
 	curve := user.lossCurve("carved")
 	require.Len(t, curve, 14, "54 rows, 4 a step")
 	require.IsType(t, 0.0, curve[len(curve)-1]["eval/loss"], "%v", curve[len(curve)-1])
-	require.Contains(t, kindsOf(user.list("/supervisedFineTuningJobs/carved/events", "events")), "supervisedFineTuningJob.preparing.v1")
+	require.Contains(t, kindsOf(user.list("/supervisedFineTuningJobs/carved/events", "events")),
+		"supervisedFineTuningJob.preparing.v1")
 
 	user.must(http.MethodDelete, "/supervisedFineTuningJobs/carved", nil)
-	require.Equal(t, "READY", user.get("/datasets/carved-eval")["state"], "what was made for a job outlives it")
+	require.Equal(t, "READY", user.get("/datasets/carved-eval")["state"], "the datasets of a job remain after it")
 	require.Zero(t, s.end())
 	require.Contains(t, s.run("log", "verify").ok(t), "snapshot")
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A full disk is said to be full; what was acknowledged stays, and when there
-// is room again work goes on.
+// TestFullDisk checks that a full disk is reported, that acknowledged events are kept, and that
+// work continues when the disk has free space again.
 func TestFullDisk(t *testing.T) {
 	dir := smallDisk(t)
 	s := serve(t, filepath.Join(dir, "data"), "--worker=false")
@@ -25,31 +25,32 @@ func TestFullDisk(t *testing.T) {
 	user.dataset("before", 5)
 	user.must(http.MethodPost, "/datasets", object{"datasetId": "later", "dataset": object{}})
 
-	s.run("log", "verify").ok(t) // the readers' mirror has all that happened so far
+	s.run("log", "verify").ok(t) // the readers' mirror has all events so far
 
 	ballast := filepath.Join(dir, "ballast")
 	fill(t, ballast)
 	acknowledged := map[string]bool{"before": true, "later": true}
-	var refusal object
-	for i := 0; refusal == nil; i++ {
-		require.Less(t, i, 5000, "a full disk takes everything")
+	var lastError object
+	for i := 0; lastError == nil; i++ {
+		require.Less(t, i, 5000, "a full disk accepts everything")
 		id := fmt.Sprintf("during-%d", i)
-		status, answer, err := user.ask(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{"displayName": strings.Repeat("x", 60)}})
-		require.NoError(t, err, "it answers all the same")
+		status, answer, err := user.ask(http.MethodPost, "/datasets",
+			object{"datasetId": id, "dataset": object{"displayName": strings.Repeat("x", 60)}})
+		require.NoError(t, err, "it still responds")
 		switch {
 		case status == http.StatusOK:
 			acknowledged[id] = true
 		default:
 			require.Equal(t, http.StatusTooManyRequests, status, "%v", answer)
 			require.EqualValues(t, 8, answer["code"])
-			refusal = answer
+			lastError = answer
 		}
 	}
-	require.Regexp(t, "disk|space|full", messageOf(refusal), "the answer says what to do about it")
+	require.Regexp(t, "disk|space|full", errorMessage(lastError), "the error says what to do")
 	status, answer, err := user.upload("later", exampleRows(t, 400))
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, status, 429, "%v", answer)
-	require.Regexp(t, "full", messageOf(answer))
+	require.Regexp(t, "full", errorMessage(answer))
 	require.Equal(t, "ok", user.get("//healthz")["status"])
 	for id := range acknowledged {
 		user.get("/datasets/" + id)
@@ -71,8 +72,8 @@ func TestFullDisk(t *testing.T) {
 	require.Contains(t, s.run("log", "verify").ok(t), "equal")
 }
 
-// Another program fills the disk while the log is written to. The server may
-// have to end, and then says why; it loses nothing.
+// TestDiskFillsUnderTheLog fills the disk from another program while the server writes the log. If
+// the server has to exit, it must report the cause, and it must lose no acknowledged event.
 func TestDiskFillsUnderTheLog(t *testing.T) {
 	dir := smallDisk(t)
 	s := serve(t, filepath.Join(dir, "data"), "--worker=false", "--listen", freePort(t))
@@ -104,10 +105,11 @@ func TestDiskFillsUnderTheLog(t *testing.T) {
 	require.NoError(t, os.Remove(ballast))
 	status, _, err := user.ask(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
 	if err != nil || status != http.StatusOK {
-		require.Equal(t, 1, s.await(), "it answers, or ends")
+		require.Equal(t, 1, s.await(), "it responds, or exits")
 		require.Contains(t, lastLine(s.log.whole()), "the disk of the event log failed")
 		s.start()
-		_, _, err = user.ask(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}}) // it may be there already
+		// The server may have created the dataset before it exited.
+		_, _, err = user.ask(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
 		require.NoError(t, err)
 	}
 	for _, ids := range acknowledged {
@@ -120,7 +122,7 @@ func TestDiskFillsUnderTheLog(t *testing.T) {
 	require.Zero(t, s.end())
 }
 
-// smallDisk is a file system of its own.
+// smallDisk mounts a separate small file system, and returns its directory.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {

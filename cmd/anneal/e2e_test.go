@@ -21,13 +21,13 @@ const (
 	deploymentName = "accounts/default/deployments/codes"
 )
 
-// The main job of the platform: a dataset becomes a model, the model answers,
-// and whoever listens hears all of it.
+// TestMainJob checks the main workflow: a dataset becomes a model, the model is served, and
+// subscribers receive every event.
 func TestMainJob(t *testing.T) {
 	s := serve(t, t.TempDir())
 	user, wires, watermill := s.user(), s.tail(), s.tailWithWatermill()
 
-	t.Run("what the server promises when it is ready", func(t *testing.T) { readyAsPromised(t, s) })
+	t.Run("the server is ready as documented", func(t *testing.T) { checkReady(t, s) })
 	t.Run("a dataset becomes a model", func(t *testing.T) {
 		user.dataset("codes", 60)
 		require.Equal(t, "60", user.get("/datasets/codes")["exampleCount"])
@@ -40,25 +40,28 @@ func TestMainJob(t *testing.T) {
 		require.Equal(t, baseModel, model["baseModel"])
 		wholeCurve(t, user.lossCurve("codes"), 15)
 	})
-	t.Run("the model answers", func(t *testing.T) {
-		made := user.must(http.MethodPost, "/deployments?deploymentId=codes", object{"baseModel": "accounts/default/models/codes", "minReplicaCount": 1})
+	t.Run("the model is served", func(t *testing.T) {
+		made := user.must(http.MethodPost, "/deployments?deploymentId=codes",
+			object{"baseModel": "accounts/default/models/codes", "minReplicaCount": 1})
 		require.Equal(t, "CREATING", made["state"])
 		ready := user.until("/deployments/codes", "state", "READY")
 		require.EqualValues(t, 1, at(ready, "replicaStats.readyReplicaCount"))
-		answersTheSame(t, user, "accounts/default/models/codes")
+		streamsTheSame(t, user, "accounts/default/models/codes")
 	})
-	t.Run("a deployment that sleeps is woken by the first request", func(t *testing.T) { wakes(t, user) })
-	t.Run("subscribers hear everything once and in order", func(t *testing.T) { heardOnce(t, user, wires, watermill) })
+	t.Run("a deployment that is scaled to zero starts at the first request",
+		func(t *testing.T) { scalesFromZero(t, user) })
+	t.Run("subscribers receive every event once and in order",
+		func(t *testing.T) { receivedOnce(t, user, wires, watermill) })
 	t.Run("readers can do nothing else", func(t *testing.T) { readersOnlyRead(t, s) })
-	t.Run("other accounts are kept out", func(t *testing.T) { keptOut(t, s) })
+	t.Run("other accounts have no access", func(t *testing.T) { otherAccountIsRefused(t, s) })
 	t.Run("the log can be verified", func(t *testing.T) {
 		require.Contains(t, s.run("log", "verify").ok(t), "running server")
 		require.Contains(t, s.run("log", "verify", "--data", s.dir, "-o", "json").ok(t), `"equal": true`)
 	})
-	t.Run("a second start goes on where the first was", func(t *testing.T) { goesOn(t, s, wires) })
+	t.Run("a restart continues from the first run", func(t *testing.T) { restarts(t, s, wires) })
 }
 
-func readyAsPromised(t *testing.T, s *plane) {
+func checkReady(t *testing.T, s *plane) {
 	require.Equal(t, 1, strings.Count(s.stdout.whole(), "\n"), "one line when it is ready: %q", s.stdout.whole())
 	for _, file := range []string{"context.json", "operator.json"} {
 		info, err := os.Stat(filepath.Join(s.dir, file))
@@ -81,10 +84,11 @@ func readyAsPromised(t *testing.T, s *plane) {
 	require.Equal(t, true, model["public"])
 }
 
-// answersTheSame asks at temperature 0, at once and as a stream.
-func answersTheSame(t *testing.T, user caller, model string) {
+// streamsTheSame requires the same text at temperature 0 with and without streaming.
+func streamsTheSame(t *testing.T, user caller, model string) {
 	t.Helper()
-	question := object{"model": model, "prompt": "Packing code for 15 pink chairs, customer Rosa", "max_tokens": 16, "temperature": 0, "ignore_eos": true}
+	question := object{"model": model, "prompt": "Packing code for 15 pink chairs, customer Rosa", "max_tokens": 16,
+		"temperature": 0, "ignore_eos": true}
 	status, answer, err := user.ask(http.MethodPost, "//inference/v1/completions", question)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status, "%v", answer)
@@ -106,7 +110,7 @@ func answersTheSame(t *testing.T, user caller, model string) {
 		if !found {
 			continue
 		}
-		require.False(t, done, "something follows [DONE]: %s", data)
+		require.False(t, done, "data after [DONE]: %s", data)
 		if done = data == "[DONE]"; done {
 			continue
 		}
@@ -125,7 +129,7 @@ func answersTheSame(t *testing.T, user caller, model string) {
 	require.Equal(t, text, streamed)
 }
 
-func wakes(t *testing.T, user caller) {
+func scalesFromZero(t *testing.T, user caller) {
 	made := user.must(http.MethodPost, "/deployments?deploymentId=sleeper", object{"baseModel": baseModel})
 	require.EqualValues(t, 0, made["minReplicaCount"])
 	asleep := user.until("/deployments/sleeper", "state", "READY")
@@ -136,8 +140,8 @@ func wakes(t *testing.T, user caller) {
 	require.EqualValues(t, 1, at(user.get("/deployments/sleeper"), "replicaStats.readyReplicaCount"))
 }
 
-// heardOnce compares what both subscribers heard with what the log says.
-func heardOnce(t *testing.T, user caller, wires, watermill *ears) {
+// receivedOnce requires that both subscribers received every event of the log exactly once.
+func receivedOnce(t *testing.T, user caller, wires, watermill *recorder) {
 	recorded := user.history()
 	require.NotEmpty(t, recorded)
 	last := positionOf(t, recorded[len(recorded)-1])
@@ -148,7 +152,7 @@ func heardOnce(t *testing.T, user caller, wires, watermill *ears) {
 		require.EqualValues(t, i+1, h.position)
 		require.NotEmpty(t, h.id)
 	}
-	var ofDefault []heard
+	var ofDefault []receivedEvent
 	for _, h := range all {
 		if strings.HasPrefix(h.subject, "accounts/default/") || h.subject == "accounts/default" {
 			ofDefault = append(ofDefault, h)
@@ -164,39 +168,45 @@ func heardOnce(t *testing.T, user caller, wires, watermill *ears) {
 		require.Equal(t, event["subject"], bridged[i].subject, "event %d", i)
 	}
 
-	job := slices.DeleteFunc(kinds(all, jobName), func(kind string) bool { return kind == "supervisedFineTuningJob.checkpointed.v1" })
-	require.Equal(t, []string{"supervisedFineTuningJob.created.v1", "supervisedFineTuningJob.validating.v1", "supervisedFineTuningJob.queued.v1",
-		"supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.writing.v1", "supervisedFineTuningJob.resultsStored.v1",
+	job := slices.DeleteFunc(kinds(all, jobName),
+		func(kind string) bool { return kind == "supervisedFineTuningJob.checkpointed.v1" })
+	require.Equal(t, []string{"supervisedFineTuningJob.created.v1", "supervisedFineTuningJob.validating.v1",
+		"supervisedFineTuningJob.queued.v1",
+		"supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.writing.v1",
+		"supervisedFineTuningJob.resultsStored.v1",
 		"supervisedFineTuningJob.completed.v1"}, job)
-	deployment := slices.DeleteFunc(kinds(all, deploymentName), func(kind string) bool { return kind == "replica.advanced.v1" })
+	deployment := slices.DeleteFunc(kinds(all, deploymentName),
+		func(kind string) bool { return kind == "replica.advanced.v1" })
 	require.Equal(t, []string{"deployment.created.v1", "replica.placed.v1", "deployment.ready.v1"}, deployment)
 }
 
-// readersOnlyRead tries what a holder of the reader's credentials could want
-// to do to the log.
+// readersOnlyRead requires that a reader's credentials cannot change the log.
 func readersOnlyRead(t *testing.T, s *plane) {
-	refusals := make(chan error, 16)
-	nc := s.reader(s.context, refusals)
+	errs := make(chan error, 16)
+	nc := s.reader(s.context, errs)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	before := s.user().get("//readyz")["position"]
 
-	for _, subject := range []string{"events.default.datasets.forged", "EVENTS", "desk.beat", "$JS.API.STREAM.PURGE.EVENTS", "$JS.API.STREAM.DELETE.EVENTS",
-		"$JS.API.STREAM.UPDATE.EVENTS", "$JS.API.STREAM.CREATE.MINE", "$JS.API.STREAM.MSG.DELETE.EVENTS", "$KV.keys.x", "tasks.dataset-validation"} {
+	for _, subject := range []string{"events.default.datasets.forged", "EVENTS", "agents.local.beat",
+		"$JS.API.STREAM.PURGE.EVENTS", "$JS.API.STREAM.DELETE.EVENTS",
+		"$JS.API.STREAM.UPDATE.EVENTS", "$JS.API.STREAM.CREATE.MINE", "$JS.API.STREAM.MSG.DELETE.EVENTS", "$KV.keys.x",
+		"tasks.dataset-validation"} {
 		require.NoError(t, nc.Publish(subject, []byte("{}")))
 		require.NoError(t, nc.Flush())
 		select {
-		case err := <-refusals:
+		case err := <-errs:
 			require.ErrorIs(t, err, nats.ErrPermissionViolation)
 			require.Contains(t, err.Error(), subject)
 		case <-time.After(patience):
-			require.Fail(t, "a reader may publish", subject)
+			require.Fail(t, "a reader can publish", subject)
 		}
 	}
 	info, err := js.Stream(t.Context(), "EVENTS")
 	require.NoError(t, err)
 	require.NotNil(t, info.CachedInfo().Config.Mirror, "readers see a mirror")
-	durable, err := info.CreateOrUpdateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "mine", FilterSubject: "events.default.deployments.>"})
+	durable, err := info.CreateOrUpdateConsumer(t.Context(),
+		jetstream.ConsumerConfig{Durable: "mine", FilterSubject: "events.default.deployments.>"})
 	require.NoError(t, err)
 	batch, err := durable.Fetch(1, jetstream.FetchMaxWait(patience))
 	require.NoError(t, err)
@@ -213,7 +223,7 @@ func readersOnlyRead(t *testing.T, s *plane) {
 	var used object
 	require.NoError(t, json.Unmarshal(m.Data(), &used))
 	require.Equal(t, true, used["complete"])
-	require.EqualValues(t, 16, used["completionTokens"], "of the first answer")
+	require.EqualValues(t, 16, used["completionTokens"], "of the first response")
 
 	_, err = nats.Connect(s.context.NATSURL, nats.UserInfo(s.context.NATSUser, "wrong"))
 	require.ErrorIs(t, err, nats.ErrAuthorization)
@@ -221,25 +231,28 @@ func readersOnlyRead(t *testing.T, s *plane) {
 	require.ErrorIs(t, err, nats.ErrAuthorization)
 }
 
-// keptOut makes an account as the operator would, and lets its key knock at
-// the doors of another.
-func keptOut(t *testing.T, s *plane) {
+// otherAccountIsRefused creates an account as the operator would, and requires that requests with
+// the account's key for resources of another account are rejected.
+func otherAccountIsRefused(t *testing.T, s *plane) {
 	var made struct{ Account, APIKey string }
-	require.NoError(t, json.Unmarshal([]byte(s.run("account", "create", "acme", "-o", "json", "--data", s.dir).ok(t)), &made))
+	require.NoError(t, json.Unmarshal([]byte(s.run("account", "create", "acme", "-o", "json", "--data", s.dir).ok(t)),
+		&made))
 	require.Equal(t, "acme", made.Account)
 	acme := s.as("acme", made.APIKey)
 	require.Empty(t, acme.list("/datasets", "datasets"))
-	require.Equal(t, "READY", acme.get("//v1/" + baseModel)["state"], "the base model is in every account's sight")
+	require.Equal(t, "READY", acme.get("//v1/" + baseModel)["state"], "every account can read the base model")
 
 	intruder := s.as("default", made.APIKey)
-	for _, path := range []string{"", "/datasets", "/datasets/codes", "/datasets/nowhere", "/datasets/codes:preview", "/supervisedFineTuningJobs/codes",
+	for _, path := range []string{"", "/datasets", "/datasets/codes", "/datasets/nowhere", "/datasets/codes:preview",
+		"/supervisedFineTuningJobs/codes",
 		"/models/codes", "/deployments/codes", "/events", "/deployments/codes/events", "/secrets", "/apiKeys"} {
 		status, answer, err := intruder.ask(http.MethodGet, path, nil)
 		require.NoError(t, err)
 		require.Equal(t, http.StatusForbidden, status, "GET %s: %v", path, answer)
 		require.NotEmpty(t, answer["message"])
 	}
-	for _, model := range []string{"accounts/default/models/codes", "accounts/default/deployments/codes", "default/codes"} {
+	for _, model := range []string{"accounts/default/models/codes", "accounts/default/deployments/codes",
+		"default/codes"} {
 		status, answer, err := acme.complete(model, "hello")
 		require.NoError(t, err)
 		require.Contains(t, []int{http.StatusForbidden, http.StatusNotFound}, status, "%s: %v", model, answer)
@@ -250,22 +263,22 @@ func keptOut(t *testing.T, s *plane) {
 	require.Equal(t, "READY", s.user().get("/datasets/codes")["state"])
 }
 
-func goesOn(t *testing.T, s *plane, wires *ears) {
+func restarts(t *testing.T, s *plane, wires *recorder) {
 	before := s.context
 	require.Zero(t, s.end(), "SIGTERM ends it cleanly")
 	require.Contains(t, s.run("log", "verify", "--data", s.dir).ok(t), "snapshot")
 	s.start()
 	require.Equal(t, before.APIKey, s.context.APIKey)
-	require.Equal(t, before.NATSURL, s.context.NATSURL, "subscribers find it where it was")
+	require.Equal(t, before.NATSURL, s.context.NATSURL, "subscribers reconnect at the same address")
 	require.Equal(t, before.NATSPassword, s.context.NATSPassword)
 	user := s.user()
 	require.Equal(t, "60", user.get("/datasets/codes")["exampleCount"])
 	require.Equal(t, "JOB_STATE_COMPLETED", user.get("/supervisedFineTuningJobs/codes")["state"])
 	user.until("/deployments/codes", "replicaStats.readyReplicaCount", 1.0)
-	answersTheSame(t, user, "accounts/default/models/codes")
+	streamsTheSame(t, user, "accounts/default/models/codes")
 
 	recorded := user.history()
 	last := positionOf(t, recorded[len(recorded)-1])
-	require.Len(t, wires.upTo(t, last), int(last), "the subscriber from before hears what came after, each once")
+	require.Len(t, wires.upTo(t, last), int(last), "the earlier subscriber receives the later events, each once")
 	require.Zero(t, s.end())
 }

@@ -29,51 +29,51 @@ import (
 )
 
 const (
-	hostileFiles   = 700       // descriptors that the server may have
+	hostileFiles   = 700       // descriptors that the server can open
 	hostileMemory  = 128 << 20 // bytes for JSON bodies
-	hostileData    = 700 << 20 // bytes of memory that the server may write to: one more ends it
-	slowdown       = 3         // of the 99th percentile of others, at most
-	reservedForLog = 200       // descriptors that stay free: 256 are reserved, some of which requests under way may take
+	hostileData    = 700 << 20 // bytes of data segment of the server: allocating more ends it
+	slowdown       = 3         // limit of the increase of other clients' 99th percentile
+	reservedForLog = 200       // descriptors that stay free: 256 are reserved; requests in progress can use some of them
 )
 
-// A hostility is what a client without good intent does until ctx is done. It
-// tells how often it did it.
-type hostility struct {
+// An attack is run by a malicious client until ctx is done. do returns the number of connections
+// that were opened, or of requests that were sent.
+type attack struct {
 	name string
-	do   func(ctx context.Context, h *hostile) (times int64)
-	from int // addresses; 0 is one
+	do   func(ctx context.Context, h *attacker) (times int64)
+	from int // number of addresses from which the attack connects
 }
 
-// hostilities are all of them: see make hostile.
-var hostilities = []hostility{
+// attacks are the attacks that `make hostile` runs.
+var attacks = []attack{
 	{"slow headers", slowHeaders, 1},
 	{"slow headers from 40 addresses", slowHeaders, 40},
 	{"unsent bodies without a key", unsentBodies, 1},
 	{"unsent bodies without a key from 40 addresses", unsentBodies, 40},
-	{"bodies that stand still, with a key", standingBodies, 1},
-	{"answers that are not read", unreadAnswers, 1},
+	{"stalled bodies, with a key", standingBodies, 1},
+	{"responses that are not read", unreadAnswers, 1},
 	{"a flood of connections", connectionFlood, 1},
 	{"a flood of connections from 40 addresses", connectionFlood, 40},
-	{"bodies that take much memory", largeBodies, 1},
-	{"bodies that take much memory, of 4 accounts", largeBodiesOfMany, 4},
-	{"tails of events", manyTails, 1},
+	{"bodies that require much memory", largeBodies, 1},
+	{"bodies that require much memory, of 4 accounts", largeBodiesOfMany, 4},
+	{"many followers of events", manyTails, 1},
 }
 
-// hostile is who does it: accounts of their own beside the others.
-type hostile struct {
+// attacker runs attacks, with its own accounts.
+type attacker struct {
 	*testing.T
 	server string // host:port
-	key    string // of account mallory
-	from   int    // addresses that connections come from
+	key    string // API key of account mallory
+	from   int    // addresses from which it connects
 	dialed atomic.Int64
 
-	callers []caller // mallory and others
+	callers []caller // clients of account mallory and of further accounts
 }
 
-// The server survives what hostile clients do, and serves the others
-// meanwhile. ANNEAL_HOSTILE is for how long each is tried, such as 20s, and then
-// the 99th percentile of a well-behaved tenant is held to slowdown times the
-// quiet one; a short run without it only shows the figures.
+// TestHostileClients checks that the server survives attacks, and serves other clients during the
+// attacks. ANNEAL_HOSTILE is the duration of each attack, such as 20s. With it, the 99th percentile
+// of a well-behaved tenant during an attack must be at most slowdown times the one without an
+// attack. Without it, the test is short and only prints the figures.
 func TestHostileClients(t *testing.T) {
 	long := os.Getenv("ANNEAL_HOSTILE")
 	length := time.Second
@@ -91,45 +91,45 @@ func TestHostileClients(t *testing.T) {
 	}
 	address, err := url.Parse(s.context.Address)
 	require.NoError(t, err)
-	h := &hostile{T: t, server: address.Host, key: mallory.key, callers: []caller{mallory}, from: 1}
+	h := &attacker{T: t, server: address.Host, key: mallory.key, callers: []caller{mallory}, from: 1}
 	for i := range 3 {
 		h.callers = append(h.callers, s.otherAccount(fmt.Sprintf("mallory-%d", i)))
 	}
 	if conn := h.dial(t.Context()); conn == nil {
-		t.Skip("this system has no second loopback address, from which hostile clients come")
+		t.Skip("this system has no second loopback address, from which attackers connect")
 	} else {
 		_ = conn.Close()
 	}
 	m := &measurement{tenant: tenant, server: s}
-	for _, one := range hostilities {
+	for _, one := range attacks {
 		t.Run(one.name, func(t *testing.T) {
 			m.T = t
 			h.from = one.from
-			for round := 1; ; round++ { // another program may disturb one: that does not fail all
+			for round := 1; ; round++ { // another program may disturb one round, which does not fail the test
 				quiet, during := m.compare(length, h, one)
-				require.Less(t, during.descriptors, hostileFiles-reservedForLog, "descriptors are left for the log")
+				require.Less(t, during.descriptors, hostileFiles-reservedForLog, "descriptors remain for the log")
 				if long == "" || during.p99 <= slowdown*quiet.p99 {
 					return
 				}
-				require.Less(t, round, 3, "others are served at most %d times slower, in one of three rounds", slowdown)
+				require.Less(t, round, 3, "other clients are served at most %d times slower, in one of three rounds", slowdown)
 			}
 		})
 	}
 	tenant.must(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
-	require.NotContains(t, s.log.whole(), "cannot go on")
+	require.NotContains(t, s.log.whole(), "stops after a failure")
 	require.Zero(t, s.end())
 	require.Contains(t, s.run("log", "verify", "--data", s.dir).ok(t), "equal")
 }
 
 // timing is how fast a tenant was served.
 type timing struct {
-	p99         time.Duration // of requests on connections that are kept
-	anew        time.Duration // the same, of requests on connections of their own
+	p99         time.Duration // 99th percentile of requests on reused connections
+	newConns    time.Duration // 99th percentile of requests on new connections
 	requests    int
-	descriptors int // the most that the server had open
+	descriptors int // maximum number that the server had open
 }
 
-// A measurement has a well-behaved tenant read and write.
+// A measurement times the reads and writes of a well-behaved tenant.
 type measurement struct {
 	*testing.T
 	tenant caller
@@ -137,8 +137,8 @@ type measurement struct {
 	made   int
 }
 
-// compare measures without a hostility, and with it.
-func (m *measurement) compare(length time.Duration, h *hostile, one hostility) (quiet, during timing) {
+// compare returns the timings of the tenant without an attack, and during an attack.
+func (m *measurement) compare(length time.Duration, h *attacker, one attack) (quiet, during timing) {
 	m.Helper()
 	quiet = m.measure(length)
 	ctx, cancel := context.WithCancel(m.Context())
@@ -148,18 +148,20 @@ func (m *measurement) compare(length time.Duration, h *hostile, one hostility) (
 	during = m.measure(length)
 	cancel()
 	times := <-done
-	m.Logf("p99 quiet %s (%d requests), during %s (%d requests): %.1f times; new connections p99 quiet %s, during %s; done %d times; peak memory %d MB, at most %d descriptors",
-		quiet.p99, quiet.requests, during.p99, during.requests, float64(during.p99)/float64(quiet.p99), quiet.anew, during.anew, times, m.server.peakMemory()>>20, during.descriptors)
+	m.Logf("p99 quiet %s (%d requests), during %s (%d requests): %.1f times; new connections p99 quiet %s, during "+
+		"%s; done %d times; peak memory %d MB, at most %d descriptors",
+		quiet.p99, quiet.requests, during.p99, during.requests, float64(during.p99)/float64(quiet.p99), quiet.newConns,
+		during.newConns, times, m.server.peakMemory()>>20, during.descriptors)
 	require.Positive(m, times)
 	return quiet, during
 }
 
-// measure takes some time. Each request must succeed; one in ten comes on a new
-// connection.
+// measure sends the tenant's requests for the duration length, and returns their timing. Each
+// request must succeed; one in ten uses a new connection.
 func (m *measurement) measure(length time.Duration) (found timing) {
 	m.Helper()
-	anew := m.tenant
-	anew.http = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	newConns := m.tenant
+	newConns.http = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	var kept, fresh []time.Duration
 	for begun := time.Now(); time.Since(begun) < length || len(kept) < 100; {
 		m.made++
@@ -167,19 +169,20 @@ func (m *measurement) measure(length time.Duration) (found timing) {
 		method, path, body, who, took := http.MethodGet, "/datasets?pageSize=20", any(nil), m.tenant, &kept
 		switch {
 		case m.made%4 == 0:
-			method, path, body = http.MethodPost, "/datasets", object{"datasetId": fmt.Sprintf("more-%d", m.made), "dataset": object{}}
+			method, path, body = http.MethodPost, "/datasets",
+				object{"datasetId": fmt.Sprintf("more-%d", m.made), "dataset": object{}}
 		case m.made%10 == 1:
-			who, took = anew, &fresh
+			who, took = newConns, &fresh
 		}
 		status, answer, err := who.ask(method, path, body)
-		require.NoError(m, err, "others are served")
+		require.NoError(m, err, "other clients are served")
 		require.Equal(m, http.StatusOK, status, "%v", answer)
 		*took = append(*took, time.Since(asked))
 		if m.made%50 == 0 {
 			found.descriptors = max(found.descriptors, m.server.descriptors())
 		}
 	}
-	found.p99, found.anew, found.requests = percentile99(kept), percentile99(fresh), len(kept)+len(fresh)
+	found.p99, found.newConns, found.requests = percentile99(kept), percentile99(fresh), len(kept)+len(fresh)
 	return found
 }
 
@@ -188,8 +191,9 @@ func percentile99(took []time.Duration) time.Duration {
 	return took[len(took)*99/100]
 }
 
-// dial connects from a hostile address, each in its turn; nil when that fails.
-func (h *hostile) dial(ctx context.Context) net.Conn {
+// dial connects to the server from the next of the attacker's addresses. It returns nil if the
+// connection fails.
+func (h *attacker) dial(ctx context.Context) net.Conn {
 	address := fmt.Sprintf("127.0.0.%d", 2+h.dialed.Add(1)%int64(h.from))
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: 5 * time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", h.server)
@@ -199,10 +203,10 @@ func (h *hostile) dial(ctx context.Context) net.Conn {
 	return conn
 }
 
-// hold keeps as many connections open as it can, each after it has sent text,
-// and then sends drip now and then, until ctx is done. Those that the server
-// closes it opens again.
-func (h *hostile) hold(ctx context.Context, text, drip string) (times int64) {
+// hold keeps as many connections open as possible until ctx is done, and returns the number of
+// connections that it opened. On each connection it sends text, and then drip from time to time. It
+// reopens the connections that the server closes.
+func (h *attacker) hold(ctx context.Context, text, drip string) (times int64) {
 	var held []net.Conn
 	defer func() {
 		for _, conn := range held {
@@ -232,14 +236,13 @@ func (h *hostile) hold(ctx context.Context, text, drip string) (times int64) {
 	}
 }
 
-// ended tells whether the server has closed a connection, on which nothing is
-// read.
+// ended reports whether the server has closed a connection. It reads nothing from the connection.
 func ended(conn net.Conn) bool {
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		return true
 	}
-	const established = 1 // of the kernel's TCP states
+	const established = 1 // one of the kernel's TCP states
 	ended := true
 	err = raw.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -248,24 +251,26 @@ func ended(conn net.Conn) bool {
 	return ended || err != nil
 }
 
-func slowHeaders(ctx context.Context, h *hostile) int64 {
+func slowHeaders(ctx context.Context, h *attacker) int64 {
 	return h.hold(ctx, "GET /healthz HTTP/1.1\r\nHost: x\r\n", "X-Slow: 1\r\n")
 }
 
-func unsentBodies(ctx context.Context, h *hostile) int64 {
-	return h.hold(ctx, "POST /v1/accounts/mallory/datasets HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n", "")
+func unsentBodies(ctx context.Context, h *attacker) int64 {
+	return h.hold(ctx, "POST /v1/accounts/mallory/datasets HTTP/1.1\r\nHost: x\r\nContent-Type: "+
+		"application/json\r\nContent-Length: 100000\r\n\r\n", "")
 }
 
-func standingBodies(ctx context.Context, h *hostile) int64 {
+func standingBodies(ctx context.Context, h *attacker) int64 {
 	return h.hold(ctx, "POST /v1/accounts/mallory/datasets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+h.key+
 		"\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{", " ")
 }
 
-func unreadAnswers(ctx context.Context, h *hostile) int64 {
-	return h.hold(ctx, strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n", 20), "GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+func unreadAnswers(ctx context.Context, h *attacker) int64 {
+	return h.hold(ctx, strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n", 20),
+		"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
 }
 
-func connectionFlood(ctx context.Context, h *hostile) int64 {
+func connectionFlood(ctx context.Context, h *attacker) int64 {
 	var times atomic.Int64
 	var clients sync.WaitGroup
 	for range 4 {
@@ -285,12 +290,13 @@ func connectionFlood(ctx context.Context, h *hostile) int64 {
 	return times.Load()
 }
 
-// largeBodies sends bodies that take 50 times their size to decode.
-func largeBodies(ctx context.Context, h *hostile) int64 { return h.sendBodies(ctx, h.callers[:1]) }
+// largeBodies sends bodies whose decoding requires 50 times their size, and returns the number of
+// requests.
+func largeBodies(ctx context.Context, h *attacker) int64 { return h.sendBodies(ctx, h.callers[:1]) }
 
-func largeBodiesOfMany(ctx context.Context, h *hostile) int64 { return h.sendBodies(ctx, h.callers) }
+func largeBodiesOfMany(ctx context.Context, h *attacker) int64 { return h.sendBodies(ctx, h.callers) }
 
-func (h *hostile) sendBodies(ctx context.Context, callers []caller) int64 {
+func (h *attacker) sendBodies(ctx context.Context, callers []caller) int64 {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			if conn := h.dial(ctx); conn != nil {
@@ -303,7 +309,7 @@ func (h *hostile) sendBodies(ctx context.Context, callers []caller) int64 {
 	body := []byte(`{"dataset":[` + strings.Repeat(`{"":0},`, bodySize/7) + `{}]}`)
 	var times atomic.Int64
 	var clients sync.WaitGroup
-	for i := range 4 * len(callers) { // more would take this machine's cores themselves
+	for i := range 4 * len(callers) { // more clients would themselves use the cores of this machine
 		sender := callers[i%len(callers)]
 		clients.Go(func() {
 			for ctx.Err() == nil {
@@ -314,10 +320,11 @@ func (h *hostile) sendBodies(ctx context.Context, callers []caller) int64 {
 				req.Header.Set("Authorization", "Bearer "+sender.key)
 				res, err := client.Do(req)
 				times.Add(1)
-				if err != nil { // the server closes what it refuses
+				if err != nil { // the server closes the connections of refused requests
 					continue
 				}
-				assert.Contains(h, []int{http.StatusBadRequest, http.StatusTooManyRequests, http.StatusServiceUnavailable}, res.StatusCode)
+				assert.Contains(h, []int{http.StatusBadRequest, http.StatusTooManyRequests, http.StatusServiceUnavailable},
+					res.StatusCode)
 				_ = res.Body.Close()
 			}
 		})
@@ -326,13 +333,14 @@ func (h *hostile) sendBodies(ctx context.Context, callers []caller) int64 {
 	return times.Load()
 }
 
-func manyTails(ctx context.Context, h *hostile) int64 {
-	return h.hold(ctx, "GET /v1/accounts/mallory/events HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nAuthorization: Bearer "+h.key+"\r\n\r\n", "")
+func manyTails(ctx context.Context, h *attacker) int64 {
+	return h.hold(ctx, "GET /v1/accounts/mallory/events HTTP/1.1\r\nHost: x\r\nAccept: "+
+		"text/event-stream\r\nAuthorization: Bearer "+h.key+"\r\n\r\n", "")
 }
 
 var peakLine = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
 
-// peakMemory is the most memory that the server had so far, in bytes.
+// peakMemory returns the server's peak memory, in bytes.
 func (s *plane) peakMemory() int64 {
 	s.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
@@ -344,7 +352,7 @@ func (s *plane) peakMemory() int64 {
 	return kilobytes << 10
 }
 
-// descriptors is how many the server has open.
+// descriptors returns how many descriptors the server has open.
 func (s *plane) descriptors() int {
 	s.t.Helper()
 	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
@@ -352,9 +360,9 @@ func (s *plane) descriptors() int {
 	return len(names)
 }
 
-// One account fills the disk with uploads, and with requests that are refused
-// under idempotency keys. Changes are refused with what to do; reads and deletes
-// go on, the server stays, and its log is whole.
+// TestHostileDisk lets one account fill the disk with uploads, and with rejected requests with
+// idempotency keys. It checks that changes are rejected with advice, that reads and deletes
+// continue, that the server keeps running, and that its log is complete.
 func TestHostileDisk(t *testing.T) {
 	dir := smallDisk(t)
 	s := serve(t, filepath.Join(dir, "data"), "--worker=false")
@@ -362,9 +370,9 @@ func TestHostileDisk(t *testing.T) {
 	tenant.dataset("kept", 5)
 	tenant.must(http.MethodPost, "/datasets", object{"datasetId": "waste", "dataset": object{}})
 	rows := bytes.Repeat(exampleRows(t, 1), 40_000)
-	var refusal object
-	for i := 0; refusal == nil; i++ {
-		require.Less(t, i, 500, "the disk takes everything")
+	var lastError object
+	for i := 0; lastError == nil; i++ {
+		require.Less(t, i, 500, "the disk accepts everything")
 		id := fmt.Sprintf("u%d", i)
 		status, answer, err := mallory.ask(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{}})
 		require.NoError(t, err)
@@ -374,17 +382,18 @@ func TestHostileDisk(t *testing.T) {
 		}
 		if status != http.StatusOK {
 			require.Equal(t, http.StatusTooManyRequests, status, "%v", answer)
-			refusal = answer
+			lastError = answer
 		}
 	}
-	require.EqualValues(t, 8, refusal["code"])
-	require.Contains(t, messageOf(refusal), "delete what is not needed")
+	require.EqualValues(t, 8, lastError["code"])
+	require.Contains(t, errorMessage(lastError), "delete what is not needed")
 
 	wrong, err := json.Marshal(object{"dataset": object{}, "datasetId": "x", "unknown": strings.Repeat("?", 100)})
 	require.NoError(t, err)
 	for i := range 1000 {
-		res, err := mallory.send(http.MethodPost, "/datasets", json.RawMessage(wrong), "Idempotency-Key", fmt.Sprintf("key-%d", i))
-		require.NoError(t, err, "the server goes on")
+		res, err := mallory.send(http.MethodPost, "/datasets", json.RawMessage(wrong), "Idempotency-Key",
+			fmt.Sprintf("key-%d", i))
+		require.NoError(t, err, "the server continues")
 		_ = res.Body.Close()
 		require.GreaterOrEqual(t, res.StatusCode, 400)
 	}

@@ -15,20 +15,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A wish is a create under an ID that the server makes up, sent again and
-// again with one idempotency key until it is answered.
-type wish struct {
+// A repeatedCreate is a create with an ID that the server generates, sent repeatedly with one
+// idempotency key until it succeeds.
+type repeatedCreate struct {
 	key, path string
 	body      object
 	status    int
 	answer    string
 }
 
-// try sends the wish once; true means that it was answered for good.
-func (w *wish) try(user caller) (replayed, done bool) {
+// try sends the request once. done reports that it got a final response, and replayed that the
+// response came from the idempotency store.
+func (w *repeatedCreate) try(user caller) (replayed, done bool) {
 	res, err := user.send(http.MethodPost, w.path, w.body, "Idempotency-Key", w.key)
 	if err != nil {
-		return false, false // killed
+		return false, false // the server was killed
 	}
 	defer res.Body.Close()
 	data, err := io.ReadAll(res.Body)
@@ -39,22 +40,25 @@ func (w *wish) try(user caller) (replayed, done bool) {
 	return res.Header.Get("Idempotent-Replayed") == "true", true
 }
 
-// The control plane is killed while requests are on their way, and they are
-// sent until they are answered: each happens once, and its answer stays.
-func TestRepeatedRequestsOutliveCrashes(t *testing.T) {
+// TestRepeatedRequestsSurviveCrashes kills the control plane while requests are in progress, and
+// repeats the requests until they get a response. It checks that each request is executed once, and
+// that its response stays the same.
+func TestRepeatedRequestsSurviveCrashes(t *testing.T) {
 	s := serve(t, t.TempDir(), "--listen", freePort(t), "--worker=false")
 	const canary = "canary-77ab10"
-	var wishes []*wish
+	var creates []*repeatedCreate
 	for i := range 12 {
 		n := strconv.Itoa(i)
-		wishes = append(wishes,
-			&wish{key: "dataset-" + n, path: "/datasets", body: object{"dataset": object{"displayName": "d" + n}}},
-			&wish{key: "key-" + n, path: "/apiKeys", body: object{"apiKey": object{"displayName": "k" + n, "role": "inference"}}},
-			&wish{key: "secret-" + n, path: "/secrets", body: object{"name": "s" + n, "keyName": "TOKEN", "value": canary + n}})
+		creates = append(creates,
+			&repeatedCreate{key: "dataset-" + n, path: "/datasets", body: object{"dataset": object{"displayName": "d" + n}}},
+			&repeatedCreate{key: "key-" + n, path: "/apiKeys",
+				body: object{"apiKey": object{"displayName": "k" + n, "role": "inference"}}},
+			&repeatedCreate{key: "secret-" + n, path: "/secrets",
+				body: object{"name": "s" + n, "keyName": "TOKEN", "value": canary + n}})
 	}
 	user := s.user()
 	for crash := range 2 {
-		batch := wishes[crash*len(wishes)/2 : (crash+1)*len(wishes)/2]
+		batch := creates[crash*len(creates)/2 : (crash+1)*len(creates)/2]
 		answered := make(chan struct{}, len(batch))
 		var all sync.WaitGroup
 		for _, w := range batch {
@@ -66,14 +70,14 @@ func TestRepeatedRequestsOutliveCrashes(t *testing.T) {
 				})
 			})
 		}
-		for range crash + 1 { // now some are answered, and the others on their way
+		for range crash + 1 { // some requests get a response, and the others are in progress
 			<-answered
 		}
 		s.kill()
 		s.start()
 		all.Wait()
 	}
-	for _, w := range wishes {
+	for _, w := range creates {
 		before := w.answer
 		require.Equal(t, http.StatusOK, w.status, "%s: %s", w.key, w.answer)
 		replayed, done := w.try(s.user())
@@ -83,13 +87,14 @@ func TestRepeatedRequestsOutliveCrashes(t *testing.T) {
 	require.Len(t, s.user().list("/datasets", "datasets"), 12)
 	require.Len(t, s.user().list("/secrets", "secrets"), 12)
 	require.Len(t, s.user().list("/apiKeys", "apiKeys"), 12+2, "and the first keys of the account")
-	minted := keysWork(t, s, wishes)
+	minted := keysWork(t, s, creates)
 
 	require.Zero(t, s.end())
 	s.start()
-	eventually(t, "when keys were used is known after a restart", func() bool {
+	eventually(t, "the last use of keys is known after a restart", func() bool {
 		return !slices.ContainsFunc(s.user().list("/apiKeys", "apiKeys"), func(key object) bool {
-			return key["lastUsedTime"] == nil && key["name"] != "accounts/default/apiKeys/context-reader" // it is for NATS
+			// context-reader is the key of the connection to NATS
+			return key["lastUsedTime"] == nil && key["name"] != "accounts/default/apiKeys/context-reader"
 		})
 	})
 	require.Zero(t, s.end())
@@ -99,16 +104,16 @@ func TestRepeatedRequestsOutliveCrashes(t *testing.T) {
 		}
 		data, err := os.ReadFile(path)
 		for _, secret := range append(minted, canary) {
-			require.False(t, strings.Contains(string(data), secret), "%s holds a secret in the clear", path)
+			require.False(t, strings.Contains(string(data), secret), "%s contains a secret in plain text", path)
 		}
 		return err
 	}))
 }
 
-// keysWork answers the text of each key that was made, once it has been used.
-func keysWork(t *testing.T, s *plane, wishes []*wish) (minted []string) {
+// keysWork uses each created key, and returns the texts of the keys.
+func keysWork(t *testing.T, s *plane, creates []*repeatedCreate) (minted []string) {
 	t.Helper()
-	for _, w := range wishes {
+	for _, w := range creates {
 		if w.path != "/apiKeys" {
 			continue
 		}

@@ -11,11 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a command asked for JSON writes to stdout is one value of JSON.
-func TestAnswersInJSON(t *testing.T) {
+// TestJSONOutput checks that a command writes one JSON value to stdout with -o json.
+func TestJSONOutput(t *testing.T) {
 	s := serve(t, t.TempDir())
 	dir := t.TempDir()
-	row := `{"input":{"messages":[{"role":"user","content":"q"}]},"preferred_output":[{"role":"assistant","content":"a"}],"non_preferred_output":[{"role":"assistant","content":"b"}]}` + "\n"
+	row := `{"input":{"messages":[{"role":"user","content":"q"}]},` +
+		`"preferred_output":[{"role":"assistant","content":"a"}],` +
+		`"non_preferred_output":[{"role":"assistant","content":"b"}]}` + "\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte(strings.Repeat(row, 4)), 0o600))
 	for _, args := range listExamples() {
 		s.run(args...).ok(t)
@@ -24,14 +26,14 @@ func TestAnswersInJSON(t *testing.T) {
 		for _, line := range lines {
 			cmd := exec.Command(binary(t), append(strings.Fields(line), "-o", "json")...)
 			cmd.Dir, cmd.Env = dir, environment(dir, "ANNEAL_CONTEXT="+filepath.Join(s.dir, "context.json"))
-			var said strings.Builder
-			cmd.Stderr = &said
+			var output strings.Builder
+			cmd.Stderr = &output
 			out, err := cmd.Output()
-			require.NoError(t, err, "anneal %s\n%s", line, &said)
+			require.NoError(t, err, "anneal %s\n%s", line, &output)
 			require.True(t, json.Valid(out), "anneal %s wrote\n%s", line, out)
 		}
 	}
-	run(spoken)
+	run(jsonCommands)
 	require.Zero(t, s.end())
 	run(stopped)
 }

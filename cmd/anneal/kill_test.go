@@ -22,20 +22,20 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// A gate stands between workers and the files of a server, and holds transfers
-// back: so a job stays in the phase in which its worker is to be killed.
-type gate struct {
+// A transferBlock is a proxy between workers and the files of a server. It can block transfers, so
+// that a job stays in the phase in which the test kills its worker.
+type transferBlock struct {
 	to *httputil.ReverseProxy
 
 	mu     sync.Mutex
-	holds  func(*http.Request) bool // nil lets all pass
-	held   chan struct{}            // closed when something is held
+	holds  func(*http.Request) bool // nil forwards all transfers
+	held   chan struct{}            // closed when a transfer is blocked
 	opened chan struct{}
 }
 
-// shut holds what a test says from now on; held is closed by the first of it.
-// open lets all pass again, but drops what was held: who sent it is dead.
-func (g *gate) shut(holds func(*http.Request) bool) (held <-chan struct{}, open func()) {
+// block blocks the transfers for which holds returns true; the first of them closes held. open
+// forwards all transfers again, but drops the blocked ones, because their sender has been killed.
+func (g *transferBlock) block(holds func(*http.Request) bool) (held <-chan struct{}, open func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.holds, g.held, g.opened = holds, make(chan struct{}), make(chan struct{})
@@ -48,7 +48,7 @@ func (g *gate) shut(holds func(*http.Request) bool) (held <-chan struct{}, open 
 	})
 }
 
-func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (g *transferBlock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	hold, opened := g.holds != nil && g.holds(r), g.opened
 	if hold {
@@ -66,37 +66,38 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.to.ServeHTTP(w, r)
 }
 
-// behind starts a fleet whose files go through a gate.
-func behind(t *testing.T) (*fleet, *gate) {
+// startBlockable starts a fleet whose transfers of files pass through the returned transferBlock.
+func startBlockable(t *testing.T) (*fleet, *transferBlock) {
 	t.Helper()
 	address := freePort(t)
-	g := &gate{to: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address})}
-	g.to.ErrorLog = log.New(io.Discard, "", 0) // transfers end with the worker that asked for them
+	g := &transferBlock{to: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address})}
+	g.to.ErrorLog = log.New(io.Discard, "", 0) // transfers end with the worker that sent them
 	server := httptest.NewServer(g)
 	t.Cleanup(server.Close)
 	return newFleet(t, "--listen", address, "--public-url", server.URL, "--lost-after", "6s"), g
 }
 
-// A killable is a job of one kind. It takes some dozens of steps, so that its
-// first checkpoint is stored long before its end.
-type killable struct {
+// A killableJob is a job of one kind that takes some dozens of steps, so that its first checkpoint
+// is stored long before the job ends.
+type killableJob struct {
 	collection string
-	prepare    func(*testing.T, *fleet) object // makes what the job needs, and answers what to ask for
+	prepare    func(*testing.T, *fleet) object // creates what the job requires, and returns the request
 }
 
-const killedModel = "killed"
+const killedJobModel = "killed"
 
-func (k killable) path() string { return "/" + k.collection + "/" + killedModel }
+func (k killableJob) path() string { return "/" + k.collection + "/" + killedJobModel }
 
-func (k killable) create(user caller, spec object) {
+func (k killableJob) create(user caller, spec object) {
 	user.t.Helper()
-	user.must(http.MethodPost, "/"+k.collection+"?"+strings.TrimSuffix(k.collection, "s")+"Id="+killedModel, spec)
+	user.must(http.MethodPost, "/"+k.collection+"?"+strings.TrimSuffix(k.collection, "s")+"Id="+killedJobModel, spec)
 }
 
-// remove makes room for the job to be made again: its name is its seed.
-func (k killable) remove(user caller) {
+// remove deletes the job, so that it can be created again under the same name, which is the seed
+// of its training.
+func (k killableJob) remove(user caller) {
 	user.t.Helper()
-	for _, path := range []string{k.path(), "/models/" + killedModel} {
+	for _, path := range []string{k.path(), "/models/" + killedJobModel} {
 		user.must(http.MethodDelete, path, nil)
 		eventually(user.t, path+" is gone", func() bool {
 			status, _, err := user.ask(http.MethodGet, path, nil)
@@ -105,7 +106,7 @@ func (k killable) remove(user caller) {
 	}
 }
 
-var killables = map[string]killable{
+var killableJobs = map[string]killableJob{
 	"supervised": {"supervisedFineTuningJobs", func(_ *testing.T, f *fleet) object {
 		f.user().dataset("rows", 60)
 		return jobOn("rows", 6)
@@ -119,11 +120,14 @@ var killables = map[string]killable{
 	"scored samples": {"rlorTrainerJobs", func(_ *testing.T, f *fleet) object {
 		var rows strings.Builder
 		for i := range 40 {
-			fmt.Fprintf(&rows, `{"samples":[{"good":%g,"messages":[{"role":"user","content":"Name %d."},{"role":"assistant","content":"yes %d"}]},`+
-				`{"good":0,"messages":[{"role":"user","content":"Name %d."},{"role":"assistant","content":"no"}]}]}`+"\n", 0.5+float64(i)/100, i, i, i)
+			fmt.Fprintf(&rows, `{"samples":[{"good":%g,"messages":[{"role":"user","content":"Name %d."},`+
+				`{"role":"assistant","content":"yes %d"}]},`+
+				`{"good":0,"messages":[{"role":"user","content":"Name %d."},{"role":"assistant","content":"no"}]}]}`+"\n",
+				0.5+float64(i)/100, i, i, i)
 		}
 		f.user().rows("rows", rows.String())
-		return learns(object{"epochs": 4, "batchSizeSamples": 4, "loraRank": 0}, object{"rewardWeights": []string{"good=1"}}) // the others train adapters
+		// jobs of the other kinds train adapters
+		return learns(object{"epochs": 4, "batchSizeSamples": 4, "loraRank": 0}, object{"rewardWeights": []string{"good=1"}})
 	}},
 	"reinforcement": {"reinforcementFineTuningJobs", func(t *testing.T, f *fleet) object {
 		if err := sandbox.New(sandbox.Options{}).Check(t.Context()); err != nil {
@@ -138,20 +142,20 @@ var killables = map[string]killable{
 			fmt.Fprintf(&rows, `{"messages":[{"role":"user","content":"Name %d."}]}`+"\n", i)
 		}
 		f.user().rows("rows", rows.String())
-		// Three steps learn from the answers to a prompt: a checkpoint falls between them.
+		// Three steps learn from the responses to a prompt: a checkpoint is stored between them.
 		return learns(object{"epochs": 3, "batchSizeSamples": 2}, object{"evaluator": "accounts/default/evaluators/sums",
 			"inferenceParameters": object{"maxOutputTokens": 5, "temperature": 1, "responseCandidatesCount": 6}})
 	}},
 }
 
-// learns is a job on "rows".
+// learns returns a job on the dataset "rows".
 func learns(config, more object) object {
 	config["baseModel"] = baseModel
 	more["dataset"], more["trainingConfig"] = "accounts/default/datasets/rows", config
 	return more
 }
 
-// rows makes a dataset of JSON lines, and waits until it is READY.
+// rows creates a dataset of JSON lines, and waits until it is READY.
 func (c caller) rows(id, lines string) {
 	c.t.Helper()
 	c.must(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{}})
@@ -161,15 +165,15 @@ func (c caller) rows(id, lines string) {
 	c.until("/datasets/"+id, "state", "READY")
 }
 
-// A killing is a phase in which a worker is killed.
-type killing struct {
+// A workerKill is a phase in which a worker is killed.
+type workerKill struct {
 	phase string
 	holds func() func(*http.Request) bool
-	comes func(*testing.T, caller, string) // waits until the job at a path is so, once something is held
-	again bool                             // the worker comes back in its folder; else another takes its place
+	comes func(*testing.T, caller, string) // waits for a state of the job at a path, once a transfer is blocked
+	again bool                             // the killed worker restarts; otherwise another worker replaces it
 }
 
-var killings = []killing{
+var workerKills = []workerKill{
 	{"after a checkpoint", afterFirst, func(t *testing.T, user caller, job string) {
 		eventually(t, "there is a checkpoint", func() bool { return len(user.list(job+"/checkpoints", "checkpoints")) == 1 })
 	}, false},
@@ -178,75 +182,79 @@ var killings = []killing{
 			return r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/model.safetensors")
 		}
 	}, func(*testing.T, caller, string) {}, true},
-	{"before the first checkpoint", func() func(*http.Request) bool { return stores("") }, func(t *testing.T, user caller, job string) {
-		require.Empty(t, user.list(job+"/checkpoints", "checkpoints"))
-		require.Equal(t, "JOB_STATE_RUNNING", user.get(job)["state"])
-	}, true},
-	{"writing results", func() func(*http.Request) bool { return stores("models/") }, func(_ *testing.T, user caller, job string) {
-		user.until(job, "state", "JOB_STATE_WRITING_RESULTS")
-	}, false},
+	{"before the first checkpoint", func() func(*http.Request) bool { return stores("") },
+		func(t *testing.T, user caller, job string) {
+			require.Empty(t, user.list(job+"/checkpoints", "checkpoints"))
+			require.Equal(t, "JOB_STATE_RUNNING", user.get(job)["state"])
+		}, true},
+	{"writing results", func() func(*http.Request) bool { return stores("models/") },
+		func(_ *testing.T, user caller, job string) {
+			user.until(job, "state", "JOB_STATE_WRITING_RESULTS")
+		}, false},
 }
 
-// stores recognises what is stored below a folder.
-func stores(folder string) func(*http.Request) bool {
+// stores returns a filter of uploads to a directory.
+func stores(dir string) func(*http.Request) bool {
 	return func(r *http.Request) bool {
-		return r.Method == http.MethodPut && strings.HasPrefix(r.URL.Path, "/blobs/"+folder)
+		return r.Method == http.MethodPut && strings.HasPrefix(r.URL.Path, "/blobs/"+dir)
 	}
 }
 
-// afterFirst recognises what is stored, but for the first checkpoint.
+// afterFirst returns a filter of uploads except those of the first checkpoint.
 func afterFirst() func(*http.Request) bool {
 	first, stored := "", stores("")
 	return func(r *http.Request) bool {
-		folder, _, checkpoint := cutCheckpoint(r.URL.Path)
+		dir, _, checkpoint := cutCheckpoint(r.URL.Path)
 		if !stored(r) {
 			return false
 		}
 		if first == "" && checkpoint {
-			first = folder
+			first = dir
 		}
-		return !checkpoint || folder != first
+		return !checkpoint || dir != first
 	}
 }
 
-// cutCheckpoint cuts the path of a checkpoint's file behind its folder.
-func cutCheckpoint(path string) (folder, file string, found bool) {
+// cutCheckpoint splits the path of a checkpoint's file after its directory. found is false for
+// other paths.
+func cutCheckpoint(path string) (dir, file string, found bool) {
 	before, after, found := strings.Cut(path, "/checkpoints/")
 	id, file, _ := strings.Cut(after, "/")
 	return before + "/checkpoints/" + id, file, found
 }
 
-// A worker is killed in each phase of each kind of job. Another, or the same
-// again, takes the job up, and its model is that of a training that nobody
-// disturbed.
+// TestWorkerIsKilledInEveryPhase kills a worker in each phase of each kind of job. The same worker
+// after a restart, or another one, must continue the job, and the resulting model must equal that
+// of an uninterrupted training.
 func TestWorkerIsKilledInEveryPhase(t *testing.T) {
-	for name, kind := range killables {
+	for name, kind := range killableJobs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f, g := behind(t)
-			spec, user, ears := kind.prepare(t, f), f.user(), f.tail()
+			f, g := startBlockable(t)
+			spec, user, recorder := kind.prepare(t, f), f.user(), f.tail()
 			f.work("calm")
 			kind.create(user, spec)
 			user.until(kind.path(), "state", "JOB_STATE_COMPLETED")
-			want, losses := user.weights(killedModel), kind.losses(user)
+			want, losses, rollouts := user.weights(killedJobModel), kind.losses(user), kind.rollouts(user)
 			require.Zero(t, f.workers["calm"].end())
 			require.GreaterOrEqual(t, len(want), 2, "%v", want)
-			require.Greater(t, len(losses), 40, "there are checkpoints on the way")
-			phases := killings
+			require.Greater(t, len(losses), 40, "there are intermediate checkpoints")
+			phases := workerKills
 			if testing.Short() {
 				phases = phases[:1]
 			}
 			for i, k := range phases {
 				t.Run(k.phase, func(t *testing.T) {
 					kind.remove(user)
-					before := requeues(t, user, ears)
+					before := requeues(t, user, recorder)
 					killed, resumes := k.kill(t, f, g, fmt.Sprint("worker-", i), kind.path(), func() { kind.create(user, spec) })
 					user.until(kind.path(), "state", "JOB_STATE_COMPLETED")
-					require.Equal(t, want, user.weights(killedModel))
+					require.Equal(t, want, user.weights(killedJobModel))
 					require.Equal(t, losses, kind.losses(user))
-					require.Equal(t, before+1, requeues(t, user, ears))
+					require.Equal(t, rollouts, kind.rollouts(user))
+					require.Equal(t, before+1, requeues(t, user, recorder))
 					began := timeOf(t, user.curve(kind.path())[0])
-					require.Equal(t, resumes, began.Before(killed), "what was saved is not trained again")
+					require.Equal(t, resumes, began.Before(killed), "steps before the checkpoint are not trained again")
 				})
 			}
 			require.Contains(t, f.run("log", "verify").ok(t), "equal")
@@ -254,18 +262,19 @@ func TestWorkerIsKilledInEveryPhase(t *testing.T) {
 	}
 }
 
-// kill begins a job, kills its worker in the phase, and lets another go on. It
-// answers when that was, and whether there is a checkpoint to resume from.
-func (k killing) kill(t *testing.T, f *fleet, g *gate, worker, job string, begin func()) (killed time.Time, resumes bool) {
+// kill starts a job, kills its worker in the phase, and starts the worker that continues the job.
+// It returns the time of the kill, and whether there is a checkpoint to resume from.
+func (k workerKill) kill(t *testing.T, f *fleet, g *transferBlock, worker, job string, begin func()) (killed time.Time,
+	resumes bool) {
 	t.Helper()
-	held, open := g.shut(k.holds())
+	held, open := g.block(k.holds())
 	defer open()
 	f.work(worker)
 	begin()
 	select {
 	case <-held:
 	case <-time.After(patience):
-		require.FailNow(t, "the job never came to be "+k.phase)
+		require.FailNow(t, "the job was never "+k.phase)
 	}
 	k.comes(t, f.user(), job)
 	resumes = len(f.user().list(job+"/checkpoints", "checkpoints")) > 0
@@ -280,11 +289,11 @@ func (k killing) kill(t *testing.T, f *fleet, g *gate, worker, job string, begin
 	return killed, resumes
 }
 
-// requeues is how often jobs were queued again so far.
-func requeues(t *testing.T, user caller, ears *ears) (n int) {
+// requeues returns how often jobs were requeued so far.
+func requeues(t *testing.T, user caller, recorder *recorder) (n int) {
 	t.Helper()
 	history := user.history()
-	for _, h := range ears.upTo(t, positionOf(t, history[len(history)-1])) {
+	for _, h := range recorder.upTo(t, positionOf(t, history[len(history)-1])) {
 		if strings.HasSuffix(h.kind, ".requeued.v1") {
 			n++
 		}
@@ -292,7 +301,7 @@ func requeues(t *testing.T, user caller, ears *ears) (n int) {
 	return n
 }
 
-// weights are the sums of a model's files, but for its metrics: they tell the time.
+// weights returns the digests of a model's files, except for its metrics, which contain times.
 func (c caller) weights(model string) map[string]string {
 	c.t.Helper()
 	sums := map[string]string{}
@@ -312,8 +321,8 @@ func (c caller) weights(model string) map[string]string {
 	return sums
 }
 
-// losses are those of each step of the job.
-func (k killable) losses(user caller) (all []string) {
+// losses returns the loss of each step of the job.
+func (k killableJob) losses(user caller) (all []string) {
 	user.t.Helper()
 	for _, row := range user.curve(k.path()) {
 		all = append(all, fmt.Sprint(row["step"], row["train/loss"], row["reward/mean"], row["eval/loss"]))

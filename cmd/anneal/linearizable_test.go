@@ -19,35 +19,36 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A register is what a client sees of one resource: whether it exists, and one
-// field that clients write. One that is ending was deleted and is still shown
-// until a scheduler has purged it; nobody sees it again after that.
+// A register is a client's knowledge of one resource: whether it exists, and the value of one
+// field that clients write. A register that is ending was deleted, and is shown until a scheduler
+// has purged it. After the purge no client sees it again.
 type register struct {
 	exists, ending bool
 	value          string
 }
 
-// A registerInput is one operation on a register: create, patch, get or delete.
-// A list is a get of every register that it may show.
+// A registerInput is one operation on a register: create, patch, get or delete. A list is a get of
+// every register that it can show.
 type registerInput struct {
 	name, op, value string
-	atOnce          bool // a deleted resource is gone, and not purged later
+	atOnce          bool // a delete removes the resource immediately, without a later purge
 }
 
-// A registerOutput is the response to an operation. Status 0 means that no
-// response arrived: the operation may have happened, may happen later, or never.
+// A registerOutput is the response to an operation. Status 0 means that no response arrived: the
+// operation may have been executed, may be executed later, or never.
 type registerOutput struct {
 	status int
 	value  string
 }
 
-// apply is what an operation does, and whether its answer is possible.
+// apply returns the state of the register after an operation, and whether the response out is
+// possible.
 func (s register) apply(in registerInput, out registerOutput) (next register, possible bool) {
 	lost := out.status == 0
 	if s.ending && (out.status == http.StatusNotFound || in.op == "create" && (lost || out.status == http.StatusOK)) {
-		s = register{} // it was purged before
+		s = register{} // the resource was purged before
 	}
-	if lost { // it may have happened; if it did not, that is as if it happened after all others
+	if lost { // the request may have been executed; if not, it counts as executed after all others
 		if in.op == "create" == s.exists || in.op == "patch" && s.ending {
 			return s, true
 		}
@@ -73,7 +74,7 @@ func (s register) apply(in registerInput, out registerOutput) (next register, po
 	return s, ok && out.value == s.value
 }
 
-// registers is the sequential specification: the model of porcupine.
+// registers is the sequential specification: the model for porcupine.
 var registers = porcupine.Model{
 	Partition: func(history []porcupine.Operation) (parts [][]porcupine.Operation) {
 		byName := map[string][]porcupine.Operation{}
@@ -94,12 +95,12 @@ var registers = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v → %+v", input, output) },
 }
 
-// A registerKind says how a collection is used as registers.
+// A registerKind defines how a collection is used as registers.
 type registerKind struct {
 	collection, field string
 	create            func(id, value string) (path string, body object)
-	remove            string // the query of a delete
-	purged            bool   // a scheduler purges what is deleted
+	remove            string // query of a delete request
+	purged            bool   // a scheduler purges deleted resources
 }
 
 var registerKinds = []registerKind{
@@ -110,31 +111,32 @@ var registerKinds = []registerKind{
 		return "/secrets", object{"name": id, "keyName": value, "value": "v" + value}
 	}, "", false},
 	{"deployments", "displayName", func(id, value string) (string, object) {
-		return "/deployments?deploymentId=" + id, object{"baseModel": "accounts/default/models/anneal-base", "displayName": value}
+		return "/deployments?deploymentId=" + id,
+			object{"baseModel": "accounts/default/models/anneal-base", "displayName": value}
 	}, "?hard=true&ignoreChecks=true", true},
 }
 
 const registersPerKind = 24
 
-// A historian runs clients against a control plane that restarts, and keeps
-// what they asked and were answered.
-type historian struct {
+// A workload runs clients against a control plane that restarts, and records their requests and
+// responses.
+type workload struct {
 	t       *testing.T
 	begin   time.Time
-	left    atomic.Int64 // operations
-	written atomic.Int64 // values
+	left    atomic.Int64 // operations that are not yet sent
+	written atomic.Int64 // number of values written, each of which is unique
 	mu      sync.Mutex
 	history []porcupine.Operation
-	faults  []string // answers that no client should see
+	faults  []string // responses that no client should receive
 }
 
-func (h *historian) now() int64 { return int64(time.Since(h.begin)) }
+func (h *workload) now() int64 { return int64(time.Since(h.begin)) }
 
-func (h *historian) note(client int, in registerInput, call int64, out registerOutput) {
+func (h *workload) note(client int, in registerInput, call int64, out registerOutput) {
 	end := h.now()
 	if out.status == 0 {
 		if in.op == "get" {
-			return // it told nothing
+			return // a get without a response has no information
 		}
 		end = math.MaxInt64
 	}
@@ -143,8 +145,8 @@ func (h *historian) note(client int, in registerInput, call int64, out registerO
 	h.history = append(h.history, porcupine.Operation{ClientId: client, Input: in, Call: call, Output: out, Return: end})
 }
 
-// client asks until no operation is left.
-func (h *historian) client(number int, user caller) {
+// client sends requests until no operation is left.
+func (h *workload) client(number int, user caller) {
 	rng := rand.New(rand.NewPCG(7, uint64(number)))
 	for h.left.Add(-1) >= 0 {
 		kind := registerKinds[rng.IntN(len(registerKinds))]
@@ -164,7 +166,7 @@ func (h *historian) client(number int, user caller) {
 	}
 }
 
-func (h *historian) ask(user caller, kind registerKind, in registerInput, id string) (int, object, error) {
+func (h *workload) ask(user caller, kind registerKind, in registerInput, id string) (int, object, error) {
 	path := "/" + in.name
 	switch in.op {
 	case "create":
@@ -178,7 +180,8 @@ func (h *historian) ask(user caller, kind registerKind, in registerInput, id str
 	return user.ask(http.MethodGet, path, nil)
 }
 
-func (h *historian) answered(client int, kind registerKind, in registerInput, call int64, status int, answer object, err error) {
+func (h *workload) answered(client int, kind registerKind, in registerInput, call int64, status int, answer object,
+	err error) {
 	out := registerOutput{status: status}
 	if value, ok := answer[kind.field].(string); ok {
 		out.value = value
@@ -186,11 +189,11 @@ func (h *historian) answered(client int, kind registerKind, in registerInput, ca
 	text := fmt.Sprint(answer)
 	switch {
 	case err != nil && strings.Contains(err.Error(), "connection refused"):
-		return // the server is not there: nobody heard it
+		return // the server is down: it did not receive the request
 	case err != nil, status == http.StatusServiceUnavailable:
 		out = registerOutput{}
 	case status == http.StatusConflict && strings.Contains(text, "try again"):
-		return // nothing was recorded, whatever the state was
+		return // an aborted request has recorded no event, whatever the state of the resource
 	case status == http.StatusBadRequest && strings.Contains(text, "is DELETING"):
 	case status != http.StatusOK && status != http.StatusConflict && status != http.StatusNotFound:
 		h.mu.Lock()
@@ -201,7 +204,7 @@ func (h *historian) answered(client int, kind registerKind, in registerInput, ca
 	h.note(client, in, call, out)
 }
 
-func (h *historian) list(client int, user caller, kind registerKind) {
+func (h *workload) list(client int, user caller, kind registerKind) {
 	call := h.now()
 	status, answer, err := user.ask(http.MethodGet, "/"+kind.collection+"?pageSize=200", nil)
 	if err != nil || status != http.StatusOK {
@@ -223,10 +226,10 @@ func (h *historian) list(client int, user caller, kind registerKind) {
 	}
 }
 
-// TestOperationsAreLinearizable lets clients create, change, read, list and
-// delete the same few resources while the control plane is killed and started
-// again, and looks for one order of all operations that explains every answer.
-// ANNEAL_OPERATIONS sets how many; `make linearizable` takes 100,000.
+// TestOperationsAreLinearizable has clients create, change, read, list and delete the same few
+// resources while the control plane is killed and restarted, and checks that one order of all
+// operations explains every response. ANNEAL_OPERATIONS is the number of operations; `make
+// linearizable` uses 100,000.
 func TestOperationsAreLinearizable(t *testing.T) {
 	operations, restarts := int64(3000), int64(2)
 	if text := os.Getenv("ANNEAL_OPERATIONS"); text != "" {
@@ -237,7 +240,7 @@ func TestOperationsAreLinearizable(t *testing.T) {
 	}
 	address := freePort(t)
 	s := serve(t, t.TempDir(), "--listen", address, "--worker=false", "--speech", "none")
-	h := &historian{t: t, begin: time.Now()}
+	h := &workload{t: t, begin: time.Now()}
 	h.left.Store(operations)
 	user := s.user()
 	user.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}, Timeout: time.Minute}
@@ -246,7 +249,7 @@ func TestOperationsAreLinearizable(t *testing.T) {
 		clients.Go(func() { h.client(number, user) })
 	}
 	for n := restarts; n > 0; n-- {
-		eventually(t, "the clients go on", func() bool { return h.left.Load() < operations*n/(restarts+1) })
+		eventually(t, "the clients continue", func() bool { return h.left.Load() < operations*n/(restarts+1) })
 		s.kill()
 		s.start()
 	}
@@ -258,7 +261,7 @@ func TestOperationsAreLinearizable(t *testing.T) {
 	if !assert.Equal(t, porcupine.Ok, result, "the history of %d operations is not linearizable", len(h.history)) {
 		path := filepath.Join(os.TempDir(), "anneal-linearizable.html")
 		require.NoError(t, porcupine.VisualizePath(registers, info, path))
-		t.Logf("look at %s", path)
+		t.Logf("see %s", path)
 	}
 	t.Logf("%d operations, %d restarts: linearizable", len(h.history), restarts)
 }

@@ -1,5 +1,6 @@
-// Command anneal trains, deploys and serves models on its users' own machines: `serve` is the control
-// plane, `work` the agent of another machine, and the other commands are clients of a server.
+// Command anneal trains, deploys and serves models on its users' own machines: `serve` is the
+// control plane, `work` the agent of another machine, and the other commands are clients of a
+// server.
 package main
 
 import (

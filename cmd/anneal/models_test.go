@@ -13,9 +13,10 @@ import (
 	"anneal/engines/embedded/miniature"
 )
 
-// What is downloaded and uploaded again is the same model; what is broken is
-// named, and mended by what was missing.
-func TestModelsComeAndGo(t *testing.T) {
+// TestModelDownloadAndUpload checks that a model that is downloaded and uploaded again is
+// unchanged. The violations of an invalid model are reported, and uploading the missing files makes
+// it valid.
+func TestModelDownloadAndUpload(t *testing.T) {
 	s := serve(t, t.TempDir())
 	user, files := s.user(), t.TempDir()
 	at := func(name string) string { return filepath.Join(files, name) }
@@ -38,11 +39,31 @@ func TestModelsComeAndGo(t *testing.T) {
 		refused := s.run("model", "create", "again", "--dir", at("adapter"))
 		require.Equal(t, 2, refused.code)
 		require.Contains(t, refused.stderr, "give its base model with --base-model")
-		require.Contains(t, s.run("model", "create", "again", "--dir", at("adapter"), "--base-model", "base-2").ok(t), "HF_PEFT_ADDON")
+		require.Contains(t, s.run("model", "create", "again", "--dir", at("adapter"), "--base-model", "base-2").ok(t),
+			"HF_PEFT_ADDON")
 		again := user.get("/models/again")
 		require.Equal(t, "accounts/default/models/base-2", again["baseModel"])
 		require.Equal(t, user.get("/models/codes")["loraRank"], again["loraRank"])
 		require.Equal(t, trained, answerOf(user, "again", "again", ""))
+	})
+	t.Run("a trained adapter names its base, has the tokenizer, and can be merged", func(t *testing.T) {
+		config, err := os.ReadFile(at("adapter/adapter_config.json"))
+		require.NoError(t, err)
+		require.Contains(t, string(config), `"base_model_name_or_path": "anneal-base"`)
+		for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+			own, err := os.ReadFile(at("adapter/" + name))
+			require.NoError(t, err)
+			base, err := os.ReadFile(at("base/" + name))
+			require.NoError(t, err)
+			require.Equal(t, string(base), string(own))
+		}
+		s.run("model", "export", "codes", "--merge", "--hf", at("merged")).ok(t)
+		require.Contains(t, s.run("model", "create", "merged", "--dir", at("merged")).ok(t), "HF_BASE_MODEL")
+		require.Equal(t, trained, answerOf(user, "merged", "merged", ""))
+		s.run("model", "export", "codes", "--gguf", at("lora.gguf")).ok(t)
+		file, err := os.ReadFile(at("lora.gguf"))
+		require.NoError(t, err)
+		require.True(t, bytes.HasPrefix(file, []byte("GGUF")))
 	})
 	t.Run("a checkpoint of another family, in shards", func(t *testing.T) {
 		require.NoError(t, os.Mkdir(at("qwen3"), 0o755))
@@ -63,18 +84,18 @@ func TestModelsComeAndGo(t *testing.T) {
 		require.True(t, bytes.Equal(file, again))
 		wrong := s.run("model", "export", "qwen3", "--gguf", at("wrong.gguf"), "--type", "q4_0")
 		require.Equal(t, 2, wrong.code)
-		require.Contains(t, wrong.stderr, "--type: must be f32, f16, bf16 or q8_0")
-		require.Contains(t, s.run("model", "export", "codes", "--gguf", at("wrong.gguf")).stderr, "export a full model")
+		require.Contains(t, wrong.stderr, "--type: must be f32, f16, bf16, q8_0, q5_k_m or q4_k_m")
 		require.NoFileExists(t, at("wrong.gguf"))
 	})
-	t.Run("a model in use stays", func(t *testing.T) {
-		status, refusal, err := user.ask(http.MethodDelete, "/models/base-2", nil)
+	t.Run("a model in use cannot be deleted", func(t *testing.T) {
+		status, response, err := user.ask(http.MethodDelete, "/models/base-2", nil)
 		require.NoError(t, err)
-		require.Equal(t, http.StatusBadRequest, status, "%v", refusal)
-		require.Contains(t, refusal["message"], "accounts/default/models/again")
+		require.Equal(t, http.StatusBadRequest, status, "%v", response)
+		require.Contains(t, response["message"], "accounts/default/models/again")
 	})
 	t.Run("a copy in another precision", func(t *testing.T) {
-		require.Contains(t, s.run("model", "prepare", "base-2", "--precision", "FP16", "--watch").ok(t), "is available in FP16")
+		require.Contains(t, s.run("model", "prepare", "base-2", "--precision", "FP16", "--watch").ok(t),
+			"is available in FP16")
 		s.run("model", "download", "base-2", "--precision", "FP16", "--dir", at("half")).ok(t)
 		config, err := os.ReadFile(at("half/config.json"))
 		require.NoError(t, err)
@@ -84,18 +105,18 @@ func TestModelsComeAndGo(t *testing.T) {
 		require.NotEmpty(t, answerOf(user, "eight", "base-2", "FP8"))
 		none := s.run("model", "prepare", "base-2", "--precision", "NF4")
 		require.Equal(t, 1, none.code)
-		require.Contains(t, none.stderr, "ask for one of BF16, FP16")
+		require.Contains(t, none.stderr, "choose one of BF16, FP16")
 	})
-	t.Run("a broken model is told all that is wrong, and mended by that alone", func(t *testing.T) {
+	t.Run("all violations of an invalid model are reported, and fixing them suffices", func(t *testing.T) {
 		broken := at("broken")
 		require.NoError(t, os.CopyFS(broken, os.DirFS(at("base"))))
 		require.NoError(t, os.Remove(filepath.Join(broken, "tokenizer.json")))
 		require.NoError(t, os.Truncate(filepath.Join(broken, "model.safetensors"), 100_000))
 		refused := s.run("model", "create", "mended", "--dir", broken)
 		require.Equal(t, 1, refused.code)
-		require.Contains(t, refused.stderr, "model.safetensors: has room for")
+		require.Contains(t, refused.stderr, "model.safetensors: has 95960 bytes of tensors")
 		require.Contains(t, refused.stderr, "tokenizer.json: is missing")
-		require.Equal(t, http.StatusNotFound, statusOf(user, "/models/mended"), "what is seen to be broken is not sent")
+		require.Equal(t, http.StatusNotFound, statusMessage(user, "/models/mended"), "an invalid model is not uploaded")
 
 		user.must(http.MethodPost, "/models", object{"modelId": "mended", "model": object{"kind": "HF_BASE_MODEL"}})
 		status, answer := user.uploadModel("mended", broken)
@@ -112,7 +133,7 @@ func TestModelsComeAndGo(t *testing.T) {
 	})
 }
 
-// answerOf deploys a model and answers what it says to one question.
+// answerOf deploys a model and returns its response to one prompt.
 func answerOf(user caller, deployment, model, precision string) string {
 	user.t.Helper()
 	wanted := object{"baseModel": "accounts/default/models/" + model, "minReplicaCount": 1}
@@ -121,21 +142,23 @@ func answerOf(user caller, deployment, model, precision string) string {
 	}
 	user.must(http.MethodPost, "/deployments?deploymentId="+deployment, wanted)
 	user.until("/deployments/"+deployment, "state", "READY")
-	status, answer, err := user.complete("accounts/default/deployments/"+deployment, "Packing code for 15 pink chairs, customer Rosa")
+	status, answer, err := user.complete("accounts/default/deployments/"+deployment,
+		"Packing code for 15 pink chairs, customer Rosa")
 	require.NoError(user.t, err)
 	require.Equal(user.t, http.StatusOK, status, "%v", answer)
 	user.must(http.MethodDelete, "/deployments/"+deployment+"?hard=true&ignoreChecks=true", nil)
 	return textOf(user.t, answer)
 }
 
-func statusOf(user caller, path string) int {
+func statusMessage(user caller, path string) int {
 	user.t.Helper()
 	status, _, err := user.ask(http.MethodGet, path, nil)
 	require.NoError(user.t, err)
 	return status
 }
 
-// uploadModel sends the files of a folder in one form.
+// uploadModel sends the files of a directory in one form, and returns the status and the object of
+// the response.
 func (c caller) uploadModel(model, dir string) (status int, answer object) {
 	c.t.Helper()
 	var body bytes.Buffer

@@ -20,28 +20,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long a test waits for what should happen soon, on a machine
-// that does other things too.
+// patience is how long a test waits for an event that normally occurs soon: long enough for a busy
+// machine.
 const patience = 2 * time.Minute
 
-var binaryFolder string
+var binaryDir string
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if binaryFolder != "" {
-		_ = os.RemoveAll(binaryFolder)
+	if binaryDir != "" {
+		_ = os.RemoveAll(binaryDir)
 	}
 	os.Exit(code)
 }
 
-// build makes the program once for all tests. It is not the test binary: the
-// race detector watches the tests, and would only slow the training down.
+// build builds the program once for all tests. The tests do not run the test binary as the
+// program, because the race detector would slow down the training; it only needs to watch the
+// tests.
 var build = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "anneal-test-")
 	if err != nil {
 		return "", err
 	}
-	binaryFolder = dir
+	binaryDir = dir
 	path := filepath.Join(dir, "anneal")
 	out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput()
 	if err != nil {
@@ -57,30 +58,30 @@ func binary(t testing.TB) string {
 	return path
 }
 
-// environment is that of the tests without what would lead a child to a real
-// server of whoever runs them.
+// environment returns the environment of the tests without variables that would direct a child
+// process to a real server of the user.
 func environment(home string, more ...string) []string {
 	var env []string
 	for _, pair := range os.Environ() {
-		if name, _, _ := strings.Cut(pair, "="); !strings.HasPrefix(name, "ANNEAL_") && !strings.HasPrefix(name, "XDG_") && name != "HOME" {
+		if name, _, _ := strings.Cut(pair, "="); !strings.HasPrefix(name, "ANNEAL_") && !strings.HasPrefix(name, "XDG_") &&
+			name != "HOME" {
 			env = append(env, pair)
 		}
 	}
 	return append(append(env, "HOME="+home), more...)
 }
 
-// A process is a child that ends with its test at the latest.
+// A process is a child process that ends with its test at the latest.
 type process struct {
 	t      testing.TB
 	cmd    *exec.Cmd
 	stdout transcript
 	stderr *transcript
 	exited chan struct{}
-	code   int // exit status once exited; -1 when a signal ended it
+	code   int // exit status of the exited process; -1 when a signal ended it
 }
 
-// launch starts the program. What it writes to stderr goes to log, which is
-// shown when the test fails.
+// launch starts the program. Its stderr is written to log, which is printed when the test fails.
 func launch(t testing.TB, log *transcript, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(binary(t), args...), stderr: log, exited: make(chan struct{})}
@@ -102,20 +103,20 @@ func (p *process) run() {
 	p.t.Cleanup(p.kill)
 }
 
-// kill ends the process as a power failure would: at once.
+// kill ends the process immediately, as a power failure would.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // an error says that it has ended
+	_ = p.cmd.Process.Kill() // an error means that it has ended
 	<-p.exited
 }
 
-// end asks the process to end, and answers its exit code.
+// end sends SIGTERM to the process, and returns its exit code.
 func (p *process) end() int {
 	p.t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	return p.await()
 }
 
-// await waits for the end of the process and answers its exit code.
+// await waits for the end of the process and returns its exit code.
 func (p *process) await() int {
 	p.t.Helper()
 	select {
@@ -126,15 +127,15 @@ func (p *process) await() int {
 	return p.code
 }
 
-// stuck fails the test, with what the process hangs on.
+// stuck fails the test with the stacks of the process. never is what the process did not do.
 func (p *process) stuck(never string) {
 	p.t.Helper()
-	_ = p.cmd.Process.Signal(syscall.SIGQUIT) // an error says that it has ended
+	_ = p.cmd.Process.Signal(syscall.SIGQUIT) // an error means that it has ended
 	<-p.exited
 	require.FailNow(p.t, "the process never "+never, "%v\n%s", p.cmd.Args[1:], p.stderr)
 }
 
-// says waits for a line on stdout that begins with prefix, and answers it.
+// says waits for a line on stdout that begins with prefix, and returns the line.
 func (p *process) says(prefix string) string {
 	p.t.Helper()
 	deadline := time.After(patience)
@@ -149,14 +150,15 @@ func (p *process) says(prefix string) string {
 			if line, found, _ := p.stdout.line(prefix); found {
 				return line
 			}
-			require.FailNow(p.t, "the process ended before it said "+prefix, "%v: exit %d\n%s", p.cmd.Args[1:], p.code, p.stderr)
+			require.FailNow(p.t, "the process ended before it printed "+prefix, "%v: exit %d\n%s", p.cmd.Args[1:], p.code,
+				p.stderr)
 		case <-deadline:
-			p.stuck("said " + prefix)
+			p.stuck("printed " + prefix)
 		}
 	}
 }
 
-// A transcript keeps what children write. It is safe for concurrent use.
+// A transcript collects the output of child processes. It is safe for concurrent use.
 type transcript struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
@@ -173,7 +175,8 @@ func (l *transcript) Write(data []byte) (int, error) {
 	return l.text.Write(data)
 }
 
-// line finds a whole line; grown is closed when there is more to look at.
+// line returns the first complete line that begins with prefix, and whether there is one. grown is
+// closed when the transcript grows.
 func (l *transcript) line(prefix string) (line string, found bool, grown <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,26 +191,26 @@ func (l *transcript) line(prefix string) (line string, found bool, grown <-chan 
 	return "", false, l.grown
 }
 
-// String is the transcript's end: what a person wants to see of it.
+// String returns the transcript's end.
 func (l *transcript) String() string {
-	const most = 32 << 10
+	const maxShown = 32 << 10
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text := l.text.String()
-	if len(text) > most {
-		return "…" + text[len(text)-most:]
+	if len(text) > maxShown {
+		return "…" + text[len(text)-maxShown:]
 	}
 	return text
 }
 
-// whole is all of the transcript.
+// whole returns all of the transcript.
 func (l *transcript) whole() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// logFor is a transcript that is shown when the test fails.
+// logFor returns a transcript that is printed when the test fails.
 func logFor(t testing.TB, who string) *transcript {
 	log := &transcript{}
 	t.Cleanup(func() {
@@ -218,7 +221,7 @@ func logFor(t testing.TB, who string) *transcript {
 	return log
 }
 
-// A contextFile is what `anneal serve` promises to write for its users.
+// A contextFile is the file that `anneal serve` writes for its users.
 type contextFile struct {
 	Address      string `json:"address"`
 	Account      string `json:"account"`
@@ -228,20 +231,19 @@ type contextFile struct {
 	NATSPassword string `json:"natsPassword"`
 }
 
-// A plane is a control plane: one data folder, and the process that serves it
-// now.
+// A plane is a control plane: one data directory, and the process that currently serves it.
 type plane struct {
 	*process
 	t       testing.TB
 	dir     string
 	args    []string
-	files   int // that the process may open; 0 is as many as the tests may
-	data    int // KB of memory that the process may have to write to, if files is set; 0 is as much as the tests may
+	files   int // limit of open files of the process; 0 is the limit of the tests
+	data    int // limit of the process's data segment in KB, if files is set; 0 is the limit of the tests
 	log     *transcript
 	context contextFile
 }
 
-// serve starts a control plane in a folder and waits until it is ready.
+// serve starts a control plane in a directory and waits until it is ready.
 func serve(t testing.TB, dir string, args ...string) *plane {
 	t.Helper()
 	s := &plane{t: t, dir: dir, args: args, log: logFor(t, "anneal serve")}
@@ -272,7 +274,7 @@ func (s *plane) launch() {
 	s.process.run()
 }
 
-// ready waits for the promised line and reads the promised file.
+// ready waits for the ready line and reads the context file.
 func (s *plane) ready() {
 	s.t.Helper()
 	s.says("anneal is ready at ")
@@ -290,7 +292,7 @@ func (s *plane) operator() (operator contextFile) {
 	return operator
 }
 
-// joined waits for the local worker, which begins when the server is ready.
+// joined waits for the local worker, which starts when the server is ready.
 func (s *plane) joined() {
 	s.t.Helper()
 	operator := s.operator()
@@ -301,20 +303,20 @@ func (s *plane) joined() {
 	})
 }
 
-// run carries out a command line of the user's and answers its outcome.
+// run executes a command of the user and returns its outcome.
 func (s *plane) run(args ...string) outcome {
 	s.t.Helper()
 	return command(s.t, s.dir, args...)
 }
 
-// An outcome is how a command line ended.
+// An outcome is the result of a command.
 type outcome struct {
 	args           []string
 	code           int
 	stdout, stderr string
 }
 
-// command runs the program to its end, with the context file of a data folder.
+// command runs the program to its end, with the context file of a data directory.
 func command(t testing.TB, dir string, args ...string) outcome {
 	t.Helper()
 	cmd := exec.Command(binary(t), args...)
@@ -329,7 +331,7 @@ func command(t testing.TB, dir string, args ...string) outcome {
 	return outcome{args, cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// ok demands that the command succeeded, and answers what it printed.
+// ok requires that the command succeeded, and returns its output.
 func (o outcome) ok(t testing.TB) string {
 	t.Helper()
 	require.Zero(t, o.code, "anneal %s\n%s%s", strings.Join(o.args, " "), o.stdout, o.stderr)
@@ -344,7 +346,8 @@ func lastLine(text string) string {
 	return last
 }
 
-// eventually asks again and again until look answers true.
+// eventually calls look repeatedly until it returns true. what describes the condition in the
+// failure of the test.
 func eventually(t testing.TB, what string, look func() bool) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -354,20 +357,20 @@ func eventually(t testing.TB, what string, look func() bool) {
 		select {
 		case <-again.C:
 		case <-deadline:
-			require.FailNow(t, "it never came to this: "+what)
+			require.FailNow(t, "condition never met: "+what)
 		}
 	}
 }
 
-// nextPort is where freePort looks next: what it gave is not given again.
+// nextPort is the port at which freePort continues, because each port is used only once.
 var nextPort = func() *atomic.Int64 {
 	var n atomic.Int64
 	n.Store(20_000 + int64(os.Getpid()%6_000))
 	return &n
 }()
 
-// freePort is an address that nobody else will be given by accident: its port
-// lies below those that the kernel gives to outgoing connections.
+// freePort returns an address that no other program is likely to use: its port is below those that
+// the kernel assigns to outgoing connections.
 func freePort(t testing.TB) string {
 	t.Helper()
 	for range 1000 {

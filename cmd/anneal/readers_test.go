@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// readAll connects with credentials and reads what there is of a stream.
+// readAll connects with credentials, and returns the subjects and positions of a stream's messages.
 func readAll(t *testing.T, with contextFile, stream string) (subjects []string, positions []uint64) {
 	t.Helper()
 	nc, err := nats.Connect(with.NATSURL, nats.UserInfo(with.NATSUser, with.NATSPassword))
@@ -39,8 +39,9 @@ func readAll(t *testing.T, with contextFile, stream string) (subjects []string, 
 	}
 }
 
-// The context file's NATS credentials read the events of its account and of no
-// other, at the positions of the log, and the operator's read all.
+// TestContextFileReadsItsAccountOnly checks that the NATS credentials of a context file read only
+// the events of its account, at their positions in the log, and that the operator's credentials
+// read all events.
 func TestContextFileReadsItsAccountOnly(t *testing.T) {
 	s := serve(t, filepath.Join(t.TempDir(), "data"), "--worker=false")
 	s.run("account", "create", "acme", "--data", s.dir).ok(t)
@@ -64,7 +65,8 @@ func TestContextFileReadsItsAccountOnly(t *testing.T) {
 
 func jsonNumber(n uint64) string { data, _ := json.Marshal(n); return string(data) }
 
-// An admin makes readers, hands them a context file, lists and revokes them.
+// TestEventsCredentials checks that an admin can create readers, write a context file for them,
+// list and revoke them.
 func TestEventsCredentials(t *testing.T) {
 	s := serve(t, filepath.Join(t.TempDir(), "data"), "--worker=false")
 	file := filepath.Join(t.TempDir(), "reader.json")
@@ -95,7 +97,8 @@ func TestEventsCredentials(t *testing.T) {
 	require.NotContains(t, list, "admin")
 
 	left := make(chan struct{})
-	nc, err := nats.Connect(reader.NATSURL, nats.UserInfo(reader.NATSUser, reader.NATSPassword), nats.NoReconnect(), nats.ClosedHandler(func(*nats.Conn) { close(left) }))
+	nc, err := nats.Connect(reader.NATSURL, nats.UserInfo(reader.NATSUser, reader.NATSPassword), nats.NoReconnect(),
+		nats.ClosedHandler(func(*nats.Conn) { close(left) }))
 	require.NoError(t, err)
 	defer nc.Close()
 	refused := s.run("events", "credentials", "revoke", "admin")
@@ -120,8 +123,8 @@ func TestEventsCredentials(t *testing.T) {
 
 func withAddress(c contextFile, address string) contextFile { c.Address = address; return c }
 
-// A context file of an older version holds the credentials that read everything:
-// they stop working.
+// TestSharedReaderCredentialsAreReplaced checks that the credentials in a context file of an older
+// version, which read the events of all accounts, are revoked and replaced.
 func TestSharedReaderCredentialsAreReplaced(t *testing.T) {
 	s := serve(t, filepath.Join(t.TempDir(), "data"), "--worker=false")
 	require.Zero(t, s.end())

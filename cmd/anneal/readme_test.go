@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,22 +18,24 @@ import (
 	"anneal/internal/cli"
 )
 
-// pages are the documents whose commands are run, in the order in which they
-// are read: a guide may use what the pages before it created.
+// pages are the documents whose commands are run, in this order: a guide can use what the pages
+// before it created.
 var pages = []string{
-	"README.md", "docs/quickstart.md", "docs/http-api.md", "docs/training.md", "docs/evaluators.md",
+	"README.md", "docs/quickstart.md", "docs/cli.md", "docs/http-api.md", "docs/clients.md", "docs/training.md",
+	"docs/fine-tuning.md",
+	"docs/evaluators.md",
 	"docs/models.md", "docs/deployments.md", "docs/structured-output.md", "docs/speech.md",
 	"docs/events.md", "docs/operations.md", "docs/gpu-engines.md", "docs/limits.md",
 }
 
-// references are documents without commands to run. Their prose and links are
-// checked, and the commands in them, unless they are generated.
+// references are documents without commands to run. Their prose, links and command lines are
+// checked.
 var references = []string{
 	"ARCHITECTURE.md", "BENCHMARKS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
 	"docs/adr/README.md", "docs/reference/README.md",
 }
 
-// maxPageLines are limits of documents that are read in one go.
+// maxPageLines are limits of documents that are read from beginning to end.
 var maxPageLines = map[string]int{"README.md": 150, "ARCHITECTURE.md": 150}
 
 const (
@@ -40,10 +43,10 @@ const (
 	maxProseColumns   = 100
 )
 
-// A block is a fenced part of a document. Its info string says what the tests
-// do with it: "sh" is run, "sh checked" needs other machines, hardware or
-// packages and is parsed, "sh evaluators" is run where there is a sandbox, "go"
-// is built and run, and "text" is prose.
+// A block is a fenced part of a document. Its info string selects what the tests do with it: "sh"
+// is run, "sh checked" requires other machines, hardware or packages and is parsed, "sh evaluators"
+// is run where there is a sandbox, "go" is built and run, "js" is run where the clients for JavaScript
+// are installed, and "text" is prose.
 type block struct{ info, text string }
 
 var fence = regexp.MustCompile("(?ms)^```([^\n]*)\n(.*?)^```$")
@@ -62,8 +65,8 @@ func blocksOf(text string) (all []block) {
 	return all
 }
 
-// TestDocuments runs every command and program of the README and the guides
-// against one server, each page in a shell of its own.
+// TestDocuments runs every command and program of the README and the guides against one server,
+// each page in a separate shell.
 func TestDocuments(t *testing.T) {
 	for _, tool := range []string{"bash", "curl", "sed", "timeout", "openssl"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -86,7 +89,10 @@ func TestDocuments(t *testing.T) {
 		"README.md":          {"ROS-15-PC", "deployment.ready.v1", ": equal"},
 		"docs/quickstart.md": {"COMPLETED", "READY"},
 		"docs/http-api.md":   {"data: [DONE]"},
-		"docs/events.md":     {"id: 1", ": equal"},
+		"docs/clients.md":    {"ROS-15-PC", `"object":"response"`, `"object":"embedding"`, `"id":"codes"`},
+		"docs/fine-tuning.md": {`"object":"fine_tuning.job.event"`, `"object":"fine_tuning.job.checkpoint"`,
+			`"object":"chat.completion"`},
+		"docs/events.md": {"id: 1", ": equal"},
 	}
 	for _, page := range pages {
 		var script strings.Builder
@@ -96,6 +102,8 @@ func TestDocuments(t *testing.T) {
 				script.WriteString(b.text)
 			case b.info == "go":
 				t.Run(page+", the program", func(t *testing.T) { runReader(t, s, dir, b.text) })
+			case b.info == "js":
+				t.Run(page+", the program", func(t *testing.T) { runNode(t, s, b.text) })
 			}
 		}
 		if script.Len() > 0 {
@@ -105,8 +113,8 @@ func TestDocuments(t *testing.T) {
 	require.Zero(t, s.end())
 }
 
-// runPage types the commands of a page into a shell, in a directory where the
-// server's data are in ./data, and looks for texts in what they print.
+// runPage runs the commands of a page in a shell, in a directory where the server's data are in
+// ./data, and requires that their output contains the expected texts.
 func runPage(t *testing.T, s *plane, dir, script string, expected []string) {
 	address := strings.TrimPrefix(s.context.Address, "http://")
 	cmd := exec.Command("bash", "-exu")
@@ -123,8 +131,22 @@ func runPage(t *testing.T, s *plane, dir, script string, expected []string) {
 	}
 }
 
-// runReader builds the program of a page, lets it read what the server did, and
-// starts it again: it continues after the last event that it printed.
+// runNode runs the program of docs/clients.md, which gets the address and the key from the environment.
+func runNode(t *testing.T, s *plane, source string) {
+	program, err := os.CreateTemp(nodeClientsDir(t), "_documents-*.mjs") // finds the packages in node_modules
+	require.NoError(t, err)
+	defer os.Remove(program.Name())
+	_, err = program.WriteString(source)
+	require.NoError(t, errors.Join(err, program.Close()))
+	cmd := exec.Command("node", program.Name())
+	cmd.Env = environment(t.TempDir(), "OPENAI_BASE_URL="+s.checkedProxy(t)+"/v1", "OPENAI_API_KEY="+s.context.APIKey)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "ROS-15-PC")
+}
+
+// runReader builds the program of a page, lets it read the server's events, and starts it again: it
+// continues after the last event that it printed.
 func runReader(t *testing.T, s *plane, dir, source string) {
 	// The source is in this module, which has its imports; the go command
 	// ignores directories whose names begin with an underscore.
@@ -156,8 +178,8 @@ func runReader(t *testing.T, s *plane, dir, source string) {
 	second.kill()
 }
 
-// TestDocumentsAreWellFormed checks what is not run: the form of pages, their
-// links, and commands that need other machines, hardware or packages.
+// TestDocumentsAreWellFormed checks what is not run: the form of pages, their links, and commands
+// that require other machines, hardware or packages.
 func TestDocumentsAreWellFormed(t *testing.T) {
 	guides, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
 	require.NoError(t, err)
@@ -178,14 +200,14 @@ func TestDocumentsAreWellFormed(t *testing.T) {
 		checkLinks(t, page, text)
 		for _, b := range blocksOf(text) {
 			if !strings.HasPrefix(b.info, "go ") { // a file of CONTRIBUTING.md: see TestContributing
-				require.Contains(t, []string{"sh", "sh checked", "sh evaluators", "go", "text"}, b.info, page)
+				require.Contains(t, []string{"sh", "sh checked", "sh evaluators", "go", "js", "text"}, b.info, page)
 			}
 			if strings.HasPrefix(b.info, "sh ") {
 				checkCommands(t, page, b.text)
 			}
 		}
 		prose := fence.ReplaceAllString(text, "")
-		if page != "CONTRIBUTING.md" { // which names files that its reader adds
+		if page != "CONTRIBUTING.md" { // CONTRIBUTING.md names files that its reader adds
 			checkPaths(t, page, prose)
 		}
 		checkProse(t, page, prose)
@@ -219,7 +241,7 @@ func checkPaths(t *testing.T, page, prose string) {
 	}
 }
 
-// checkProse bounds the width of lines that can be wrapped.
+// checkProse limits the width of lines that can be wrapped.
 func checkProse(t *testing.T, page, prose string) {
 	for line := range strings.Lines(prose) {
 		wrappable := !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "#") &&
@@ -230,9 +252,8 @@ func checkProse(t *testing.T, page, prose string) {
 	}
 }
 
-// checkCommands requires that the shell can parse a block, that each command is
-// one that the documents may name, and that commands of anneal and targets of
-// the Makefile exist with their flags.
+// checkCommands requires that the shell can parse a block, that each command is one that documents
+// can contain, and that commands of anneal and targets of the Makefile exist with their flags.
 func checkCommands(t *testing.T, page, text string) {
 	if out, err := exec.Command("bash", "-n", "-c", text).CombinedOutput(); err != nil {
 		require.Failf(t, "the shell cannot parse it", "%s: %s%s", page, out, text)
@@ -258,8 +279,8 @@ func checkCommands(t *testing.T, page, text string) {
 	}
 }
 
-// understood requires that the program knows a command line with all its flags
-// and, where it is complete, with its arguments.
+// understood requires that the program accepts a command line with all its flags and, where it is
+// complete, with its arguments.
 func understood(t *testing.T, page, line string, complete bool) {
 	found, rest, err := cli.NewRoot("dev").Find(wordsOf(line)[1:])
 	require.NoError(t, err, "%s: %s", page, line)

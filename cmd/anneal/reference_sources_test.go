@@ -90,7 +90,7 @@ func eachNode(sources map[string][]*ast.File, visit func(dir string, node ast.No
 	}
 }
 
-// elementOf is the value of a field in a composite literal, or nil.
+// elementOf returns the value of a field in a composite literal, or nil.
 func elementOf(literal *ast.CompositeLit, name string) ast.Expr {
 	for _, element := range literal.Elts {
 		if pair, ok := element.(*ast.KeyValueExpr); ok {
@@ -102,8 +102,8 @@ func elementOf(literal *ast.CompositeLit, name string) ast.Expr {
 	return nil
 }
 
-// text is the first string in an expression: a literal, a concatenation of
-// literals, or a constant.
+// text returns the first string in an expression: a literal, a concatenation of literals, or a
+// constant.
 func text(e ast.Expr, constants map[string]string) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -117,7 +117,7 @@ func text(e ast.Expr, constants map[string]string) string {
 		return constants[e.Name]
 	case *ast.SelectorExpr:
 		return constants[e.Sel.Name]
-	case *ast.CallExpr: // fmt.Sprintf and the like
+	case *ast.CallExpr: // fmt.Sprintf and similar functions
 		for _, argument := range e.Args {
 			if value := text(argument, constants); value != "" {
 				return value
@@ -132,11 +132,11 @@ var (
 	formatVerb  = regexp.MustCompile(`%[-+#.0-9]*[a-zA-Z]`)
 )
 
-// A shownReason is what the reference shows of the reason of an error.
+// A shownReason is the row of the reference for an error's reason.
 type shownReason struct{ code, message string }
 
-// A reasonCall is a function with a parameter named reason: where it is, and
-// the code of the error that the function returns, or where that is.
+// A reasonCall describes a function with a parameter named reason: the index of that parameter, and
+// the code of the error that the function returns, or the index of the code's parameter.
 type reasonCall struct {
 	reason, code int // -1 when the function decides the code
 	codeName     string
@@ -153,7 +153,7 @@ func reasonsPage(sources map[string][]*ast.File) string {
 			reasons[reason] = shownReason{cmp.Or(known.code, code), cmp.Or(known.message, message)}
 		}
 	}
-	var last shownReason // of the error that an assignment to its Reason completes
+	var last shownReason // row of the error whose Reason the next assignment sets
 	eachNode(sources, func(_ string, node ast.Node) {
 		switch n := node.(type) {
 		case *ast.FuncDecl:
@@ -204,8 +204,7 @@ func calleeOf(call *ast.CallExpr) string {
 	return ""
 }
 
-// codeName is a code as the interface spells it: InvalidArgument is
-// INVALID_ARGUMENT.
+// codeName returns a code as the API spells it: InvalidArgument is INVALID_ARGUMENT.
 func codeName(e ast.Expr) string {
 	name := ""
 	switch e := e.(type) {
@@ -220,7 +219,7 @@ func codeName(e ast.Expr) string {
 	return strings.ToUpper(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(name, "${1}_$2"))
 }
 
-// reasonConstants are the string constants that look like reasons, by name.
+// reasonConstants returns the string constants that look like reasons, by name.
 func reasonConstants(sources map[string][]*ast.File) map[string]string {
 	constants := map[string]string{}
 	eachNode(sources, func(_ string, node ast.Node) {
@@ -235,7 +234,7 @@ func reasonConstants(sources map[string][]*ast.File) map[string]string {
 	return constants
 }
 
-// reasonFunctions are the functions with a parameter named reason, by name.
+// reasonFunctions returns the functions with a parameter named reason, by name.
 func reasonFunctions(sources map[string][]*ast.File) map[string]reasonCall {
 	functions := map[string]reasonCall{}
 	eachNode(sources, func(_ string, node ast.Node) {

@@ -8,18 +8,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What was read or is foretold is not computed again, and the answers are the
-// same.
-func TestWhatIsKnownIsNotComputedAgain(t *testing.T) {
+// TestPrefixCacheAndSpeculation checks that cached prompt prefixes and predicted tokens are not
+// computed again, and that the responses are the same.
+func TestPrefixCacheAndSpeculation(t *testing.T) {
 	s := serve(t, t.TempDir())
 	user := s.user()
-	user.must(http.MethodPost, "/deployments?deploymentId=d1", object{"baseModel": "accounts/default/models/anneal-base", "minReplicaCount": 1,
-		"ngramSpeculationLength": 3, "draftTokenCount": 6})
+	user.must(http.MethodPost, "/deployments?deploymentId=d1",
+		object{"baseModel": "accounts/default/models/anneal-base", "minReplicaCount": 1,
+			"ngramSpeculationLength": 3, "draftTokenCount": 6})
 	user.until("/deployments/d1", "state", "READY")
 	ask := func(more object) (text string, metrics object) {
 		t.Helper()
-		body := object{"model": "accounts/default/deployments/d1", "temperature": 0, "max_tokens": 60, "perf_metrics_in_response": true,
-			"prompt": "Give the capital of France, and then say which letters it is written with."}
+		body := object{"model": "accounts/default/deployments/d1", "temperature": 0, "max_tokens": 60,
+			"perf_metrics_in_response": true,
+			"prompt":                   "Give the capital of France, and then say which letters it is written with."}
 		maps.Copy(body, more)
 		status, answer, err := user.ask(http.MethodPost, "//inference/v1/completions", body)
 		require.NoError(t, err)
@@ -32,19 +34,19 @@ func TestWhatIsKnownIsNotComputedAgain(t *testing.T) {
 	first, metrics := ask(nil)
 	require.NotEmpty(t, first)
 	require.Zero(t, metrics["cached-prompt-tokens"])
-	require.Contains(t, metrics, "speculation-generated-tokens", "the deployment guesses")
+	require.Contains(t, metrics, "speculation-generated-tokens", "the deployment speculates")
 	require.NotContains(t, metrics, "speculation-prompt-tokens")
 
 	again, metrics := ask(nil)
 	require.Equal(t, first, again)
 	require.Equal(t, metrics["prompt-tokens"].(float64)-1, metrics["cached-prompt-tokens"])
 
-	apart, metrics := ask(object{"prompt_cache_isolation_key": "another"})
-	require.Equal(t, first, apart)
-	require.Zero(t, metrics["cached-prompt-tokens"], "an isolation key has prompts of its own")
+	isolated, metrics := ask(object{"prompt_cache_isolation_key": "another"})
+	require.Equal(t, first, isolated)
+	require.Zero(t, metrics["cached-prompt-tokens"], "an isolation key has a separate prefix cache")
 
-	foretold, metrics := ask(object{"prediction": object{"type": "content", "content": first + " and more"}})
-	require.Equal(t, first, foretold)
+	predicted, metrics := ask(object{"prediction": object{"type": "content", "content": first + " and more"}})
+	require.Equal(t, first, predicted)
 	require.Positive(t, metrics["speculation-prompt-tokens"])
 	require.Contains(t, metrics, "speculation-prompt-matched-tokens")
 }

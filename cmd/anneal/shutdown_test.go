@@ -6,13 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A server that is asked to end lets its worker save what it has trained, and
-// waits for nothing else: the next start goes on from there.
-func TestServerEndsWhileItTrains(t *testing.T) {
+// TestShutdownDuringTraining checks that a server that shuts down waits only until its worker has
+// stored a checkpoint, and that the training continues from the checkpoint after the next start.
+func TestShutdownDuringTraining(t *testing.T) {
 	s := serve(t, t.TempDir(), "--listen", freePort(t))
 	user := s.user()
 	user.dataset("codes", 100)
-	user.job("long", "codes", 400) // 10,000 steps: its first own checkpoint is far away
+	user.job("long", "codes", 400) // 10,000 steps, so that the first regular checkpoint comes much later
 	const one = "/supervisedFineTuningJobs/long"
 	eventually(t, "it trains", func() bool {
 		percent, _ := at(user.get(one), "jobProgress.epoch").(float64)

@@ -15,8 +15,8 @@ import (
 	"anneal/eventlog/pubsub"
 )
 
-// heard is one event as a subscriber got it.
-type heard struct {
+// receivedEvent is one event as a subscriber received it.
+type receivedEvent struct {
 	position uint64
 	id, kind string // CloudEvents' id and type
 	subject  string // the resource's name
@@ -24,29 +24,29 @@ type heard struct {
 	data     object
 }
 
-// ears collect what a subscriber hears.
-type ears struct {
+// A recorder collects the events that a subscriber receives.
+type recorder struct {
 	mu     sync.Mutex
-	events []heard
+	events []receivedEvent
 }
 
-func (e *ears) add(h heard) {
+func (e *recorder) add(h receivedEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.events = append(e.events, h)
 }
 
-func (e *ears) all() []heard {
+func (e *recorder) all() []receivedEvent {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return append([]heard(nil), e.events...)
+	return append([]receivedEvent(nil), e.events...)
 }
 
-// upTo waits for the event at a position and answers all up to there.
-func (e *ears) upTo(t testing.TB, position uint64) []heard {
+// upTo waits for the event at a position, and returns all events up to it.
+func (e *recorder) upTo(t testing.TB, position uint64) []receivedEvent {
 	t.Helper()
-	var events []heard
-	eventually(t, fmt.Sprintf("a subscriber hears position %d", position), func() bool {
+	var events []receivedEvent
+	eventually(t, fmt.Sprintf("a subscriber receives position %d", position), func() bool {
 		events = e.all()
 		return len(events) > 0 && events[len(events)-1].position >= position
 	})
@@ -58,8 +58,8 @@ func (e *ears) upTo(t testing.TB, position uint64) []heard {
 	return events
 }
 
-// kinds are the types of the events of one resource, in order.
-func kinds(events []heard, subject string) (all []string) {
+// kinds returns the types of the events of one resource, in order.
+func kinds(events []receivedEvent, subject string) (all []string) {
 	for _, h := range events {
 		if h.subject == subject {
 			all = append(all, h.kind)
@@ -68,15 +68,14 @@ func kinds(events []heard, subject string) (all []string) {
 	return all
 }
 
-// reader connects with the credentials of a context file. What the server
-// refuses comes through refusals.
-func (s *plane) reader(with contextFile, refusals chan<- error) *nats.Conn {
+// reader connects with the credentials of a context file. Errors that the server sends go to errs.
+func (s *plane) reader(with contextFile, errs chan<- error) *nats.Conn {
 	s.t.Helper()
 	nc, err := nats.Connect(with.NATSURL, nats.UserInfo(with.NATSUser, with.NATSPassword), nats.MaxReconnects(-1),
 		nats.ReconnectWait(50*time.Millisecond), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			select {
-			case refusals <- err:
-			default: // nobody waits for it
+			case errs <- err:
+			default: // no test waits for it
 			}
 		}))
 	require.NoError(s.t, err)
@@ -84,21 +83,24 @@ func (s *plane) reader(with contextFile, refusals chan<- error) *nats.Conn {
 	return nc
 }
 
-// tail hears every event from the first one on, with nats.go, as the operator may.
-func (s *plane) tail() *ears {
+// tail returns a recorder that receives every event from the first one on, with nats.go and the
+// credentials of the operator.
+func (s *plane) tail() *recorder {
 	s.t.Helper()
 	js, err := jetstream.New(s.reader(s.operator(), nil))
 	require.NoError(s.t, err)
 	consumer, err := js.OrderedConsumer(s.t.Context(), "EVENTS", jetstream.OrderedConsumerConfig{})
 	require.NoError(s.t, err)
-	e := &ears{}
+	e := &recorder{}
 	consuming, err := consumer.Consume(func(m jetstream.Msg) {
 		meta, err := m.Metadata()
-		h := heard{kind: m.Headers().Get("ce-type"), id: m.Headers().Get("ce-id"), subject: m.Headers().Get("ce-subject"), attempt: m.Headers().Get("ce-attempt")}
+		h := receivedEvent{kind: m.Headers().Get("ce-type"), id: m.Headers().Get("ce-id"),
+			subject: m.Headers().Get("ce-subject"),
+			attempt: m.Headers().Get("ce-attempt")}
 		if err == nil {
 			h.position = meta.Sequence.Stream
 		}
-		_ = json.Unmarshal(m.Data(), &h.data) // a fact without fields is {}
+		_ = json.Unmarshal(m.Data(), &h.data) // an event without fields is {}
 		e.add(h)
 	})
 	require.NoError(s.t, err)
@@ -106,22 +108,24 @@ func (s *plane) tail() *ears {
 	return e
 }
 
-// tailWithWatermill hears the events of account default through the bridge.
-func (s *plane) tailWithWatermill() *ears {
+// tailWithWatermill returns a recorder that receives the events of account default through the
+// Watermill bridge.
+func (s *plane) tailWithWatermill() *recorder {
 	s.t.Helper()
-	subscriber, err := pubsub.NewSubscriber(s.reader(s.context, nil), pubsub.SubscriberConfig{Topics: pubsub.Events, Group: "watch"})
+	subscriber, err := pubsub.NewSubscriber(s.reader(s.context, nil),
+		pubsub.SubscriberConfig{Topics: pubsub.Events, Group: "watch"})
 	require.NoError(s.t, err)
 	messages, err := subscriber.Subscribe(context.Background(), "events.default.>")
 	require.NoError(s.t, err)
-	e := &ears{}
+	e := &recorder{}
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		for m := range messages {
 			event, err := pubsub.EventOf(m)
 			if err != nil {
-				e.add(heard{kind: err.Error()})
+				e.add(receivedEvent{kind: err.Error()})
 			} else {
-				e.add(heard{position: event.Position, id: event.ID, kind: event.Type, subject: string(event.Name)})
+				e.add(receivedEvent{position: event.Position, id: event.ID, kind: event.Type, subject: string(event.Name)})
 			}
 			m.Ack()
 		}

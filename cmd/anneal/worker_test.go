@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A fleet is a control plane without a local worker, and workers elsewhere.
+// A fleet is a control plane without a local worker, and separate workers.
 type fleet struct {
 	*plane
 	token   string // path of the token file
@@ -21,28 +21,32 @@ type fleet struct {
 	dirs    map[string]string
 }
 
-// newFleet starts a control plane at an address that it keeps: workers fetch
-// data from there, also after a restart.
+// newFleet starts a control plane at a fixed address, from which workers download data also after a
+// restart.
 func newFleet(t *testing.T, args ...string) *fleet {
 	t.Helper()
-	s := serve(t, t.TempDir(), append([]string{"--worker=false", "--listen", freePort(t), "--nats-listen", freePort(t)}, args...)...)
+	s := serve(t, t.TempDir(), append([]string{"--worker=false", "--listen", freePort(t), "--nats-listen", freePort(t)},
+		args...)...)
 	token := filepath.Join(t.TempDir(), "node.token")
 	require.NoError(t, os.WriteFile(token, []byte(s.run("node", "token", "--data", s.dir).ok(t)), 0o600))
 	return &fleet{plane: s, token: token, workers: map[string]*process{}, dirs: map[string]string{}}
 }
 
-// work starts a worker (again) in the folder that it had before.
+// work starts a worker (again) in its directory.
 func (f *fleet) work(id string, args ...string) {
 	f.t.Helper()
 	if f.dirs[id] == "" {
 		f.dirs[id] = f.t.TempDir()
 	}
-	args = append([]string{"work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", id, "--data", f.dirs[id]}, args...)
+	args = append([]string{"work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", id, "--data",
+		f.dirs[id]}, args...)
 	f.workers[id] = launch(f.t, logFor(f.t, "anneal work "+id), args...)
 	f.workers[id].says("node " + id + " joined ")
+	// Until the first heartbeat is recorded, work that names no accelerator type gets the default type.
+	require.Eventually(f.t, func() bool { return f.nodes()[id] == "READY" }, patience, 10*time.Millisecond)
 }
 
-// nodes reads the state of every node, as the operator sees it.
+// nodes returns the state of every node, by ID, as the operator reads it.
 func (f *fleet) nodes() map[string]string {
 	f.t.Helper()
 	states := map[string]string{}
@@ -55,31 +59,33 @@ func (f *fleet) nodes() map[string]string {
 	return states
 }
 
-// A job outlives the machine that trains it, and its loss curve has no hole.
+// TestWorkerIsKilledWhileItTrains checks that a job survives the loss of the machine that trains
+// it, and that its loss curve has no gap.
 func TestWorkerIsKilledWhileItTrains(t *testing.T) {
 	f := newFleet(t, "--lost-after", "6s")
 	user := f.user()
-	ears := f.tail()
+	recorder := f.tail()
 	f.work("one")
 	f.work("two")
-	eventually(t, "both nodes are READY", func() bool { return f.nodes()["one"] == "READY" && f.nodes()["two"] == "READY" })
+	eventually(t, "both nodes are READY",
+		func() bool { return f.nodes()["one"] == "READY" && f.nodes()["two"] == "READY" })
 	user.dataset("codes", 100)
 
 	const epochs, steps = 24, 24 * 25
 	user.job("long", "codes", epochs)
 	const name = "accounts/default/supervisedFineTuningJobs/long"
-	saved := ears.hears(t, name, "supervisedFineTuningJob.checkpointed.v1", 1)
-	started := ears.hears(t, name, "supervisedFineTuningJob.started.v1", 1)
+	saved := recorder.awaitEvent(t, name, "supervisedFineTuningJob.checkpointed.v1", 1)
+	started := recorder.awaitEvent(t, name, "supervisedFineTuningJob.started.v1", 1)
 	first := nodeOf(t, started)
 	f.workers[first].kill()
 	killed := time.Now()
 
-	requeued := ears.hears(t, name, "supervisedFineTuningJob.requeued.v1", 1)
+	requeued := recorder.awaitEvent(t, name, "supervisedFineTuningJob.requeued.v1", 1)
 	require.EqualValues(t, 1, requeued.data["attempt"])
-	again := ears.hears(t, name, "supervisedFineTuningJob.started.v1", 2)
+	again := recorder.awaitEvent(t, name, "supervisedFineTuningJob.started.v1", 2)
 	require.EqualValues(t, 2, again.data["attempt"])
 	second := nodeOf(t, again)
-	require.NotEqual(t, first, second, "it goes on on the other node")
+	require.NotEqual(t, first, second, "it continues on the other node")
 	user.until("/supervisedFineTuningJobs/long", "state", "JOB_STATE_COMPLETED")
 	require.Equal(t, "LOST", f.nodes()[first])
 
@@ -87,30 +93,33 @@ func TestWorkerIsKilledWhileItTrains(t *testing.T) {
 	wholeCurve(t, rows, steps)
 	checkpoint, _ := saved.data["step"].(float64)
 	require.Positive(t, checkpoint)
-	require.True(t, timeOf(t, rows[int(checkpoint)-1]).Before(killed), "what was saved was not trained again")
+	require.True(t, timeOf(t, rows[int(checkpoint)-1]).Before(killed), "steps before the checkpoint are not trained again")
 	require.True(t, timeOf(t, rows[steps-1]).After(killed))
-	states := kinds(ears.all(), name)
-	require.Less(t, slices.Index(states, "supervisedFineTuningJob.requeued.v1"), slices.Index(states, "supervisedFineTuningJob.completed.v1"))
+	states := kinds(recorder.all(), name)
+	require.Less(t, slices.Index(states, "supervisedFineTuningJob.requeued.v1"),
+		slices.Index(states, "supervisedFineTuningJob.completed.v1"))
 	require.Equal(t, 1, count(states, "supervisedFineTuningJob.completed.v1"))
 
-	// The lost one comes back in its folder, and is given work again.
+	// The lost worker restarts with its directory, and is READY again.
 	f.work(first)
 	eventually(t, "the killed worker is back", func() bool { return f.nodes()[first] == "READY" })
 	require.Zero(t, f.workers[second].end(), "a worker ends cleanly")
-	eventually(t, "a worker that says goodbye is not waited for", func() bool { return f.nodes()[second] == "LOST" })
+	eventually(t, "a worker that deregisters is not waited for", func() bool { return f.nodes()[second] == "LOST" })
 	user.job("short", "codes", 1)
 	user.until("/supervisedFineTuningJobs/short", "state", "JOB_STATE_COMPLETED")
-	user.must(http.MethodPost, "/deployments?deploymentId=long", object{"baseModel": "accounts/default/models/long", "minReplicaCount": 1})
+	user.must(http.MethodPost, "/deployments?deploymentId=long",
+		object{"baseModel": "accounts/default/models/long", "minReplicaCount": 1})
 	user.until("/deployments/long", "state", "READY")
-	answersTheSame(t, user, "accounts/default/models/long")
+	streamsTheSame(t, user, "accounts/default/models/long")
 	require.Contains(t, f.run("log", "verify").ok(t), "equal")
 	require.Zero(t, f.end())
 }
 
-// Devices are imitated, and what needs more of them than there are waits.
-func TestImitatedAccelerators(t *testing.T) {
+// TestSimulatedAccelerators checks that simulated devices are allocated, and that a deployment that
+// requires more of them waits.
+func TestSimulatedAccelerators(t *testing.T) {
 	s := serve(t, t.TempDir(), "--accelerators", "VENDOR_A_H100_80GB=2", "--placement-timeout", "5s")
-	s.joined() // or nothing has a place
+	s.joined() // otherwise no replica could be placed
 	user := s.user()
 	wants := func(id string, accelerators int) {
 		user.must(http.MethodPost, "/deployments?deploymentId="+id, object{"baseModel": baseModel, "minReplicaCount": 1,
@@ -120,17 +129,17 @@ func TestImitatedAccelerators(t *testing.T) {
 	user.until("/deployments/fits", "state", "READY")
 	wants("waits", 1)
 	failed := user.get("/deployments/waits")
-	eventually(t, "a deployment without a place fails and says why", func() bool {
+	eventually(t, "a deployment that cannot be placed fails with the reason", func() bool {
 		failed = user.get("/deployments/waits")
 		return failed["state"] == "FAILED"
 	})
 	require.Contains(t, at(failed, "status.message"), "VENDOR_A_H100_80GB")
 }
 
-// hears waits for the nth event of a type on a resource.
-func (e *ears) hears(t testing.TB, subject, kind string, nth int) (found heard) {
+// awaitEvent waits for the nth event of a type on a resource, and returns the event.
+func (e *recorder) awaitEvent(t testing.TB, subject, kind string, nth int) (found receivedEvent) {
 	t.Helper()
-	eventually(t, subject+" is "+kind+" for time "+strconv.Itoa(nth), func() bool {
+	eventually(t, subject+": event "+strconv.Itoa(nth)+" of type "+kind, func() bool {
 		n := 0
 		for _, h := range e.all() {
 			if h.subject == subject && h.kind == kind {
@@ -145,7 +154,7 @@ func (e *ears) hears(t testing.TB, subject, kind string, nth int) (found heard) 
 	return found
 }
 
-func nodeOf(t testing.TB, started heard) string {
+func nodeOf(t testing.TB, started receivedEvent) string {
 	t.Helper()
 	nodes, _ := started.data["nodes"].([]any)
 	require.Len(t, nodes, 1, "%v", started.data)
@@ -168,22 +177,24 @@ func count(all []string, one string) (n int) {
 	return n
 }
 
-// A node that has enrolled needs no token any more, its name is its own, and
-// when it is revoked its work goes on elsewhere.
+// TestNodeIsRevoked checks that an enrolled node needs no token, that its name is reserved for it,
+// and that its work continues on other nodes when the node is revoked.
 func TestNodeIsRevoked(t *testing.T) {
 	f := newFleet(t)
 	f.work("w1")
 	listed := f.run("node", "list", "--data", f.dir).ok(t)
 	require.Contains(t, listed, "ENROLLED")
-	thief := command(t, t.TempDir(), "work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", "w1", "--data", t.TempDir())
-	require.NotZero(t, thief.code)
-	require.Contains(t, thief.stderr, "rejected node w1")
+	impostor := command(t, t.TempDir(), "work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", "w1",
+		"--data", t.TempDir())
+	require.NotZero(t, impostor.code)
+	require.Contains(t, impostor.stderr, "rejected node w1")
 
 	require.Zero(t, f.workers["w1"].end())
 	info, err := os.Stat(filepath.Join(f.dirs["w1"], "node.nkey"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	f.workers["w1"] = launch(t, logFor(t, "anneal work w1 without a token"), "work", "--join", f.context.NATSURL, "--node-id", "w1", "--data", f.dirs["w1"])
+	f.workers["w1"] = launch(t, logFor(t, "anneal work w1 without a token"), "work", "--join", f.context.NATSURL,
+		"--node-id", "w1", "--data", f.dirs["w1"])
 	f.workers["w1"].says("node w1 joined ")
 
 	f.run("deployment", "create", "d", "--model", "anneal-base", "--watch").ok(t)
@@ -191,10 +202,12 @@ func TestNodeIsRevoked(t *testing.T) {
 	require.Equal(t, map[string]string{"w1": "REVOKED"}, f.nodes())
 	again := command(t, t.TempDir(), "work", "--join", f.context.NATSURL, "--node-id", "w1", "--data", t.TempDir())
 	require.Contains(t, again.stderr, "has not enrolled yet")
-	// The token that it came with is revoked as well.
-	late := command(t, t.TempDir(), "work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", "w2", "--data", t.TempDir())
+	// The token with which the node enrolled is revoked as well.
+	late := command(t, t.TempDir(), "work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", "w2",
+		"--data", t.TempDir())
 	require.NotZero(t, late.code)
-	require.NoError(t, os.WriteFile(f.token, []byte(f.run("node", "token", "--data", f.dir, "--expire", "1h").ok(t)), 0o600))
+	require.NoError(t, os.WriteFile(f.token, []byte(f.run("node", "token", "--data", f.dir, "--expire", "1h").ok(t)),
+		0o600))
 	f.work("w2")
 	f.run("deployment", "watch", "d").ok(t)
 	eventually(t, "the replica is on the other node", func() bool {

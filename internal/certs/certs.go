@@ -1,4 +1,4 @@
-// Package certs loads TLS certificates from files and makes TLS configurations of them.
+// Package certs loads TLS certificates from files and builds TLS configurations from them.
 package certs
 
 import (
@@ -26,11 +26,11 @@ type KeyPair struct {
 	pair     *tls.Certificate
 }
 
-// checkInterval is how often the modification times of the files are checked.
+// checkInterval is the interval at which the modification times of the files are checked.
 const checkInterval = time.Second
 
 // Current returns the certificate. While the files are being replaced and do not match, it returns
-// the one loaded before.
+// the certificate that was loaded before.
 func (k *KeyPair) Current() (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -64,7 +64,8 @@ func (k *KeyPair) getClientCertificate(*tls.CertificateRequestInfo) (*tls.Certif
 	return k.Current()
 }
 
-// Open loads the pair named by two settings, which error messages refer to; nil when both are empty.
+// Open loads the pair in certFile and keyFile, whose settings are named certSetting and keySetting
+// in error messages. It returns nil when both files are "".
 func Open(certSetting, certFile, keySetting, keyFile string) (*KeyPair, error) {
 	switch {
 	case certFile == "" && keyFile == "":
@@ -97,10 +98,11 @@ func loadPool(system bool, files ...string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// ServerConfig returns the configuration of a server. With clientCA, clients must present a
-// certificate that these authorities signed.
+// ServerConfig returns the configuration of a server. If clientCA is not "", it is a file with
+// CA certificates, and a client must present a certificate that one of these CAs signed.
 func ServerConfig(pair *KeyPair, clientCA string) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.getCertificate, NextProtos: []string{"http/1.1"}}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.getCertificate,
+		NextProtos: []string{"http/1.1"}}
 	if clientCA != "" {
 		pool, err := loadPool(false, clientCA)
 		if err != nil {
@@ -134,8 +136,8 @@ func HTTPClient(config *tls.Config) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// Trusting returns a client configuration that also trusts own: the certificate of this process,
-// by whatever host name it is reached.
+// Trusting returns a client configuration that also trusts own, the certificate of this process,
+// under any host name. If config has no client certificate, the client presents own.
 func Trusting(own *KeyPair, config *tls.Config) *tls.Config {
 	config = config.Clone()
 	config.InsecureSkipVerify = true // VerifyConnection verifies instead

@@ -11,18 +11,22 @@ import (
 	"anneal/internal/usage"
 )
 
-var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"}, {"Email", "email"}, {"Type", "accountType"}, {"State", "state"},
+var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"}, {"Email", "email"},
+	{"Type", "accountType"}, {"State", "state"},
 	{"Suspended", "suspendState"}, {"Created", "createTime"}}
 
 func accountCommand() *cobra.Command {
-	c := group("account", "Manage accounts, on the server's machine", accountCreate(), accountSuspend(), accountRestore(), accountList(), accountGet())
+	c := group("account", "Manage accounts (run on the server's machine)", accountCreate(), accountSuspend(),
+		accountRestore(),
+		accountList(), accountGet())
 	dataFlag(c.PersistentFlags())
 	return c
 }
 
 func accountCreate() *cobra.Command {
 	var displayName, email string
-	c := &cobra.Command{Use: "create ID", Short: "Create an account and its first admin key, which is only shown once", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "create ID", Short: "Create an account and its first admin key, which is only shown once",
+		Args:    arguments(1, 1),
 		Example: "  anneal account create acme --display-name Acme --email ops@example.com",
 		RunE: func(c *cobra.Command, args []string) error {
 			operator, err := newOperator(c)
@@ -39,7 +43,8 @@ func accountCreate() *cobra.Command {
 				return err
 			}
 			if inJSON {
-				return printJSON(c.OutOrStdout(), map[string]any{"account": args[0], "apiKey": item["key"], "address": operator.Address})
+				return printJSON(c.OutOrStdout(),
+					map[string]any{"account": args[0], "apiKey": item["key"], "address": operator.Address})
 			}
 			note(c, "account %s created\nkey: %s", args[0], cell(item, "key"))
 			return nil
@@ -52,11 +57,12 @@ func accountCreate() *cobra.Command {
 func accountSuspend() *cobra.Command {
 	var why string
 	reasons := strings.Join(domain.SuspendStates, ", ")
-	c := &cobra.Command{Use: "suspend ID --reason REASON", Short: "Pause an account's jobs and reject its requests", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "suspend ID --reason REASON", Short: "Pause an account's jobs and reject its requests",
+		Args:    arguments(1, 1),
 		Example: "  anneal account suspend acme --reason CREDIT_DEPLETED",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !slices.Contains(domain.SuspendStates, why) {
-				return usage.Errorf("--reason is required, because the account sees it, and must be one of %s", reasons)
+				return usage.Errorf("--reason is required and must be one of %s; the suspended account sees the reason", reasons)
 			}
 			return accountVerb(c, args[0], "suspend", map[string]any{"suspendState": why}, "suspended")
 		}}
@@ -66,9 +72,10 @@ func accountSuspend() *cobra.Command {
 }
 
 func accountRestore() *cobra.Command {
-	return &cobra.Command{Use: "restore ID", Short: "End a suspension", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
-		return accountVerb(c, args[0], "restore", map[string]any{}, "restored")
-	}}
+	return &cobra.Command{Use: "restore ID", Short: "End the suspension of an account", Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return accountVerb(c, args[0], "restore", map[string]any{}, "restored")
+		}}
 }
 
 func accountVerb(c *cobra.Command, id, verb string, body map[string]any, past string) error {
@@ -83,36 +90,40 @@ func accountVerb(c *cobra.Command, id, verb string, body map[string]any, past st
 }
 
 func accountList() *cobra.Command {
-	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List all accounts", Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
-		operator, err := newOperator(c)
-		if err != nil {
-			return err
-		}
-		items, err := operator.list(c.Context(), "/v1/accounts", "accounts", nil)
-		if err != nil {
-			return err
-		}
-		return printItems(c, items, column{"ID", "#name"}, column{"STATE", "state"}, column{"SUSPENDED", "suspendState"}, column{"DISPLAY NAME", "displayName"}, column{"CREATED", "createTime"})
-	}}
+	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List all accounts", Args: arguments(0, 0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			items, err := operator.list(c.Context(), "/v1/accounts", "accounts", nil)
+			if err != nil {
+				return err
+			}
+			return printItems(c, items, column{"ID", "#name"}, column{"STATE", "state"}, column{"SUSPENDED", "suspendState"},
+				column{"DISPLAY NAME", "displayName"}, column{"CREATED", "createTime"})
+		}}
 }
 
 func accountGet() *cobra.Command {
-	return &cobra.Command{Use: "get [ID]", Short: "Show an account (default: your own, for which no operator is needed)", Args: arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
-		asks, err := newClient(c)
-		if len(args) == 1 && (err != nil || args[0] != asks.Account) {
-			asks, err = newOperator(c) // another's account
-		}
-		if err != nil {
-			return err
-		}
-		path := asks.path()
-		if len(args) == 1 {
-			path = "/v1/accounts/" + args[0]
-		}
-		var item map[string]any
-		if err := asks.call(c.Context(), http.MethodGet, path, nil, nil, &item); err != nil {
-			return err
-		}
-		return printItem(c, item, accountColumns...)
-	}}
+	return &cobra.Command{Use: "get [ID]",
+		Short: "Show an account (default: your own account, which needs no operator key)",
+		Args:  arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
+			caller, err := newClient(c)
+			if len(args) == 1 && (err != nil || args[0] != caller.Account) {
+				caller, err = newOperator(c) // only the operator can read the account of another caller
+			}
+			if err != nil {
+				return err
+			}
+			path := caller.path()
+			if len(args) == 1 {
+				path = "/v1/accounts/" + args[0]
+			}
+			var item map[string]any
+			if err := caller.call(c.Context(), http.MethodGet, path, nil, nil, &item); err != nil {
+				return err
+			}
+			return printItem(c, item, accountColumns...)
+		}}
 }

@@ -12,18 +12,22 @@ import (
 )
 
 var deployedModels = collection{"deployedModels", "addon",
-	[]column{{"ID", "#name"}, {"STATE", "state"}, {"MODEL", "#model"}, {"DEPLOYMENT", "#deployment"}, {"DEFAULT", "default"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"State", "state"}, {"Status", "status.message"},
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"MODEL", "#model"}, {"DEPLOYMENT", "#deployment"},
+		{"DEFAULT", "default"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"State", "state"},
+		{"Status", "status.message"},
 		{"Model", "model"}, {"Deployment", "deployment"}, {"Default", "default"}, {"Created", "createTime"}}}
 
 func addonCommand() *cobra.Command {
-	return group("addon", "Manage LoRA adapters on deployments of their base model", addonLoad(), deployedModels.listCommand(), deployedModels.getCommand(), addonUnload())
+	return group("addon", "Manage LoRA adapters on deployments of their base model", addonLoad(),
+		deployedModels.listCommand(), deployedModels.getCommand(), addonUnload())
 }
 
 func addonLoad() *cobra.Command {
 	var model, deployment, displayName string
 	var byDefault, watch bool
-	c := &cobra.Command{Use: "load [ID] --model MODEL --deployment DEPLOYMENT", Short: "Load an adapter into a deployment with --addons", Args: arguments(0, 1),
+	c := &cobra.Command{Use: "load [ID] --model MODEL --deployment DEPLOYMENT",
+		Short: "Load an adapter into a deployment that was created with --addons", Args: arguments(0, 1),
 		Example: "  anneal addon load polite --model polite --deployment shared --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			if model == "" || deployment == "" {
@@ -46,23 +50,34 @@ func addonLoad() *cobra.Command {
 			if watch {
 				name := cell(item, "name")
 				if item, err = awaitAddon(c, client, name); err != nil {
-					return onInterrupt(c, err, "The addon is still being loaded; `anneal addon get %s` shows its state, `anneal addon unload %s` unloads it.", id(name), id(name))
+					return onInterrupt(c, err,
+						"The addon is still being loaded. Run `anneal addon get %s` to show its state, "+
+							"or `anneal addon unload %s` to unload it.",
+						id(name), id(name))
 				}
 			}
-			return printItem(c, item, deployedModels.details...)
+			if err := printItem(c, item, deployedModels.details...); err != nil {
+				return err
+			}
+			if cell(item, "state") == "DEPLOYED" {
+				suggest(c, "chat --model %s", cell(item, "#model"))
+			} else {
+				suggest(c, "addon get %s", cell(item, "#name"))
+			}
+			return nil
 		}}
 	f := c.Flags()
 	f.StringVar(&model, "model", "", "adapter to load")
-	f.StringVar(&deployment, "deployment", "", "deployment of its base model")
+	f.StringVar(&deployment, "deployment", "", "deployment of the adapter's base model")
 	bindReference(c, "model", "model", "models")
 	bindReference(c, "deployment", "deployment", "deployments")
 	f.StringVar(&displayName, "display-name", "", "display name")
-	f.BoolVar(&byDefault, "default", false, "make it the default for requests to the deployment")
-	f.BoolVarP(&watch, "watch", "w", false, "wait until it is DEPLOYED")
+	f.BoolVar(&byDefault, "default", false, "use the adapter for requests that name only the deployment")
+	f.BoolVarP(&watch, "watch", "w", false, "wait until the adapter is DEPLOYED")
 	return c
 }
 
-// awaitAddon waits until an addon is DEPLOYED or FAILED.
+// awaitAddon waits until an addon is DEPLOYED, and returns it. A FAILED addon is an error.
 func awaitAddon(cmd *cobra.Command, c *client, name string) (map[string]any, error) {
 	last := ""
 	for {
@@ -88,13 +103,16 @@ func awaitAddon(cmd *cobra.Command, c *client, name string) (map[string]any, err
 }
 
 func addonUnload() *cobra.Command {
-	return &cobra.Command{Use: "unload ID", Short: "Unload an adapter from its deployment, after its running requests", Args: arguments(1, 1),
+	return &cobra.Command{Use: "unload ID",
+		Short: "Unload an adapter from its deployment after the adapter's running requests end",
+		Args:  arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			if err := client.call(c.Context(), http.MethodDelete, "/v1/"+client.name("deployedModels", args[0]), nil, nil, nil); err != nil {
+			if err := client.call(c.Context(), http.MethodDelete, "/v1/"+client.name("deployedModels", args[0]), nil, nil,
+				nil); err != nil {
 				return err
 			}
 			return printDone(c, "addon", args[0], "is being unloaded")

@@ -15,16 +15,18 @@ import (
 	"anneal/internal/usage"
 )
 
-// fileFlag adds the flag for a file with a request body.
+// fileFlag adds the flag --file for a file with a request body, and stores the flag's value in
+// path. noun is the word for the resource in the help.
 func fileFlag(c *cobra.Command, path *string, noun string) {
-	c.Flags().StringVar(path, "file", "", "JSON file of the "+noun+" as the API takes it, whose fields other flags replace; - is standard input")
+	c.Flags().StringVar(path, "file", "",
+		"JSON file of the "+noun+" as the API accepts it; other flags override its fields; - reads standard input")
 }
 
-// required returns the error of a command line without a required flag.
+// required returns the usage error for a command line without a required flag.
 func required(flag string) error { return usage.Errorf("--%s is required", flag) }
 
-// readJSONFile reads the JSON object in a file, or on standard input if path is "-"; without a path
-// it is empty.
+// readJSONFile reads the JSON object in a file, or on standard input if path is "-". If path is "",
+// it returns an empty object.
 func readJSONFile(c *cobra.Command, path string) (map[string]any, error) {
 	object := map[string]any{}
 	if path == "" {
@@ -37,7 +39,8 @@ func readJSONFile(c *cobra.Command, path string) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber() // numbers are sent unchanged
 	if err := decoder.Decode(&object); err != nil || object == nil {
-		return nil, fmt.Errorf("%s must contain one JSON object: %w", inputName(path), cmp.Or(err, errors.New("it contains null")))
+		return nil, fmt.Errorf("%s must contain one JSON object: %w", inputName(path),
+			cmp.Or(err, errors.New("it contains null")))
 	}
 	if _, err := decoder.Token(); err != io.EOF {
 		return nil, fmt.Errorf("%s must contain one JSON object and nothing after it", inputName(path))
@@ -45,8 +48,8 @@ func readJSONFile(c *cobra.Command, path string) (map[string]any, error) {
 	return object, nil
 }
 
-// keyOf returns the key of a field in an object: in camelCase, or in snake_case if the object uses
-// that, which the API also accepts.
+// keyOf returns the key of a field in an object. The key is in snake_case, which the API also
+// accepts, if the object uses snake_case for the field, and in camelCase otherwise.
 func keyOf(object map[string]any, field string) string {
 	var snake strings.Builder
 	for _, r := range field {

@@ -23,7 +23,8 @@ type client struct {
 	http *http.Client      // nil is the default client
 }
 
-// configureTLS makes the client trust the authorities of the context file or, if given, of ca.
+// configureTLS makes the client trust the authorities in the file ca or, if ca is "", in the
+// context file.
 func (c *client) configureTLS(ca string) error {
 	if ca != "" {
 		c.CAFile = ca
@@ -33,7 +34,8 @@ func (c *client) configureTLS(ca string) error {
 	}
 	config, err := c.TLSConfig()
 	if err != nil {
-		return fmt.Errorf("%w; give the server's authorities with --ca FILE, or as caFile in the context file", err)
+		return fmt.Errorf("%w; set the certificate authorities of the server with --ca FILE, or as caFile in the "+
+			"context file", err)
 	}
 	c.http = certs.HTTPClient(config)
 	return nil
@@ -106,11 +108,12 @@ func (c *client) send(req *http.Request) (*http.Response, error) {
 	case req.Context().Err() != nil:
 		return nil, req.Context().Err()
 	}
-	return nil, fmt.Errorf("%s://%s does not respond: start its server, or select another with --context (%w)",
-		req.URL.Scheme, req.URL.Host, withoutURL(err))
+	return nil, fmt.Errorf("the request to %s://%s failed: check that the server runs and can be reached, or select "+
+		"another server with --context (%w)", req.URL.Scheme, req.URL.Host, withoutURL(err))
 }
 
-// call sends a JSON body, unless in is nil, and reads the JSON response into out, unless it is nil.
+// call sends in as a JSON body, unless in is nil, and decodes the JSON response into out, unless
+// out is nil.
 func (c *client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	var body io.Reader
 	contentType := ""
@@ -136,7 +139,8 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.As(err, &syntax):
-		return fmt.Errorf("%s did not respond with JSON, unlike an anneal server: select another with --context", c.Address)
+		return fmt.Errorf("%s did not respond with JSON, unlike an anneal server: select another server with --context",
+			c.Address)
 	case err != nil:
 		return errTruncated(err)
 	}
@@ -152,7 +156,8 @@ func (c *client) list(ctx context.Context, path, field string, query url.Values)
 const pageSize = "200"
 
 // pages returns all items of a list, page by page. body, if not nil, is sent with every request.
-func (c *client) pages(ctx context.Context, method, path, field string, query url.Values, body any) ([]map[string]any, error) {
+func (c *client) pages(ctx context.Context, method, path, field string, query url.Values, body any) ([]map[string]any,
+	error) {
 	items := []map[string]any{}
 	if query == nil {
 		query = url.Values{}
@@ -179,7 +184,7 @@ func (c *client) pages(ctx context.Context, method, path, field string, query ur
 	}
 }
 
-// openURL opens a signed URL.
+// openURL returns the response of a signed URL.
 func (c *client) openURL(ctx context.Context, link string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
 	if err != nil {

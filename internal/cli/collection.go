@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,10 +14,10 @@ import (
 
 // collection describes the commands that resources of a kind share.
 type collection struct {
-	name    string // in URLs and in responses
+	name    string // name of the collection in URLs and in responses
 	noun    string
-	columns []column // of list
-	details []column // of get
+	columns []column // columns of the list command
+	details []column // fields that the get command shows
 }
 
 func (k collection) listCommand() *cobra.Command {
@@ -41,14 +42,24 @@ func (k collection) listCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, k.columns...)
+			return printItems(c, items, withStatus(k.columns, items)...)
 		}}
 	c.Flags().StringVar(&filter, "filter", "", "AIP-160 filter, such as '"+k.filterExample()+"'")
 	c.Flags().StringVar(&orderBy, "order-by", "", "fields to sort by, such as 'createTime desc'")
 	return c
 }
 
-// filterExample returns a filter of the kind.
+// withStatus returns the columns, with a column for the status message added if an item has such a
+// message: why a resource failed, or what it waits for.
+func withStatus(columns []column, items []map[string]any) []column {
+	hasMessage := func(item map[string]any) bool { return cell(item, statusMessage) != cell(nil, statusMessage) }
+	if !slices.ContainsFunc(items, hasMessage) {
+		return columns
+	}
+	return append(slices.Clip(columns), column{"STATUS", statusMessage})
+}
+
+// filterExample returns a filter for the help of the list command.
 func (k collection) filterExample() string {
 	if strings.HasSuffix(k.name, "Jobs") {
 		return "state = JOB_STATE_COMPLETED"
@@ -76,7 +87,8 @@ func (k collection) getCommand() *cobra.Command {
 				return err
 			}
 			var item map[string]any
-			if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name(k.name, args[0]), nil, nil, &item); err != nil {
+			if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name(k.name, args[0]), nil, nil,
+				&item); err != nil {
 				return err
 			}
 			return printItem(c, item, k.details...)
@@ -96,7 +108,8 @@ func (k collection) deleteCommand() *cobra.Command {
 					query.Set(fieldName(flag), "true")
 				}
 			}
-			if err := client.call(c.Context(), http.MethodDelete, "/v1/"+client.name(k.name, args[0]), query, nil, nil); err != nil {
+			if err := client.call(c.Context(), http.MethodDelete, "/v1/"+client.name(k.name, args[0]), query, nil,
+				nil); err != nil {
 				return err
 			}
 			return printDone(c, k.noun, args[0], "deleted")
@@ -112,20 +125,22 @@ func withArticle(noun string) string {
 
 // verbCommand returns a command that posts a custom method without a body: {name}:{verb}.
 func (k collection) verbCommand(verb, short, done string) *cobra.Command {
-	return &cobra.Command{Use: verb + " ID", Short: short, Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
-		path := "/v1/" + client.name(k.name, args[0]) + ":" + verb
-		if err := client.call(c.Context(), http.MethodPost, path, nil, struct{}{}, nil); err != nil {
-			return err
-		}
-		return printDone(c, k.noun, args[0], done)
-	}}
+	return &cobra.Command{Use: verb + " ID", Short: short, Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			path := "/v1/" + client.name(k.name, args[0]) + ":" + verb
+			if err := client.call(c.Context(), http.MethodPost, path, nil, struct{}{}, nil); err != nil {
+				return err
+			}
+			return printDone(c, k.noun, args[0], done)
+		}}
 }
 
-// printDone prints what was done to a resource; as JSON, an empty object.
+// printDone prints the noun and ID of a resource and what was done to it, such as "model m
+// exported". With -o json it prints an empty object.
 func printDone(c *cobra.Command, noun, name, done string) error {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
@@ -138,10 +153,10 @@ func printDone(c *cobra.Command, noun, name, done string) error {
 	return nil
 }
 
-// maxInput is how much of a file or of standard input is read, in bytes.
+// maxInput is the maximum number of bytes read from a file or from standard input.
 const maxInput = 1 << 20
 
-// readInput reads a file, or standard input if path is "-".
+// readInput returns the content of a file, or of standard input if path is "-".
 func readInput(c *cobra.Command, path string) ([]byte, error) {
 	in := c.InOrStdin()
 	if path != "-" {
@@ -159,7 +174,7 @@ func readInput(c *cobra.Command, path string) ([]byte, error) {
 	return text, err
 }
 
-// inputName returns a path as messages name it.
+// inputName returns the name of a path in messages: the path, or "standard input" for "-".
 func inputName(path string) string {
 	if path == "-" {
 		return "standard input"

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,31 +19,28 @@ import (
 
 func completeCommand() *cobra.Command {
 	var flags completionFlags
-	c := &cobra.Command{Use: "complete PROMPT", Short: "Complete a prompt with a deployed model; - reads it from standard input", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "complete PROMPT",
+		Short:   "Complete a prompt with a model; use - as PROMPT to read the prompt from standard input",
+		Args:    arguments(1, 1),
 		Example: `  anneal complete --model polite "good morning"`,
 		RunE: func(c *cobra.Command, args []string) error {
-			return flags.complete(c, args[0], "/inference/v1/completions", func(body map[string]any, prompt string) { body["prompt"] = prompt })
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			prompt, err := readText(c, args[0])
+			if err != nil {
+				return err
+			}
+			body, err := flags.body(c)
+			if err != nil {
+				return err
+			}
+			body["prompt"] = prompt
+			_, err = (&generation{client: client, cmd: c, path: "/inference/v1/completions"}).run(c.Context(), body)
+			return err
 		}}
 	flags.add(c)
-	return c
-}
-
-func chatCommand() *cobra.Command {
-	var flags completionFlags
-	var system string
-	c := &cobra.Command{Use: "chat TEXT", Short: "Send a chat message to a deployed model; - reads it from standard input", Args: arguments(1, 1),
-		Example: `  anneal chat --model polite --system "You are brief." "good morning"`,
-		RunE: func(c *cobra.Command, args []string) error {
-			return flags.complete(c, args[0], "/inference/v1/chat/completions", func(body map[string]any, text string) {
-				messages := []map[string]any{{"role": "user", "content": text}}
-				if system != "" {
-					messages = append([]map[string]any{{"role": "system", "content": system}}, messages...)
-				}
-				body["messages"] = messages
-			})
-		}}
-	flags.add(c)
-	c.Flags().StringVar(&system, "system", "", "system prompt")
 	return c
 }
 
@@ -60,40 +59,26 @@ const modelNamesHint = "list the names of models with `anneal model names`"
 
 func (q *completionFlags) add(c *cobra.Command) {
 	f := c.Flags()
-	defer bindFlag(c, "model", "model", modelNamesHint+"; `anneal transcribe` transcribes speech")
-	f.StringVarP(&q.model, "model", "m", domain.DefaultBaseModel, "model, deployment as accounts/A/deployments/D, or alias of one")
+	defer bindModel(c, modelNamesHint+"; `anneal transcribe` transcribes speech")
+	f.StringVarP(&q.model, "model", "m", domain.DefaultBaseModel,
+		"model, deployment (accounts/A/deployments/D) or deployment alias")
 	f.IntVar(&q.maxTokens, "max-tokens", 128, "maximum number of tokens to generate")
 	f.Float64Var(&q.temperature, "temperature", 0, "sampling temperature; 0 is greedy")
 	f.Float64Var(&q.topP, "top-p", 1, "nucleus sampling probability")
-	f.IntVar(&q.topK, "top-k", 0, "number of tokens to sample from; 0 is all")
+	f.IntVar(&q.topK, "top-k", 0, "number of most likely tokens to sample from; 0 is all tokens")
 	f.Int64Var(&q.seed, "seed", 0, "sampling seed, for reproducible responses")
 	f.StringArrayVar(&q.stop, "stop", nil, "`TEXT` to stop at; up to 4")
 	f.BoolVar(&q.stream, "stream", true, "print tokens as they are generated")
 }
 
-// complete sends a text, which put adds to the body, and prints the response.
-func (q *completionFlags) complete(c *cobra.Command, text, path string, put func(body map[string]any, text string)) error {
-	client, err := newClient(c)
-	if err != nil {
-		return err
-	}
+// body returns the body of a request with the sampling parameters.
+func (q *completionFlags) body(c *cobra.Command) (map[string]any, error) {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if text == "-" {
-		read, err := readInput(c, text)
-		if err != nil {
-			return err
-		}
-		text = strings.TrimRight(string(read), "\r\n")
-	}
-	model, err := resolveModel(c, client, q.model)
-	if err != nil {
-		return err
-	}
-	body := map[string]any{"model": model, "max_tokens": q.maxTokens, "temperature": q.temperature, "top_p": q.topP, "stream": q.stream && !inJSON}
-	put(body, text)
+	body := map[string]any{"model": q.model, "max_tokens": q.maxTokens, "temperature": q.temperature, "top_p": q.topP,
+		"stream": q.stream && !inJSON}
 	if q.topK > 0 {
 		body["top_k"] = q.topK
 	}
@@ -103,19 +88,30 @@ func (q *completionFlags) complete(c *cobra.Command, text, path string, put func
 	if len(q.stop) > 0 {
 		body["stop"] = q.stop
 	}
-	return printCompletion(c, client, path, body)
+	return body, nil
 }
 
-// resolveModel returns the resource name of a model of the account, if it has one of that ID, or else
-// an alias of a deployment. It prints the deployment of an alias that was given.
-func resolveModel(cmd *cobra.Command, c *client, name string) (string, error) {
+// readText returns the text of an argument, or standard input for "-".
+func readText(c *cobra.Command, argument string) (string, error) {
+	if argument != "-" {
+		return argument, nil
+	}
+	read, err := readInput(c, argument)
+	return strings.TrimRight(string(read), "\r\n"), err
+}
+
+// resolveModel returns name unchanged if it is a resource name or an alias of a deployment, and
+// otherwise the resource name of the account's model with this ID. A model of the account takes
+// precedence over an alias. If name is an alias that is set with --model, resolveModel prints the
+// deployment.
+func resolveModel(ctx context.Context, cmd *cobra.Command, c *client, name string) (string, error) {
 	if strings.ContainsAny(name, "/#") {
 		return name, nil
 	}
 	var list struct {
 		Data []struct{ ID, Deployment string }
 	}
-	if err := c.call(cmd.Context(), http.MethodGet, "/inference/v1/models", nil, nil, &list); err != nil {
+	if err := c.call(ctx, http.MethodGet, "/inference/v1/models", nil, nil, &list); err != nil {
 		return "", err
 	}
 	own, bound := c.name("models", name), ""
@@ -127,17 +123,18 @@ func resolveModel(cmd *cobra.Command, c *client, name string) (string, error) {
 			bound = one.Deployment
 		}
 	}
-	if bound == "" && !slices.Contains(server.SpeechAliases, name) { // the server explains why they are not bound
+	// An unbound speech alias is sent to the server, which explains why the alias is unavailable.
+	if bound == "" && !slices.Contains(server.SpeechAliases, name) {
 		return own, nil
 	}
 	if bound != "" && cmd.Flags().Changed("model") {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s is %s\n", name, bound)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s is an alias of %s\n", name, bound)
 	}
 	return name, nil
 }
 
-// completion is a response or a chunk of a streamed one: a completion has text, a chat completion a
-// message, and a chunk of that a delta.
+// completion is a response, or a chunk of a streamed response. A completion has a text, a chat
+// completion has a message, and a chunk of a chat completion has a delta.
 type completion struct {
 	Choices []struct {
 		Text    string `json:"text"`
@@ -147,6 +144,7 @@ type completion struct {
 		Delta struct {
 			Content string `json:"content"`
 		} `json:"delta"`
+		FinishReason string `json:"finish_reason"`
 	} `json:"choices"`
 	Error *struct {
 		Message string `json:"message"`
@@ -161,42 +159,99 @@ func (a completion) text() (text string) {
 	return text
 }
 
-// printCompletion requests a completion and prints it.
-func printCompletion(cmd *cobra.Command, c *client, path string, body map[string]any) error {
-	out := cmd.OutOrStdout()
-	if body["stream"] == false {
-		var whole json.RawMessage
-		if err := c.call(cmd.Context(), http.MethodPost, path, nil, body, &whole); err != nil {
-			return err
-		}
-		if inJSON, _ := wantsJSON(cmd); inJSON {
-			return printJSON(out, whole)
-		}
-		var said completion
-		if err := json.Unmarshal(whole, &said); err != nil {
-			return err
-		}
-		fmt.Fprintln(out, said.text())
-		return nil
+// finishReason returns why the generation of the first choice ended; "" while it continues.
+func (a completion) finishReason() string {
+	if len(a.Choices) == 0 {
+		return ""
 	}
-	res, err := c.stream(cmd.Context(), path, body)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	err = readStream(res.Body, func(data []byte) error { return printChunk(out, data) })
-	fmt.Fprintln(out)
-	return err
+	return a.Choices[0].FinishReason
 }
 
-func printChunk(out io.Writer, data []byte) error {
-	var part completion
-	if err := json.Unmarshal(data, &part); err != nil {
+// generation sends requests to a model and prints the responses.
+type generation struct {
+	*client
+	cmd   *cobra.Command
+	path  string
+	model string // name that the server accepted in an earlier request; "" before the first request
+}
+
+// run sends a body, prints the response, and returns its text. A name of a model without slashes is
+// tried as a model of the account first, so that one request suffices unless it is an alias.
+func (g *generation) run(ctx context.Context, body map[string]any) (text string, err error) {
+	given, _ := body["model"].(string)
+	body["model"] = cmp.Or(g.model, g.modelName(given))
+	text, err = g.send(ctx, body)
+	var unknown *apiError
+	if g.model == "" && body["model"] != given && errors.As(err, &unknown) && unknown.Reason == "MODEL_NOT_FOUND" {
+		model, findErr := resolveModel(ctx, g.cmd, g.client, given)
+		if findErr != nil || model == body["model"] {
+			return text, cmp.Or(findErr, err)
+		}
+		body["model"] = model
+		text, err = g.send(ctx, body)
+	}
+	if err == nil {
+		g.model, _ = body["model"].(string)
+	}
+	return text, err
+}
+
+// modelName returns the name of the account's model with the ID name; a name with slashes is
+// returned unchanged.
+func (g *generation) modelName(name string) string {
+	if strings.ContainsAny(name, "/#") {
+		return name
+	}
+	return g.name("models", name)
+}
+
+// send sends a request and prints the response, on a line of its own.
+func (g *generation) send(ctx context.Context, body map[string]any) (text string, err error) {
+	out := g.cmd.OutOrStdout()
+	var said completion
+	if body["stream"] == false {
+		var whole json.RawMessage
+		if err := g.call(ctx, http.MethodPost, g.path, nil, body, &whole); err != nil {
+			return "", err
+		}
+		if err := json.Unmarshal(whole, &said); err != nil {
+			return "", err
+		}
+		if inJSON, _ := wantsJSON(g.cmd); inJSON {
+			return said.text(), printJSON(out, whole)
+		}
+		fmt.Fprintln(out, said.text())
+		g.reportEmpty(said.text(), said.finishReason())
+		return said.text(), nil
+	}
+	res, err := g.stream(ctx, g.path, body)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	reason := ""
+	err = readStream(res.Body, func(data []byte) error {
+		var part completion
+		if err := json.Unmarshal(data, &part); err != nil {
+			return err
+		}
+		if part.Error != nil {
+			return errors.New(part.Error.Message)
+		}
+		text, reason = text+part.text(), cmp.Or(part.finishReason(), reason)
+		_, err := io.WriteString(out, part.text())
 		return err
+	})
+	fmt.Fprintln(out)
+	if err == nil {
+		g.reportEmpty(text, reason)
 	}
-	if part.Error != nil {
-		return errors.New(part.Error.Message)
+	return text, err
+}
+
+// reportEmpty prints why a response shows nothing, if it does.
+func (g *generation) reportEmpty(text, reason string) {
+	if strings.TrimSpace(text) == "" {
+		fmt.Fprintf(g.cmd.ErrOrStderr(), "the model generated no text (finish_reason %s)\n", cmp.Or(reason, "unknown"))
 	}
-	_, err := io.WriteString(out, part.text())
-	return err
 }

@@ -9,15 +9,27 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"anneal/api/request"
 	"anneal/internal/datadir"
+	"anneal/internal/usage"
 )
+
+// Environment variables that select the server and the API key, in place of a context file.
+const (
+	contextVariable = "ANNEAL_CONTEXT" // path of a context file
+	keyVariable     = "ANNEAL_API_KEY"
+	urlVariable     = "ANNEAL_URL"
+)
+
+// defaultURL is the address of a server that was started without --listen.
+const defaultURL = "http://127.0.0.1:8080"
 
 // contextPath returns the context file that a command line selects.
 func contextPath(c *cobra.Command) string {
 	if path, _ := c.Flags().GetString("context"); path != "" {
 		return path
 	}
-	if path := os.Getenv("ANNEAL_CONTEXT"); path != "" {
+	if path := os.Getenv(contextVariable); path != "" {
 		return path
 	}
 	if _, err := os.Stat(datadir.LocalContext); err == nil {
@@ -39,13 +51,55 @@ func operatorDir(c *cobra.Command) datadir.Dir {
 	return datadir.Dir(filepath.Dir(contextPath(c)))
 }
 
-// newClient returns a client with the context file that a command line selects.
+// newClient returns a client of the server and account that a command line selects.
 func newClient(c *cobra.Command) (*client, error) {
-	file, err := datadir.ReadContext(contextPath(c))
+	file, _, err := selectContext(c)
 	if err != nil {
 		return nil, err
 	}
 	return clientOf(c, file)
+}
+
+// selectContext returns the server and the API key that a command line selects, and where they come
+// from. The flag --context comes first, then $ANNEAL_API_KEY with $ANNEAL_URL, then a context file.
+// A key in the environment replaces the key of the file. The server is $ANNEAL_URL, else that of the
+// file, else defaultURL. The certificates of the file are used for the file's server only.
+func selectContext(c *cobra.Command) (selected datadir.Context, source string, err error) {
+	path := contextPath(c)
+	key, address := os.Getenv(keyVariable), os.Getenv(urlVariable)
+	if c.Flags().Changed("context") || key == "" && address == "" {
+		selected, err = datadir.ReadContext(path)
+		if err == nil {
+			selected.Account, err = accountOf(selected, path)
+		}
+		return selected, path, err
+	}
+	if key == "" { // a key of a file is not sent to another server
+		return selected, "", usage.Errorf("%s is set without %s: set both, or unset %s and log in with `anneal login`",
+			urlVariable, keyVariable, urlVariable)
+	}
+	file, err := datadir.ReadContext(path)
+	if err != nil || address != "" && address != file.Address {
+		file = datadir.Context{Address: cmp.Or(address, file.Address, defaultURL)}
+	}
+	selected = datadir.Context{Address: file.Address, APIKey: key, CAFile: file.CAFile, CertFile: file.CertFile,
+		KeyFile: file.KeyFile}
+	selected.Account, err = accountOf(selected, keyVariable)
+	return selected, keyVariable, err
+}
+
+// accountOf returns the account of a context: the one that it names or, if it names none, the one
+// in its API key. source is the file or the variable that contains the key.
+func accountOf(file datadir.Context, source string) (string, error) {
+	if file.Account != "" {
+		return file.Account, nil
+	}
+	name, ok := request.KeyName(file.APIKey)
+	if !ok {
+		return "", fmt.Errorf("the API key in %s was mistyped or cut off: a key is ank_ACCOUNT_KEYID_ followed by 72 "+
+			"hexadecimal digits; copy the whole key again", source)
+	}
+	return name.Account(), nil
 }
 
 // newOperator returns a client with the operator's key, which is only on the server's machine.
@@ -60,10 +114,11 @@ func newOperator(c *cobra.Command) (*client, error) {
 	return clientOf(c, file)
 }
 
-// checkOperator returns an error unless the operator's context file is in a data directory.
+// checkOperator returns an error unless dir contains the operator's context file.
 func checkOperator(dir datadir.Dir) error {
 	if _, err := os.Stat(dir.Path("operator.json")); err != nil {
-		return fmt.Errorf("only the operator can run this command: run it on the server's machine with --data DIR (no %s here)",
+		return fmt.Errorf("only the operator can run this command: run it on the server's machine with --data DIR "+
+			"(cannot read %s)",
 			dir.Path("operator.json"))
 	}
 	return nil
@@ -72,6 +127,11 @@ func checkOperator(dir datadir.Dir) error {
 // clientOf returns a client that prints the server's warnings to the command's standard error.
 func clientOf(c *cobra.Command, file datadir.Context) (*client, error) {
 	ca, _ := c.Flags().GetString("ca")
-	made := &client{Context: file, warn: func(text string) { fmt.Fprintln(c.ErrOrStderr(), "anneal: warning:", text) }}
+	made := &client{Context: file, warn: func(text string) { warn(c, "%s", text) }}
 	return made, made.configureTLS(ca)
+}
+
+// warn prints a warning to the command's standard error.
+func warn(c *cobra.Command, format string, args ...any) {
+	fmt.Fprintf(c.ErrOrStderr(), "anneal: warning: "+format+"\n", args...)
 }

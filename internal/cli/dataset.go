@@ -7,22 +7,30 @@ import (
 	"net/url"
 
 	"github.com/spf13/cobra"
+
+	"anneal/domain"
 )
 
 var datasets = collection{"datasets", "dataset",
-	[]column{{"ID", "#name"}, {"STATE", "state"}, {"FORMAT", "format"}, {"SHAPE", "rowShape"}, {"ROWS", "exampleCount"}, {"TOKENS", "estimatedTokenCount"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Format", "format"}, {"Row shape", "rowShape"},
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"FORMAT", "format"}, {"SHAPE", "rowShape"}, {"ROWS", "exampleCount"},
+		{"TOKENS", "estimatedTokenCount"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"},
+		{"Format", "format"}, {"Row shape", "rowShape"},
 		{"Rows", "exampleCount"}, {"Tokens", "estimatedTokenCount"}, {"Turns", "averageTurnCount"},
-		{"Filtered from", "transformed.sourceDatasetId"}, {"Filter", "transformed.filter"}, {"Split from", "splitted.sourceDatasetId"}, {"Source job", "sourceJobName"}, {"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
+		{"Filtered from", "transformed.sourceDatasetId"}, {"Filter", "transformed.filter"},
+		{"Split from", "splitted.sourceDatasetId"}, {"Source job", "sourceJobName"}, {"Created by", "createdBy"},
+		{"Created", "createTime"}, {"Updated", "updateTime"}}}
 
 func datasetCommand() *cobra.Command {
-	return group("dataset", "Manage training and evaluation datasets", datasetCreate(), datasetDerive(), datasetUpload(), datasets.listCommand(), datasets.getCommand(),
+	return group("dataset", "Manage training and evaluation datasets", datasetCreate(), datasetDerive(), datasetUpload(),
+		datasets.listCommand(), datasets.getCommand(),
 		datasetPreview(), datasetDownload(), datasets.deleteCommand())
 }
 
 func datasetCreate() *cobra.Command {
 	var file, displayName, format string
-	c := &cobra.Command{Use: "create ID", Short: "Create a dataset, upload a file and wait for its validation", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "create ID", Short: "Create a dataset, upload a file and wait for its validation",
+		Args:    arguments(1, 1),
 		Example: "  anneal dataset create greetings --file greetings.jsonl",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
@@ -34,7 +42,8 @@ func datasetCreate() *cobra.Command {
 					return err
 				}
 			}
-			body := map[string]any{"datasetId": args[0], "dataset": map[string]any{"displayName": displayName, "format": format, "userUploaded": struct{}{}}}
+			body := map[string]any{"datasetId": args[0],
+				"dataset": map[string]any{"displayName": displayName, "format": format, "userUploaded": struct{}{}}}
 			if format == "" {
 				delete(body["dataset"].(map[string]any), "format")
 			}
@@ -52,7 +61,7 @@ func datasetCreate() *cobra.Command {
 					return err
 				}
 			}
-			return printItem(c, item, datasets.details...)
+			return printDataset(c, item)
 		}}
 	c.Flags().StringVarP(&file, "file", "f", "", "JSONL file to upload")
 	c.Flags().StringVar(&displayName, "display-name", "", "display name")
@@ -61,7 +70,8 @@ func datasetCreate() *cobra.Command {
 }
 
 func datasetUpload() *cobra.Command {
-	return &cobra.Command{Use: "upload ID FILE", Short: "Upload a file into a dataset and wait for its validation", Args: arguments(2, 2),
+	return &cobra.Command{Use: "upload ID FILE", Short: "Upload a file into a dataset and wait for its validation",
+		Args: arguments(2, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
@@ -71,35 +81,57 @@ func datasetUpload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItem(c, item, datasets.details...)
+			return printDataset(c, item)
 		}}
 }
 
-func datasetPreview() *cobra.Command {
-	return &cobra.Command{Use: "preview ID", Short: "Show a dataset's first rows", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
-		var page struct {
-			Examples []any `json:"examples"`
-		}
-		if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name("datasets", args[0])+":preview", url.Values{"pageSize": {"10"}}, nil, &page); err != nil {
-			return err
-		}
-		return printJSON(c.OutOrStdout(), page.Examples)
-	}}
+// printDataset prints a dataset and suggests the command that trains on its rows.
+func printDataset(c *cobra.Command, item map[string]any) error {
+	if err := printItem(c, item, datasets.details...); err != nil || item["state"] != "READY" {
+		return err
+	}
+	switch name := cell(item, "#name"); item["rowShape"] {
+	case domain.ShapeChat, domain.ShapeCompletion:
+		suggest(c, "sft create %s --dataset %s --watch", name, name)
+	case domain.ShapePreference:
+		suggest(c, "dpo create %s --dataset %s --watch", name, name)
+	case domain.ShapePrompt:
+		suggest(c, "rft create %s --dataset %s --evaluator EVALUATOR --watch", name, name)
+	case domain.ShapeSamples:
+		suggest(c, "rlor create %s --dataset %s --watch", name, name)
+	}
+	return nil
 }
 
-func datasetDownload() *cobra.Command {
-	var dir string
-	c := &cobra.Command{Use: "download ID", Short: "Download a dataset's files", Args: arguments(1, 1), Example: "  anneal dataset download greetings --dir ./greetings",
+func datasetPreview() *cobra.Command {
+	return &cobra.Command{Use: "preview ID", Short: "Show a dataset's first rows", Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			files, err := download(c, client, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil, cmp.Or(dir, id(args[0])))
+			var page struct {
+				Examples []any `json:"examples"`
+			}
+			if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name("datasets", args[0])+":preview",
+				url.Values{"pageSize": {"10"}}, nil, &page); err != nil {
+				return err
+			}
+			return printJSON(c.OutOrStdout(), page.Examples)
+		}}
+}
+
+func datasetDownload() *cobra.Command {
+	var dir string
+	c := &cobra.Command{Use: "download ID", Short: "Download a dataset's files", Args: arguments(1, 1),
+		Example: "  anneal dataset download greetings --dir ./greetings",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			files, err := download(c, client, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil,
+				cmp.Or(dir, id(args[0])))
 			if err != nil {
 				return err
 			}

@@ -18,7 +18,8 @@ type deriveFlags struct {
 
 func datasetDerive() *cobra.Command {
 	var flags deriveFlags
-	c := &cobra.Command{Use: "derive ID --from DATASET", Short: "Derive a dataset from the rows of another and wait until it is READY", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "derive ID --from DATASET",
+		Short: "Derive a dataset from the rows of another and wait until it is READY", Args: arguments(1, 1),
 		Example: "  anneal dataset derive hard --from all --filter 'difficulty > 3'\n" +
 			"  anneal dataset derive held --from all --hold-out 0.1\n" +
 			"  anneal dataset derive kept --from all --hold-out 0.1 --rest",
@@ -39,18 +40,19 @@ always holds out the same rows.`,
 			if err := client.call(c.Context(), http.MethodPost, client.path("datasets"), nil, body, &item); err != nil {
 				return err
 			}
-			if item, err = awaitUpload(c.Context(), client, client.name("datasets", args[0])); err != nil {
+			if item, err = awaitUpload(c.Context(), client, client.name("datasets", args[0]), ""); err != nil {
 				return err
 			}
-			return printItem(c, item, datasets.details...)
+			return printDataset(c, item)
 		}}
 	c.Flags().StringVar(&flags.from, "from", "", "source dataset")
 	bindReference(c, "from", "sourceDatasetId", "datasets")
 	c.Flags().StringVar(&flags.filter, "filter", "", "filter of the rows")
 	c.Flags().StringVar(&flags.displayName, "display-name", "", "display name")
-	c.Flags().Float64Var(&flags.holdOut, "hold-out", 0, "hold out this share of the rows, between 0 and 1, and take the held-out rows")
+	c.Flags().Float64Var(&flags.holdOut, "hold-out", 0,
+		"share of the rows to hold out, between 0 and 1; the new dataset gets these rows, or the others with --rest")
 	c.Flags().IntVar(&flags.seed, "seed", 0, "seed that selects which rows are held out")
-	c.Flags().BoolVar(&flags.rest, "rest", false, "take the rows that are not held out")
+	c.Flags().BoolVar(&flags.rest, "rest", false, "with --hold-out, the new dataset gets the rows that are not held out")
 	return c
 }
 

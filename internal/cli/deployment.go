@@ -12,46 +12,59 @@ import (
 )
 
 var deployments = collection{"deployments", "deployment",
-	[]column{{"ID", "#name"}, {"STATE", "state"}, {"MODEL", "#baseModel"}, {"READY", "replicaStats.readyReplicaCount"}, {"WANTED", "desiredReplicaCount"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"}, {"Model", "baseModel"}, {"Aliases", "aliases"}, {"Desired replicas", "desiredReplicaCount"},
-		{"Ready replicas", "replicaStats.readyReplicaCount"}, {"Replicas pending", "replicaStats.pendingSchedulingReplicaCount"}, {"Minimum replicas", "minReplicaCount"}, {"Maximum replicas", "maxReplicaCount"},
-		{"Direct route", "directRouteHandle"}, {"Accelerators", "acceleratorCount"}, {"Accelerator type", "acceleratorType"}, {"Precision", "precision"},
-		{"Weights from job", "hotLoad.served.job"}, {"Train step", "hotLoad.served.trainStep"}, {"Weights model", "hotLoad.served.model"}, {"Weights loaded", "hotLoad.served.swapTime"},
-		{"Loading weights from job", "hotLoad.loading.job"}, {"Rejected weights from job", "hotLoad.refused.job"}, {"Hot load", "hotLoad." + statusMessage},
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"MODEL", "#baseModel"}, {"READY", "replicaStats.readyReplicaCount"},
+		{"WANTED", "desiredReplicaCount"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", "status.message"},
+		{"Model", "baseModel"}, {"Aliases", "aliases"}, {"Desired replicas", "desiredReplicaCount"},
+		{"Ready replicas", "replicaStats.readyReplicaCount"},
+		{"Replicas pending", "replicaStats.pendingSchedulingReplicaCount"}, {"Minimum replicas", "minReplicaCount"},
+		{"Maximum replicas", "maxReplicaCount"},
+		{"Direct route", "directRouteHandle"}, {"Accelerators", "acceleratorCount"}, {"Accelerator type", "acceleratorType"},
+		{"Precision", "precision"},
+		{"Weights from job", "hotLoad.served.job"}, {"Train step", "hotLoad.served.trainStep"},
+		{"Weights model", "hotLoad.served.model"}, {"Weights loaded", "hotLoad.served.swapTime"},
+		{"Loading weights from job", "hotLoad.loading.job"}, {"Rejected weights from job", "hotLoad.refused.job"},
+		{"Hot load", "hotLoad." + statusMessage},
 		{"Expires at", "expireTime"}, {"Deleted", "deleteTime"}, {"Purge at", "purgeTime"}, {"Created", "createTime"}}}
 
 func deploymentCommand() *cobra.Command {
 	list := deployments.listCommand()
 	list.Flags().Bool("show-deleted", false, "include deleted deployments that can be restored")
 	remove := deployments.deleteCommand()
-	remove.Flags().Bool("hard", false, "delete it permanently")
-	remove.Flags().Bool("ignore-checks", false, "even if it served a request within the last hour")
-	return group("deployment", "Manage deployments of models", deploymentCreate(), deploymentWatch(), list, deployments.getCommand(), deploymentUpdate(), deploymentScale(), deploymentAlias(), remove,
+	remove.Flags().Bool("hard", false, "delete the deployment permanently")
+	remove.Flags().Bool("ignore-checks", false, "delete the deployment even if it served a request within the last hour")
+	return group("deployment", "Manage deployments of models", deploymentCreate(), deploymentWatch(), list,
+		deployments.getCommand(), deploymentUpdate(), deploymentScale(), deploymentAlias(), remove,
 		deployments.verbCommand("undelete", "Restore a deleted deployment", "is being restored"))
 }
 
 func deploymentScale() *cobra.Command {
-	c := &cobra.Command{Use: "scale ID REPLICAS", Short: "Set the number of replicas", Args: arguments(2, 2), RunE: func(c *cobra.Command, args []string) error {
-		count, err := strconv.Atoi(args[1])
-		if err != nil {
-			return usage.Errorf("REPLICAS must be a number, not %q", args[1])
-		}
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
-		path := "/v1/" + client.name("deployments", args[0]) + ":scale"
-		if err := client.call(c.Context(), http.MethodPatch, path, nil, map[string]any{"replicaCount": count}, nil); err != nil {
-			return err
-		}
-		return printDone(c, "deployment", args[0], "scaled to "+args[1])
-	}}
-	bindArgument(c, "REPLICAS", "replicaCount", "change the limits with `anneal deployment update --min-replicas N --max-replicas N`")
+	c := &cobra.Command{Use: "scale ID REPLICAS", Short: "Set the number of replicas", Args: arguments(2, 2),
+		RunE: func(c *cobra.Command, args []string) error {
+			count, err := strconv.Atoi(args[1])
+			if err != nil {
+				return usage.Errorf("REPLICAS must be a number, not %q", args[1])
+			}
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			path := "/v1/" + client.name("deployments", args[0]) + ":scale"
+			if err := client.call(c.Context(), http.MethodPatch, path, nil, map[string]any{"replicaCount": count},
+				nil); err != nil {
+				return err
+			}
+			return printDone(c, "deployment", args[0], "scaled to "+args[1])
+		}}
+	bindArgument(c, "REPLICAS", "replicaCount",
+		"change the limits with `anneal deployment update --min-replicas N --max-replicas N`")
 	return c
 }
 
 func deploymentAlias() *cobra.Command {
-	c := &cobra.Command{Use: "alias ID [NAME...]", Short: "Replace the aliases by which every account can use a deployment, as the operator", Args: arguments(1, domain.MaxAliases+1),
+	c := &cobra.Command{Use: "alias ID [NAME...]",
+		Short:   "Replace the aliases by which every account can use a deployment (operator only)",
+		Args:    arguments(1, domain.MaxAliases+1),
 		Example: "  anneal deployment alias whisper speech-v3 speech-v3-turbo",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
@@ -64,7 +77,8 @@ func deploymentAlias() *cobra.Command {
 			}
 			var item map[string]any
 			name, query := client.name("deployments", args[0]), url.Values{"updateMask": {"aliases"}}
-			if err := operator.call(c.Context(), http.MethodPatch, "/v1/"+name, query, map[string]any{"aliases": args[1:]}, &item); err != nil {
+			if err := operator.call(c.Context(), http.MethodPatch, "/v1/"+name, query, map[string]any{"aliases": args[1:]},
+				&item); err != nil {
 				return err
 			}
 			return printItem(c, item, deployments.details...)

@@ -52,7 +52,7 @@ func deploymentCreate() *cobra.Command {
 	bindReference(c, "model", "baseModel", "models")
 	settings.add(c)
 	c.Flags().BoolVar(&skipShape, "skip-shape-validation", false, "accept a version of the shape that is not validated")
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until it is READY")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until the deployment is READY")
 	return c
 }
 
@@ -76,18 +76,21 @@ func deploymentUpdate() *cobra.Command {
 			}
 			var item map[string]any
 			query := url.Values{"updateMask": {strings.Join(maskOf(body), ",")}}
-			if err := client.call(c.Context(), http.MethodPatch, "/v1/"+client.name("deployments", args[0]), query, body, &item); err != nil {
+			if err := client.call(c.Context(), http.MethodPatch, "/v1/"+client.name("deployments", args[0]), query, body,
+				&item); err != nil {
 				return err
 			}
 			return printDeployment(c, client, item, watch)
 		}}
 	settings.add(c)
-	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage, _, _ = strings.Cut(f.Usage, " (default") }) // the default is no change
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until it is READY again")
+	// An update has no defaults, because a flag that is not given changes nothing.
+	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage, _, _ = strings.Cut(f.Usage, " (default") })
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until the deployment is READY again")
 	return c
 }
 
-// maskOf returns the update mask of a body: of an autoscaling policy only the fields that are set.
+// maskOf returns the paths of the update mask of a body. For an autoscaling policy it returns only
+// the fields that are set.
 func maskOf(body map[string]any) (paths []string) {
 	for _, field := range slices.Sorted(maps.Keys(body)) {
 		policy, ok := body[field].(map[string]any)
@@ -102,14 +105,23 @@ func maskOf(body map[string]any) (paths []string) {
 	return paths
 }
 
-// printDeployment prints a deployment; with watch, once it is READY.
+// printDeployment prints a deployment. If watch is true, it first waits until the deployment is
+// READY.
 func printDeployment(cmd *cobra.Command, c *client, item map[string]any, watch bool) (err error) {
 	if watch {
 		if item, err = watchDeployment(cmd, c, cell(item, "name")); err != nil {
 			return err
 		}
 	}
-	return printItem(cmd, item, deployments.details...)
+	if err := printItem(cmd, item, deployments.details...); err != nil {
+		return err
+	}
+	if cell(item, "state") == "READY" && cell(item, "replicaStats.readyReplicaCount") != "0" {
+		suggest(cmd, "chat --model %s", cell(item, "#baseModel"))
+	} else {
+		suggest(cmd, "deployment watch %s", cell(item, "#name"))
+	}
+	return nil
 }
 
 // deploymentFlags are the flags of the settings of a deployment.
@@ -119,35 +131,45 @@ type deploymentFlags struct {
 	expire  time.Duration
 }
 
-// newDeploymentFlags returns the flags, of which --min-replicas has a default.
+// newDeploymentFlags returns the flags; minReplicas is the default of --min-replicas.
 func newDeploymentFlags(minReplicas int) *deploymentFlags {
 	return &deploymentFlags{fields: []field{
 		{flag: "shape", path: "deploymentShape", value: "", collection: shapes.name,
-			usage: "shape whose settings it takes, or a VERSION of one as SHAPE/versions/VERSION: see anneal shape match"},
+			usage: "shape whose settings the deployment takes, or a version of a shape (SHAPE/versions/VERSION); " +
+				"anneal shape match lists the versions that match a model"},
 		{flag: "precision", path: "precision", value: "", usage: "precision of the weights, such as FP8"},
 		{flag: "display-name", path: "displayName", value: "", usage: "display name"},
-		{flag: "min-replicas", path: "minReplicaCount", value: minReplicas, usage: "minimum number of replicas; 0 lets it scale to zero"},
-		{flag: "max-replicas", path: "maxReplicaCount", value: 0, usage: "maximum number of replicas (default: --min-replicas, and at least 1)"},
+		{flag: "min-replicas", path: "minReplicaCount", value: minReplicas,
+			usage: "minimum number of replicas; with 0 the deployment can scale to zero"},
+		{flag: "max-replicas", path: "maxReplicaCount", value: 0,
+			usage: "maximum number of replicas (default: --min-replicas, and at least 1)"},
 		{flag: "accelerator-type", path: "acceleratorType", value: "", usage: "type of device, such as VENDOR_A_H100_80GB"},
-		{flag: "accelerator-count", path: "acceleratorCount", value: 0, usage: "devices per replica (default: as many as the model needs)"},
+		{flag: "accelerator-count", path: "acceleratorCount", value: 0,
+			usage: "devices per replica (default: as many as the model needs)"},
 		{flag: "skip-size-validation", path: "disableDeploymentSizeValidation", value: false,
 			usage: "accept devices that seem too small for the model"},
 		{flag: "addons", path: "enableAddons", value: false, usage: "accept LoRA adapters: see anneal addon"},
 		{flag: "hot-load", path: "enableHotLoad", value: false,
-			usage: "accept the weights of trainer jobs while it serves: see --rollout-deployment of anneal rlor create"},
+			usage: "accept the weights of trainer jobs while serving requests " +
+				"(see --rollout-deployment of anneal rlor create)"},
 	}}
 }
 
 func (d *deploymentFlags) add(c *cobra.Command) {
 	addFields(c, d.fields)
-	bindFlag(c, "shape", "deploymentShape", "list the versions that match a model with `anneal shape match --model MODEL`; "+
-		"--skip-shape-validation accepts one that is not validated")
+	bindReference(c, "shape", "deploymentShape", shapes.name)
+	bindFlag(c, "shape", "deploymentShape",
+		"list the versions that match a model with `anneal shape match --model MODEL`; "+
+			"--skip-shape-validation accepts one that is not validated")
 	d.scaling.add(c)
-	c.Flags().DurationVar(&d.expire, "expire", 0, "delete it after this time")
+	usage.SetSection(c.Flags(), "Devices", "accelerator-type", "accelerator-count", "precision", "skip-size-validation")
+	usage.SetSection(c.Flags(), "Scaling", "min-replicas", "max-replicas", "scale-up-window", "scale-down-window",
+		"scale-to-zero-window", "load-target")
+	c.Flags().DurationVar(&d.expire, "expire", 0, "delete the deployment after this time")
 	bindFlag(c, "expire", "expireTime")
 }
 
-// fill sets the fields of a body whose flags are given.
+// fill sets the fields of a body for the flags that are given.
 func (d *deploymentFlags) fill(c *cobra.Command, client *client, body map[string]any) error {
 	if err := fillBody(c, client, d.fields, body); err != nil {
 		return err
@@ -166,9 +188,12 @@ type scalingFlags struct {
 
 func (s *scalingFlags) add(c *cobra.Command) {
 	f := c.Flags()
-	f.DurationVar(&s.up, "scale-up-window", 0, "time for which the load must require more replicas (default 30s)")
-	f.DurationVar(&s.down, "scale-down-window", 0, "time for which the load must require fewer replicas (default 10m)")
-	f.DurationVar(&s.zero, "scale-to-zero-window", 0, "time without requests after which it scales to zero, with --min-replicas 0 (default 1h)")
+	f.DurationVar(&s.up, "scale-up-window", 0,
+		"time for which the load must require more replicas before replicas are added (default 30s)")
+	f.DurationVar(&s.down, "scale-down-window", 0,
+		"time for which the load must require fewer replicas before replicas are removed (default 10m)")
+	f.DurationVar(&s.zero, "scale-to-zero-window", 0,
+		"time without requests after which the deployment scales to zero, with --min-replicas 0 (default 1h)")
 	f.StringToStringVar(&s.targets, "load-target", nil, "target load per replica as `NAME=NUMBER`, repeatable: "+
 		strings.Join(domain.LoadTargets, ", ")+" (default default=0.8)")
 	for flag, field := range map[string]string{"scale-up-window": "scaleUpWindow", "scale-down-window": "scaleDownWindow",
@@ -178,10 +203,11 @@ func (s *scalingFlags) add(c *cobra.Command) {
 	f.Lookup("load-target").DefValue = "" // hides the empty map
 }
 
-// fill sets the fields of the policy whose flags are given.
+// fill sets the fields of the policy in a body for the flags that are given.
 func (s *scalingFlags) fill(body map[string]any) error {
 	policy, targets := map[string]any{}, map[string]float64{}
-	for field, window := range map[string]time.Duration{"scaleUpWindow": s.up, "scaleDownWindow": s.down, "scaleToZeroWindow": s.zero} {
+	for field, window := range map[string]time.Duration{"scaleUpWindow": s.up, "scaleDownWindow": s.down,
+		"scaleToZeroWindow": s.zero} {
 		if window != 0 {
 			policy[field] = window.String()
 		}

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An update changes what is named and nothing else, so no setting of it has a
-// default; those of a create are told as they are.
-func TestDefaultsOfDeploymentsSettings(t *testing.T) {
+// TestDefaultsOfDeploymentSettings checks that the flags of an update show no defaults, because an
+// update changes only the given settings, and that the flags of a create show defaults.
+func TestDefaultsOfDeploymentSettings(t *testing.T) {
 	help := func(verb string) string {
 		var out bytes.Buffer
 		c := NewRoot("test")

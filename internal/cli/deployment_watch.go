@@ -7,7 +7,8 @@ import (
 )
 
 func deploymentWatch() *cobra.Command {
-	return &cobra.Command{Use: "watch ID", Short: "Show the progress of a deployment until it is READY", Args: arguments(1, 1),
+	return &cobra.Command{Use: "watch ID", Short: "Show the progress of a deployment until it is READY",
+		Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
@@ -17,26 +18,31 @@ func deploymentWatch() *cobra.Command {
 		}}
 }
 
-// watchDeployment prints the progress of a deployment until it is READY or FAILED. An interruption
-// prints that it continues.
+// watchDeployment prints the progress of a deployment until it is READY, and returns the
+// deployment. A FAILED deployment is an error. When the command is interrupted, watchDeployment
+// prints that the deployment continues.
 func watchDeployment(cmd *cobra.Command, c *client, name string) (map[string]any, error) {
 	item, err := followDeployment(cmd, c, name)
-	return item, onInterrupt(cmd, err, "The deployment continues; `anneal deployment watch %s` shows it again, "+
-		"`anneal deployment delete %s` deletes it.", id(name), id(name))
+	return item, onInterrupt(cmd, err,
+		"The deployment continues. Run `anneal deployment watch %s` to show its progress again, "+
+			"or `anneal deployment delete %s` to delete it.", id(name), id(name))
 }
 
-// followDeployment prints the progress of a deployment, and what delays it.
+// followDeployment prints the progress of a deployment and what delays it, and returns the
+// deployment when it is READY.
 func followDeployment(cmd *cobra.Command, c *client, name string) (map[string]any, error) {
 	out := cmd.ErrOrStderr()
-	last, message := "", "-" // that were printed last
+	last, message := "", "-" // progress line and status message that were printed last
 	watch := watch{client: c, cmd: cmd, name: name}
 	for {
 		item, err := watch.read()
 		if err != nil {
 			return nil, err
 		}
-		line := fmt.Sprintf("%-9s %s of %s replicas ready, %s downloading, %s initializing, %s waiting for a node", cell(item, "state"),
-			cell(item, "replicaStats.readyReplicaCount"), cell(item, "desiredReplicaCount"), cell(item, "replicaStats.downloadingModelReplicaCount"),
+		line := fmt.Sprintf("%-9s %s of %s replicas ready, %s downloading, %s initializing, %s waiting for a node",
+			cell(item, "state"),
+			cell(item, "replicaStats.readyReplicaCount"), cell(item, "desiredReplicaCount"),
+			cell(item, "replicaStats.downloadingModelReplicaCount"),
 			cell(item, "replicaStats.initializingReplicaCount"), cell(item, "replicaStats.pendingSchedulingReplicaCount"))
 		if line != last {
 			fmt.Fprintln(out, line)

@@ -5,16 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"anneal/domain"
+	"anneal/domain/rows"
+	"anneal/domain/weights"
 )
 
 // apiError is an error response of the API.
 type apiError struct {
-	Status     int // of HTTP
+	Status     int // HTTP status
 	Reason     string
 	Message    string
 	Violations []violation
@@ -31,12 +39,16 @@ type violation struct {
 // maxViolations is how many violations of one request are printed.
 const maxViolations = 20
 
+// minTruncated is the smallest number of violations at which a server may have truncated the list
+// of violations.
+const minTruncated = min(rows.MaxErrors, weights.MaxViolations, domain.MaxViolations)
+
 func (e *apiError) Error() string { return e.text(func(field string) string { return field }) }
 
 // text returns the message of the server, in which name replaces the names of violated fields.
 func (e *apiError) text(name func(field string) string) string {
-	if len(e.Violations) > 1 {
-		return fmt.Sprintf("%d things are wrong:", len(e.Violations)) + listViolations(e.Violations, name)
+	if n := len(e.Violations); n > 1 {
+		return fmt.Sprintf("%s things are wrong:", numberOf(n, n)) + listViolations(e.Violations, name)
 	}
 	for _, v := range e.Violations {
 		if rest, found := strings.CutPrefix(e.Message, v.Field+": "); found {
@@ -46,6 +58,15 @@ func (e *apiError) text(name func(field string) string) string {
 	return e.Message
 }
 
+// numberOf returns a number of violations as text. listed is the length of their list, which the
+// server may have truncated.
+func numberOf(n, listed int) string {
+	if listed >= minTruncated {
+		return fmt.Sprintf("at least %d", n)
+	}
+	return strconv.Itoa(n)
+}
+
 // listViolations returns violations with one line each.
 func listViolations(violations []violation, name func(field string) string) string {
 	var text strings.Builder
@@ -53,7 +74,7 @@ func listViolations(violations []violation, name func(field string) string) stri
 		fmt.Fprintf(&text, "\n  %s: %s", name(v.Field), v.Description)
 	}
 	if more := len(violations) - maxViolations; more > 0 {
-		fmt.Fprintf(&text, "\n  and %d more", more)
+		fmt.Fprintf(&text, "\n  and %s more", numberOf(more, len(violations)))
 	}
 	return text.String()
 }
@@ -61,7 +82,7 @@ func listViolations(violations []violation, name func(field string) string) stri
 // readError reads the error that a response contains.
 func readError(res *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20))
-	var body struct { // of the management API, and in Error of the inference API
+	var body struct { // body of the management API; the inference API has the field error
 		Message string `json:"message"`
 		Details []struct {
 			Reason     string      `json:"reason"`
@@ -73,8 +94,9 @@ func readError(res *http.Response) error {
 			Code    string `json:"code"`
 		} `json:"error"`
 	}
-	_ = json.Unmarshal(text, &body) // what is no error of the API has no message
-	e := &apiError{Status: res.StatusCode, Reason: body.Error.Code, Message: body.Message + body.Error.Message, request: res.Request.URL.Path}
+	_ = json.Unmarshal(text, &body) // a body that is not JSON leaves the message empty
+	e := &apiError{Status: res.StatusCode, Reason: body.Error.Code, Message: body.Message + body.Error.Message,
+		request: res.Request.URL.Path}
 	for _, d := range body.Details {
 		e.Reason += d.Reason
 		e.Violations = append(e.Violations, d.Violations...)
@@ -83,7 +105,8 @@ func readError(res *http.Response) error {
 		e.Violations = []violation{{Field: param, Description: strings.TrimPrefix(e.Message, param+": ")}}
 	}
 	if e.Message == "" {
-		e.Message = fmt.Sprintf("%s responded %s, unlike an anneal server: select another with --context", res.Request.URL.Host, res.Status)
+		e.Message = fmt.Sprintf("%s responded %s, unlike an anneal server: select another server with --context",
+			res.Request.URL.Host, res.Status)
 	}
 	return e
 }
@@ -103,16 +126,82 @@ func withoutURL(err error) error {
 	return err
 }
 
-// describe returns an error as the user of a command reads it: an error of the API names the flags
-// and arguments that set the violated fields, and is followed by hints.
+// apiAdvice matches the end of a message that advises a request of the API.
+var apiAdvice = regexp.MustCompile(`[:;] (?:[^:;\n]*\b(?:GET|POST) /?[A-Za-z]|set ignoreChecks)[^;\n]*`)
+
+// describe returns the text of an error for the user of a command. For an error of the API, it
+// names the flags and arguments that set the violated fields, and replaces advice to send API
+// requests with hints about commands.
+//
+// An error of a file begins with the flag or the argument that names the file.
 func describe(c *cobra.Command, err error) string {
 	var e *apiError
 	if !errors.As(err, &e) {
-		return err.Error()
+		return describeFile(c, err) + hintOf(err)
 	}
 	text := strings.Replace(err.Error(), e.Error(), e.text(func(field string) string { return nameOf(c, field) }), 1)
-	for _, hint := range hintsFor(c, e) {
+	hints := hintsFor(c, e)
+	if len(hints) > 0 {
+		text = apiAdvice.ReplaceAllString(text, "")
+	}
+	for _, hint := range hints {
 		text += "\nhint: " + hint
 	}
-	return text
+	return text + hintOf(err)
+}
+
+// hintedError is an error with a hint about what the user can do.
+type hintedError struct {
+	error
+	hint string
+}
+
+func (e hintedError) Unwrap() error { return e.error }
+
+// withHint adds a hint to an error, unless the hint is "".
+func withHint(err error, hint string) error {
+	if err == nil || hint == "" {
+		return err
+	}
+	return hintedError{err, hint}
+}
+
+// hintOf returns the line with the hint of an error; "" if it has none.
+func hintOf(err error) string {
+	var hinted hintedError
+	if !errors.As(err, &hinted) {
+		return ""
+	}
+	return "\nhint: " + hinted.hint
+}
+
+// describeFile returns the text of an error. The error of a file that the command line names begins
+// with the flag or argument that names it, instead of with the failed system call.
+func describeFile(c *cobra.Command, err error) string {
+	var at *fs.PathError
+	if !errors.As(err, &at) {
+		return err.Error()
+	}
+	where := at.Path
+	if source := sourceOf(c, at.Path); source != "" {
+		where = source + " " + at.Path
+	}
+	return strings.Replace(err.Error(), at.Error(), where+": "+at.Err.Error(), 1)
+}
+
+// sourceOf returns the flag or the argument of a command line that is set to value; "" if there is
+// none.
+func sourceOf(c *cobra.Command, value string) (source string) {
+	names := strings.Fields(c.Use)
+	for i, arg := range c.Flags().Args() {
+		if arg == value && i+1 < len(names) {
+			source, _, _ = strings.Cut(strings.Trim(names[i+1], "[]"), "|")
+		}
+	}
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if f.Value.String() == value {
+			source = "--" + f.Name
+		}
+	})
+	return source
 }

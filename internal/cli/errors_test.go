@@ -2,6 +2,8 @@ package cli
 
 import (
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -9,46 +11,62 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An error of the API names the flags and arguments of the command that set the violated fields, and
-// is followed by what the user can do.
+// TestErrorsNameFlags checks that an error of the API names the flags and arguments of the command
+// that set the violated fields, and ends with hints.
 func TestErrorsNameFlags(t *testing.T) {
 	for _, test := range []struct{ line, body, shown string }{
 		{"dataset get d", `{"message":"there is no dataset accounts/a/datasets/d","details":[{"reason":"NOT_FOUND"}]}`,
 			"there is no dataset accounts/a/datasets/d\nhint: list datasets with `anneal dataset list`"},
-		{"rft get r", `{"message":"there is no job","details":[{"reason":"NOT_FOUND"}]}`, "there is no job\nhint: list jobs with `anneal rft list`"},
+		{"rft get r", `{"message":"there is no job","details":[{"reason":"NOT_FOUND"}]}`,
+			"there is no job\nhint: list jobs with `anneal rft list`"},
 		{"shape validate fast v1", `{"message":"there is no version","details":[{"reason":"NOT_FOUND"}]}`,
 			"there is no version\nhint: list shape versions with `anneal shape versions fast`"},
-		{"account get other", `{"message":"no such account","details":[{"reason":"NOT_FOUND"}]}`, "no such account\nhint: list accounts with `anneal account list`"},
+		{"account get other", `{"message":"no such account","details":[{"reason":"NOT_FOUND"}]}`,
+			"no such account\nhint: list accounts with `anneal account list`"},
 		{"complete -m accounts/a/models/m x", `{"error":{"message":"not deployed","code":"MODEL_NOT_DEPLOYED"}}`,
 			"not deployed\nhint: deploy the model with `anneal deployment create --model MODEL`"},
 		{"complete -m accounts/a/models/m x", `{"error":{"message":"there is no model m","code":"MODEL_NOT_FOUND"}}`,
 			"there is no model m\nhint: list the names of models with `anneal model names`"},
-		{"complete -m accounts/a/models/m x", `{"error":{"message":"max_tokens: must be positive","param":"max_tokens"}}`, "--max-tokens: must be positive"},
+		{"complete -m accounts/a/models/m x", `{"error":{"message":"max_tokens: must be positive","param":"max_tokens"}}`,
+			"--max-tokens: must be positive"},
 		{"chat -m a/b x", `{"error":{"message":"model: transcribes speech","param":"model"}}`,
-			"--model: transcribes speech\nhint: list the names of models with `anneal model names`; `anneal transcribe` transcribes speech"},
+			"--model: transcribes speech\nhint: list the names of models with `anneal model names`; `anneal transcribe` " +
+				"transcribes speech"},
 		{"transcribe -m a/b http://x/y.wav", `{"error":{"message":"model: transcribes no speech","param":"model"}}`,
-			"--model: transcribes no speech\nhint: list the names of models with `anneal model names`; `anneal complete` completes prompts"},
-		{"transcribe -m a/b http://x/y.wav", `{"error":{"message":"response_format: must be json","param":"response_format"}}`, "--format: must be json"},
-		{"transcribe -m a/b http://x/y.wav --translate", `{"error":{"message":"task: cannot translate","param":"task"}}`, "--translate: cannot translate"},
-		{"deployment scale d 5", violations("replicaCount: must be from 1 to 2"), "REPLICAS: must be from 1 to 2\nhint: change the limits with `anneal deployment update --min-replicas N --max-replicas N`"},
+			"--model: transcribes no speech\nhint: list the names of models with `anneal model names`; `anneal complete` " +
+				"completes prompts"},
+		{"transcribe -m a/b http://x/y.wav",
+			`{"error":{"message":"response_format: must be json","param":"response_format"}}`, "--format: must be json"},
+		{"transcribe -m a/b http://x/y.wav --translate", `{"error":{"message":"task: cannot translate","param":"task"}}`,
+			"--translate: cannot translate"},
+		{"deployment scale d 5", violations("replicaCount: must be from 1 to 2"),
+			"REPLICAS: must be from 1 to 2\nhint: change the limits with `anneal deployment update --min-replicas N " +
+				"--max-replicas N`"},
 		{"quota set a jobs 5", violations("maxValue: must be at most 4"), "LIMIT: must be at most 4"},
 		{"dataset create X", violations("datasetId: must be short"), "ID: must be short"},
 		{"key create X", violations("apiKeyId: must be short"), "ID: must be short"},
 		{"addon load X --model m --deployment d", violations("deployedModelId: must be short"), "ID: must be short"},
 		{"rlor create X --dataset d", violations("rlorTrainerJobId: must be short"), "ID: must be short"},
 		{"sft create X --dataset d", violations("supervisedFineTuningJobId: must be short"), "ID: must be short"},
-		{"sft create --dataset d", violations("dataset: names no dataset"), "--dataset: names no dataset\nhint: list datasets with `anneal dataset list`"},
+		{"sft create --dataset d", violations("dataset: is not a dataset"),
+			"--dataset: is not a dataset\nhint: list datasets with `anneal dataset list`"},
 		{"sft create --dataset d", violations("epochs: must be positive", "loraRank: must be a power of two"),
 			"2 things are wrong:\n  --epochs: must be positive\n  --lora-rank: must be a power of two"},
-		{"dpo create --dataset d --epochs 0", violations("trainingConfig.epochs: must be positive"), "--epochs: must be positive"},
-		{"dpo create --dataset d", violations("trainingConfig.epochs: must be positive"), "trainingConfig.epochs: must be positive"},
-		{"dpo create --dataset d --warm-start-from m", violations("trainingConfig.warmStartFrom: names no model"),
-			"--warm-start-from: names no model\nhint: list models with `anneal model list`"},
-		{"deployment create --model m --min-replicas 1", violations("minReplicaCount: must not be negative"), "--min-replicas: must not be negative"},
-		{"deployment create --model m --scale-up-window 1s", violations("autoscalingPolicy.scaleUpWindow: too short"), "--scale-up-window: too short"},
-		{"deployment create --model m --shape s", violations("deploymentShape: names none"),
-			"--shape: names none\nhint: list the versions that match a model with `anneal shape match --model MODEL`; --skip-shape-validation accepts one that is not validated"},
-		{"deployment delete d", `{"message":"in use","details":[{"reason":"RECENTLY_USED"}]}`, "in use\nhint: delete it anyway with --ignore-checks"},
+		{"dpo create --dataset d --epochs 0", violations("trainingConfig.epochs: must be positive"),
+			"--epochs: must be positive"},
+		{"dpo create --dataset d", violations("trainingConfig.epochs: must be positive"),
+			"trainingConfig.epochs: must be positive"},
+		{"dpo create --dataset d --warm-start-from m", violations("trainingConfig.warmStartFrom: is not a model"),
+			"--warm-start-from: is not a model\nhint: list models with `anneal model list`"},
+		{"deployment create --model m --min-replicas 1", violations("minReplicaCount: must not be negative"),
+			"--min-replicas: must not be negative"},
+		{"deployment create --model m --scale-up-window 1s", violations("autoscalingPolicy.scaleUpWindow: too short"),
+			"--scale-up-window: too short"},
+		{"deployment create --model m --shape s", violations("deploymentShape: is not a shape"),
+			"--shape: is not a shape\nhint: list the versions that match a model with `anneal shape match --model MODEL`; " +
+				"--skip-shape-validation accepts one that is not validated"},
+		{"deployment delete d", `{"message":"in use","details":[{"reason":"RECENTLY_USED"}]}`,
+			"in use\nhint: delete the deployment anyway with --ignore-checks"},
 		{"dataset create d", violations("dataset: has 0 rows"), "dataset: has 0 rows"},
 		{"dataset get d", violations("rows.jsonl:3: messages must be a list"), "rows.jsonl:3: messages must be a list"},
 	} {
@@ -59,21 +77,58 @@ func TestErrorsNameFlags(t *testing.T) {
 	}
 }
 
-// violations is an error response of the management API.
+// TestHintsReplaceAdviceForTheAPI checks that a hint about a command replaces advice to send a
+// request of the API.
+func TestHintsReplaceAdviceForTheAPI(t *testing.T) {
+	for _, test := range []struct{ line, body, shown string }{
+		{"dataset get d", `{"message":"there is no dataset named d: list the existing ones with GET ` +
+			`/v1/accounts/a/datasets","details":[{"reason":"NOT_FOUND"}]}`,
+			"there is no dataset named d\nhint: list datasets with `anneal dataset list`"},
+		{"complete -m a/m x", `{"error":{"message":"m has no deployment: create one with POST /v1/accounts/a/deployments",` +
+			`"code":"MODEL_NOT_DEPLOYED"}}`,
+			"m has no deployment\nhint: deploy the model with `anneal deployment create --model MODEL`"},
+		{"complete -m a/m x", `{"error":{"message":"m is gone; GET /inference/v1/models lists the models",` +
+			`"code":"MODEL_NOT_FOUND"}}`, "m is gone\nhint: list the names of models with `anneal model names`"},
+		{"deployment delete d", `{"message":"in use: set ignoreChecks to delete it anyway",` +
+			`"details":[{"reason":"RECENTLY_USED"}]}`, "in use\nhint: delete the deployment anyway with --ignore-checks"},
+		{"dataset list", `{"message":"nothing here: try GET /v1/accounts"}`, "nothing here: try GET /v1/accounts"},
+	} {
+		server := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, test.body, http.StatusBadRequest) }
+		c, err := runAgainst(t, server, strings.Fields(test.line)...)
+		require.Error(t, err, test.line)
+		require.Equal(t, test.shown, describe(c, err), test.line)
+	}
+}
+
+// TestNumberOfViolations checks that the printed number of violations is exact, unless the server
+// may have truncated their list.
+func TestNumberOfViolations(t *testing.T) {
+	for n, shown := range map[int][]string{
+		99:  {"99 things are wrong:\n", "\n  and 79 more"},
+		100: {"at least 100 things are wrong:\n", "\n  and at least 80 more"},
+	} {
+		e := &apiError{Violations: make([]violation, n)}
+		require.True(t, strings.HasPrefix(e.Error(), shown[0]), e.Error())
+		require.True(t, strings.HasSuffix(e.Error(), shown[1]), e.Error())
+	}
+}
+
+// violations returns an error response of the management API with these fields as violations.
 func violations(all ...string) string {
 	var list []string
 	for _, one := range all {
 		at := strings.LastIndex(one, ": ")
 		list = append(list, `{"field":"`+one[:at]+`","description":"`+one[at+2:]+`"}`)
 	}
-	return `{"message":"` + strings.Join(all, "; ") + `","details":[{"reason":"INVALID_FIELDS"},{"fieldViolations":[` + strings.Join(list, ",") + `]}]}`
+	return `{"message":"` + strings.Join(all, "; ") + `","details":[{"reason":"INVALID_FIELDS"},{"fieldViolations":[` +
+		strings.Join(list, ",") + `]}]}`
 }
 
 func TestRowsOfASampleFile(t *testing.T) {
 	require.Equal(t, "row 5 of --file", nameOf(&cobra.Command{}, "sampleData[4]"))
 }
 
-// The commands that hints name exist.
+// TestHintsNameCommands checks that the commands that hints name exist.
 func TestHintsNameCommands(t *testing.T) {
 	for collection := range commandOf {
 		_, line, found := strings.Cut(listHint(collection), "anneal ")
@@ -83,4 +138,57 @@ func TestHintsNameCommands(t *testing.T) {
 		require.Empty(t, rest, line)
 		require.False(t, c.HasSubCommands(), line)
 	}
+}
+
+// TestErrorsOfFilesNameTheFlag checks that the error of a file begins with the flag or the argument
+// that names it, not with a system call.
+func TestErrorsOfFilesNameTheFlag(t *testing.T) {
+	server := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }
+	for line, shown := range map[string]string{
+		"dataset create d --file nope.jsonl":                 "--file nope.jsonl: no such file or directory",
+		"dataset upload d nope.jsonl":                        "FILE nope.jsonl: no such file or directory",
+		"sft create --dataset d --file nope.json":            "--file nope.json: no such file or directory",
+		"eval -m a/b --file nope.jsonl":                      "--file nope.jsonl: no such file or directory",
+		"evaluator create e --dir nope":                      "--dir nope: no such file or directory",
+		"evaluator preview e --file nope.jsonl":              "--file nope.jsonl: no such file or directory",
+		"evaluator upload e nope":                            "DIR nope: no such file or directory",
+		"model create m --dir nope":                          "--dir nope: no such file or directory",
+		"model upload m nope":                                "DIR nope: no such file or directory",
+		"secret create s --key-name K --value-file nope.txt": "--value-file nope.txt: no such file or directory",
+		"transcribe -m a/b nope.wav":                         "FILE nope.wav: no such file or directory",
+		"dataset list --ca nope.pem":                         "--ca nope.pem: no such file or directory",
+	} {
+		c, err := runAgainst(t, server, strings.Fields(line)...)
+		require.Error(t, err, line)
+		require.Contains(t, describe(c, err), shown, line)
+		require.NotRegexp(t, `\b(stat|lstat|open) nope`, describe(c, err), line)
+	}
+}
+
+// TestInvalidUploadsSayHowToRepeatThem checks that the error of an upload ends with the command that
+// uploads again.
+func TestInvalidUploadsSayHowToRepeatThem(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rows.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
+	server := func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"state":"UPLOADING","status":{"code":"INVALID_ARGUMENT","message":"row 1 is wrong: correct ` +
+			`the file and upload it again"}}`))
+	}
+	for _, line := range []string{"dataset create d --file " + file, "dataset upload accounts/a/datasets/d " + file} {
+		c, err := runAgainst(t, server, strings.Fields(line)...)
+		require.Error(t, err)
+		require.Equal(t, "accounts/a/datasets/d is not READY: row 1 is wrong: correct the file and upload it again\n"+
+			"hint: upload the corrected file with `anneal dataset upload d FILE`", describe(c, err))
+	}
+	rows := func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, ":upload") {
+			text := violations("f.jsonl:1: wrong", "f.jsonl:2: wrong")
+			http.Error(w, strings.Replace(text, "INVALID_FIELDS", "INVALID_ROWS", 1), http.StatusBadRequest)
+		}
+	}
+	c, err := runAgainst(t, rows, "dataset", "upload", "d", file)
+	require.Equal(t, "2 things are wrong:\n  f.jsonl:1: wrong\n  f.jsonl:2: wrong\n"+
+		"hint: upload the corrected file with `anneal dataset upload d FILE`", describe(c, err))
+	c, err = runAgainst(t, server, "dataset", "derive", "d", "--from", "e")
+	require.NotContains(t, describe(c, err), "hint:", "a derived dataset has no file")
 }

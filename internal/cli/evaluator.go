@@ -5,23 +5,49 @@ import (
 	"net/http"
 
 	"github.com/spf13/cobra"
+
+	"anneal/domain"
 )
 
 var evaluators = collection{"evaluators", "evaluator",
-	[]column{{"ID", "#name"}, {"STATE", "state"}, {"REVISION", "revision"}, {"ACTIVE", "activeRevision"}, {"ENTRY POINT", "entryPoint"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"State", "state"}, {"Status", "status.message"}, {"Revision", "revision"},
-		{"Active revision", "activeRevision"}, {"Entry point", "entryPoint"}, {"Requirements", "requirements"}, {"Commit", "commitHash"}, {"Dataset", "defaultDataset"},
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"REVISION", "revision"}, {"ACTIVE", "activeRevision"},
+		{"ENTRY POINT", "entryPoint"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"State", "state"},
+		{"Status", "status.message"}, {"Revision", "revision"},
+		{"Active revision", "activeRevision"}, {"Entry point", "entryPoint"}, {"Requirements", "requirements"},
+		{"Commit", "commitHash"}, {"Dataset", "defaultDataset"},
 		{"Created by", "createdBy"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
 
 func evaluatorCommand() *cobra.Command {
-	return group("evaluator", "Manage evaluators: code that scores responses", evaluatorCreate(), evaluatorUpload(), evaluatorPreview(), evaluatorLogs(), evaluators.listCommand(), evaluators.getCommand(), evaluators.deleteCommand())
+	return group("evaluator", "Manage evaluators: code that scores responses", evaluatorCreate(), evaluatorUpload(),
+		evaluatorPreview(), evaluatorLogs(), evaluators.listCommand(), evaluators.getCommand(), evaluators.deleteCommand())
+}
+
+// printEvaluator prints an evaluator, warns when it is ACTIVE although its trial call failed, and
+// suggests how to try it.
+func printEvaluator(c *cobra.Command, item map[string]any) error {
+	if err := printItem(c, item, evaluators.details...); err != nil {
+		return err
+	}
+	name := cell(item, "#name")
+	switch message := cell(item, statusMessage); {
+	case item["state"] != domain.EvaluatorActive:
+		suggest(c, "evaluator logs %s", name)
+	case message != "-":
+		warn(c, "evaluator %s is ACTIVE, but: %s", name, message)
+		suggest(c, "evaluator logs %s", name)
+	default:
+		suggest(c, "evaluator preview %s --file ROWS.jsonl", name)
+	}
+	return nil
 }
 
 func evaluatorCreate() *cobra.Command {
 	var noWait bool
 	var secretIDs []string
 	var dir, entryPoint, requirements, dataset, displayName, description string
-	c := &cobra.Command{Use: "create ID --dir DIR", Short: "Create an evaluator from a directory of code", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "create ID --dir DIR", Short: "Create an evaluator from a directory of code",
+		Args:    arguments(1, 1),
 		Example: "  anneal evaluator create exact --dir examples/exact-match --entry-point main.py::evaluate",
 		RunE: func(c *cobra.Command, args []string) error {
 			if dir == "" {
@@ -36,7 +62,8 @@ func evaluatorCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			evaluator := map[string]any{"displayName": displayName, "description": description, "entryPoint": entryPoint, "requirements": requirements,
+			evaluator := map[string]any{"displayName": displayName, "description": description, "entryPoint": entryPoint,
+				"requirements":   requirements,
 				"defaultDataset": client.name("datasets", dataset)}
 			if len(secretIDs) > 0 {
 				var names []string
@@ -53,17 +80,20 @@ func evaluatorCreate() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%w\nevaluator %s exists: upload its code again with `anneal evaluator upload`", err, id(args[0]))
 			}
-			return printItem(c, item, evaluators.details...)
+			return printEvaluator(c, item)
 		}}
 	f := c.Flags()
 	f.StringVar(&dir, "dir", "", "directory with the code; hidden files are ignored")
 	f.StringVar(&entryPoint, "entry-point", "", "function that scores, such as main.py::evaluate")
 	f.StringVar(&requirements, "requirements", "", "packages that the code requires")
-	f.StringArrayVar(&secretIDs, "secret", nil, "ID of a `SECRET` that the code gets as an environment variable, named by its key name; repeatable")
+	f.StringArrayVar(&secretIDs, "secret", nil,
+		"ID of a `SECRET` whose value the code gets in the environment variable of the secret's key name; "+
+			"repeatable")
+	bindReference(c, "secret", "secrets", "secrets")
 	f.StringVar(&dataset, "dataset", "", "default dataset")
 	bindReference(c, "dataset", "defaultDataset", "datasets")
 	f.StringVar(&displayName, "display-name", "", "display name")
 	f.StringVar(&description, "description", "", "description")
-	f.BoolVar(&noWait, "no-wait", false, "do not wait until it is built")
+	f.BoolVar(&noWait, "no-wait", false, "do not wait until the evaluator is built")
 	return c
 }

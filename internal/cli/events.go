@@ -23,7 +23,8 @@ func eventsCommand() *cobra.Command {
 	var follow bool
 	var filter, resource, from string
 	c := &cobra.Command{Use: "events", Short: "Show events; with --follow, as they happen", Args: arguments(0, 0),
-		Example: "  anneal events --follow\n  anneal events --follow --from begin\n  anneal events --resource deployments/polite",
+		Example: "  anneal events --follow\n  anneal events --follow --from begin\n  anneal events --resource " +
+			"deployments/polite",
 		RunE: func(c *cobra.Command, _ []string) error {
 			first, err := firstPosition(from)
 			if err != nil {
@@ -56,18 +57,20 @@ func eventsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"}, column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"})
+			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"},
+				column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"})
 		}}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow events from now on, with automatic reconnects")
 	c.Flags().BoolVarP(&follow, "watch", "w", false, "alias of --follow")
 	c.Flags().StringVar(&filter, "filter", "", `AIP-160 filter, such as 'type = "deployment.*"'`)
 	c.Flags().StringVar(&resource, "resource", "", "show events of one resource, such as deployments/ID")
 	c.AddCommand(credentialsCommand())
-	c.Flags().StringVar(&from, "from", "", "first position, or begin (default: begin; with --follow, now)")
+	c.Flags().StringVar(&from, "from", "",
+		"position of the first event, or begin (default: begin; with --follow: the next event)")
 	return c
 }
 
-// firstPosition parses --from; 0 is the default.
+// firstPosition returns the position that the flag --from selects, or 0 if the flag is not given.
 func firstPosition(from string) (uint64, error) {
 	switch from {
 	case "":
@@ -88,22 +91,24 @@ func (c *client) eventsPath(resource string) (string, error) {
 	case resource == "":
 		return c.path("events"), nil
 	case strings.Count(strings.Trim(resource, "/"), "/")%2 == 0:
-		return "", usage.Errorf("--resource: %q is not a resource: give COLLECTION/ID, such as deployments/%s", resource, id(resource))
+		return "", usage.Errorf("--resource: %q is not a resource: give COLLECTION/ID, such as deployments/%s", resource,
+			id(resource))
 	case strings.HasPrefix(resource, "accounts/"):
 		return "/v1/" + resource + "/events", nil
 	}
 	return c.path(resource, "events"), nil
 }
 
-// follower prints events as they happen, and on standard error where it started and stopped.
+// follower prints events as they happen. On standard error it prints the positions at which it
+// started and stopped.
 type follower struct {
 	*client
 	cmd   *cobra.Command
 	path  string
 	query url.Values
-	after string // position of the last event; "" is now
+	after string // position of the last event; "" follows from now on
 	begun bool
-	alone bool // the server did not respond to the last request
+	alone bool // the last request failed
 }
 
 func (f *follower) run() error {
@@ -125,7 +130,7 @@ func (f *follower) run() error {
 			return err
 		case err != nil && !f.alone:
 			f.alone = true
-			fmt.Fprintf(f.cmd.ErrOrStderr(), "%s does not respond, retrying: %v\n", f.Address, withoutURL(err))
+			fmt.Fprintf(f.cmd.ErrOrStderr(), "request to %s failed, retrying: %v\n", f.Address, withoutURL(err))
 		}
 		if sleep(ctx, time.Second) != nil {
 			f.leave()
@@ -136,6 +141,9 @@ func (f *follower) run() error {
 
 // reached records the position of the stream.
 func (f *follower) reached(position string) {
+	if f.alone {
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "connected to %s again\n", f.Address)
+	}
 	f.after, f.alone = position, false
 	if n, err := strconv.ParseUint(position, 10, 63); err == nil && !f.begun {
 		f.begun = true
@@ -154,13 +162,16 @@ func printEvent(out io.Writer, inJSON bool, event map[string]any, raw []byte) er
 		_, err := fmt.Fprintf(out, "%s\n", raw)
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%-8s %s  %-42s %-32s %s\n", cell(event, "position"), cell(event, "time"), cell(event, "type"), cell(event, "state"), cell(event, "subject"))
+	_, err := fmt.Fprintf(out, "%-8s %s  %-42s %-32s %s\n", cell(event, "position"), cell(event, "time"),
+		cell(event, "type"), cell(event, "state"), cell(event, "subject"))
 	return err
 }
 
-// tail reads events from one connection.
+// tail reads events from one connection until it ends, and calls the function each with every
+// event.
 func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw []byte) error) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(f.Address, "/")+f.path+"?"+f.query.Encode(), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		strings.TrimRight(f.Address, "/")+f.path+"?"+f.query.Encode(), nil)
 	if err != nil {
 		return err
 	}

@@ -26,14 +26,14 @@ func credentialsCreate() *cobra.Command {
 	c := &cobra.Command{Use: "create [ID]", Short: "Create credentials, which are only shown once", Args: arguments(0, 1),
 		Example: "  anneal events credentials create auditor --expire 720h --file auditor.json",
 		Long: `Creates an API key with the role reader. With it, a NATS client reads the streams EVENTS and USAGE of
-the account with pull or ordered consumers, and curl follows the events over HTTP. With --file it is
-written as a context file: "anneal events --context FILE" and NATS clients read it.`,
+the account with pull or ordered consumers, and curl follows the events over HTTP. With --file the
+credentials are written to a context file, which "anneal events --context FILE" and NATS clients read.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			if file != "" { // before a key is created that could not be stored
+			if file != "" { // check before creating a key that could not be stored
 				if at, err := os.Stat(filepath.Dir(file)); err != nil || !at.IsDir() {
 					return usage.Errorf("--file %s: there is no directory %s", file, filepath.Dir(file))
 				}
@@ -51,7 +51,8 @@ written as a context file: "anneal events --context FILE" and NATS clients read 
 				return err
 			}
 			if file == "" {
-				return printItem(c, item, column{"Name", "name"}, column{"NATS URL", "natsUrl"}, column{"NATS user", "natsUser"}, column{"NATS password", "key"}, column{"Expires", "expireTime"})
+				return printItem(c, item, column{"Name", "name"}, column{"NATS URL", "natsUrl"}, column{"NATS user", "natsUser"},
+					column{"NATS password", "key"}, column{"Expires", "expireTime"})
 			}
 			text := func(field string) string { value, _ := item[field].(string); return value }
 			context := datadir.Context{Address: client.Address, Account: client.Account, APIKey: text("key"),
@@ -70,41 +71,47 @@ written as a context file: "anneal events --context FILE" and NATS clients read 
 		}}
 	c.Flags().StringVar(&displayName, "display-name", "", "display name")
 	c.Flags().DurationVar(&expire, "expire", 0, "lifetime, such as 720h (default: unlimited)")
-	c.Flags().StringVar(&file, "file", "", "write them to this context file, which only its owner can read, instead of printing them")
+	c.Flags().StringVar(&file, "file", "",
+		"write the credentials to this context file, readable only by its owner, instead of printing them")
 	return c
 }
 
 func credentialsList() *cobra.Command {
-	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List credentials", Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
-		items, err := client.list(c.Context(), client.path(apiKeys.name), apiKeys.name, url.Values{"filter": {"role = reader"}})
-		if err != nil {
-			return err
-		}
-		return printItems(c, items, column{"ID", "#name"}, column{"NATS USER", "natsUser"}, column{"EXPIRES", "expireTime"}, column{"LAST USED", "lastUsedTime"}, column{"CREATED", "createTime"})
-	}}
+	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List credentials", Args: arguments(0, 0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			items, err := client.list(c.Context(), client.path(apiKeys.name), apiKeys.name,
+				url.Values{"filter": {"role = reader"}})
+			if err != nil {
+				return err
+			}
+			return printItems(c, items, column{"ID", "#name"}, column{"NATS USER", "natsUser"}, column{"EXPIRES", "expireTime"},
+				column{"LAST USED", "lastUsedTime"}, column{"CREATED", "createTime"})
+		}}
 }
 
 func credentialsRevoke() *cobra.Command {
-	return &cobra.Command{Use: "revoke ID", Short: "Revoke credentials and close their connections", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
-		path := "/v1/" + client.name(apiKeys.name, args[0])
-		var item map[string]any
-		if err := client.call(c.Context(), http.MethodGet, path, nil, nil, &item); err != nil {
-			return err
-		}
-		if item["role"] != "reader" {
-			return fmt.Errorf("API key %q has the role %v: delete it with 'anneal key delete %s'", id(args[0]), item["role"], id(args[0]))
-		}
-		if err := client.call(c.Context(), http.MethodDelete, path, nil, nil, nil); err != nil {
-			return err
-		}
-		return printDone(c, "credentials", args[0], "revoked")
-	}}
+	return &cobra.Command{Use: "revoke ID", Short: "Revoke credentials and close their connections", Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			path := "/v1/" + client.name(apiKeys.name, args[0])
+			var item map[string]any
+			if err := client.call(c.Context(), http.MethodGet, path, nil, nil, &item); err != nil {
+				return err
+			}
+			if item["role"] != "reader" {
+				return fmt.Errorf("API key %q has the role %v: delete it with 'anneal key delete %s'", id(args[0]), item["role"],
+					id(args[0]))
+			}
+			if err := client.call(c.Context(), http.MethodDelete, path, nil, nil, nil); err != nil {
+				return err
+			}
+			return printDone(c, "credentials", args[0], "revoked")
+		}}
 }

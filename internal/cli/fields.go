@@ -12,10 +12,10 @@ import (
 // field is a field of a request's body that a flag sets.
 type field struct {
 	flag       string
-	path       string // dotted
+	path       string // dotted path in the body
 	value      any    // default of the flag, of its type: string, int, float64 or bool
 	usage      string
-	collection string // of the resource that the value names; "" if it names none
+	collection string // collection of the resource that the value names; "" if the value is no name
 	required   bool
 }
 
@@ -43,7 +43,8 @@ func addFields(c *cobra.Command, fields []field) {
 	}
 }
 
-// fillBody sets the fields of a body whose flags are given. They replace what a file contains.
+// fillBody sets the fields of a body for the flags that are set, and replaces fields from a file.
+// It returns an error if a required field is missing.
 func fillBody(c *cobra.Command, client *client, fields []field, body map[string]any) error {
 	for _, f := range fields {
 		if c.Flags().Changed(f.flag) {
@@ -52,7 +53,7 @@ func fillBody(c *cobra.Command, client *client, fields []field, body map[string]
 			}
 		}
 		if f.required && fieldAt(body, f.path) == nil {
-			return usage.Errorf("--%s is required, here or as %s in --file", f.flag, f.path)
+			return usage.Errorf("--%s is required, as a flag or as the field %s of the JSON in --file", f.flag, f.path)
 		}
 	}
 	return nil
@@ -90,7 +91,7 @@ func setField(object map[string]any, path string, value any) error {
 	}
 	inner, ok := object[key].(map[string]any)
 	if !ok {
-		return fmt.Errorf("%s must be an object of JSON, not %T", first, object[key])
+		return fmt.Errorf("%s must be a JSON object", first)
 	}
 	return setField(inner, rest, value)
 }

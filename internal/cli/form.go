@@ -41,14 +41,15 @@ func newForm(fields map[string]string, path string, file io.Reader) (*form, erro
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	f := &form{io.MultiReader(bytes.NewReader(around.Bytes()[:before]), file, bytes.NewReader(around.Bytes()[before:])), w.FormDataContentType(), -1}
+	f := &form{io.MultiReader(bytes.NewReader(around.Bytes()[:before]), file, bytes.NewReader(around.Bytes()[before:])),
+		w.FormDataContentType(), -1}
 	if left := unread(file); left >= 0 {
 		f.size = int64(around.Len()) + left
 	}
 	return f, nil
 }
 
-// unread returns the number of bytes of a file after the current offset; -1 is unknown.
+// unread returns the number of bytes of a reader after its current offset; -1 if it is unknown.
 func unread(r io.Reader) int64 {
 	file, ok := r.(*os.File)
 	if !ok {

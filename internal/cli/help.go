@@ -2,10 +2,15 @@ package cli
 
 import (
 	"github.com/spf13/cobra"
+
+	"anneal/internal/usage"
 )
 
-// Commands and flags are shown in the order in which they were added.
-func init() { cobra.EnableCommandSorting = false }
+// Commands and flags are shown in the order in which they were added, flags in sections.
+func init() {
+	cobra.EnableCommandSorting = false
+	cobra.AddTemplateFunc("sections", usage.Sections)
+}
 
 const (
 	groupUser     = "user"
@@ -30,19 +35,21 @@ func keepFlagOrder(c *cobra.Command) {
 	}
 }
 
-// helpCommand shows what --help shows, and rejects unknown commands.
+// helpCommand returns the command help, which shows what --help shows, and rejects unknown
+// commands.
 func helpCommand() *cobra.Command {
-	return &cobra.Command{Use: "help [COMMAND...]", Short: "Show the help of a command", GroupID: groupOther, RunE: func(c *cobra.Command, args []string) error {
-		found, rest, err := c.Root().Find(args)
-		if err == nil {
-			err = onlyCommands(found, rest)
-		}
-		if err != nil {
-			return err
-		}
-		found.InitDefaultHelpFlag()
-		return found.Help()
-	}}
+	return &cobra.Command{Use: "help [COMMAND...]", Short: "Show the help of a command", GroupID: groupOther,
+		RunE: func(c *cobra.Command, args []string) error {
+			found, rest, err := c.Root().Find(args)
+			if err == nil {
+				err = onlyCommands(found, rest)
+			}
+			if err != nil {
+				return err
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		}}
 }
 
 // usageTemplate is the part of the help below a command's description.
@@ -65,10 +72,10 @@ Commands:{{range $commands}}{{if .IsAvailableCommand}}
 
 {{.Title}}{{range $commands}}{{if and (eq .GroupID $group.ID) (or .IsAvailableCommand (eq .Name "help"))}}
   {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}{{end}}{{end}}
-{{- if .HasAvailableLocalFlags}}
+{{- range sections .LocalFlags}}
 
-Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
+{{.Title}}:
+{{.Flags.FlagUsages | trimTrailingWhitespaces}}{{end}}
 {{- if .HasAvailableInheritedFlags}}
 
 Common flags:

@@ -16,19 +16,20 @@ import (
 type jobKind struct {
 	collection
 	command  string // anneal COMMAND
-	short    string // of the group
+	short    string // short help of the group
 	create   string // short help of its create
 	long     string // long help of its create
 	examples []string
-	fields   []field  // of the create, in addition to the fields of training
+	fields   []field  // fields of the create command, besides those of training
 	training string   // prefix of the paths of the fields of training
-	metrics  []column // in addition to those of every kind
+	metrics  []column // columns of metrics, besides those of every kind
 	stepwise bool     // jobs can wait for further steps
 }
 
 // group returns the commands of the kind.
 func (k jobKind) group() *cobra.Command {
-	c := group(k.command, k.short, k.createCommand(), k.watchCommand(), k.listCommand(), k.getCommand(), k.metricsCommand(),
+	c := group(k.command, k.short, k.createCommand(), k.watchCommand(), k.listCommand(), k.getCommand(),
+		k.metricsCommand(), k.logsCommand(), k.checkpointsCommand(), k.promoteCommand(),
 		k.verbCommand("cancel", "Stop a job and keep its last checkpoint", "is being cancelled"),
 		k.verbCommand("resume", "Resume a stopped job from its last checkpoint", "is being resumed"), k.deleteCommand())
 	if k.stepwise {
@@ -37,11 +38,13 @@ func (k jobKind) group() *cobra.Command {
 	return c
 }
 
-// trainingFields are the fields of training, at paths with a prefix.
+// trainingFields returns the fields of training, at paths with a prefix.
 func trainingFields(prefix string) []field {
 	return []field{
-		{flag: "base-model", path: prefix + "baseModel", value: domain.DefaultBaseModel, usage: "model to start from", collection: "models"},
-		{flag: "warm-start-from", path: prefix + "warmStartFrom", value: "", usage: "adapter to continue from, instead of a base model", collection: "models"},
+		{flag: "base-model", path: prefix + "baseModel", value: domain.DefaultBaseModel, usage: "model to start from",
+			collection: "models"},
+		{flag: "warm-start-from", path: prefix + "warmStartFrom", value: "",
+			usage: "adapter to continue from, instead of a base model", collection: "models"},
 		{flag: "output-model", path: prefix + "outputModel", value: "", usage: "ID of the tuned model (default: the job's)"},
 		{flag: "epochs", path: prefix + "epochs", value: 1, usage: "passes through the dataset"},
 		{flag: "lora-rank", path: prefix + "loraRank", value: 8, usage: "rank of the LoRA adapter; 0 trains all parameters"},
@@ -81,6 +84,9 @@ func (k jobKind) createCommand() *cobra.Command {
 			if err := client.call(c.Context(), http.MethodPost, client.path(k.name), query, body, &item); err != nil {
 				return err
 			}
+			if !watch {
+				warnUnready(c, client, item)
+			}
 			return k.show(c, client, item, watch)
 		}}
 	addFields(c, fields)
@@ -89,7 +95,7 @@ func (k jobKind) createCommand() *cobra.Command {
 	return c
 }
 
-// ends returns what a watch of a job waits for.
+// ends returns, as a verb phrase for the help, when --watch stops showing a job.
 func (k jobKind) ends() string {
 	if k.stepwise {
 		return "ends or waits for a step"
@@ -97,14 +103,44 @@ func (k jobKind) ends() string {
 	return "ends"
 }
 
-// show prints a job; with watch, after it has ended or waits for a step.
+// show prints a job. If watch is true, it first waits until the job has ended or waits for a step.
 func (k jobKind) show(c *cobra.Command, client *client, item map[string]any, watch bool) (err error) {
 	if watch {
 		if item, err = watchJob(c, client, cell(item, "name")); err != nil {
 			return err
 		}
 	}
-	return printItem(c, item, k.details...)
+	if err := printItem(c, item, k.details...); err != nil {
+		return err
+	}
+	switch jobState(item) {
+	case "COMPLETED", "EARLY_STOPPED":
+		if model, _ := fieldAt(item, k.training+"outputModel").(string); model != "" {
+			suggest(c, "deployment create %s --model %s --watch", id(model), id(model))
+		}
+	case "IDLE":
+		suggest(c, "%s step %s --dataset DATASET --output-model MODEL --watch", k.command, cell(item, "#name"))
+	default:
+		suggest(c, "%s watch %s", k.command, cell(item, "#name"))
+	}
+	return nil
+}
+
+// warnUnready warns when a dataset of a new job is not READY, because the job fails later unless its
+// rows arrive in time.
+func warnUnready(c *cobra.Command, client *client, job map[string]any) {
+	for _, field := range []string{"dataset", "evaluationDataset"} {
+		name, _ := job[field].(string)
+		if name == "" {
+			continue
+		}
+		var dataset map[string]any
+		err := client.call(c.Context(), http.MethodGet, "/v1/"+name, nil, nil, &dataset)
+		if state := cell(dataset, "state"); err == nil && state != "READY" {
+			warn(c, "dataset %s is %s and has no valid rows yet (%s): the job fails without them; `anneal %s watch %s` shows "+
+				"the job's state", id(name), state, cell(dataset, statusMessage), c.Parent().Name(), cell(job, "#name"))
+		}
+	}
 }
 
 func (k jobKind) watchCommand() *cobra.Command {
@@ -121,7 +157,8 @@ func (k jobKind) watchCommand() *cobra.Command {
 func (k jobKind) stepCommand() *cobra.Command {
 	var dataset, output string
 	var watch bool
-	c := &cobra.Command{Use: "step ID --dataset DATASET --output-model MODEL", Short: "Start the next step of a waiting job", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "step ID --dataset DATASET --output-model MODEL",
+		Short: "Start the next step of a waiting job", Args: arguments(1, 1),
 		Example: "  anneal rlor step tutor --dataset scored-2 --output-model tutor-2 --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			if dataset == "" || output == "" {

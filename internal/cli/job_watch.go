@@ -11,8 +11,8 @@ import (
 
 const (
 	jobPoll        = 250 * time.Millisecond
-	progressWidth  = 24 // of bars and curves, in characters
-	progressStride = 20 // percent between two lines that are not redrawn
+	progressWidth  = 24 // width of bars and curves, in characters
+	progressStride = 20 // percent between two lines that are printed without a terminal
 )
 
 // jobState returns a job's state without its prefix.
@@ -20,12 +20,14 @@ func jobState(item map[string]any) string {
 	return strings.TrimPrefix(cell(item, "state"), "JOB_STATE_")
 }
 
-// watchJob shows a job's progress until it ends or waits for a step. A job that does not succeed is
-// an error. An interruption prints that the job continues.
+// watchJob shows a job's progress until the job ends or waits for a step. It returns an error if
+// the job does not succeed. When the command is interrupted, it prints that the job continues.
 func watchJob(cmd *cobra.Command, client *client, name string) (map[string]any, error) {
 	item, err := (&jobWatch{watch: watch{client: client, cmd: cmd, name: name}, message: "-"}).run()
 	command := commandOf[collectionOf(name)]
-	return item, onInterrupt(cmd, err, "The job continues; `anneal %s watch %s` shows it again, `anneal %s cancel %s` stops it.",
+	return item, onInterrupt(cmd, err,
+		"The job continues. Run `anneal %s watch %s` to show its progress again, "+
+			"or `anneal %s cancel %s` to stop it.",
 		command, id(name), command, id(name))
 }
 
@@ -35,7 +37,7 @@ type jobWatch struct {
 	metrics lossCurve
 	message string // status message that was printed last
 
-	state   string // that was printed last without a terminal
+	state   string // state that was printed last without a terminal
 	percent float64
 }
 
@@ -52,8 +54,7 @@ func (w *jobWatch) run() (map[string]any, error) {
 		}
 		state := jobState(item)
 		w.draw(out, terminal, item)
-		switch state {
-		case "COMPLETED", "EARLY_STOPPED", "IDLE", "FAILED", "CANCELLED", "EXPIRED", "PAUSED":
+		if ended(item) {
 			if terminal {
 				fmt.Fprintln(out)
 			}

@@ -10,21 +10,23 @@ import (
 )
 
 var apiKeys = collection{"apiKeys", "key",
-	[]column{{"ID", "#name"}, {"ROLE", "role"}, {"PREFIX", "prefix"}, {"EXPIRES", "expireTime"}, {"LAST USED", "lastUsedTime"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Role", "role"}, {"Key", "key"}, {"Prefix", "prefix"}, {"Expires", "expireTime"}, {"Last used", "lastUsedTime"}, {"Created", "createTime"}}}
+	[]column{{"ID", "#name"}, {"ROLE", "role"}, {"PREFIX", "prefix"}, {"EXPIRES", "expireTime"},
+		{"LAST USED", "lastUsedTime"}, {"CREATED", "createTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Role", "role"}, {"Key", "key"}, {"Prefix", "prefix"},
+		{"Expires", "expireTime"}, {"Last used", "lastUsedTime"}, {"Created", "createTime"}}}
 
 func keyCommand() *cobra.Command {
 	return group("key", "Manage API keys", keyCreate(), apiKeys.listCommand(), apiKeys.deleteCommand())
 }
 
-// setExpiry sets a body's expireTime if --expire is given. It rejects a time that is not in the
-// future, which must not become unlimited.
+// setExpiry sets a body's expireTime if --expire is set. It rejects a lifetime of less than a
+// second, so that 0 does not mean an unlimited lifetime.
 func setExpiry(c *cobra.Command, after time.Duration, body map[string]any) error {
 	if !c.Flags().Changed("expire") {
 		return nil
 	}
 	if after < time.Second {
-		return usage.Errorf("--expire: %s is not in the future: give at least 1s, such as 720h, or omit it", after)
+		return usage.Errorf("--expire: %s must be at least 1s, such as 720h; omit the flag for an unlimited lifetime", after)
 	}
 	body["expireTime"] = time.Now().Add(after).UTC().Format(time.RFC3339)
 	return nil
@@ -33,25 +35,27 @@ func setExpiry(c *cobra.Command, after time.Duration, body map[string]any) error
 func keyCreate() *cobra.Command {
 	var role, displayName string
 	var expire time.Duration
-	c := &cobra.Command{Use: "create [ID]", Short: "Create a key, which is only shown once", Args: arguments(0, 1), Example: "  anneal key create reader --role inference --expire 720h", RunE: func(c *cobra.Command, args []string) error {
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
-		key := map[string]any{"role": role, "displayName": displayName}
-		if err := setExpiry(c, expire, key); err != nil {
-			return err
-		}
-		body := map[string]any{"apiKey": key}
-		if len(args) == 1 {
-			body["apiKeyId"] = args[0]
-		}
-		var item map[string]any
-		if err := client.call(c.Context(), http.MethodPost, client.path("apiKeys"), nil, body, &item); err != nil {
-			return err
-		}
-		return printItem(c, item, apiKeys.details...)
-	}}
+	c := &cobra.Command{Use: "create [ID]", Short: "Create a key, which is only shown once", Args: arguments(0, 1),
+		Example: "  anneal key create reader --role inference --expire 720h",
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			key := map[string]any{"role": role, "displayName": displayName}
+			if err := setExpiry(c, expire, key); err != nil {
+				return err
+			}
+			body := map[string]any{"apiKey": key}
+			if len(args) == 1 {
+				body["apiKeyId"] = args[0]
+			}
+			var item map[string]any
+			if err := client.call(c.Context(), http.MethodPost, client.path("apiKeys"), nil, body, &item); err != nil {
+				return err
+			}
+			return printItem(c, item, apiKeys.details...)
+		}}
 	c.Flags().StringVar(&role, "role", "user", "role: admin, user, inference or reader")
 	c.Flags().StringVar(&displayName, "display-name", "", "display name")
 	c.Flags().DurationVar(&expire, "expire", 0, "lifetime, such as 720h (default: unlimited)")

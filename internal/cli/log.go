@@ -9,11 +9,13 @@ import (
 )
 
 func logCommand() *cobra.Command {
-	return group("log", "Verify and repair the event log, on the server's machine", logVerify(), logRepair(), logRotateKey(), logCredentials())
+	return group("log", "Verify and repair the event log (run on the server's machine)", logVerify(), logRepair(),
+		logRotateKey(), logCredentials())
 }
 
 func logCredentials() *cobra.Command {
-	return &cobra.Command{Use: "credentials", Short: "Generate the credentials of a NATS cluster as environment variables", Args: arguments(0, 0),
+	return &cobra.Command{Use: "credentials", Short: "Generate the credentials of a NATS cluster as environment variables",
+		Args: arguments(0, 0),
 		Long: `Prints the passwords and keys of a NATS cluster that stores the log, as environment variables for its
 servers and for serve --nats-url.`,
 		Example: "  anneal log credentials > .env",

@@ -14,7 +14,8 @@ import (
 
 func logRepair() *cobra.Command {
 	var acceptLoss bool
-	c := &cobra.Command{Use: "repair", Short: "Restore damaged and missing events in the log of a stopped server", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "repair", Short: "Restore damaged and missing events in the log of a stopped server",
+		Args:    arguments(0, 0),
 		Example: "  anneal log repair --data data",
 		Long: `Takes damaged and missing events from the mirror, which the same server keeps, if the hash chain of
 the result matches the high-water mark. Events that no copy contains are reported by their positions,
@@ -33,7 +34,7 @@ and the file DATA/sweep.held keeps all stored files and data keys until you remo
 			}
 			switch {
 			case report.Whole():
-			case report.Changed: // as --accept-loss allows
+			case report.Changed: // --accept-loss allowed the change
 				note(c, "%s", lossAdvice(report))
 			default:
 				return errors.New("nothing was changed: restore the directory from a backup, or repair with --accept-loss")
@@ -45,13 +46,14 @@ and the file DATA/sweep.held keeps all stored files and data keys until you remo
 	return c
 }
 
-// lossAdvice returns what an operator should know about a repair that accepted a loss.
+// lossAdvice returns what an operator must do after a repair that accepted a loss.
 func lossAdvice(r integrity.RepairReport) string {
 	if len(r.Lost) > 0 {
 		return fmt.Sprintf("the log was truncated after position %d: the removed events are in %s; "+
 			"files and data keys of those events are kept until you remove %s", r.Events, r.Aside, reconcile.HoldFile)
 	}
-	return fmt.Sprintf("the log was altered and is accepted unchanged: its former files are in %s", r.Aside)
+	return fmt.Sprintf("the altered log is now accepted without changes to its events; the former files are in %s",
+		r.Aside)
 }
 
 func printRepair(w io.Writer, r integrity.RepairReport) {
@@ -64,7 +66,8 @@ func printRepair(w io.Writer, r integrity.RepairReport) {
 		}
 	}
 	if r.Altered {
-		fmt.Fprintln(w, "altered: the hash chain differs from the high-water mark, and no copy contains the original events")
+		fmt.Fprintln(w, "altered: the log's hash does not match the hash recorded at the high-water mark, "+
+			"and no copy contains the original events")
 	}
 	if r.GivenUp > 0 && len(r.Lost) > 0 {
 		fmt.Fprintf(w, "removed after the loss: %d intact events\n", r.GivenUp)

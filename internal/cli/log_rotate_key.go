@@ -9,15 +9,16 @@ import (
 func logRotateKey() *cobra.Command {
 	var natsURL string
 	var certificates server.TLSFlags
-	c := &cobra.Command{Use: "rotate-key", Short: "Rotate the master encryption key of a stopped server", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "rotate-key", Short: "Rotate the master encryption key of a stopped server",
+		Args:    arguments(0, 0),
 		Example: "  anneal log rotate-key --data data",
-		Long: `Each sealed value (secrets and trackers' keys) has its own data key, which is wrapped by the newest
-master key in DATA/keys/ring. This command generates a new master key, wraps all data keys with it,
-and removes the former master keys from the file: they no longer open values that are copied from
-now on. Backups from before the rotation need the former file.
+		Long: `Each sealed value (secrets, trackers' keys, signed URLs) has its own data key, which is wrapped by
+the newest master key in DATA/keys/ring. This command generates a new master key, wraps all data
+keys with it, and removes the former master keys from the file, so that they cannot open copies of
+values that are made after the rotation. Backups from before the rotation need the former file.
 
 With --nats-url, and ANNEAL_NATS_PASSWORD set, the log is in a NATS cluster: stop all servers, and
-copy DATA/keys/ring to the others before they start again.`,
+copy DATA/keys/ring to the other servers before they start again.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := operatorDir(c)
 			cluster, err := certificates.LoadCluster(natsURL != "")
@@ -35,7 +36,8 @@ copy DATA/keys/ring to the others before they start again.`,
 			return nil
 		}}
 	dataFlag(c.Flags())
-	c.Flags().StringVar(&natsURL, "nats-url", "", "NATS cluster that stores the log (default: the server's data directory)")
+	c.Flags().StringVar(&natsURL, "nats-url", "",
+		"NATS cluster that stores the log (default: the server's data directory)")
 	certificates.AddCluster(c.Flags())
 	return c
 }

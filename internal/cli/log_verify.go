@@ -43,7 +43,8 @@ func printVerification(w io.Writer, v server.Verification) {
 	}
 	if v.Against == "" {
 		if v.Log != nil && v.Log.Whole() {
-			fmt.Fprintln(w, "no snapshot to compare with: start the server, and stop it with SIGTERM")
+			fmt.Fprintln(w, "there is no snapshot to compare with: start the server, and stop it with SIGTERM to write a "+
+				"snapshot")
 		}
 		return
 	}
@@ -51,7 +52,8 @@ func printVerification(w io.Writer, v server.Verification) {
 	if !v.Equal {
 		result = "DIFFERENT"
 	}
-	fmt.Fprintf(w, "%d events replayed in %.2f s; %s at position %d: %s\n", v.Folded.Position, v.Seconds, v.Against, v.Served.Position, result)
+	fmt.Fprintf(w, "%d events replayed in %.2f s; %s at position %d: %s\n", v.Folded.Position, v.Seconds, v.Against,
+		v.Served.Position, result)
 	for _, name := range slices.Sorted(maps.Keys(v.Folded.Tables)) {
 		folded, served := v.Folded.Tables[name], v.Served.Tables[name]
 		sign := "="

@@ -11,10 +11,22 @@ func newLogger() *slog.Logger {
 	if err := level.UnmarshalText([]byte(os.Getenv("ANNEAL_LOG"))); err != nil {
 		level = slog.LevelInfo
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewTextHandler(os.Stderr, logOptions(level)))
+}
+
+func logOptions(level slog.Level) *slog.HandlerOptions {
+	return &slog.HandlerOptions{Level: level, ReplaceAttr: withoutNil}
+}
+
+// withoutNil leaves out attributes that are nil, such as the error of an operation that succeeded.
+func withoutNil(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindAny && a.Value.Any() == nil {
+		return slog.Attr{}
+	}
+	return a
 }
 
 // newErrorLogger returns a logger that only shows errors.
 func newErrorLogger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	return slog.New(slog.NewTextHandler(os.Stderr, logOptions(slog.LevelError)))
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,71 +25,76 @@ import (
 type modelFiles struct {
 	dir   string
 	kind  string
-	sizes map[string]int64 // in bytes, by file name
+	sizes map[string]int64 // size in bytes, by file name
 }
 
-// openModelFiles reads a directory and validates it before anything is uploaded. Only the server
-// compares an adapter with its base model.
+// openModelFiles returns the files of a directory after it has validated them, before anything is
+// uploaded. Only the server compares an adapter with its base model.
 func openModelFiles(dir, base string) (modelFiles, error) {
-	folder, err := readModelFiles(dir)
+	files, err := readModelFiles(dir)
 	if err != nil {
-		return folder, err
+		return files, err
 	}
-	if folder.kind == domain.PEFTAddon {
+	if files.kind == domain.PEFTAddon {
 		if base == "" {
-			return folder, usage.Errorf("%s contains an adapter: give its base model with --base-model", dir)
+			return files, usage.Errorf("%s contains an adapter: give its base model with --base-model", dir)
 		}
-		return folder, nil
+		return files, nil
 	}
-	report, err := weights.Check(folder.contents())
+	report, err := weights.Check(files.contents())
 	if err != nil {
-		return folder, err
+		return files, err
 	}
-	return folder, folder.invalid(report.Violations)
+	return files, files.invalid(report.Violations)
 }
 
-// readModelFiles lists the files of a directory that belong to a model: those at the top level that
-// are not hidden. Of files with weights these are those that the model refers to, and GGUF files.
+// readModelFiles lists the files of a directory that belong to a model: those at the top level
+// that are not hidden. Of the files with weights it lists only those that the model refers to, and
+// GGUF files.
 func readModelFiles(dir string) (modelFiles, error) {
-	folder := modelFiles{dir: dir, kind: domain.BaseModel, sizes: map[string]int64{}}
-	if err := folder.list("", false); err != nil {
-		return folder, err
+	files := modelFiles{dir: dir, kind: domain.BaseModel, sizes: map[string]int64{}}
+	if err := files.list("", false); err != nil {
+		return files, err
 	}
-	if _, ok := folder.sizes["adapter_config.json"]; ok {
-		folder.kind = domain.PEFTAddon
+	if err := files.listModules(); err != nil {
+		return files, err
 	}
-	needed, err := folder.contents().WeightFiles()
-	if weights.IsBroken(err) {
-		return folder, nil // the validation reports it
+	if _, ok := files.sizes["adapter_config.json"]; ok {
+		files.kind = domain.PEFTAddon
+	}
+	needed, err := files.contents().WeightFiles()
+	if weights.IsInvalid(err) {
+		return files, nil // the validation of the files reports the error
 	}
 	if err != nil {
-		return folder, err
+		return files, err
 	}
-	whole := !slices.ContainsFunc(needed, func(name string) bool { return folder.sizes[name] == 0 })
-	maps.DeleteFunc(folder.sizes, func(name string, _ int64) bool {
-		return whole && weights.HoldsWeights(name) && !strings.HasSuffix(name, ".gguf") && !slices.Contains(needed, name)
+	whole := !slices.ContainsFunc(needed, func(name string) bool { return files.sizes[name] == 0 })
+	maps.DeleteFunc(files.sizes, func(name string, _ int64) bool {
+		return whole && weights.IsWeightsFile(name) && !strings.HasSuffix(name, ".gguf") && !slices.Contains(needed, name)
 	})
-	return folder, nil
+	return files, nil
 }
 
 // listSpeechFiles lists the files of a speech model, including those in subdirectories.
 func listSpeechFiles(dir string) (modelFiles, error) {
-	folder := modelFiles{dir: dir, kind: domain.SpeechModel, sizes: map[string]int64{}}
-	return folder, folder.list("", true)
+	files := modelFiles{dir: dir, kind: domain.SpeechModel, sizes: map[string]int64{}}
+	return files, files.list("", true)
 }
 
-// readSpeechFiles also validates that the files of a format exist.
+// readSpeechFiles lists the files of a speech model, and checks that the files that its format
+// requires exist.
 func readSpeechFiles(dir, format string) (modelFiles, error) {
-	folder, err := listSpeechFiles(dir)
+	files, err := listSpeechFiles(dir)
 	if err != nil {
-		return folder, err
+		return files, err
 	}
 	settings := domain.SpeechSettings{Format: format}
-	return folder, folder.invalid(settings.CheckFiles(domain.Files{Sizes: folder.sizes}))
+	return files, files.invalid(settings.CheckFiles(domain.Files{Sizes: files.sizes}))
 }
 
 // list adds the files of the directory, or of a subdirectory, that are neither hidden nor empty.
-func (f modelFiles) list(below string, folders bool) error {
+func (f modelFiles) list(below string, subdirs bool) error {
 	entries, err := os.ReadDir(filepath.Join(f.dir, below))
 	if err != nil {
 		return err
@@ -100,7 +106,7 @@ func (f modelFiles) list(below string, folders bool) error {
 		case err != nil:
 			return err
 		case strings.HasPrefix(entry.Name(), "."):
-		case info.IsDir() && folders:
+		case info.IsDir() && subdirs:
 			if err := f.list(name, false); err != nil {
 				return err
 			}
@@ -114,6 +120,32 @@ func (f modelFiles) list(below string, folders bool) error {
 	return nil
 }
 
+// listModules adds the files of the modules of a sentence-transformers model, which modules.json
+// names and which are in subdirectories.
+func (f modelFiles) listModules() error {
+	if f.sizes["modules.json"] == 0 {
+		return nil
+	}
+	data, err := os.ReadFile(filepath.Join(f.dir, "modules.json"))
+	if err != nil {
+		return err
+	}
+	var modules []struct{ Path string }
+	if err := json.Unmarshal(data, &modules); err != nil {
+		return fmt.Errorf("parse %s: %w", filepath.Join(f.dir, "modules.json"), err)
+	}
+	for _, one := range modules {
+		if info, err := os.Stat(filepath.Join(f.dir, one.Path)); one.Path == "" || !filepath.IsLocal(one.Path) ||
+			err != nil || !info.IsDir() { // a module without files, such as Normalize, may have no directory
+			continue
+		}
+		if err := f.list(one.Path, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // invalid returns the violations of a directory as an error; nil if there are none.
 func (f modelFiles) invalid(violations domain.Violations) error {
 	if len(violations) == 0 {
@@ -123,13 +155,14 @@ func (f modelFiles) invalid(violations domain.Violations) error {
 	for i, v := range violations {
 		list[i] = violation{v.Field, v.Description}
 	}
-	message := fmt.Sprintf("%s is not a valid model:", f.dir) + listViolations(list, func(field string) string { return field })
+	message := fmt.Sprintf("%s is not a valid model:", f.dir) +
+		listViolations(list, func(field string) string { return field })
 	return errors.New(message)
 }
 
 // contents returns the directory as the validation reads it.
-func (f modelFiles) contents() weights.Folder {
-	return weights.Folder{Sizes: f.sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
+func (f modelFiles) contents() weights.Directory {
+	return weights.Directory{Sizes: f.sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
 		file, err := os.Open(filepath.Join(f.dir, name))
 		if err != nil {
 			return nil, err
@@ -146,18 +179,18 @@ func (f modelFiles) contents() weights.Folder {
 
 func (f modelFiles) names() []string { return slices.Sorted(maps.Keys(f.sizes)) }
 
-// putFiles uploads every file to the signed URL that the resource has for it.
-func putFiles(cmd *cobra.Command, c *client, name string, folder modelFiles) error {
+// putFiles uploads every file to its signed URL, which the server returns.
+func putFiles(cmd *cobra.Command, c *client, name string, files modelFiles) error {
 	var endpoint struct {
 		URLs map[string]string `json:"filenameToSignedUrls"`
 	}
-	body := map[string]any{"filenameToSize": folder.sizes}
+	body := map[string]any{"filenameToSize": files.sizes}
 	if err := c.call(cmd.Context(), http.MethodPost, "/v1/"+name+":getUploadEndpoint", nil, body, &endpoint); err != nil {
 		return err
 	}
-	p := newProgress(cmd, folder.sizes)
-	for _, file := range folder.names() {
-		if err := folder.send(cmd.Context(), c, file, endpoint.URLs[file], p); err != nil {
+	p := newProgress(cmd, files.sizes)
+	for _, file := range files.names() {
+		if err := files.send(cmd.Context(), c, file, endpoint.URLs[file], p); err != nil {
 			p.clear()
 			return err
 		}

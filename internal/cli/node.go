@@ -12,72 +12,83 @@ import (
 )
 
 var nodes = collection{"nodes", "node",
-	[]column{{"ID", "#name"}, {"STATE", "state"}, {"POOL", "pool"}, {"CPU MILLI", "capacity.cpuMilli"}, {"USED", "used.cpuMilli"}, {"MEMORY MIB", "capacity.memoryMib"},
-		{"ACCELERATORS", "capacity.accelerators"}, {"ENROLLED", "enrollTime"}, {"KEY", "shortKey"}, {"LAST SEEN", "seenTime"}},
-	[]column{{"Name", "name"}, {"State", "state"}, {"Status", "status.message"}, {"Pool", "pool"}, {"Engines", "engines"}, {"Capacity", "capacity"}, {"Used", "used"},
-		{"Allocations", "allocations"}, {"Version", "version"}, {"Key", "publicKey"}, {"Enrolled", "enrollTime"}, {"Revoked", "revokeTime"}, {"Last seen", "seenTime"}, {"Created", "createTime"}}}
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"POOL", "pool"}, {"CPU MILLI", "capacity.cpuMilli"},
+		{"USED", "used.cpuMilli"}, {"MEMORY MIB", "capacity.memoryMib"},
+		{"ACCELERATORS", "capacity.accelerators"}, {"ENROLLED", "enrollTime"}, {"KEY", "shortKey"},
+		{"LAST SEEN", "seenTime"}},
+	[]column{{"Name", "name"}, {"State", "state"}, {"Status", "status.message"}, {"Pool", "pool"}, {"Engines", "engines"},
+		{"Capacity", "capacity"}, {"Used", "used"},
+		{"Allocations", "allocations"}, {"Version", "version"}, {"Key", "publicKey"}, {"Enrolled", "enrollTime"},
+		{"Revoked", "revokeTime"}, {"Last seen", "seenTime"}, {"Created", "createTime"}}}
 
-// shownKey is how many characters of a public key a list shows.
+// shownKey is the number of characters of a public key that a list shows.
 const shownKey = 12
 
 func nodeCommand() *cobra.Command {
-	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List nodes", Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
-		operator, err := newOperator(c)
-		if err != nil {
-			return err
-		}
-		items, err := operator.list(c.Context(), operator.path("nodes"), "nodes", nil)
-		if err != nil {
-			return err
-		}
-		if inJSON, _ := wantsJSON(c); !inJSON {
-			for _, item := range items {
-				if key, _ := item["publicKey"].(string); key != "" {
-					item["shortKey"] = key[:min(len(key), shownKey)]
+	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List nodes", Args: arguments(0, 0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			items, err := operator.list(c.Context(), operator.path("nodes"), "nodes", nil)
+			if err != nil {
+				return err
+			}
+			if inJSON, _ := wantsJSON(c); !inJSON {
+				for _, item := range items {
+					if key, _ := item["publicKey"].(string); key != "" {
+						item["shortKey"] = key[:min(len(key), shownKey)]
+					}
 				}
 			}
-		}
-		return printItems(c, items, nodes.columns...)
-	}}
-	get := &cobra.Command{Use: "get ID", Short: "Show a node", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
-		operator, err := newOperator(c)
-		if err != nil {
-			return err
-		}
-		var item map[string]any
-		if err := operator.call(c.Context(), http.MethodGet, operator.path("nodes", id(args[0])), nil, nil, &item); err != nil {
-			return err
-		}
-		return printItem(c, item, nodes.details...)
-	}}
-	remove := &cobra.Command{Use: "delete ID", Short: "Delete a node without allocations", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
-		operator, err := newOperator(c)
-		if err != nil {
-			return err
-		}
-		if err := operator.call(c.Context(), http.MethodDelete, operator.path("nodes", id(args[0])), nil, nil, nil); err != nil {
-			return err
-		}
-		return printDone(c, "node", args[0], "deleted")
-	}}
-	c := group("node", "Manage worker nodes, on the server's machine", nodeToken(), list, get, nodeRevoke(), remove)
+			return printItems(c, items, withStatus(nodes.columns, items)...)
+		}}
+	get := &cobra.Command{Use: "get ID", Short: "Show a node", Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			var item map[string]any
+			if err := operator.call(c.Context(), http.MethodGet, operator.path("nodes", id(args[0])), nil, nil,
+				&item); err != nil {
+				return err
+			}
+			return printItem(c, item, nodes.details...)
+		}}
+	remove := &cobra.Command{Use: "delete ID", Short: "Delete a node that has no allocations", Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			if err := operator.call(c.Context(), http.MethodDelete, operator.path("nodes", id(args[0])), nil, nil,
+				nil); err != nil {
+				return err
+			}
+			return printDone(c, "node", args[0], "deleted")
+		}}
+	c := group("node", "Manage worker nodes (run on the server's machine)", nodeToken(), list, get, nodeRevoke(), remove)
 	dataFlag(c.PersistentFlags())
 	return c
 }
 
 func nodeRevoke() *cobra.Command {
 	var reason string
-	c := &cobra.Command{Use: "revoke ID", Short: "Revoke a node's key and the token it enrolled with", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "revoke ID", Short: "Revoke a node's key and the token it enrolled with",
+		Args:    arguments(1, 1),
 		Example: "  anneal node revoke gpu-7 --reason 'the machine was sold'",
-		Long: `Closes the node's connections and rejects its key from then on. Its jobs resume on other nodes from
-their last checkpoints, and its replicas are placed on other nodes. Its name can only be enrolled
-again with a new token.`,
+		Long: `Closes the node's connections and rejects the node's key from then on. The node's jobs resume on other
+nodes from their last checkpoints, and its replicas are placed on other nodes. To enroll a node with
+the same name again, create a new token.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			operator, err := newOperator(c)
 			if err != nil {
 				return err
 			}
-			if err := operator.call(c.Context(), http.MethodPost, operator.path("nodes", id(args[0]))+":revoke", nil, map[string]any{"reason": reason}, nil); err != nil {
+			if err := operator.call(c.Context(), http.MethodPost, operator.path("nodes", id(args[0]))+":revoke", nil,
+				map[string]any{"reason": reason}, nil); err != nil {
 				return err
 			}
 			return printDone(c, "node", args[0], "revoked")
@@ -89,7 +100,8 @@ again with a new token.`,
 func nodeToken() *cobra.Command {
 	var node, out string
 	var expire time.Duration
-	c := &cobra.Command{Use: "token", Short: "Create a join token, with which `anneal work` enrolls", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "token", Short: "Create a join token, with which `anneal work` enrolls",
+		Args:    arguments(0, 0),
 		Example: "  anneal node token > node.token\n  anneal work --join nats://SERVER:4222 --token-file node.token",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if node != "" && !domain.ValidID(node) {
@@ -118,13 +130,16 @@ func nodeToken() *cobra.Command {
 				return printFiles(c, []string{out})
 			}
 			if inJSON {
-				return printJSON(c.OutOrStdout(), map[string]any{"token": token, "nodeId": node, "expireTime": expires.UTC().Format(time.RFC3339)})
+				return printJSON(c.OutOrStdout(),
+					map[string]any{"token": token, "nodeId": node, "expireTime": expires.UTC().Format(time.RFC3339)})
 			}
 			note(c, "%s", token)
 			return nil
 		}}
-	c.Flags().StringVar(&node, "id", "", "only node that may use it (default: any node whose name is not taken)")
-	c.Flags().DurationVar(&expire, "expire", datadir.JoinTokenTTL, "time for which nodes can enroll with it")
-	c.Flags().StringVar(&out, "file", "", "write it to this file, which only its owner can read, instead of printing it")
+	c.Flags().StringVar(&node, "id", "",
+		"ID of the only node that may use the token (default: any node whose name is not taken)")
+	c.Flags().DurationVar(&expire, "expire", datadir.JoinTokenTTL, "time for which nodes can enroll with the token")
+	c.Flags().StringVar(&out, "file", "",
+		"write the token to this file, readable only by its owner, instead of printing the token")
 	return c
 }

@@ -48,23 +48,22 @@ func printItems(c *cobra.Command, items []map[string]any, columns ...column) err
 	if inJSON {
 		return printJSON(c.OutOrStdout(), items)
 	}
-	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 8, 3, ' ', 0)
-	titles := make([]string, len(columns))
-	for i, col := range columns {
-		titles[i] = col.title
+	rows := make([][]string, 1, 1+len(items))
+	for _, col := range columns {
+		rows[0] = append(rows[0], col.title)
 	}
-	fmt.Fprintln(w, strings.Join(titles, "\t"))
 	for _, item := range items {
 		cells := make([]string, len(columns))
 		for i, col := range columns {
 			cells[i] = lineBreaks.Replace(cell(item, col.path))
 		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
+		rows = append(rows, cells)
 	}
-	return w.Flush()
+	return printTable(c.OutOrStdout(), rows)
 }
 
-// lineBreaks replaces what would break a row of a table.
+// lineBreaks replaces the tabs and newlines of a value, so that the value fits into one row of a
+// table.
 var lineBreaks = strings.NewReplacer("\t", " ", "\n", " ")
 
 // statusMessage is the path of the message of a resource's status.
@@ -89,7 +88,8 @@ func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
 	return w.Flush()
 }
 
-// cell returns the text at a dotted path; with the prefix "#", the last part of a resource name.
+// cell returns the text of the value at a dotted path. If the path begins with "#", the value is a
+// resource name, and cell returns the last part of the name.
 func cell(item map[string]any, path string) string {
 	short := strings.HasPrefix(path, "#")
 	var value any = item
@@ -104,7 +104,7 @@ func cell(item map[string]any, path string) string {
 	case nil:
 		return "-"
 	case string:
-		if v == "" {
+		if v == "" || strings.HasSuffix(v, "_UNSPECIFIED") {
 			return "-"
 		}
 		if short {
@@ -135,7 +135,7 @@ func cell(item map[string]any, path string) string {
 	}
 }
 
-// listed joins a list of strings; other lists are shown as JSON.
+// listed returns a list of strings as text separated by commas, and any other list as JSON.
 func listed(values []any) string {
 	texts := make([]string, len(values))
 	for i, value := range values {
@@ -164,13 +164,13 @@ func note(c *cobra.Command, format string, args ...any) {
 	}
 }
 
-// bar draws a progress bar.
+// bar returns a progress bar as text.
 func bar(done float64, width int) string {
 	filled := min(width, max(0, int(done*float64(width)+0.5)))
 	return strings.Repeat("█", filled) + strings.Repeat("░", width-filled)
 }
 
-// sparkline draws a curve in one line of text.
+// sparkline returns a curve as one line of text.
 func sparkline(values []float64, width int) string {
 	if len(values) == 0 {
 		return ""

@@ -12,26 +12,27 @@ import (
 var quotaColumns = []column{{"ID", "#name"}, {"LIMIT", "maxValue"}, {"USED", "usage"}, {"UPDATED", "updateTime"}}
 
 func quotaCommand() *cobra.Command {
-	c := group("quota", "Manage quotas of accounts, on the server's machine", quotaList(), quotaSet())
+	c := group("quota", "Manage quotas of accounts (run on the server's machine)", quotaList(), quotaSet())
 	dataFlag(c.PersistentFlags())
 	return c
 }
 
 func quotaList() *cobra.Command {
-	return &cobra.Command{Use: "list [ACCOUNT]", Aliases: []string{"ls"}, Short: "Show quotas of an account (default: your own, for which no operator is needed)", Args: arguments(0, 1),
+	return &cobra.Command{Use: "list [ACCOUNT]", Aliases: []string{"ls"},
+		Short: "Show quotas of an account (default: your own account, which needs no operator key)", Args: arguments(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
-			asks, err := newClient(c)
-			if len(args) == 1 && (err != nil || args[0] != asks.Account) {
-				asks, err = newOperator(c) // another's account
+			caller, err := newClient(c)
+			if len(args) == 1 && (err != nil || args[0] != caller.Account) {
+				caller, err = newOperator(c) // only the operator can read the quotas of another account
 			}
 			if err != nil {
 				return err
 			}
-			path := asks.path("quotas")
+			path := caller.path("quotas")
 			if len(args) == 1 {
 				path = "/v1/accounts/" + args[0] + "/quotas"
 			}
-			items, err := asks.list(c.Context(), path, "quotas", nil)
+			items, err := caller.list(c.Context(), path, "quotas", nil)
 			if err != nil {
 				return err
 			}
@@ -40,11 +41,15 @@ func quotaList() *cobra.Command {
 }
 
 func quotaSet() *cobra.Command {
-	c := &cobra.Command{Use: "set ACCOUNT ID LIMIT", Short: "Set a quota; the limit \"none\" removes it", Args: arguments(3, 3),
-		Example: "  anneal quota set acme requests-per-minute 600\n  anneal quota set acme accelerators 8\n  anneal quota set acme storage-bytes 50000000000\n  anneal quota set acme jobs none",
-		Long:    "The quotas are accelerators, deployments, jobs, requests-per-minute and storage-bytes (of the files of datasets, models and evaluators).",
+	c := &cobra.Command{Use: "set ACCOUNT ID LIMIT",
+		Short: "Set a quota of an account; the limit \"none\" removes the quota",
+		Args:  arguments(3, 3),
+		Example: "  anneal quota set acme requests-per-minute 600\n  anneal quota set acme accelerators 8\n  anneal " +
+			"quota set acme storage-bytes 50000000000\n  anneal quota set acme jobs none",
+		Long: "The quotas are accelerators, deployments, jobs, requests-per-minute and storage-bytes (of the files of " +
+			"datasets, models and evaluators).",
 		RunE: func(c *cobra.Command, args []string) error {
-			var limit any // null lifts the quota
+			var limit any // null removes the quota
 			if args[2] != "none" {
 				n, err := strconv.ParseInt(args[2], 10, 64)
 				if err != nil || n < 0 {
@@ -57,10 +62,12 @@ func quotaSet() *cobra.Command {
 				return err
 			}
 			var item map[string]any
-			if err := operator.call(c.Context(), http.MethodPatch, "/v1/accounts/"+args[0]+"/quotas/"+args[1], nil, map[string]any{"maxValue": limit}, &item); err != nil {
+			if err := operator.call(c.Context(), http.MethodPatch, "/v1/accounts/"+args[0]+"/quotas/"+args[1], nil,
+				map[string]any{"maxValue": limit}, &item); err != nil {
 				return err
 			}
-			return printItem(c, item, column{"Name", "name"}, column{"Limit", "maxValue"}, column{"Used", "usage"}, column{"Updated", "updateTime"})
+			return printItem(c, item, column{"Name", "name"}, column{"Limit", "maxValue"}, column{"Used", "usage"},
+				column{"Updated", "updateTime"})
 		}}
 	bindArgument(c, "LIMIT", "maxValue", "")
 	return c

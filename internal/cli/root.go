@@ -1,5 +1,5 @@
-// Package cli is the command line: the commands of users and operators, most of which are clients of
-// a server's API, and those that run a server or an agent.
+// Package cli is the command line: the commands of users and operators, most of which are clients
+// of a server's API, and those that run a server or an agent.
 package cli
 
 import (
@@ -34,15 +34,14 @@ func Run(ctx context.Context, version string, args []string) int {
 		fmt.Fprintf(stderr, "anneal: %v\n", err)
 		return exitUsage
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		fmt.Fprintln(stderr, "anneal: interrupted")
-		return exitInterrupted
+		return exitInterrupted // the exit code reports the interruption
 	}
 	fmt.Fprintf(stderr, "anneal: %s\n", describe(command, err))
 	return exitFailed
 }
 
-// NewRoot returns the command `anneal` with all commands below it. Version is shown by --version and
-// reported by agents.
+// NewRoot returns the command `anneal` with all commands below it. Version is shown by --version
+// and reported by agents.
 func NewRoot(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "anneal",
@@ -59,25 +58,26 @@ func NewRoot(version string) *cobra.Command {
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage.Errorf("%w (see %s --help)", err, c.CommandPath())
-	})
+	root.SetFlagErrorFunc(flagError)
 	f := root.PersistentFlags()
 	f.String("context", "", "context `FILE` with the server's address and an API key "+
-		"(default: $ANNEAL_CONTEXT, data/context.json, then anneal/context.json in the user's configuration directory)")
-	f.String("ca", "", "PEM `FILE` of authorities to trust in addition to the system's (default: caFile of the context file)")
+		"(default: $ANNEAL_API_KEY and $ANNEAL_URL, $ANNEAL_CONTEXT, data/context.json, then anneal/context.json in the "+
+		"user's configuration directory)")
+	f.String("ca", "", "PEM `FILE` of certificate authorities to trust in addition to the system's (default: caFile of "+
+		"the context file)")
 	f.StringP("output", "o", "table", "output format: table or json")
 	addGroup(root, groupOperator, "Servers and nodes:",
 		serveCommand(), workCommand(), nodeCommand(), accountCommand(), quotaCommand(), logCommand(), demoCommand())
 	addGroup(root, groupUser, "Resources and inference:",
 		datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
-		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), transcribeCommand(),
-		eventsCommand(), keyCommand(), secretCommand())
-	addGroup(root, groupOther, "Other:")
+		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), evalCommand(),
+		transcribeCommand(), eventsCommand(), keyCommand(), secretCommand())
+	addGroup(root, groupOther, "Other:", loginCommand(), logoutCommand(), whoamiCommand(), versionCommand())
 	root.SetHelpCommand(helpCommand())
 	root.SetCompletionCommandGroupID(groupOther)
 	root.SetUsageTemplate(usageTemplate)
 	keepFlagOrder(root)
+	addCompletions(root)
 	return root
 }
 
@@ -90,7 +90,7 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// maxTypos is how many letters of a command may be wrong for it to be suggested.
+// maxTypos is how many letters of a command or flag may be wrong for it to be suggested.
 const maxTypos = 2
 
 // onlyCommands rejects arguments of a command that only contains others.
@@ -99,9 +99,8 @@ func onlyCommands(c *cobra.Command, args []string) error {
 		return nil
 	}
 	hint := ""
-	c.SuggestionsMinimumDistance = maxTypos
-	if similar := c.SuggestionsFor(args[0]); len(similar) > 0 {
-		hint = fmt.Sprintf(", did you mean %s?", similar[0])
+	if similar := similarCommand(c, args[0]); similar != "" {
+		hint = fmt.Sprintf(", did you mean %s?", similar)
 	}
 	return usage.Errorf("unknown command %q%s (see %s --help)", args[0], hint, c.CommandPath())
 }

@@ -18,15 +18,17 @@ var secrets = collection{"secrets", "secret",
 
 func secretCommand() *cobra.Command {
 	return group("secret", "Manage secrets, whose values are never shown", secretWrite("create", "Store a secret"),
-		secretWrite("update", "Replace a secret's value"), secrets.listCommand(), secrets.getCommand(), secrets.deleteCommand())
+		secretWrite("update", "Replace a secret's value"), secrets.listCommand(), secrets.getCommand(),
+		secrets.deleteCommand())
 }
 
-// secretWrite reads the value from standard input or a file, never from the command line, which other
-// users of the machine can see.
+// secretWrite returns a command that reads the value from standard input or a file, never from the
+// command line, which other users of the machine can see.
 func secretWrite(verb, short string) *cobra.Command {
 	var keyName, file string
 	c := &cobra.Command{Use: verb + " ID", Short: short, Args: arguments(1, 1),
-		Example: "  printf %s \"$TOKEN\" | anneal secret " + verb + " tracker" + map[string]string{"create": " --key-name TRACKER_KEY"}[verb],
+		Example: "  printf %s \"$TOKEN\" | anneal secret " + verb + " tracker" +
+			map[string]string{"create": " --key-name TRACKER_KEY"}[verb],
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
@@ -52,7 +54,7 @@ func secretWrite(verb, short string) *cobra.Command {
 			delete(item, "value")
 			return printItem(c, item, secrets.details...)
 		}}
-	c.Flags().StringVar(&keyName, "key-name", "", "name of the environment variable of evaluators")
+	c.Flags().StringVar(&keyName, "key-name", "", "environment variable in which evaluators get the value")
 	c.Flags().StringVar(&file, "value-file", "", "file that contains the value (default: standard input)")
 	return c
 }

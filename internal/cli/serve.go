@@ -15,9 +15,9 @@ func serveCommand() *cobra.Command {
 		Long: `Serves the management and the inference API on one address. The first start creates the account
 "default" with an admin key and writes DATA/context.json, which the other commands read.
 
-With --nats-url the log is stored in an existing NATS cluster instead of the embedded server. Its
-servers need the accounts of compose/nats.conf, and ANNEAL_NATS_PASSWORD,
-ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED must be set.`,
+With --nats-url the log is stored in an existing NATS cluster instead of the embedded server. The
+servers of the cluster need the accounts of compose/nats.conf, and the environment variables
+ANNEAL_NATS_PASSWORD, ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED must be set.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := flags.Check(); err != nil {
 				return err
@@ -27,9 +27,11 @@ ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED must be set.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(c.OutOrStdout(), "anneal is ready at %s (context: %s)\n", running.Context().Address, running.Dir().Path("context.json"))
+			fmt.Fprintf(c.OutOrStdout(), "anneal is ready at %s (context: %s)\n", running.Context().Address,
+				running.Dir().Path("context.json"))
 			return running.Wait(c.Context())
 		}}
 	flags.Add(c.Flags())
+	c.Flags().SetOutput(stderr) // warnings about deprecated flags
 	return c
 }

@@ -8,32 +8,40 @@ import (
 )
 
 var shapes = collection{"deploymentShapes", "shape",
-	[]column{{"ID", "#name"}, {"MODEL", "#baseModel"}, {"TYPE", "acceleratorType"}, {"ACCELERATORS", "acceleratorCount"}, {"PRECISION", "precision"}, {"PRESET", "presetType"}, {"UPDATED", "updateTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"Model", "baseModel"}, {"Model type", "modelType"}, {"Parameters", "parameterCount"},
-		{"Accelerator type", "acceleratorType"}, {"Accelerators", "acceleratorCount"}, {"Precision", "precision"}, {"Preset", "presetType"}, {"Context length", "maxContextLength"},
+	[]column{{"ID", "#name"}, {"MODEL", "#baseModel"}, {"TYPE", "acceleratorType"}, {"ACCELERATORS", "acceleratorCount"},
+		{"PRECISION", "precision"}, {"PRESET", "presetType"}, {"UPDATED", "updateTime"}},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"Model", "baseModel"},
+		{"Model type", "modelType"}, {"Parameters", "parameterCount"},
+		{"Accelerator type", "acceleratorType"}, {"Accelerators", "acceleratorCount"}, {"Precision", "precision"},
+		{"Preset", "presetType"}, {"Context length", "maxContextLength"},
 		{"Addons", "enableAddons"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
 
 // shapeVersions is the name of the collection of the versions of all shapes.
 const shapeVersions = "deploymentShapeVersions"
 
 var (
-	versionColumns = []column{{"NAME", "name"}, {"VALIDATED", "validated"}, {"PUBLIC", "public"}, {"TYPE", "snapshot.acceleratorType"}, {"ACCELERATORS", "snapshot.acceleratorCount"},
+	versionColumns = []column{{"NAME", "name"}, {"VALIDATED", "validated"}, {"PUBLIC", "public"},
+		{"TYPE", "snapshot.acceleratorType"}, {"ACCELERATORS", "snapshot.acceleratorCount"},
 		{"PRECISION", "snapshot.precision"}, {"CREATED", "createTime"}}
-	versionDetails = []column{{"Name", "name"}, {"Validated", "validated"}, {"Latest validated", "latestValidated"}, {"Public", "public"}, {"Accelerator type", "snapshot.acceleratorType"},
+	versionDetails = []column{{"Name", "name"}, {"Validated", "validated"}, {"Latest validated", "latestValidated"},
+		{"Public", "public"}, {"Accelerator type", "snapshot.acceleratorType"},
 		{"Accelerators", "snapshot.acceleratorCount"}, {"Precision", "snapshot.precision"}, {"Created", "createTime"}}
 )
 
 func shapeCommand() *cobra.Command {
-	return group("shape", "Manage deployment shapes: validated settings of deployments", shapeCreate(), shapes.listCommand(), shapes.getCommand(), shapeVersionList(), shapeValidate(), shapeMatch(), shapes.deleteCommand())
+	return group("shape", "Manage deployment shapes: validated settings of deployments", shapeCreate(),
+		shapes.listCommand(), shapes.getCommand(), shapeVersionList(), shapeValidate(), shapeMatch(), shapes.deleteCommand())
 }
 
 func shapeCreate() *cobra.Command {
 	var file string
 	fields := []field{
-		{flag: "model", path: "baseModel", value: "", usage: "model that it is for", collection: "models", required: true},
-		{flag: "accelerator-type", path: "acceleratorType", value: "", required: true,
-			usage: "type of device, such as VENDOR_A_H100_80GB; ACCELERATOR_TYPE_UNSPECIFIED for CPUs only"},
-		{flag: "accelerator-count", path: "acceleratorCount", value: 0, usage: "devices per replica; 0 for as many as the model needs"},
+		{flag: "model", path: "baseModel", value: "", usage: "model that the shape is for", collection: "models",
+			required: true},
+		{flag: "accelerator-type", path: "acceleratorType", value: "",
+			usage: "type of device, such as VENDOR_A_H100_80GB (default: the type of which the nodes have the most)"},
+		{flag: "accelerator-count", path: "acceleratorCount", value: 0,
+			usage: "devices per replica; 0 for as many as the model needs"},
 		{flag: "precision", path: "precision", value: "", usage: "precision of the weights, such as FP8"},
 		{flag: "display-name", path: "displayName", value: "", usage: "display name"},
 	}
@@ -64,22 +72,25 @@ func shapeCreate() *cobra.Command {
 }
 
 func shapeVersionList() *cobra.Command {
-	return &cobra.Command{Use: "versions SHAPE", Short: "List the versions of a shape", Args: arguments(1, 1), RunE: func(c *cobra.Command, args []string) error {
-		client, err := newClient(c)
-		if err != nil {
-			return err
-		}
-		items, err := client.list(c.Context(), "/v1/"+client.name(shapes.name, args[0])+"/versions", shapeVersions, nil)
-		if err != nil {
-			return err
-		}
-		return printItems(c, items, append([]column{{"ID", "#name"}}, versionColumns[1:]...)...)
-	}}
+	return &cobra.Command{Use: "versions SHAPE", Short: "List the versions of a shape", Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			items, err := client.list(c.Context(), "/v1/"+client.name(shapes.name, args[0])+"/versions", shapeVersions, nil)
+			if err != nil {
+				return err
+			}
+			return printItems(c, items, append([]column{{"ID", "#name"}}, versionColumns[1:]...)...)
+		}}
 }
 
 func shapeValidate() *cobra.Command {
 	var public bool
-	c := &cobra.Command{Use: "validate SHAPE VERSION", Short: "Validate a version, so that deployments can use it", Args: arguments(2, 2),
+	c := &cobra.Command{Use: "validate SHAPE VERSION",
+		Short:   "Mark a version of a shape as validated, so that deployments can use it",
+		Args:    arguments(2, 2),
 		Example: "  anneal shape validate fast v1",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
@@ -91,12 +102,13 @@ func shapeValidate() *cobra.Command {
 				body["public"] = public
 			}
 			var item map[string]any
-			if err := client.call(c.Context(), http.MethodPatch, "/v1/"+client.name(shapes.name, args[0])+"/versions/"+url.PathEscape(id(args[1])), nil, body, &item); err != nil {
+			if err := client.call(c.Context(), http.MethodPatch,
+				"/v1/"+client.name(shapes.name, args[0])+"/versions/"+url.PathEscape(id(args[1])), nil, body, &item); err != nil {
 				return err
 			}
 			return printItem(c, item, versionDetails...)
 		}}
-	c.Flags().BoolVar(&public, "public", false, "make it available to every account")
+	c.Flags().BoolVar(&public, "public", false, "make the version available to every account")
 	return c
 }
 
@@ -115,13 +127,15 @@ func shapeMatch() *cobra.Command {
 			}
 			deployment := map[string]any{"baseModel": client.name("models", model), "enableAddons": addons}
 			body := map[string]any{"createDeploymentRequest": map[string]any{"deployment": deployment}}
-			items, err := client.pages(c.Context(), http.MethodPost, client.path(shapeVersions+":match"), shapeVersions, nil, body)
+			items, err := client.pages(c.Context(), http.MethodPost, client.path(shapeVersions+":match"), shapeVersions, nil,
+				body)
 			if err != nil {
 				return err
 			}
 			return printItems(c, items, versionColumns...)
 		}}
 	c.Flags().StringVar(&model, "model", "", "model to serve")
-	c.Flags().BoolVar(&addons, "addons", false, "that accept LoRA adapters")
+	bindReference(c, "model", "createDeploymentRequest.deployment.baseModel", "models")
+	c.Flags().BoolVar(&addons, "addons", false, "list only versions that accept LoRA adapters")
 	return c
 }

@@ -7,11 +7,11 @@ import (
 	"io"
 )
 
-// maxSSELine is the longest line of server-sent events, in bytes.
+// maxSSELine is the maximum length of a line of server-sent events, in bytes.
 const maxSSELine = 16 << 20
 
-// readStream calls each with the data of every server-sent event of a response, which ends with
-// [DONE].
+// readStream calls the function each with the data of every server-sent event up to [DONE]. It
+// returns an error if the response ends without [DONE].
 func readStream(r io.Reader, each func(data []byte) error) error {
 	done := false
 	err := readSSE(r, func(field string, value []byte) error {
@@ -38,8 +38,8 @@ type connectionError struct{ error }
 
 func (e connectionError) Unwrap() error { return e.error }
 
-// readSSE calls each with the fields of server-sent events until the stream ends, and with an empty
-// field after the last one of each event.
+// readSSE calls the function each with the fields of server-sent events until the stream ends. At
+// the end of an event, it calls the function with the empty field name.
 func readSSE(r io.Reader, each func(field string, value []byte) error) error {
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(nil, maxSSELine)

@@ -12,11 +12,12 @@ import (
 )
 
 // terminal is the writer that commands print to. It escapes every control character except newline
-// and tab (as \u001b, which is the same character inside JSON), so that no text of a server, a model
-// or a file can control the user's terminal. Commands print only through their cobra streams, which
-// NewRoot makes terminals; they redraw lines with redraw.
+// and tab (as \u001b, which is the same character inside JSON), so that no text of a server, a
+// model or a file can control the user's terminal. Commands print only through their cobra streams,
+// which NewRoot makes terminals; they redraw lines with redraw.
 type terminal struct {
-	out io.Writer
+	out   io.Writer
+	width int // width in characters, for tests; 0 is the width of out if that is a terminal
 
 	mu      sync.Mutex
 	partial []byte // incomplete character at the end of the last write
@@ -24,7 +25,7 @@ type terminal struct {
 
 var stdout, stderr = &terminal{out: os.Stdout}, &terminal{out: os.Stderr}
 
-// Write implements io.Writer. A carriage return before a newline stays.
+// Write implements io.Writer. It does not escape a carriage return before a newline.
 func (t *terminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,13 +55,29 @@ func (t *terminal) Write(p []byte) (int, error) {
 
 const clearLine = "\r\x1b[2K"
 
-// redraw replaces the current line with an escaped text. It only writes the text if w is not a
-// terminal, as in tests.
+// redraw replaces the current line with an escaped text. If w is not a terminal, as in tests, it
+// writes only the text.
 func redraw(w io.Writer, text string) {
 	if t, ok := w.(*terminal); ok {
 		_, _ = io.WriteString(t.out, clearLine)
 	}
 	_, _ = io.WriteString(w, text)
+}
+
+// widthOf returns the width in characters of the terminal that w prints to; 0 if w prints to
+// something else, whose lines have no limit.
+func widthOf(w io.Writer) int {
+	t, ok := w.(*terminal)
+	if !ok {
+		return 0
+	}
+	if t.width > 0 {
+		return t.width
+	}
+	if f, ok := t.out.(*os.File); ok && onTerminal(t) {
+		return columnsOf(f)
+	}
+	return 0
 }
 
 // onTerminal reports whether lines can be redrawn.

@@ -22,7 +22,8 @@ import (
 func TestTerminalEscapes(t *testing.T) {
 	var shown bytes.Buffer
 	term := &terminal{out: &shown}
-	for _, p := range []string{"a\tb\n", "red \x1b[31m\r", "\x9b2J \u009b2J \u202e", "crlf\r\n", "世", "\xe4\xb8", "\x96", "👩\u200d💻\x00"} {
+	for _, p := range []string{"a\tb\n", "red \x1b[31m\r", "\x9b2J \u009b2J \u202e", "crlf\r\n", "世", "\xe4\xb8", "\x96",
+		"👩\u200d💻\x00"} {
 		n, err := term.Write([]byte(p))
 		require.NoError(t, err)
 		require.Equal(t, len(p), n)
@@ -33,7 +34,7 @@ func TestTerminalEscapes(t *testing.T) {
 	require.Equal(t, clearLine+`50 % \u001b[2J`, shown.String())
 }
 
-// No command has another way to print than through a terminal.
+// TestEveryCommandPrintsThroughATerminal checks that commands print only through a terminal.
 func TestEveryCommandPrintsThroughATerminal(t *testing.T) {
 	commands := leaves(NewRoot("test"))
 	require.Greater(t, len(commands), 60)
@@ -52,7 +53,8 @@ func TestEveryCommandPrintsThroughATerminal(t *testing.T) {
 		require.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			if call, ok := n.(*ast.CallExpr); ok && len(call.Args) > 0 {
-				if made, ok := call.Fun.(*ast.SelectorExpr); ok && made.Sel.Name == "NewTextHandler" { // quotes what it logs
+				// %q escapes the text that it prints
+				if made, ok := call.Fun.(*ast.SelectorExpr); ok && made.Sel.Name == "NewTextHandler" {
 					logs++
 					return false
 				}
@@ -64,7 +66,8 @@ func TestEveryCommandPrintsThroughATerminal(t *testing.T) {
 			switch of, _ := s.X.(*ast.Ident); {
 			case of == nil:
 			case of.Name == "os" && (s.Sel.Name == "Stdout" || s.Sel.Name == "Stderr"),
-				of.Name == "fmt" && strings.HasPrefix(s.Sel.Name, "Print"), of.Name == "cmd" && strings.HasPrefix(s.Sel.Name, "Print"):
+				of.Name == "fmt" && strings.HasPrefix(s.Sel.Name, "Print"),
+				of.Name == "cmd" && strings.HasPrefix(s.Sel.Name, "Print"):
 				t.Errorf("%s prints past the terminal: %s.%s", set.Position(n.Pos()), of.Name, s.Sel.Name)
 			}
 			return true
@@ -73,8 +76,8 @@ func TestEveryCommandPrintsThroughATerminal(t *testing.T) {
 	require.Equal(t, 2, logs)
 }
 
-// What a hostile server answers is printed by every list and get, and by no
-// one raw.
+// TestListsAndGetsEscape checks that every list and get command escapes control characters of a
+// malicious server.
 func TestListsAndGetsEscape(t *testing.T) {
 	const hostile = "x\u001b]0;owned\u0007\u009b2J\u202e\r\nState: READY\ty"
 	run := 0
@@ -87,14 +90,16 @@ func TestListsAndGetsEscape(t *testing.T) {
 			args = append(args, "some-id")
 		}
 		for _, format := range []string{"table", "json"} {
-			shown := answeredBy(t, func(w http.ResponseWriter, r *http.Request) {
+			shown := terminalOutput(t, func(w http.ResponseWriter, r *http.Request) {
 				item := map[string]any{}
-				for _, field := range []string{"name", "state", "displayName", "description", "subject", "actor", "type", "email", "keyName", "format", "value"} {
+				for _, field := range []string{"name", "state", "displayName", "description", "subject", "actor", "type", "email",
+					"keyName", "format", "value"} {
 					item[field] = hostile
 				}
 				w.Header().Set("Anneal-Warning", "warned of \u009b31m")
 				of := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
-				_ = json.NewEncoder(w).Encode(map[string]any{of: []any{item}, "name": hostile, "state": hostile, "displayName": hostile})
+				_ = json.NewEncoder(w).Encode(map[string]any{of: []any{item}, "name": hostile, "state": hostile,
+					"displayName": hostile})
 			}, append(args, "-o", format)...)
 			require.NotContains(t, shown, "\nState: READY", args)
 			for _, r := range shown {
@@ -107,8 +112,8 @@ func TestListsAndGetsEscape(t *testing.T) {
 	require.Greater(t, run, 30)
 }
 
-// answeredBy is what a command prints, on both sides, on a terminal.
-func answeredBy(t *testing.T, handler http.HandlerFunc, args ...string) string {
+// terminalOutput returns what a command prints to both outputs, on a terminal.
+func terminalOutput(t *testing.T, handler http.HandlerFunc, args ...string) string {
 	server := httptest.NewServer(handler)
 	defer server.Close()
 	text, err := json.Marshal(datadir.Context{Address: server.URL, Account: "a", APIKey: "k"})

@@ -19,7 +19,9 @@ import (
 
 func transcribeCommand() *cobra.Command {
 	var flags transcription
-	c := &cobra.Command{Use: "transcribe FILE|URL", Short: "Transcribe a recording; - reads it from standard input", Args: arguments(1, 1),
+	c := &cobra.Command{Use: "transcribe FILE|URL",
+		Short:   "Transcribe a recording; use - as FILE to read the recording from standard input",
+		Args:    arguments(1, 1),
 		Example: "  anneal transcribe interview.mp3\n  anneal transcribe talk.wav --format srt > talk.srt",
 		Long: `Sends a recording to a speech model and prints the transcript while it is generated. The progress is
 printed on standard error.`,
@@ -31,22 +33,29 @@ printed on standard error.`,
 			return flags.transcribe(c, client, args[0])
 		}}
 	f := c.Flags()
-	f.StringVarP(&flags.model, "model", "m", "speech-v3", "speech model, its deployment as accounts/A/deployments/D, or alias of one")
-	bindFlag(c, "model", "model", modelNamesHint+"; `anneal complete` completes prompts")
-	f.StringVar(&flags.format, "format", "text", "format: text, srt, vtt, json or verbose_json; with -o json or --words verbose_json")
+	f.StringVarP(&flags.model, "model", "m", "speech-v3",
+		"speech model, deployment (accounts/A/deployments/D) or deployment alias")
+	bindModel(c, modelNamesHint+"; `anneal complete` completes prompts")
+	f.StringVar(&flags.format, "format", "text",
+		"output format: text, srt, vtt, json or verbose_json "+
+			"(default with -o json, --words or --diarize: verbose_json)")
 	f.BoolVar(&flags.words, "words", false, "include the timestamps of words")
 	f.BoolVar(&flags.translate, "translate", false, "translate to English")
 	bindFlag(c, "format", "response_format")
 	bindFlag(c, "translate", "task")
 	f.StringVar(&flags.language, "language", "", "language code, such as en (default: detected)")
 	f.StringVar(&flags.prompt, "prompt", "", "preceding text, or words with their spelling")
-	f.StringVar(&flags.temperature, "temperature", "", "sampling temperature, or fallback temperatures in steps of 0.2, such as 0.0,0.2,0.4")
+	f.StringVar(&flags.temperature, "temperature", "",
+		"sampling temperature, or fallback temperatures in steps of 0.2, such as 0.0,0.2,0.4")
 	f.StringVar(&flags.vad, "vad-model", "", "voice activity model: silero, speechx-pyannet")
 	f.StringVar(&flags.alignment, "alignment-model", "", "alignment model: mms_fa, tdnn_ffn")
-	f.StringVar(&flags.preprocessing, "preprocessing", "", "audio preprocessing: none, dynamic, soft_dynamic, bass_dynamic")
+	f.StringVar(&flags.preprocessing, "preprocessing", "",
+		"audio preprocessing: none, dynamic, soft_dynamic, bass_dynamic")
 	f.BoolVar(&flags.diarize, "diarize", false, "identify speakers")
-	f.IntVar(&flags.least, "min-speakers", 0, "minimum number of speakers")
-	f.IntVar(&flags.most, "max-speakers", 0, "maximum number of speakers")
+	f.IntVar(&flags.minSpeakers, "min-speakers", 0, "minimum number of speakers")
+	f.IntVar(&flags.maxSpeakers, "max-speakers", 0, "maximum number of speakers")
+	usage.SetSection(f, "Decoding", "language", "prompt", "temperature", "vad-model", "alignment-model", "preprocessing")
+	usage.SetSection(f, "Speakers", "diarize", "min-speakers", "max-speakers")
 	return c
 }
 
@@ -54,29 +63,32 @@ printed on standard error.`,
 type transcription struct {
 	model, format, language, prompt, temperature, vad, alignment, preprocessing string
 	words, translate, diarize                                                   bool
-	least, most                                                                 int
+	minSpeakers, maxSpeakers                                                    int
 }
 
-// fields returns the fields of the form.
+// fields returns the form fields of the request.
 func (r transcription) fields(client *client, c *cobra.Command) (map[string]string, error) {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
 		return nil, err
 	}
 	if inJSON && !strings.Contains(r.format, "json") && c.Flags().Changed("format") {
-		return nil, usage.Errorf("-o json requires a JSON format, not --format %s: omit one of the two", r.format)
+		return nil, usage.Errorf("-o json requires a JSON format, not --format %s: omit -o or --format", r.format)
 	}
 	if (r.words || r.diarize) && r.format != "verbose_json" && c.Flags().Changed("format") {
-		return nil, usage.Errorf("--format %s contains neither timestamps of words nor speakers: omit it, or --words and --diarize", r.format)
+		return nil, usage.Errorf(
+			"--format %s contains neither timestamps of words nor speakers: omit --format, or omit --words and --diarize",
+			r.format)
 	}
 	if !c.Flags().Changed("format") && (inJSON || r.words || r.diarize) {
 		r.format = "verbose_json"
 	}
-	model, err := resolveModel(c, client, r.model)
+	model, err := resolveModel(c.Context(), c, client, r.model)
 	if err != nil {
 		return nil, err
 	}
-	fields := map[string]string{"model": model, "response_format": r.format, "stream": "true", "language": r.language, "prompt": r.prompt,
+	fields := map[string]string{"model": model, "response_format": r.format, "stream": "true", "language": r.language,
+		"prompt":      r.prompt,
 		"temperature": r.temperature, "vad_model": r.vad, "alignment_model": r.alignment, "preprocessing": r.preprocessing}
 	if r.words || r.diarize {
 		fields["timestamp_granularities"] = "word,segment"
@@ -87,7 +99,7 @@ func (r transcription) fields(client *client, c *cobra.Command) (map[string]stri
 	if r.diarize {
 		fields["diarize"] = "true"
 	}
-	for name, n := range map[string]int{"min_speakers": r.least, "max_speakers": r.most} {
+	for name, n := range map[string]int{"min_speakers": r.minSpeakers, "max_speakers": r.maxSpeakers} {
 		if n != 0 {
 			fields[name] = strconv.Itoa(n)
 		}
@@ -101,7 +113,7 @@ func (r transcription) transcribe(c *cobra.Command, client *client, from string)
 	switch {
 	case strings.HasPrefix(from, "http://"), strings.HasPrefix(from, "https://"):
 	case strings.Contains(from, "://"):
-		return usage.Errorf("URL %s must begin with http:// or https://: download it, and give the file", from)
+		return usage.Errorf("URL %s must begin with http:// or https://: download the recording, and give the file", from)
 	case from == "-":
 		sound = c.InOrStdin()
 	default:
@@ -131,19 +143,20 @@ func (r transcription) transcribe(c *cobra.Command, client *client, from string)
 		return err
 	}
 	defer answer.Body.Close()
-	shown := &transcript{out: c.OutOrStdout(), progress: c.ErrOrStderr(), terminal: onTerminal(c.ErrOrStderr()), asJSON: strings.Contains(fields["response_format"], "json")}
+	shown := &transcript{out: c.OutOrStdout(), progress: c.ErrOrStderr(), terminal: onTerminal(c.ErrOrStderr()),
+		asJSON: strings.Contains(fields["response_format"], "json")}
 	err = readStream(answer.Body, shown.event)
 	shown.clear()
 	return errors.Join(err, shown.endLine()) // an error is printed on its own line
 }
 
-// transcript prints a streamed transcript: text as it arrives, JSON when it is complete; and the
-// progress on another writer.
+// transcript prints a streamed transcript: text as it arrives, JSON when the transcript is
+// complete. It prints the progress on another writer.
 type transcript struct {
 	out, progress    io.Writer
 	terminal, asJSON bool
 	shown            bool
-	ends             string // end of the printed text
+	ends             string // end of the text that was printed
 	reported         float64
 }
 
@@ -155,7 +168,8 @@ type transcriptEvent struct {
 	Error             *struct{ Message string }
 }
 
-// progressSeconds is the length of audio between two lines of progress that are not redrawn.
+// progressSeconds is the duration of audio between two lines of progress that are printed without a
+// terminal.
 const progressSeconds = 60
 
 func (l *transcript) event(data []byte) error {
@@ -236,7 +250,7 @@ func (l *transcript) clear() {
 	}
 }
 
-// inTime formats a length of audio: 1h2m3.4s.
+// inTime formats a duration of audio in seconds, such as 1h2m3.4s.
 func inTime(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Millisecond).String()
 }

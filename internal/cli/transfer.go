@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,13 +21,13 @@ import (
 func isFile(path string) error {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a file", path)
+		err = fmt.Errorf("%s is not a regular file", path)
 	}
 	return err
 }
 
-// canUploadInto reports whether a create failed because an earlier attempt left the resource without
-// a valid upload.
+// canUploadInto reports whether a create failed because an earlier attempt left the resource
+// without a valid upload.
 func canUploadInto(ctx context.Context, c *client, collection, id string, err error) bool {
 	var response *apiError
 	if !errors.As(err, &response) || response.Status != http.StatusConflict {
@@ -37,7 +38,7 @@ func canUploadInto(ctx context.Context, c *client, collection, id string, err er
 	return err == nil && item["state"] == "UPLOADING"
 }
 
-// upload uploads a file into a dataset and waits for its validation.
+// upload uploads a file into a dataset, waits for its validation, and returns the dataset.
 func upload(ctx context.Context, c *client, dataset, path string) (map[string]any, error) {
 	if err := isFile(path); err != nil {
 		return nil, err
@@ -51,16 +52,22 @@ func upload(ctx context.Context, c *client, dataset, path string) (map[string]an
 	if err != nil {
 		return nil, err
 	}
+	hint := fmt.Sprintf("upload the corrected file with `anneal dataset upload %s FILE`", id(dataset))
 	res, err := c.request(ctx, http.MethodPost, "/v1/"+c.name("datasets", dataset)+":upload", nil, body.contentType, body)
+	var refused *apiError
+	if errors.As(err, &refused) && refused.Reason == "INVALID_ROWS" {
+		return nil, withHint(err, hint)
+	}
 	if err != nil {
 		return nil, err
 	}
 	res.Body.Close()
-	return awaitUpload(ctx, c, c.name("datasets", dataset))
+	return awaitUpload(ctx, c, c.name("datasets", dataset), hint)
 }
 
-// awaitUpload waits until the files uploaded into a resource are validated.
-func awaitUpload(ctx context.Context, c *client, name string) (map[string]any, error) {
+// awaitUpload waits until the files uploaded into a resource are validated, and returns the
+// resource. hint is what the user can do if they are invalid; it may be "".
+func awaitUpload(ctx context.Context, c *client, name, hint string) (map[string]any, error) {
 	for {
 		var item map[string]any
 		if err := c.call(ctx, http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
@@ -70,7 +77,8 @@ func awaitUpload(ctx context.Context, c *client, name string) (map[string]any, e
 		case item["state"] == "READY":
 			return item, nil
 		case cell(item, "status.code") != "OK" && cell(item, "status.code") != "-":
-			return item, fmt.Errorf("%s is not READY: %s", name, cell(item, statusMessage))
+			err := fmt.Errorf("%s is not READY: %s", name, cell(item, statusMessage))
+			return item, withHint(err, hint)
 		}
 		if err := sleep(ctx, watchPoll); err != nil {
 			return nil, err
@@ -91,6 +99,13 @@ func printFiles(c *cobra.Command, files []string) error {
 
 // download downloads the files of an endpoint into a directory, and returns their paths.
 func download(cmd *cobra.Command, c *client, path string, query url.Values, dir string) ([]string, error) {
+	return downloadSome(cmd, c, path, query, dir, nil, nil)
+}
+
+// downloadSome downloads the files of an endpoint for which only returns true, and all files if only
+// is nil. It shows the progress unless p is nil.
+func downloadSome(cmd *cobra.Command, c *client, path string, query url.Values, dir string, only func(string) bool,
+	p *progress) ([]string, error) {
 	var endpoint struct {
 		URLs map[string]string `json:"filenameToSignedUrls"`
 	}
@@ -102,6 +117,9 @@ func download(cmd *cobra.Command, c *client, path string, query url.Values, dir 
 	}
 	files := []string{}
 	for _, name := range slices.Sorted(maps.Keys(endpoint.URLs)) {
+		if only != nil && !only(name) {
+			continue
+		}
 		target := filepath.Join(dir, filepath.FromSlash(name))
 		if !filepath.IsLocal(filepath.FromSlash(name)) {
 			return nil, fmt.Errorf("the server sent the file name %q, which is outside of %s", name, dir)
@@ -109,7 +127,7 @@ func download(cmd *cobra.Command, c *client, path string, query url.Values, dir 
 		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 			return nil, err
 		}
-		if err := downloadFile(cmd.Context(), c, endpoint.URLs[name], target); err != nil {
+		if err := downloadFile(cmd.Context(), c, endpoint.URLs[name], target, name, p); err != nil {
 			return nil, err
 		}
 		files = append(files, target)
@@ -117,8 +135,8 @@ func download(cmd *cobra.Command, c *client, path string, query url.Values, dir 
 	return files, nil
 }
 
-// downloadFile downloads a file, completely or not at all.
-func downloadFile(ctx context.Context, c *client, link, target string) error {
+// downloadFile downloads a file, completely or not at all. It shows the progress unless p is nil.
+func downloadFile(ctx context.Context, c *client, link, target, name string, p *progress) error {
 	res, err := c.openURL(ctx, link)
 	if err != nil {
 		return err
@@ -129,11 +147,30 @@ func downloadFile(ctx context.Context, c *client, link, target string) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, res.Body)
+	body := io.Reader(res.Body)
+	if p != nil {
+		body = p.of(name, body)
+	}
+	_, err = io.Copy(f, body)
 	if err := errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(part))
+		if p != nil {
+			p.clear()
+		}
+		return errors.Join(diskFull(err, target), os.Remove(part))
+	}
+	if p != nil {
+		p.done(name)
 	}
 	return os.Rename(part, target)
+}
+
+// diskFull adds what to do to an error that says that the disk of a file is full.
+func diskFull(err error, path string) error {
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	return withHint(fmt.Errorf("the disk of %s is full: %w", path, err),
+		"free some space, or write to another disk; nothing incomplete was left")
 }
 
 // redrawInterval is the time between two redraws of a line.
@@ -144,7 +181,7 @@ const redrawInterval = 100 * time.Millisecond
 type progress struct {
 	out      io.Writer
 	terminal bool
-	total    int64 // bytes
+	total    int64 // total bytes of all files
 	moved    int64
 	shown    time.Time
 }
@@ -160,13 +197,16 @@ func newProgress(c *cobra.Command, sizes map[string]int64) *progress {
 
 // of returns a reader that counts the bytes of a file.
 func (p *progress) of(name string, r io.Reader) io.Reader {
-	return io.TeeReader(r, counting(func(n int) {
-		p.moved += int64(n)
-		if now := time.Now(); p.terminal && now.Sub(p.shown) > redrawInterval {
-			p.shown = now
-			redraw(p.out, fmt.Sprintf("%s of %s  %s", inBytes(p.moved), inBytes(p.total), name))
-		}
-	}))
+	return io.TeeReader(r, counting(func(n int) { p.add(name, int64(n)) }))
+}
+
+// add counts n bytes of a file.
+func (p *progress) add(name string, n int64) {
+	p.moved += n
+	if now := time.Now(); p.terminal && now.Sub(p.shown) > redrawInterval {
+		p.shown = now
+		redraw(p.out, fmt.Sprintf("%s of %s  %s", inBytes(p.moved), inBytes(p.total), name))
+	}
 }
 
 // clear removes the redrawn line.
@@ -181,7 +221,7 @@ func (p *progress) done(name string) {
 	fmt.Fprintf(p.out, "%s of %s  %s\n", inBytes(p.moved), inBytes(p.total), name)
 }
 
-// counting is called with the number of bytes of each write.
+// counting is an io.Writer that calls the function with the number of bytes of each write.
 type counting func(n int)
 
 func (c counting) Write(p []byte) (int, error) {

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	watchPoll    = 100 * time.Millisecond // between two reads of a resource that is waited for
+	watchPoll    = 100 * time.Millisecond // between two reads of the watched resource
 	watchRetry   = 250 * time.Millisecond
-	watchTimeout = time.Minute // for a server that stops responding during a watch: it may be restarting
+	watchTimeout = time.Minute // maximum wait for a server that stops responding, because it may be restarting
 )
 
 // watch reads a resource repeatedly.
@@ -21,17 +21,21 @@ type watch struct {
 	*client
 	cmd       *cobra.Command
 	name      string
-	responded bool      // the server responded once
-	since     time.Time // since when it does not respond
+	responded bool      // a request has succeeded
+	since     time.Time // time at which requests began to fail; zero while they succeed
 }
 
-// read returns the resource. It waits for a server that responded before to respond again.
+// read returns the resource. If the server has responded before, read retries requests that fail or
+// get a 5xx response, for watchTimeout.
 func (w *watch) read() (map[string]any, error) {
 	ctx, out := w.cmd.Context(), w.cmd.ErrOrStderr()
 	for {
 		var item map[string]any
 		err := w.call(ctx, http.MethodGet, "/v1/"+w.name, nil, nil, &item)
 		if err == nil {
+			if !w.since.IsZero() {
+				fmt.Fprintf(out, "connected to %s again\n", w.Address)
+			}
 			w.responded, w.since = true, time.Time{}
 			return item, nil
 		}
@@ -45,7 +49,7 @@ func (w *watch) read() (map[string]any, error) {
 			if onTerminal(out) {
 				redraw(out, "")
 			}
-			fmt.Fprintf(out, "%s does not respond, retrying for a minute\n", w.Address)
+			fmt.Fprintf(out, "request to %s failed, retrying for a minute\n", w.Address)
 		}
 		if err := sleep(ctx, watchRetry); err != nil {
 			return nil, err
@@ -53,12 +57,12 @@ func (w *watch) read() (map[string]any, error) {
 	}
 }
 
-// onInterrupt prints what continues after a command is interrupted, and returns the error of the
-// interruption, or else err.
+// onInterrupt returns err. If the command was interrupted, it prints the formatted text, which
+// explains what continues, and returns the error of the context instead.
 func onInterrupt(cmd *cobra.Command, err error, format string, args ...any) error {
 	if err != nil && cmd.Context().Err() != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "\n"+format+"\n", args...)
-		return cmd.Context().Err() // whatever the interrupted request returned
+		return cmd.Context().Err() // replaces the error of the interrupted request
 	}
 	return err
 }

@@ -16,7 +16,8 @@ import (
 func workCommand() *cobra.Command {
 	var join, tokenFile, dir, natsCA, natsCert, natsKey string
 	var flags node.Flags
-	c := &cobra.Command{Use: "work --join URL [--token-file FILE]", Short: "Run the agent of a node that joins a server", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "work --join URL [--token-file FILE]", Short: "Run the agent of a node that joins a server",
+		Args:    arguments(0, 0),
 		Example: "  anneal work --join nats://SERVER:4222 --token-file node.token",
 		Long: `At first contact the agent generates its own key, node.nkey in its directory, and enrolls with the
 token. From then on it authenticates by the key alone: the token may expire, and no other agent can
@@ -26,7 +27,7 @@ use the node's name. If the key is lost or stolen, revoke the node and join with
 				return err
 			}
 			if join == "" {
-				return usage.Errorf("--join is required: the server's NATS address, natsUrl in its context file")
+				return usage.Errorf("--join is required: give the server's NATS address (natsUrl in the server's context file)")
 			}
 			token, tokenNode := "", ""
 			if tokenFile != "" {
@@ -49,16 +50,21 @@ use the node's name. If the key is lost or stolen, revoke the node and join with
 			if pair != nil || natsCA != "" || strings.HasPrefix(join, "tls://") {
 				options = append(options, nats.Secure(config))
 			}
-			return node.Join(c.Context(), node.JoinOptions{URL: join, Token: token, Dir: dir, Flags: flags, TLS: config, NATS: options,
+			return node.Join(c.Context(), node.JoinOptions{URL: join, Token: token, Dir: dir, Flags: flags, TLS: config,
+				NATS:   options,
 				Stdout: c.OutOrStdout(), Log: newLogger()})
 		}}
 	flags.Add(c.Flags())
 	f := c.Flags()
 	f.StringVar(&join, "join", "", "NATS address of the server")
-	f.StringVar(&natsCA, "nats-ca", "", "PEM file of authorities to trust in addition to the system's, for NATS and for files; requires TLS for NATS")
-	f.StringVar(&natsCert, "nats-cert", "", "PEM file of the certificate for a server with --tls-client-ca; reloaded when it changes")
+	f.StringVar(&natsCA, "nats-ca", "",
+		"PEM file of certificate authorities to trust in addition to the system's, for NATS and for files; requires TLS for "+
+			"NATS")
+	f.StringVar(&natsCert, "nats-cert", "",
+		"PEM file of this node's certificate, for a server with --tls-client-ca; reloaded when the file changes")
 	f.StringVar(&natsKey, "nats-key", "", "private key of --nats-cert")
 	f.StringVar(&tokenFile, "token-file", "", "file with the join token with which this node enrolls at first contact")
-	f.StringVar(&dir, "data", "", "directory for the node's key and downloads (default: one per node below the user's cache directory)")
+	f.StringVar(&dir, "data", "",
+		"directory for the node's key and downloads (default: one per node below the user's cache directory)")
 	return c
 }

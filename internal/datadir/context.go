@@ -8,16 +8,16 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"anneal/internal/certs"
 )
 
-// Context is a context file: what a client needs to connect to a server, which writes it. The NATS
-// credentials can read the events and usage records of the account, those in the operator's file
-// of all accounts, and nothing else.
+// Context is a context file: the settings with which a client connects to a server. A server or
+// `anneal login` writes the file. A client takes a missing account from the API key. The NATS
+// credentials in the file only permit reading events and usage records: those of the account or, in
+// the operator's file, those of all accounts.
 type Context struct {
 	Address      string `json:"address"`
 	Account      string `json:"account"`
@@ -25,8 +25,8 @@ type Context struct {
 	NATSURL      string `json:"natsUrl,omitempty"`
 	NATSUser     string `json:"natsUser,omitempty"`
 	NATSPassword string `json:"natsPassword,omitempty"`
-	CAFile       string `json:"caFile,omitempty"`   // authorities to trust in addition to the system's
-	CertFile     string `json:"certFile,omitempty"` // presented to a server that requires one
+	CAFile       string `json:"caFile,omitempty"`   // CA certificates to trust in addition to the system's
+	CertFile     string `json:"certFile,omitempty"` // client certificate for a server that requires one
 	KeyFile      string `json:"keyFile,omitempty"`
 }
 
@@ -52,13 +52,13 @@ func ReadContext(path string) (Context, error) {
 			path = LocalContext + " or " + path
 		}
 		return file, fmt.Errorf("no context file %s: start a server with `anneal serve --data DIR` "+
-			"and give --context DIR/context.json", path)
+			"and give --context DIR/context.json, or log in to a server with `anneal login URL`", path)
 	}
 	if err != nil {
 		return file, err
 	}
 	if err := json.Unmarshal(data, &file); err != nil || file.Address == "" || file.APIKey == "" {
-		return file, fmt.Errorf("%s is not a context file: it must contain address, account and apiKey", path)
+		return file, fmt.Errorf("%s is not a context file: it must contain address and apiKey", path)
 	}
 	return file, nil
 }
@@ -74,7 +74,7 @@ func (c Context) TLSConfig() (*tls.Config, error) {
 
 // NATSOptions returns the options of a NATS connection that reads events.
 func (c Context) NATSOptions() ([]nats.Option, error) {
-	options := []nats.Option{nats.UserInfo(c.NATSUser, c.NATSPassword), nats.Timeout(5 * time.Second)}
+	options := []nats.Option{nats.UserInfo(c.NATSUser, c.NATSPassword)}
 	if c.CAFile == "" && c.CertFile == "" || !strings.HasPrefix(c.NATSURL, "tls://") {
 		return options, nil
 	}

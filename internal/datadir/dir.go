@@ -38,10 +38,11 @@ func (d Dir) Path(parts ...string) string {
 	return filepath.Join(append([]string{string(d)}, parts...)...)
 }
 
-// CheckExists returns an error unless a server has started in the directory.
+// CheckExists returns an error unless the directory is the data directory of a server that has
+// started at least once.
 func (d Dir) CheckExists() error {
 	if _, err := os.Stat(d.Path("version")); err != nil {
-		return fmt.Errorf("%s is not a server's data directory: give --data DIR", d)
+		return fmt.Errorf("%s is not a server's data directory: set --data DIR", d)
 	}
 	return nil
 }
@@ -49,12 +50,13 @@ func (d Dir) CheckExists() error {
 // RingPath returns the file with the master keys, which wrap the data keys of sealed values.
 func (d Dir) RingPath() string { return d.Path("keys", "ring") }
 
-// LocalStore returns a key-value store in files of the directory, separate from NATS.
+// LocalStore returns the options of a key-value store in files of the directory, separate from
+// NATS.
 func (d Dir) LocalStore(name string, logger *slog.Logger) kv.LocalOptions {
-	return kv.LocalOptions{Dir: d.Path(name), Made: d.Path("keys", name+".made"), Log: logger}
+	return kv.LocalOptions{Dir: d.Path(name), CreatedFile: d.Path("keys", name+".made"), Log: logger}
 }
 
-// Key reads a random key of 32 bytes, or creates it at the first start.
+// Key returns a random key of 32 bytes, which it creates at the first start.
 func (d Dir) Key(name string) ([]byte, error) {
 	path := d.Path("keys", name)
 	sum, err := os.ReadFile(path + ".sum")
@@ -66,15 +68,16 @@ func (d Dir) Key(name string) ([]byte, error) {
 		return d.createKey(path)
 	}
 	if err != nil {
-		// A new key would be rejected wherever the old one was used.
-		return nil, fmt.Errorf("read key, restore it from a backup: %w", err)
+		// A new key does not replace a lost one: it cannot verify or decrypt what the lost key
+		// signed or encrypted.
+		return nil, fmt.Errorf("read key: %w: restore the file from a backup", err)
 	}
 	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != 32 {
 		return nil, fmt.Errorf("%s must contain 64 hexadecimal digits: restore it from a backup", path)
 	}
 	switch {
-	case sum == nil: // written by an older version, or lost
+	case sum == nil: // the sum is missing: the version of anneal was older, or the file was lost
 		return key, WritePrivate(path+".sum", keySum(key))
 	case string(sum) != string(keySum(key)):
 		return nil, fmt.Errorf("%s does not match %s.sum: one of them is damaged; restore it from a backup", path, path)
@@ -82,7 +85,7 @@ func (d Dir) Key(name string) ([]byte, error) {
 	return key, nil
 }
 
-// createKey writes a random key and its checksum.
+// createKey writes a random key and its checksum, and returns the key.
 func (d Dir) createKey(path string) ([]byte, error) {
 	key := make([]byte, 32)
 	rand.Read(key)

@@ -35,7 +35,8 @@ func TestJoinTokens(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, domain.LegacyJoinToken, token.ID)
 	require.Equal(t, "n2", token.Node)
-	for _, forged := range []string{"", "ant_", strings.Replace(bound, "n1", "n2", 1), strings.Replace(legacy, "n2", "", 1), "ant__" + bound[7:], bound + "0",
+	for _, forged := range []string{"", "ant_", strings.Replace(bound, "n1", "n2", 1),
+		strings.Replace(legacy, "n2", "", 1), "ant__" + bound[7:], bound + "0",
 		strings.Replace(bound, "_19", "_29", 1), "ant_n1_x_1_" + nodeMAC(key, "n1")} {
 		_, err := VerifyJoinToken(key, forged, now)
 		require.Error(t, err, forged)

@@ -11,7 +11,8 @@ import (
 	"anneal/workers/agent"
 )
 
-// RunAgent runs the agent of a node until ctx is done. It completes o by what the flags configure.
+// RunAgent runs the agent of a node until ctx is done. It sets the fields of o that flags
+// configure.
 func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *sandbox.Sandbox) error {
 	devices, err := flags.devices()
 	if err != nil {
@@ -24,15 +25,19 @@ func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *san
 	if o.Engine, err = flags.Engine.build(ctx, o.Dir, runner, o.Log); err != nil {
 		return err
 	}
-	o.Node, o.Pool, o.Version, o.Sound = flags.ID, flags.Pool, flags.Version, sound.Opener{Runner: runner}.Open
+	o.Node, o.Pool, o.Region, o.Version, o.Sound = flags.ID, flags.Pool, flags.Region, flags.Version,
+		sound.Opener{Runner: runner}.Open
 	if err := evaluators.Check(ctx); err != nil {
 		o.Engine.Missing["score"] = err.Error()
 	} else {
 		o.Engine.Scorer = evaluators
 		delete(o.Engine.Missing, "score")
 	}
-	if len(devices) > 0 {
+	switch {
+	case len(devices) > 0:
 		o.Capacity = devices
+	case !flags.Engine.usesDevices():
+		o.Capacity = map[string]int{} // detects none, so that no work waits for devices that it would not use
 	}
 	a, err := agent.New(o)
 	if err != nil {
@@ -42,8 +47,10 @@ func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *san
 	return a.Run(ctx)
 }
 
-// setMemoryLimit makes the garbage collector run before a process that holds models nears the
-// machine's memory: by default garbage may grow to the size of the weights. GOMEMLIMIT overrides it.
+// setMemoryLimit sets the memory limit of the Go runtime to 90% of memory, the machine's memory in
+// bytes, so that the garbage collector runs before a process that holds models exhausts the memory.
+// By default, garbage may grow to the size of the weights. configured is the value of GOMEMLIMIT,
+// which takes precedence.
 func setMemoryLimit(memory int64, configured string) {
 	if configured == "" {
 		debug.SetMemoryLimit(memory / 10 * 9)

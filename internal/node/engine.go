@@ -21,22 +21,26 @@ import (
 	"anneal/internal/usage"
 )
 
-// runner returns what starts the programs of engines, and logs if they cannot be confined.
+// runner returns the runner that starts the programs of engines. It logs a warning if the programs
+// cannot run in a sandbox.
 func (e *EngineFlags) runner(ctx context.Context, logger *slog.Logger) *sandbox.Runner {
 	runner := sandbox.NewRunner(sandbox.RunnerOptions{Plain: e.unconfined, Files: e.files})
 	if e.unconfined {
-		logger.Warn("the programs of engines run WITHOUT a sandbox: a file that exploits one of them gets all permissions of this user; " +
+		logger.Warn("the programs of engines run WITHOUT a sandbox: a file that exploits one of them gets all " +
+			"permissions of this user; " +
 			"use only models and files that you trust")
 	}
 	if err := runner.Check(ctx); err != nil {
-		logger.Warn("the programs of engines cannot be confined here, and get no files of accounts", "reason", err)
+		logger.Warn("the programs of engines cannot run in a sandbox on this machine, and get no files of accounts", "reason",
+			err)
 	}
 	return runner
 }
 
-// build returns the engine of a node, which keeps files in dir. The reason why a part is missing is
-// logged and is in the engine's Why; the node offers the other parts.
-func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Runner, logger *slog.Logger) (engines.Engine, error) {
+// build returns the engine of a node, which keeps files in dir. It logs why a capability is
+// missing, and stores the reason in the engine's Missing; the node offers the other capabilities.
+func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Runner,
+	logger *slog.Logger) (engines.Engine, error) {
 	engine := embedded.New(embedded.Options{})
 	if err := e.addTranscribers(&engine, dir, runner, logger); err != nil {
 		return engine, err
@@ -69,7 +73,8 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 
 // addTranscribers adds the transcription engines: PocketSphinx if it is installed, and the server
 // chosen by --speech.
-func (e *EngineFlags) addTranscribers(engine *engines.Engine, dir string, runner *sandbox.Runner, logger *slog.Logger) error {
+func (e *EngineFlags) addTranscribers(engine *engines.Engine, dir string, runner *sandbox.Runner,
+	logger *slog.Logger) error {
 	if e.Speech == NoSpeech {
 		return nil
 	}
@@ -80,29 +85,31 @@ func (e *EngineFlags) addTranscribers(engine *engines.Engine, dir string, runner
 		engine.Transcribers[domain.SpeechPocketsphinx] = transcriber
 	} else {
 		logger.Info("this node does not transcribe speech with PocketSphinx", "reason", err)
-		engine.Missing[domain.SpeechAbility(domain.SpeechPocketsphinx)] = err.Error()
+		engine.Missing[domain.SpeechEngine(domain.SpeechPocketsphinx)] = err.Error()
 	}
 	if !slices.Contains(external.Formats(), e.Speech) {
 		return nil
 	}
-	transcriber, err = external.NewTranscriber(external.Options{Runner: runner, Preset: e.Speech, Command: e.speechCommand, Dir: work})
+	transcriber, err = external.NewTranscriber(external.Options{Runner: runner, Preset: e.Speech, Command: e.speechCommand,
+		Dir: work})
 	switch {
 	case domain.CodeOf(err) == domain.InvalidArgument:
 		return usage.Errorf("--speech-command: %w", err)
 	case err != nil:
 		logger.Error("this node cannot transcribe speech", "engine", e.Speech, "reason", err)
-		engine.Missing[domain.SpeechAbility(e.Speech)] = fmt.Sprintf("%s: %v", e.Speech, err)
+		engine.Missing[domain.SpeechEngine(e.Speech)] = fmt.Sprintf("%s: %v", e.Speech, err)
 	default:
 		engine.Transcribers[e.Speech] = transcriber
 	}
 	return nil
 }
 
-// exportGGUF writes a model that has no GGUF file as one with 16-bit matrices.
+// exportGGUF writes the model in dir, which has no GGUF file, to a GGUF file with 16-bit matrices.
 func exportGGUF(dir, file string) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
-	return errors.Join(gguf.Export(f, dir, "model", gguf.F16), f.Close())
+	_, err = gguf.Export(context.Background(), f, dir, gguf.Options{Name: "model", Type: gguf.F16})
+	return errors.Join(err, f.Close())
 }

@@ -44,16 +44,27 @@ func transcribers() []string {
 // Add adds the flags to a command.
 func (e *EngineFlags) Add(f *pflag.FlagSet) {
 	f.StringVar(&e.completer, "engine", embeddedEngine, "inference engine of this node: "+strings.Join(completers(), ", "))
-	f.StringVar(&e.command, "engine-command", "", "command line of the inference server, with the placeholders {dir} or {gguf}, "+
-		"{port}, {name}, {devices} and {adapter} (default: the engine's own)")
+	f.StringVar(&e.command, "engine-command", "",
+		"command line of the inference server, with the placeholders {dir} or {gguf}, "+
+			"{port}, {name}, {devices} and {adapter} (default: the command line of --engine)")
 	f.StringVar(&e.trainer, "trainer", embeddedEngine, "training engine of this node: "+strings.Join(trainers, ", "))
 	f.StringVar(&e.Speech, "speech", domain.SpeechPocketsphinx, "transcription engine of this node, if installed: "+
 		strings.Join(transcribers(), ", "))
-	f.BoolVar(&e.unconfined, "engines-without-sandbox", false, "run the programs of engines (ffmpeg, PocketSphinx, servers, PyTorch) "+
-		"without a sandbox, with all permissions of this user: only for models and files that you trust")
-	f.StringArrayVar(&e.files, "engine-files", nil, "`DIR` that the programs of engines may also read in their sandbox; repeatable")
-	f.StringVar(&e.speechCommand, "speech-command", "", "command line of the transcription server, with the placeholders {dir} or {file} "+
-		"and {port} (default: the server's own)")
+	f.BoolVar(&e.unconfined, "engines-without-sandbox", false,
+		"run the programs of engines (ffmpeg, PocketSphinx, servers, PyTorch) "+
+			"without a sandbox, with all permissions of this user: only for models and files that you trust")
+	f.StringArrayVar(&e.files, "engine-files", nil,
+		"`DIR` that the programs of engines may also read in their sandbox; repeatable")
+	f.StringVar(&e.speechCommand, "speech-command", "",
+		"command line of the transcription server, with the placeholders {dir} or {file} "+
+			"and {port} (default: the command line of --speech)")
+}
+
+// usesDevices reports whether any engine of the node computes on accelerators. The embedded engines
+// and PocketSphinx compute on CPUs.
+func (e *EngineFlags) usesDevices() bool {
+	return cmp.Or(e.completer, embeddedEngine) != embeddedEngine || e.trainer == torchTrainer ||
+		slices.Contains(external.Formats(), e.Speech)
 }
 
 // check validates the flags.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,35 +16,46 @@ import (
 	"anneal/internal/usage"
 )
 
-// Flags configure a node: of `serve`, its local worker, and of `work`.
+// Flags configure the agent of a node: the local worker of `serve`, or the agent that `work` runs.
 type Flags struct {
-	ID, Pool string
-	Engine   EngineFlags
-	Version  string // of the program
+	ID, Pool, Region string
+	Engine           EngineFlags
+	Version          string // version of the program
 
 	accelerators         []string
 	evaluatorsUnconfined bool
 }
 
-// maxDevices is how many devices of one type a node may declare.
+// maxDevices is the maximum number of devices of one type that a node may declare.
 const maxDevices = 1024
 
-// Add adds the flags to a command.
+// Add adds the flags to a command, in two sections of its help.
 func (n *Flags) Add(f *pflag.FlagSet) {
-	f.StringVar(&n.ID, "node-id", "", "ID of the node (default: a random ID that is kept in its directory)")
+	usage.AddSection(f, "Node", n.add)
+	usage.AddSection(f, "Engines of the node", n.Engine.Add)
+}
+
+func (n *Flags) add(f *pflag.FlagSet) {
+	f.StringVar(&n.ID, "node-id", "", "ID of the node (default: local for serve; for work, an ID that "+
+		"is generated and stored in its directory)")
 	f.StringVar(&n.Pool, "pool", "", "pool of the node: training or inference (default: both)")
-	f.BoolVar(&n.evaluatorsUnconfined, "evaluators-without-sandbox", false, "run the code of evaluators without a sandbox, "+
-		"with all permissions of this user: only for code that you trust")
+	f.StringVar(&n.Region, "region", "", "region of the node, such as EU_FRANKFURT_1, for deployments and jobs that name "+
+		"regions (default: none)")
+	f.BoolVar(&n.evaluatorsUnconfined, "evaluators-without-sandbox", false,
+		"run the code of evaluators without a sandbox, "+
+			"with all permissions of this user: only for code that you trust")
 	f.StringArrayVar(&n.accelerators, "accelerators", nil, "devices of the node, instead of those detected: `TYPE=N`, "+
 		"such as VENDOR_A_H100_80GB=8; repeatable")
-	n.Engine.Add(f)
 }
 
 // Check validates the flags.
 func (n *Flags) Check() error {
 	var v domain.Violations
 	v.Require(n.ID == "" || domain.ValidID(n.ID), "--node-id", domain.IDRule)
-	v.Require(n.Pool == "" || n.Pool == domain.PoolTraining || n.Pool == domain.PoolInference, "--pool", "must be training or inference")
+	v.Require(n.Pool == "" || n.Pool == domain.PoolTraining || n.Pool == domain.PoolInference, "--pool",
+		"must be training or inference")
+	v.Require(n.Region == "" || slices.Contains(domain.Regions[1:], n.Region), "--region", "must be one of %s",
+		strings.Join(domain.Regions[1:], ", "))
 	_, err := n.devices()
 	v.Require(err == nil, "--accelerators", "must be TYPE=N with N from 1 to %d, such as VENDOR_A_H100_80GB=8", maxDevices)
 	n.Engine.check(&v)
@@ -67,14 +79,16 @@ func (n *Flags) devices() (map[string]int, error) {
 	return devices, nil
 }
 
-// Sandbox returns the sandbox in which evaluators run, and logs if it is unavailable.
+// Sandbox returns the sandbox in which evaluators run, and logs a warning if the sandbox is
+// unavailable.
 func (n *Flags) Sandbox(ctx context.Context, logger *slog.Logger) *sandbox.Sandbox {
 	box := sandbox.New(sandbox.Options{Plain: n.evaluatorsUnconfined})
 	if n.evaluatorsUnconfined {
-		logger.Warn("evaluators run WITHOUT a sandbox: their code has all permissions of this user; run only code that you trust")
+		logger.Warn("evaluators run WITHOUT a sandbox: their code has all permissions of this user; run only code that " +
+			"you trust")
 	}
 	if err := box.Check(ctx); err != nil {
-		logger.Warn("evaluators are neither built nor run here", "error", err)
+		logger.Warn("this node cannot build or run evaluators", "error", err)
 	}
 	return box
 }

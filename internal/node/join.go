@@ -19,6 +19,7 @@ import (
 
 	"anneal/disk"
 	"anneal/domain"
+	"anneal/eventlog/natsconn"
 	"anneal/eventlog/natsserver"
 	"anneal/internal/datadir"
 	"anneal/internal/usage"
@@ -29,10 +30,10 @@ import (
 type JoinOptions struct {
 	URL   string // NATS address of the server
 	Token string // join token; only needed until the node has enrolled
-	Dir   string // for the node's key and downloads; "" is one below the user's cache directory
+	Dir   string // directory of the node's key and downloads; "" is one below the user's cache directory
 	Flags Flags
-	TLS   *tls.Config   // for files
-	NATS  []nats.Option // for the connection to URL
+	TLS   *tls.Config   // TLS settings of downloads and uploads of files
+	NATS  []nats.Option // options of the connection to URL
 
 	Stdout io.Writer
 	Log    *slog.Logger
@@ -64,17 +65,18 @@ func Join(ctx context.Context, o JoinOptions) error {
 		return err
 	}
 	fmt.Fprintf(o.Stdout, "node %s joined %s\n", o.Flags.ID, o.URL)
-	return RunAgent(ctx, agent.Options{Token: o.Token, Key: key, URL: o.URL, NATS: o.NATS, TLS: o.TLS, Dir: dir.Path("work"), Log: o.Log},
+	return RunAgent(ctx, agent.Options{Token: o.Token, Key: key, URL: o.URL, NATS: o.NATS, TLS: o.TLS,
+		Dir: dir.Path("work"), Log: o.Log},
 		o.Flags, o.Flags.Sandbox(ctx, o.Log))
 }
 
-// maxCacheDirs is how many agents of one user may run on a machine without --data.
+// maxCacheDirs is the maximum number of agents that one user may run on a machine without --data.
 const maxCacheDirs = 64
 
-// lockDir locks the node's directory. Without Dir it is one below the user's cache directory that
-// no other agent uses. Its name depends on the server and, if given, on the node's ID, so that an
-// agent that restarts finds its ID, key and downloads. Older versions named it by the token: such
-// a directory is used again.
+// lockDir locks the node's directory, and returns it with the function that unlocks it. If Dir is
+// "", the directory is one below the user's cache directory that no other agent uses. Its name
+// depends on the server and, if given, on the node's ID, so that an agent that restarts finds its
+// ID, key and downloads. A directory that an older version named after the token is used again.
 func (o JoinOptions) lockDir() (datadir.Dir, func(), error) {
 	if o.Dir != "" {
 		release, err := disk.LockDir(o.Dir)
@@ -105,20 +107,21 @@ func (o JoinOptions) lockDir() (datadir.Dir, func(), error) {
 	return "", nil, err
 }
 
-// cacheDir returns the prefix of the directories for a server's address or a join token.
-func cacheDir(cache, of string) string {
-	sum := sha256.Sum256([]byte(of))
+// cacheDir returns the prefix of the directories below cache for one server. server is the server's
+// address or, for directories of older versions, a join token.
+func cacheDir(cache, server string) string {
+	sum := sha256.Sum256([]byte(server))
 	return filepath.Join(cache, "anneal", fmt.Sprintf("worker-%x", sum[:6]))
 }
 
 const (
 	loginTimeout = 10 * time.Second
 	loginRetry   = 500 * time.Millisecond
-	loginWarning = 3 * time.Second // between two warnings about a server that does not respond
+	loginWarning = 3 * time.Second // interval of warnings about a server that does not respond
 )
 
-// checkLogin returns once the server has accepted the node's login. Later the agent reconnects,
-// however long the server is away.
+// checkLogin returns once the server has accepted the node's login. After the first login, the
+// agent reconnects without a time limit.
 func checkLogin(ctx context.Context, url string, options []nats.Option, node string, logger *slog.Logger) error {
 	if scheme, _, found := strings.Cut(url, "://"); found && scheme != "nats" && scheme != "tls" {
 		return usage.Errorf("--join %s must be the server's NATS address, like nats://HOST:4222 or tls://HOST:4222: "+
@@ -126,22 +129,26 @@ func checkLogin(ctx context.Context, url string, options []nats.Option, node str
 	}
 	deadline, nextWarning := time.Now().Add(loginTimeout), time.Now()
 	for {
-		conn, err := nats.Connect(url, append(options, nats.RetryOnFailedConnect(false), nats.NoReconnect())...)
+		conn, err := natsconn.Connect(url, append(options, nats.RetryOnFailedConnect(false), nats.NoReconnect())...)
 		switch {
 		case err == nil:
 			conn.Close()
 			return nil
 		case errors.Is(err, nats.ErrAuthorization):
-			return fmt.Errorf("%s rejected node %s: the join token has expired or is for another node, another agent has enrolled with this name, "+
-				"or the node was revoked; check `anneal node list` on the server's machine, and create a token there with `anneal node token`", url, node)
+			return fmt.Errorf("%s rejected node %s: the join token has expired or is for another node, another agent has "+
+				"enrolled with this name, "+
+				"or the node was revoked; check `anneal node list` on the server's machine, and create a token there with "+
+				"`anneal node token`", url, node)
 		case errors.Is(err, nats.ErrNkeysNotSupported):
-			return fmt.Errorf("%s does not offer NKey authentication: configure its servers with the accounts in this release's compose/nats.conf", url)
+			return fmt.Errorf("%s does not offer NKey authentication: configure its servers with the accounts in this "+
+				"release's compose/nats.conf", url)
 		case time.Now().After(deadline):
 			return fmt.Errorf("connect to %s: %w; check that the server is running, that the address is reachable, "+
 				"and that --nats-ca matches its certificate", url, err)
 		}
 		if now := time.Now(); !now.Before(nextWarning) {
-			logger.Warn("cannot reach the server, retrying", "address", url, "for", time.Until(deadline).Round(time.Second), "error", err)
+			logger.Warn("cannot reach the server, retrying", "address", url, "for", time.Until(deadline).Round(time.Second),
+				"error", err)
 			nextWarning = now.Add(loginWarning)
 		}
 		select {
@@ -154,7 +161,8 @@ func checkLogin(ctx context.Context, url string, options []nats.Option, node str
 
 var notInID = regexp.MustCompile(`[^a-z0-9]+`)
 
-// storedNodeID returns the node ID stored in a directory. The first call generates it from the host name.
+// storedNodeID returns the node ID stored in a directory. The first call generates it from the host
+// name.
 func storedNodeID(dir datadir.Dir) (string, error) {
 	path := dir.Path("node.id")
 	if text, err := os.ReadFile(path); err == nil && domain.ValidID(strings.TrimSpace(string(text))) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"anneal/api"
+	"anneal/api/connection"
+	"anneal/api/request"
 	"anneal/blobs"
 	"anneal/disk"
 	"anneal/domain"
@@ -17,14 +19,14 @@ import (
 	"anneal/workers/coordinator"
 )
 
-// listen opens the address, or says in words why not.
+// listen opens the address, or returns an error that says what to do.
 func listen(address string) (net.Listener, error) {
 	listener, err := net.Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("%s is in use by another program: stop it, or choose another address with --listen", address)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("%s may not be opened by this user: choose a port above 1023 with --listen", address)
+		return nil, fmt.Errorf("this user has no permission to listen on %s: choose a port above 1023 with --listen", address)
 	case err != nil:
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
@@ -36,7 +38,9 @@ func (s *Server) openBlobs(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.blobs, err = blobs.Open(ctx, blobs.Options{URL: s.flags.blobs, Dir: s.dir.Path("blobs"), BaseURL: s.context.Address + blobPath, Key: key, Logger: s.logger})
+	s.blobs, err = blobs.Open(ctx,
+		blobs.Options{URL: s.flags.blobs, Dir: s.dir.Path("blobs"), BaseURL: s.context.Address + blobPath, Key: key,
+			Logger: s.logger})
 	return err
 }
 
@@ -49,11 +53,11 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	answers, err := s.openAnswers(ctx)
+	answers, err := s.openIdempotency(ctx)
 	if err != nil {
 		return err
 	}
-	answers.Limit, answers.Space = s.flags.answers, s.logSpace()
+	answers.Limit, answers.Space = s.flags.idempotency, s.logSpace()
 	s.services.start("answers", answers.Follow)
 	uses, err := metering.OpenLastUsed(ctx, s.events.Control())
 	if err != nil {
@@ -70,18 +74,25 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain, Private: s.flags.fetchPrivate,
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, ReaderURL: s.readerURL(), Answers: answers, Uses: uses, Meter: s.meter, Replicas: coordinator.ReplicaClient{Conn: s.events.Coordinator()}, Scorer: s.code, Pepper: pepper,
-		Logger: s.logger, Space: disk.On(s.flags.Data), Limits: api.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles, Wake: s.flags.holdFor, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
-			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.maxListening},
+	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain,
+		Origins: s.flags.corsOrigins,
+		Private: s.flags.fetchPrivate, Strict: s.flags.strictInference,
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, ReaderURL: readerURL(s.nats),
+		Answers: answers,
+		Uses:    uses, Meter: s.meter, Replicas: coordinator.ReplicaClient{Conn: s.events.Coordinator()}, Scorer: s.code,
+		Pepper: pepper,
+		Logger: s.logger, Space: disk.On(s.flags.Data),
+		Limits: request.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles,
+			Wake: s.flags.coldStartTimeout, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
+			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.transcriptionTimeout},
 	})
-	limits, err := s.connectionLimits()
+	limits, err := s.descriptors.connectionLimits(s.flags)
 	if err != nil {
 		return err
 	}
-	s.http = api.HTTP(ctx, s.handler, s.logger)
+	s.http = connection.NewServer(ctx, s.handler, s.logger)
 	s.services.start("http", func(context.Context) error {
-		if err := s.http.Serve(api.LimitConnections(listener, limits)); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.http.Serve(connection.Limit(listener, limits)); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil

@@ -17,16 +17,15 @@ import (
 	"anneal/internal/datadir"
 )
 
-// newModelFolder is a folder for the files of a model that the platform itself
-// stores in an account. Each try to store them has its own.
-func newModelFolder(account string) string {
+// newModelDir returns a new directory for the files of a model that the server itself stores in an
+// account. Each attempt to store the files uses a new directory.
+func newModelDir(account string) string {
 	return blobs.ModelRoot + account + "/" + uuid.NewString() + "/"
 }
 
-// bootstrap makes what every installation has: the accounts system and
-// default, an admin key for each, the base model and, where its engine is
-// installed, a speech model. It is the same on every
-// start, so one that was interrupted is completed by the next.
+// bootstrap creates what every installation has: the accounts system and default, an admin key for
+// each, the base model and, where its engine is installed, a speech model. It runs at every start,
+// so that the next start completes an interrupted bootstrap.
 func (s *Server) bootstrap(ctx context.Context) error {
 	for _, one := range []struct{ account, displayName, file string }{
 		{domain.System, "The operator", "operator.json"}, {defaultAccount, "Default", "context.json"},
@@ -43,9 +42,9 @@ func (s *Server) bootstrap(ctx context.Context) error {
 	return errors.Join(s.ensureBaseModel(ctx), s.ensureSpeech(ctx))
 }
 
-// bootstrapDo carries a command out; that the resource is already there is what it
-// wants.
-func bootstrapDo[S any](ctx context.Context, s *Server, kind *domain.Kind[S], name domain.Name, cmd domain.Command[S]) error {
+// bootstrapDo executes a command; an existing resource is no error.
+func bootstrapDo[S any](ctx context.Context, s *Server, kind *domain.Kind[S], name domain.Name,
+	cmd domain.Command[S]) error {
 	request := eventlog.Request{Time: time.Now().UTC(), Actor: "bootstrap"}
 	result, err := eventlog.Do(ctx, s.events.Log(), s.world, request, domain.Intend(kind, name, cmd))
 	if err != nil && domain.CodeOf(err) != domain.AlreadyExists {
@@ -54,9 +53,9 @@ func bootstrapDo[S any](ctx context.Context, s *Server, kind *domain.Kind[S], na
 	return s.world.WaitFor(ctx, result.Position())
 }
 
-// ensureKey makes an admin key when no file holds one: at the first start, and
-// after the file was lost, since a key cannot be read back. A file is of no use
-// when the log has never seen an admin key: it belongs to a log that was lost.
+// ensureKey creates an admin key when the file cannot be read: at the first start, and after the
+// file was lost or damaged, because a key cannot be read back. It also replaces the file when the
+// log has no admin key, because the file then belongs to a log that was lost.
 func (s *Server) ensureKey(ctx context.Context, file, account string) error {
 	known := s.world.View().APIKeys.Version(domain.NewName(account, domain.APIKeys.Collection, "admin")) > 0
 	if _, err := datadir.ReadContext(s.dir.Path(file)); err == nil && known {
@@ -66,9 +65,10 @@ func (s *Server) ensureKey(ctx context.Context, file, account string) error {
 	if err != nil {
 		return err
 	}
-	// The event comes first: a file with a key that nobody recorded would lock
-	// its owner out, a key without a file is only replaced at the next start.
-	key, _, err := s.mintKey(ctx, pepper, account, "admin", domain.APIKeySpec{DisplayName: "made at the first start", Role: domain.RoleAdmin})
+	// The event comes first: a file with a key that was never recorded would be rejected by the
+	// server; a key without a file is replaced at the next start.
+	key, _, err := s.createKey(ctx, pepper, account, "admin",
+		domain.APIKeySpec{DisplayName: "created at the first start", Role: domain.RoleAdmin})
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (s *Server) ensureKey(ctx context.Context, file, account string) error {
 	return s.dir.WriteContext(file, context)
 }
 
-// ensureBaseModel stores the shipped model where every account sees it.
+// ensureBaseModel stores the shipped model where every account can read it.
 func (s *Server) ensureBaseModel(ctx context.Context) error {
 	name := domain.Name(domain.DefaultBaseModel)
 	if row, ok := s.world.View().Models.Get(name); ok && row.State.State == domain.ModelReady {
@@ -91,7 +91,7 @@ func (s *Server) ensureBaseModel(ctx context.Context) error {
 	if err := embedded.WriteBase(dir); err != nil {
 		return err
 	}
-	local, folder := os.DirFS(dir), newModelFolder(defaultAccount)
+	local, dir := os.DirFS(dir), newModelDir(defaultAccount)
 	err = fs.WalkDir(local, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -100,24 +100,27 @@ func (s *Server) ensureBaseModel(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, err = s.blobs.Put(ctx, folder+path, f)
+		_, err = s.blobs.Put(ctx, dir+path, f)
 		return errors.Join(err, f.Close())
 	})
 	if err != nil {
 		return err
 	}
-	files, err := s.blobs.Files(ctx, folder)
+	files, err := s.blobs.Files(ctx, dir)
 	if err != nil {
 		return err
 	}
 	info := embedded.BaseInfo()
 	return bootstrapDo(ctx, s, domain.Models, name, domain.RegisterModel{
-		ModelSpec:  domain.ModelSpec{DisplayName: "The shipped base model", Description: "Follows ten kinds of short instructions; its card is README.md beside its weights.", Kind: domain.BaseModel, Public: true},
-		ModelFacts: domain.ModelFacts{ModelType: "llama", Precision: "BF16", ParameterCount: domain.Count(info.ParameterCount), ContextLength: info.ContextLength},
-		Files:      files, CreatedBy: "bootstrap"})
+		ModelSpec: domain.ModelSpec{DisplayName: "The shipped base model",
+			Description: "Follows ten kinds of short instructions; its model card is README.md in its directory.",
+			Kind:        domain.BaseModel, Public: true},
+		ModelMetadata: domain.ModelMetadata{ModelType: "llama", Precision: "BF16",
+			ParameterCount: domain.Count(info.ParameterCount), ContextLength: info.ContextLength},
+		Files: files, CreatedBy: "bootstrap"})
 }
 
-// baseTokens counts the tokens that the shipped model makes of a text.
+// baseTokens returns a function that counts the tokens of a text for the shipped model.
 func baseTokens() func(text string) int {
 	base := tokenizer.NewBytes()
 	return func(text string) int { return len(base.Encode(text)) }

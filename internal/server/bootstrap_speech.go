@@ -12,36 +12,38 @@ import (
 	"anneal/internal/node"
 )
 
-// What the names of the interface's speech models are bound to out of the box:
-// the model that comes with PocketSphinx, and a deployment of it that sleeps
-// while nobody asks. Both are the operator's.
+// By default, SpeechAliases are aliases of a deployment of PocketSphinx's model, which scales to
+// zero without requests. The deployment and the model belong to the operator.
 var (
 	speechModelName      = domain.NewName(domain.System, domain.Models.Collection, "pocketsphinx-en-us")
 	speechDeploymentName = domain.NewName(domain.System, domain.Deployments.Collection, "speech")
 	SpeechAliases        = []string{"speech-v3", "speech-v3-turbo"}
 )
 
-// speechFiles are those of PocketSphinx's model that listening takes.
-var speechFiles = []string{"en-us.lm.bin", "cmudict-en-us.dict", "en-us/feat.params", "en-us/mdef", "en-us/means", "en-us/noisedict",
+// speechFiles are the files of PocketSphinx's model that transcription needs.
+var speechFiles = []string{"en-us.lm.bin", "cmudict-en-us.dict", "en-us/feat.params", "en-us/mdef", "en-us/means",
+	"en-us/noisedict",
 	"en-us/sendump", "en-us/transition_matrices", "en-us/variances"}
 
-// SpeechInstalled says why the speech models of the interface cannot be had out
-// of the box; nil when they can.
+// SpeechInstalled returns the reason why SpeechAliases are unavailable by default, or nil when they
+// are available.
 func SpeechInstalled() error {
 	_, err := sphinx.New(sphinx.Options{})
 	if err == nil {
 		_, err = os.Stat(filepath.Join(sphinx.DebianModel, speechFiles[0]))
 	}
 	if err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "%s answer nobody yet: `apt install pocketsphinx pocketsphinx-en-us ffmpeg` on the server's machine, and start the server again",
+		return domain.Errorf(domain.FailedPrecondition,
+			"%s are unavailable: run `apt install pocketsphinx pocketsphinx-en-us ffmpeg` on the server's machine, and "+
+				"restart the server",
 			SpeechAliases[0]+" and "+SpeechAliases[1])
 	}
 	return nil
 }
 
-// ensureSpeech binds the names of the interface's speech models to the embedded
-// engine, where it is installed beside the control plane and the operator has
-// not bound them to another. What the operator has changed since stays.
+// ensureSpeech binds SpeechAliases to a deployment of PocketSphinx's model, if PocketSphinx is
+// installed on the control plane's machine and the operator has not bound the aliases to another
+// deployment. It keeps later changes of the operator.
 func (s *Server) ensureSpeech(ctx context.Context) error {
 	if s.flags.Node.Engine.Speech == node.NoSpeech {
 		return nil
@@ -65,27 +67,28 @@ func (s *Server) ensureSpeech(ctx context.Context) error {
 	if err := s.ensureSpeechModel(ctx); err != nil {
 		return err
 	}
-	return bootstrapDo(ctx, s, domain.Deployments, speechDeploymentName, domain.CreateDeployment{Operator: true, CreatedBy: "bootstrap", DeploymentSpec: domain.DeploymentSpec{
-		DisplayName: "Speech", BaseModel: string(speechModelName), Aliases: free, SpeechFormat: domain.SpeechPocketsphinx}})
+	return bootstrapDo(ctx, s, domain.Deployments, speechDeploymentName,
+		domain.CreateDeployment{Operator: true, CreatedBy: "bootstrap", DeploymentSpec: domain.DeploymentSpec{
+			DisplayName: "Speech", BaseModel: string(speechModelName), Aliases: free, SpeechFormat: domain.SpeechPocketsphinx}})
 }
 
-// ensureSpeechModel stores PocketSphinx's model where every node can fetch it.
+// ensureSpeechModel stores PocketSphinx's model where every node can download it.
 func (s *Server) ensureSpeechModel(ctx context.Context) error {
 	if _, there := s.world.View().Models.Get(speechModelName); there {
 		return nil
 	}
-	folder := newModelFolder(domain.System)
+	dir := newModelDir(domain.System)
 	for _, name := range speechFiles {
 		f, err := os.Open(filepath.Join(sphinx.DebianModel, filepath.FromSlash(name)))
 		if err != nil {
 			return err
 		}
-		_, err = s.blobs.Put(ctx, folder+name, f)
+		_, err = s.blobs.Put(ctx, dir+name, f)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
 	}
-	files, err := s.blobs.Files(ctx, folder)
+	files, err := s.blobs.Files(ctx, dir)
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ import (
 	"anneal/projections"
 )
 
-// A corpus is a stopped server's folder, and what it holds.
+// A corpus is the data directory of a stopped server, and its content.
 type corpus struct {
 	dir    string
 	digest projections.Digest
@@ -36,7 +36,7 @@ type corpus struct {
 	blobs  map[string][]byte // by key
 }
 
-// corpusSecret is the secret of a round.
+// corpusSecret returns the name of the secret that a round of makeCorpus creates.
 func corpusSecret(round int) domain.Name {
 	return domain.Name(fmt.Sprintf("accounts/default/secrets/token-%d", round))
 }
@@ -47,7 +47,7 @@ func corpusFlags(dir string) Flags {
 	return flags
 }
 
-// serving starts a server in a folder, and stops it after do.
+// serving starts a server in a directory, and stops it after do.
 func serving(t *testing.T, dir string, do func(ctx context.Context, s *Server)) error {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -61,13 +61,15 @@ func serving(t *testing.T, dir string, do func(ctx context.Context, s *Server)) 
 	return nil
 }
 
-// makeCorpus fills a folder: two blocks of events, two snapshots, sealed
-// values, uploaded files, and a readers' copy that has everything.
+// makeCorpus fills a directory in two rounds with two blocks of events, two snapshots, sealed
+// values, uploaded files, and a complete readers' mirror.
 func makeCorpus(t *testing.T) (c corpus) {
 	c.dir = filepath.Join(t.TempDir(), "data")
 	c.blobs = map[string][]byte{}
-	for key, size := range map[string]int{"datasets/default/e1/1-t/rows.jsonl": 5000, "models/default/e2/1-t/model.safetensors": 2<<20 + 77,
-		"models/default/e2/1-t/config.json": 300, "evaluators/default/e3/builds/1/main.py": 900, "jobs/default/e4/metrics.jsonl": 0} {
+	for key, size := range map[string]int{"datasets/default/e1/1-t/rows.jsonl": 5000,
+		"models/default/e2/1-t/model.safetensors": 2<<20 + 77,
+		"models/default/e2/1-t/config.json":       300, "evaluators/default/e3/builds/1/main.py": 900,
+		"jobs/default/e4/metrics.jsonl": 0} {
 		c.blobs[key] = make([]byte, size)
 		_, _ = rand.NewChaCha8([32]byte([]byte(strings.Repeat(key, 32)))).Read(c.blobs[key])
 	}
@@ -78,11 +80,11 @@ func makeCorpus(t *testing.T) (c corpus) {
 				spec := domain.AccountSpec{DisplayName: strings.Repeat("x", 60), AccountType: domain.Enterprise}
 				require.NoError(t, bootstrapDo(ctx, s, domain.Accounts, name, domain.CreateAccount{AccountSpec: spec}))
 			}
-			for key, content := range c.blobs { // the second round overwrites
+			for key, content := range c.blobs { // the second round overwrites the first one's blobs
 				_, err := s.blobs.Put(ctx, key, bytes.NewReader(content))
 				require.NoError(t, err)
 			}
-			for _, root := range blobs.Roots() { // also what a server stores by itself
+			for _, root := range blobs.Roots() { // including what a server stores by itself
 				for file, err := range s.blobs.List(ctx, root) {
 					require.NoError(t, err)
 					c.blobs[file.Key], err = readBlob(ctx, s, file.Key)
@@ -94,7 +96,8 @@ func makeCorpus(t *testing.T) (c corpus) {
 			sealed, err := sealer.Seal(ctx, corpusSecret(round), []byte("value"))
 			require.NoError(t, err)
 			c.sealed = append(c.sealed, sealed)
-			require.NoError(t, bootstrapDo(ctx, s, domain.Secrets, corpusSecret(round), domain.CreateSecret{KeyName: "TOKEN", Value: sealed}))
+			require.NoError(t, bootstrapDo(ctx, s, domain.Secrets, corpusSecret(round),
+				domain.CreateSecret{KeyName: "TOKEN", Value: sealed}))
 			c.digest, err = s.world.View().Digest()
 			require.NoError(t, err)
 			require.Eventually(t, func() bool {
@@ -111,7 +114,7 @@ func makeCorpus(t *testing.T) (c corpus) {
 	return c
 }
 
-// stores are the parts of a folder that hold what cannot be made anew.
+// stores returns the files of a directory that cannot be recreated.
 func (c corpus) stores(t *testing.T) (files []string) {
 	require.NoError(t, filepath.WalkDir(c.dir, func(path string, entry fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(c.dir, path)
@@ -126,7 +129,7 @@ func (c corpus) stores(t *testing.T) (files []string) {
 	return files
 }
 
-// harm damages one file at random, and tells how.
+// harm damages one file at random, and returns a description of the damage.
 func harm(t *testing.T, random *rand.Rand, path string) string {
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -166,16 +169,17 @@ func readBlob(ctx context.Context, s *Server, key string) ([]byte, error) {
 	return data, errors.Join(err, content.Close())
 }
 
-// readBlobs reads every file back: as it was stored, or refused with its name.
-// silent tells of one that is neither; refused is how many are refused.
+// readBlobs reads every file. Each must be unchanged, or its read must fail with an error that
+// names the file. silent describes a file for which neither holds; refused is the number of files
+// whose read failed.
 func (c corpus) readBlobs(ctx context.Context, s *Server) (silent string, refused int) {
 	for key, was := range c.blobs {
 		is, err := readBlob(ctx, s, key)
 		switch {
 		case err == nil && sha256.Sum256(is) != sha256.Sum256(was):
-			return key + " is read as other bytes", refused
+			return key + " is read with other content", refused
 		case err != nil && !strings.Contains(err.Error(), key):
-			return fmt.Sprintf("the refusal of %s does not name it: %v", key, err), refused
+			return fmt.Sprintf("the error about %s does not name it: %v", key, err), refused
 		case err != nil:
 			refused++
 		}
@@ -183,11 +187,11 @@ func (c corpus) readBlobs(ctx context.Context, s *Server) (silent string, refuse
 	return "", refused
 }
 
-// sound tells what a running server lacks of the corpus; "" is nothing.
+// sound returns how a running server differs from the corpus; "" if it does not.
 func (c corpus) sound(ctx context.Context, s *Server) string {
 	found, err := projections.Verify(ctx, s.events.Log(), c.digest.Position)
 	if err != nil || found.SHA256 != c.digest.SHA256 {
-		return fmt.Sprintf("the log is not what it was: position %d, %v", found.Position, err)
+		return fmt.Sprintf("the log differs: position %d, %v", found.Position, err)
 	}
 	v := s.world.View()
 	served, err := v.Digest()
@@ -195,7 +199,7 @@ func (c corpus) sound(ctx context.Context, s *Server) string {
 		return err.Error()
 	}
 	if again, err := projections.Verify(ctx, s.events.Log(), v.Position); err != nil || again.SHA256 != served.SHA256 {
-		return fmt.Sprintf("what is shown is not what the log says: %v", err)
+		return fmt.Sprintf("the served state differs from the log: %v", err)
 	}
 	sealer, err := s.sealer(ctx)
 	if err != nil {
@@ -207,21 +211,21 @@ func (c corpus) sound(ctx context.Context, s *Server) string {
 			return err.Error()
 		}
 		if is, err := s.dir.Key(name); err != nil || string(is) != string(was) {
-			return fmt.Sprintf("keys/%s is another one: %v", name, err)
+			return fmt.Sprintf("keys/%s differs: %v", name, err)
 		}
 	}
 	for i, sealed := range c.sealed {
 		value, err := sealer.Open(ctx, corpusSecret(i), sealed)
 		if err != nil || value.Reveal() != "value" {
-			return fmt.Sprintf("sealed value %d does not open: %v", i, err)
+			return fmt.Sprintf("cannot open sealed value %d: %v", i, err)
 		}
 	}
 	return ""
 }
 
-// Whatever is damaged in a stopped server's folder: nothing is missing
-// afterwards, or the server says so and does not start. ANNEAL_CORRUPTIONS is
-// how often it is tried, ANNEAL_SEED what is damaged.
+// TestCorruption checks that after any damage to the directory of a stopped server, the server
+// either starts with all data, or reports the damage and does not start. ANNEAL_CORRUPTIONS is the
+// number of trials; ANNEAL_SEED selects the damage.
 func TestCorruption(t *testing.T) {
 	trials, seed := 60, uint64(time.Now().UnixNano())
 	if n, err := strconv.Atoi(os.Getenv("ANNEAL_CORRUPTIONS")); err == nil {
@@ -236,9 +240,10 @@ func TestCorruption(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	c := makeCorpus(t)
 	files := c.stores(t)
-	var vital []string // of few files, in which most of the data are: every other trial
+	var vital []string // the few files with most of the data: every other trial
 	for _, file := range files {
-		if strings.Contains(file, "EVENTS/msgs") || slices.Contains([]string{"nats.mark", "snapshots", "datakeys", "keys", "blobs"}, strings.Split(file, "/")[0]) {
+		if strings.Contains(file, "EVENTS/msgs") ||
+			slices.Contains([]string{"nats.mark", "snapshots", "datakeys", "keys", "blobs"}, strings.Split(file, "/")[0]) {
 			vital = append(vital, file)
 		}
 	}
@@ -260,7 +265,8 @@ func TestCorruption(t *testing.T) {
 	t.Logf("%d trials: %v", trials, counts)
 }
 
-// try starts a damaged folder, and repairs it where that is the way out.
+// try starts the server in a damaged directory, repairs the log where the error advises a repair,
+// and returns a word for the outcome. what describes the damage.
 func (c corpus) try(t *testing.T, dir, what string) (outcome string) {
 	lacking, refused := "", 0
 	err := serving(t, dir, func(ctx context.Context, s *Server) {
@@ -269,7 +275,7 @@ func (c corpus) try(t *testing.T, dir, what string) (outcome string) {
 		}
 	})
 	if refused > 0 && !strings.HasPrefix(what, "blobs"+string(filepath.Separator)) {
-		t.Errorf("%s: %d files are refused that nobody damaged", what, refused)
+		t.Errorf("%s: %d undamaged files are refused", what, refused)
 	}
 	if err == nil {
 		if lacking != "" {
@@ -282,9 +288,10 @@ func (c corpus) try(t *testing.T, dir, what string) (outcome string) {
 		return "harmless"
 	}
 	if !integrity.IsDamaged(err) {
-		named := slices.ContainsFunc(strings.Split(strings.SplitN(what, ":", 2)[0], "/"), func(part string) bool { return strings.Contains(err.Error(), part) })
+		named := slices.ContainsFunc(strings.Split(strings.SplitN(what, ":", 2)[0], "/"),
+			func(part string) bool { return strings.Contains(err.Error(), part) })
 		if !named {
-			t.Errorf("%s: the refusal does not name it: %v", what, err)
+			t.Errorf("%s: the error does not name it: %v", what, err)
 		}
 		return "refused"
 	}
@@ -296,7 +303,8 @@ func (c corpus) try(t *testing.T, dir, what string) (outcome string) {
 	if !report.Whole() {
 		return "refused"
 	}
-	if err := serving(t, dir, func(ctx context.Context, s *Server) { lacking = c.sound(ctx, s) }); err != nil || lacking != "" {
+	if err := serving(t, dir, func(ctx context.Context, s *Server) { lacking = c.sound(ctx, s) }); err != nil ||
+		lacking != "" {
 		t.Errorf("%s: after the repair: %v %s", what, err, lacking)
 	}
 	return "repaired"

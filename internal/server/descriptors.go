@@ -8,30 +8,30 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"anneal/api/connection"
 
-	"anneal/api"
+	"golang.org/x/sys/unix"
 )
 
-// File descriptors are shared out so that clients can never take those of the
-// log: a JetStream store that cannot open its files is damaged. A third of what
-// is not reserved goes to HTTP connections, a third to NATS, and a third is
-// left for the files that requests read and write.
+// File descriptors are divided so that clients can never exhaust those of the log, because a
+// JetStream store that cannot open its files is damaged. Of the descriptors that are not reserved,
+// a third is for HTTP connections, a third for NATS, and a third for the files that requests read
+// and write.
 const (
-	reservedDescriptors = 256   // free at any time for the log, whatever else is open
-	minDescriptors      = 512   // without which a server does not start
-	maxHTTPConnections  = 4096  // unless --max-connections says otherwise
-	maxNATSConnections  = 16384 // of nodes and readers
+	reservedDescriptors = 256   // free at any time for the log
+	minDescriptors      = 512   // required to start a server
+	maxHTTPConnections  = 4096  // default limit of --max-connections
+	maxNATSConnections  = 16384 // limit of NATS connections of nodes and readers
 	descriptorLook      = 100 * time.Millisecond
 )
 
-// A descriptorPlan says how many connections there may be.
+// A descriptorPlan limits the numbers of connections.
 type descriptorPlan struct {
 	limit      int // descriptors of this process
 	http, nats int
 }
 
-// planDescriptors divides the file descriptor limit of the process. The Go runtime has
+// planDescriptors returns a division of the process's file descriptor limit. The Go runtime has
 // raised the soft limit to the hard one before main.
 func planDescriptors() (descriptorPlan, error) {
 	var limit unix.Rlimit
@@ -43,20 +43,25 @@ func planDescriptors() (descriptorPlan, error) {
 
 func shareDescriptors(limit int) (descriptorPlan, error) {
 	if limit < minDescriptors {
-		return descriptorPlan{}, fmt.Errorf("this process may open %d files and connections, and needs at least %d: raise the limit (ulimit -n %d, or LimitNOFILE= of its systemd unit)", limit, minDescriptors, 65536)
+		return descriptorPlan{}, fmt.Errorf(
+			"this process may open %d files and connections, and needs at least %d: raise the limit (ulimit -n %d, or "+
+				"LimitNOFILE= of its systemd unit)", limit, minDescriptors, 65536)
 	}
 	third := (limit - reservedDescriptors) / 3
 	return descriptorPlan{limit: limit, http: min(third, maxHTTPConnections), nats: min(third, maxNATSConnections)}, nil
 }
 
-// connectionLimits are those of the flags, as far as the descriptors allow.
-func (s *Server) connectionLimits() (api.ConnectionLimits, error) {
-	limits := api.ConnectionLimits{Total: s.descriptors.http, PerAddress: s.flags.maxConnectionsPerAddress, Spare: s.descriptors.spare()}
-	if most := s.flags.maxConnections; most > 0 {
-		if room := s.descriptors.limit - reservedDescriptors - s.descriptors.nats; most > room {
-			return limits, fmt.Errorf("--max-connections %d is more than the %d that this process's limit of %d file descriptors leaves: raise the limit (ulimit -n), or lower the flag", most, room, s.descriptors.limit)
+// connectionLimits returns the limits of the flags, if the descriptors suffice for them.
+func (p descriptorPlan) connectionLimits(flags Flags) (connection.Limits, error) {
+	limits := connection.Limits{Total: p.http, PerAddress: flags.maxConnectionsPerAddress,
+		Spare: p.spare()}
+	if connections := flags.maxConnections; connections > 0 {
+		if available := p.limit - reservedDescriptors - p.nats; connections > available {
+			return limits, fmt.Errorf(
+				"--max-connections %d exceeds the limit of %d, which the process's %d file descriptors allow: raise the "+
+					"limit (ulimit -n), or lower the flag", connections, available, p.limit)
 		}
-		limits.Total = most
+		limits.Total = connections
 	}
 	if limits.PerAddress == 0 {
 		limits.PerAddress = max(1, limits.Total/4)
@@ -64,8 +69,9 @@ func (s *Server) connectionLimits() (api.ConnectionLimits, error) {
 	return limits, nil
 }
 
-// spare tells whether more descriptors are free than are reserved. It looks at
-// most every descriptorLook; where it cannot look it says yes.
+// spare returns a function that reports whether more descriptors are free than are reserved. The
+// function counts at most once every descriptorLook. Where it cannot count, it returns true, unless
+// the process is out of descriptors.
 func (p descriptorPlan) spare() func() bool {
 	var mu sync.Mutex
 	var looked time.Time
@@ -82,14 +88,14 @@ func (p descriptorPlan) spare() func() bool {
 	}
 }
 
-// openDescriptors counts the descriptors of this process, on Linux.
+// openDescriptors returns the number of open descriptors of this process, on Linux.
 func openDescriptors() (int, error) {
-	folder, err := os.Open("/proc/self/fd")
+	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
 		return 0, err
 	}
-	defer folder.Close()
-	names, err := folder.Readdirnames(-1)
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
 	return len(names), err
 }
 

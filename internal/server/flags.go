@@ -11,91 +11,179 @@ import (
 	"github.com/spf13/pflag"
 
 	"anneal/api"
+	"anneal/api/request"
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/eventlog/idempotency"
 	"anneal/internal/node"
 	"anneal/internal/usage"
 	"anneal/schedulers"
+	"anneal/workers/tracking"
 )
 
-// Flags are what a server can be told.
+// Flags configure a server.
 type Flags struct {
-	Data, Listen, publicURL   string
-	natsURL, natsListen       string
-	natsReplicas              int
-	acceptLogLoss             bool
-	blobs                     string
-	worker                    bool
-	lostAfter, forgetAfter    time.Duration
-	keepDeleted               time.Duration
-	placementTimeout, holdFor time.Duration
-	zeroFloor, jobDeadline    time.Duration
-	maxUpload                 int64
-	maxModelFile              int64
-	maxModelFiles             int
-	maxAudio                  int64
-	maxListening              time.Duration
-	fetchPrivate              bool
-	maxConnections            int
-	maxConnectionsPerAddress  int
-	maxBodyMemory             int64
-	answers                   idempotency.Limit
-	cluster, directDomain     string
-	currency                  string
-	price, fullPrice          string // decimal amounts
-	Node                      node.Flags
-	tls                       TLSFlags
+	Data, Listen, publicURL  string
+	natsURL, natsListen      string
+	natsReplicas             int
+	acceptLogLoss            bool
+	blobs                    string
+	corsOrigins              []string
+	worker                   bool
+	lostAfter, forgetAfter   time.Duration
+	keepDeleted              time.Duration
+	placementTimeout         time.Duration
+	coldStartTimeout         time.Duration
+	zeroFloor, jobDeadline   time.Duration
+	maxUpload                int64
+	maxModelFile             int64
+	maxModelFiles            int
+	maxAudio                 int64
+	transcriptionTimeout     time.Duration
+	fetchPrivate             bool
+	strictInference          bool
+	maxConnections           int
+	maxConnectionsPerAddress int
+	maxBodyMemory            int64
+	idempotency              idempotency.Limit
+	cluster, directDomain    string
+	currency                 string
+	price, fullPrice         string // decimal amounts of a currency
+	tracker                  string // KIND=URL
+	Node                     node.Flags
+	tls                      TLSFlags
 }
 
-// DefaultFlags are the flags of a command line that names none.
+// DefaultFlags returns the flags of an empty command line.
 func DefaultFlags() (flags Flags) {
 	flags.Add(pflag.NewFlagSet("serve", pflag.ContinueOnError))
 	return flags
 }
 
-// Add adds the flags to a command.
+// Add adds the flags to a command, in sections of its help.
 func (flags *Flags) Add(f *pflag.FlagSet) {
-	f.StringVar(&flags.Data, "data", "data", "folder for everything the server keeps")
-	f.StringVar(&flags.Listen, "listen", "127.0.0.1:8080", "address for HTTP; port 0 picks a free one")
-	f.StringVar(&flags.publicURL, "public-url", "", "how clients and workers reach this server (default: http://LISTEN, with --tls-cert https://LISTEN)")
-	f.StringVar(&flags.natsURL, "nats-url", "", "an existing NATS cluster to keep the log in (default: an embedded server)")
-	f.StringVar(&flags.natsListen, "nats-listen", "127.0.0.1:0", "address of the embedded NATS server, for workers and subscribers; a free port is kept from start to start")
-	f.IntVar(&flags.natsReplicas, "nats-replicas", 0, "servers of the cluster that keep each stream (default: 3, or what is there)")
-	f.BoolVar(&flags.acceptLogLoss, "accept-log-loss", false, "start although the cluster's log lacks events that this control plane has seen, as after a restore; nothing is deleted until DATA/sweep.held is removed")
-	f.StringVar(&flags.blobs, "blobs", "", "bucket for datasets and weights, such as s3://BUCKET?region=R (default: DATA/blobs)")
-	f.BoolVar(&flags.worker, "worker", true, "also train and serve on this machine")
-	f.DurationVar(&flags.lostAfter, "lost-after", 15*time.Second, "when a silent node is lost and its work goes elsewhere")
-	f.DurationVar(&flags.forgetAfter, "forget-after", schedulers.ForgetAfter, "when a lost node that never enrolled is forgotten; others stay until they are deleted")
-	f.DurationVar(&flags.keepDeleted, "keep-deleted", 30*24*time.Hour, "how long a deleted deployment can be brought back")
-	f.DurationVar(&flags.placementTimeout, "placement-timeout", 10*time.Minute, "when a deployment that finds no place fails")
-	f.DurationVar(&flags.holdFor, "hold", api.DefaultLimits.Wake, "how long a request waits for a deployment to wake up")
-	f.DurationVar(&flags.zeroFloor, "scale-to-zero-floor", domain.MinScaleToZeroWindow, "shortest scaleToZeroWindow that a deployment may have")
-	f.DurationVar(&flags.jobDeadline, "job-deadline", 0, "when a job that is not done expires, counted from its creation (default: never)")
-	f.Int64Var(&flags.maxUpload, "max-upload", api.DefaultLimits.Upload, "most bytes of one uploaded dataset file")
-	f.Int64Var(&flags.maxModelFile, "max-model-file", api.DefaultLimits.ModelFile, "most bytes of one uploaded file of a model")
-	f.IntVar(&flags.maxModelFiles, "max-model-files", api.DefaultLimits.ModelFiles, "most files of one uploaded model")
-	f.Int64Var(&flags.maxAudio, "max-audio", api.DefaultLimits.Audio, "most bytes of one recording")
-	f.DurationVar(&flags.maxListening, "max-listening", api.DefaultLimits.Transcription, "how long transcribing one recording may take")
-	f.BoolVar(&flags.fetchPrivate, "fetch-private", false, "also fetch recordings from URLs of this machine and of private networks, for whoever has a key")
-	f.IntVar(&flags.maxConnections, "max-connections", 0, "most HTTP connections at once (default: a third of the file descriptors that are not reserved for the log, at most 4096)")
-	f.IntVar(&flags.maxConnectionsPerAddress, "max-connections-per-address", 0, "most of them from one address; raise it behind a proxy, whose clients all have its address (default: a quarter of --max-connections)")
-	f.Int64Var(&flags.maxBodyMemory, "max-body-memory", api.DefaultLimits.Bodies, "most bytes of memory for JSON bodies that are read and decoded at once, a quarter of it for each account")
-	f.IntVar(&flags.answers.Count, "max-kept-answers", idempotency.DefaultLimit.Count, "most answers kept for the idempotency keys of one account, each for 24 hours")
-	f.Int64Var(&flags.answers.Bytes, "max-kept-answer-bytes", idempotency.DefaultLimit.Bytes, "most bytes of them, after which no further key is taken")
-	f.StringVar(&flags.cluster, "cluster", api.DefaultCluster, "name of this installation, which deployments made here show")
-	f.StringVar(&flags.directDomain, "direct-domain", "", "domain below which deployments with directRouteType INTERNET have a host name each; its names (*.DOMAIN) must lead here (default: none have)")
-	f.StringVar(&flags.currency, "currency", domain.DefaultCurrency, "currency of estimated costs, as ISO 4217 writes it")
-	f.StringVar(&flags.price, "training-price", "0", "what a million tokens cost that an adapter learns from, for estimates")
-	f.StringVar(&flags.fullPrice, "full-training-price", "", "the same for jobs that train all parameters (default: --training-price)")
-	flags.tls.add(f)
+	usage.AddSection(f, "Addresses and data", flags.addAddresses)
+	usage.AddSection(f, "Log and NATS", flags.addLog)
+	usage.AddSection(f, "TLS", flags.tls.add)
+	usage.AddSection(f, "Nodes, jobs and deployments", flags.addScheduling)
+	usage.AddSection(f, "Limits of requests", flags.addLimits)
+	usage.AddSection(f, "Estimated costs", flags.addPrices)
 	flags.Node.Add(f)
+	addDeprecated(f)
 }
 
-// minBodyMemory leaves each account the memory that a text of 4 MiB takes.
+func (flags *Flags) addAddresses(f *pflag.FlagSet) {
+	f.StringVar(&flags.Data, "data", "data", "directory for all data of the server")
+	f.StringVar(&flags.Listen, "listen", "127.0.0.1:8080", "address for HTTP; port 0 picks a free port")
+	f.StringVar(&flags.publicURL, "public-url", "",
+		"URL by which clients and workers reach this server (default: http://LISTEN, with --tls-cert https://LISTEN)")
+	f.StringVar(&flags.cluster, "cluster", api.DefaultCluster,
+		"name of this installation, shown in its deployments")
+	f.StringVar(&flags.directDomain, "direct-domain", "",
+		"domain in which each deployment with directRouteType INTERNET has a host name; DNS must resolve "+
+			"*.DOMAIN to this server (default: no host names)")
+	f.StringArrayVar(&flags.corsOrigins, "cors-origin", nil,
+		"`ORIGIN` whose web pages may call this server from a browser, such as https://app.example.com, or * for every "+
+			"origin; repeat the flag for more (default: none)")
+	f.StringVar(&flags.blobs, "blobs", "",
+		"bucket for datasets and weights, such as s3://BUCKET?region=R (default: DATA/blobs)")
+}
+
+func (flags *Flags) addLog(f *pflag.FlagSet) {
+	f.StringVar(&flags.natsURL, "nats-url", "",
+		"NATS cluster that stores the log (default: an embedded server)")
+	f.StringVar(&flags.natsListen, "nats-listen", "127.0.0.1:0",
+		"address of the embedded NATS server, for workers and subscribers; with port 0 a restart uses the same free "+
+			"port again")
+	f.IntVar(&flags.natsReplicas, "nats-replicas", 0,
+		"replicas of each stream in the NATS cluster (default: 3 for a new stream, unchanged for an existing one)")
+	f.BoolVar(&flags.acceptLogLoss, "accept-log-loss", false,
+		"start although the log of the NATS cluster lacks events that this control plane has seen, for example after the "+
+			"cluster is restored from a backup; no file is deleted until DATA/sweep.held is removed")
+}
+
+func (flags *Flags) addScheduling(f *pflag.FlagSet) {
+	f.BoolVar(&flags.worker, "worker", true, "also run a worker on this machine, which trains and serves models")
+	f.DurationVar(&flags.lostAfter, "lost-after", 15*time.Second,
+		"time without heartbeats after which a node is lost and its work is moved to other nodes")
+	f.DurationVar(&flags.forgetAfter, "forget-after", schedulers.ForgetAfter,
+		"time after which a lost node that never enrolled is removed; other lost nodes remain until they are deleted")
+	f.DurationVar(&flags.placementTimeout, "placement-timeout", 10*time.Minute,
+		"time after which a deployment that cannot be placed fails")
+	f.DurationVar(&flags.jobDeadline, "job-deadline", 0,
+		"age at which an unfinished job expires (default: never)")
+	f.StringVar(&flags.tracker, "tracker", tracking.DefaultAddress,
+		"experiment tracker for jobs with trackerConfig, as wandb=`URL` or mlflow=URL; a URL given here may have a private "+
+			"address")
+	f.DurationVar(&flags.coldStartTimeout, "cold-start-timeout", request.DefaultLimits.Wake,
+		"time for which a request waits for a deployment that is scaled to zero to become ready")
+	f.DurationVar(&flags.zeroFloor, "scale-to-zero-floor", domain.MinScaleToZeroWindow,
+		"minimum scaleToZeroWindow of a deployment")
+	f.DurationVar(&flags.keepDeleted, "keep-deleted", 30*24*time.Hour,
+		"time for which a deleted deployment can be restored")
+}
+
+func (flags *Flags) addLimits(f *pflag.FlagSet) {
+	f.IntVar(&flags.maxConnections, "max-connections", 0,
+		"maximum number of HTTP connections (default: a third of the file descriptors that are not reserved for the log, at "+
+			"most 4096)")
+	f.IntVar(&flags.maxConnectionsPerAddress, "max-connections-per-address", 0,
+		"maximum number of HTTP connections from one address; set a higher number behind a proxy, since all its "+
+			"connections have the proxy's address (default: a quarter of --max-connections)")
+	f.Int64Var(&flags.maxBodyMemory, "max-body-memory", request.DefaultLimits.Bodies,
+		"maximum memory for JSON bodies that are read and decoded concurrently, in bytes; each account may use "+
+			"a quarter of this memory")
+	f.Int64Var(&flags.maxUpload, "max-upload", request.DefaultLimits.Upload,
+		"maximum size of one uploaded dataset file, in bytes")
+	f.Int64Var(&flags.maxModelFile, "max-model-file", request.DefaultLimits.ModelFile,
+		"maximum size of one uploaded file of a model, in bytes")
+	f.IntVar(&flags.maxModelFiles, "max-model-files", request.DefaultLimits.ModelFiles,
+		"maximum number of files of one uploaded model")
+	f.Int64Var(&flags.maxAudio, "max-audio", request.DefaultLimits.Audio, "maximum size of one recording, in bytes")
+	f.DurationVar(&flags.transcriptionTimeout, "transcription-timeout", request.DefaultLimits.Transcription,
+		"maximum time to transcribe one recording")
+	f.BoolVar(&flags.fetchPrivate, "fetch-private", false,
+		"also connect to URLs of this machine and of private networks that a caller names: to fetch recordings, and to "+
+			"upload metrics files")
+	f.BoolVar(&flags.strictInference, "strict-inference", false, "reject unknown parameters of inference requests, and "+
+		"reasoning settings of models that do not reason, instead of ignoring them with a warning")
+	f.IntVar(&flags.idempotency.Count, "max-idempotency-keys", idempotency.DefaultLimit.Count,
+		"maximum number of idempotency keys stored for one account; each is stored for 24 hours")
+	f.Int64Var(&flags.idempotency.Bytes, "max-idempotency-bytes", idempotency.DefaultLimit.Bytes,
+		"maximum size of the responses stored for one account's idempotency keys, in bytes; at this size new keys are "+
+			"rejected")
+}
+
+func (flags *Flags) addPrices(f *pflag.FlagSet) {
+	f.StringVar(&flags.currency, "currency", domain.DefaultCurrency, "currency of estimated costs, as ISO 4217 writes it")
+	f.StringVar(&flags.price, "training-price", "0",
+		"price per million training tokens of a LoRA adapter, for estimated costs")
+	f.StringVar(&flags.fullPrice, "full-training-price", "",
+		"price per million training tokens of jobs that train all parameters (default: --training-price)")
+}
+
+// deprecatedFlags maps the former name of a flag to its current name. The former names are removed
+// in the release after the one that renames the flags, as CHANGELOG.md announces.
+var deprecatedFlags = map[string]string{
+	"hold": "cold-start-timeout", "max-listening": "transcription-timeout", "max-kept-answers": "max-idempotency-keys",
+	"max-kept-answer-bytes": "max-idempotency-bytes",
+}
+
+// addDeprecated adds the former names of flags, which warn and set the same values.
+func addDeprecated(f *pflag.FlagSet) {
+	for old, name := range deprecatedFlags {
+		f.Var(f.Lookup(name).Value, old, "former name of --"+name)
+		if err := f.MarkDeprecated(old, "use --"+name); err != nil {
+			panic(err) // the flag was added above
+		}
+	}
+}
+
+// minBodyMemory is the minimum of --max-body-memory. It leaves each account, which may use a
+// quarter of the memory, enough for a text of 4 MiB.
 const minBodyMemory = 96 << 20
 
-// check refuses flags that cannot be meant, all of them at once.
+// Check returns an error with all violations of the flags, or nil.
 func (f Flags) Check() error {
 	var wrong []string
 	require := func(holds bool, format string, args ...any) {
@@ -107,22 +195,39 @@ func (f Flags) Check() error {
 		_, _, err := net.SplitHostPort(at.address)
 		require(err == nil, "%s %q must be HOST:PORT", at.flag, at.address)
 	}
-	require(f.publicURL == "" || strings.HasPrefix(f.publicURL, "http://") || strings.HasPrefix(f.publicURL, "https://"), "--public-url %q must begin with http:// or https://", f.publicURL)
+	require(f.publicURL == "" || strings.HasPrefix(f.publicURL, "http://") || strings.HasPrefix(f.publicURL, "https://"),
+		"--public-url %q must begin with http:// or https://", f.publicURL)
 	for _, limit := range []struct {
 		flag  string
 		value int64
-	}{{"--lost-after", int64(f.lostAfter)}, {"--forget-after", int64(f.forgetAfter)}, {"--keep-deleted", int64(f.keepDeleted)}, {"--placement-timeout", int64(f.placementTimeout)},
-		{"--hold", int64(f.holdFor)}, {"--scale-to-zero-floor", int64(f.zeroFloor)}, {"--max-upload", f.maxUpload}, {"--max-model-file", f.maxModelFile},
-		{"--max-model-files", int64(f.maxModelFiles)}, {"--max-audio", f.maxAudio}, {"--max-kept-answers", int64(f.answers.Count)}, {"--max-kept-answer-bytes", f.answers.Bytes}} {
+	}{{"--lost-after", int64(f.lostAfter)}, {"--forget-after", int64(f.forgetAfter)},
+		{"--keep-deleted", int64(f.keepDeleted)}, {"--placement-timeout", int64(f.placementTimeout)},
+		{"--cold-start-timeout", int64(f.coldStartTimeout)}, {"--scale-to-zero-floor", int64(f.zeroFloor)},
+		{"--max-upload", f.maxUpload},
+		{"--max-model-file", f.maxModelFile},
+		{"--max-model-files", int64(f.maxModelFiles)}, {"--max-audio", f.maxAudio},
+		{"--max-idempotency-keys", int64(f.idempotency.Count)}, {"--max-idempotency-bytes", f.idempotency.Bytes}} {
 		require(limit.value > 0, "%s must be positive", limit.flag)
 	}
-	require(f.maxListening > 0 && f.maxListening <= blobs.TransientTime/2, "--max-listening must be more than 0 and at most %s, since a recording is kept no longer than twice that", blobs.TransientTime/2)
-	require(f.natsReplicas == 0 || f.natsURL != "", "--nats-replicas counts the servers of a cluster: name it by --nats-url, or leave it out")
-	require(!f.acceptLogLoss || f.natsURL != "", "--accept-log-loss is for a log in a cluster: use 'anneal log repair --accept-loss' for the server's own")
-	require(f.maxBodyMemory >= minBodyMemory, "--max-body-memory must be at least %d, or an account's share could not hold one large body", minBodyMemory)
-	require(f.maxConnections >= 0 && f.maxConnectionsPerAddress >= 0, "--max-connections and --max-connections-per-address must not be negative")
+	require(f.transcriptionTimeout > 0 && f.transcriptionTimeout <= blobs.TransientTime/2,
+		"--transcription-timeout must be more than 0 and at most %s, because recordings are deleted after %s",
+		blobs.TransientTime/2, blobs.TransientTime)
+	require(f.natsReplicas == 0 || f.natsURL != "",
+		"--nats-replicas requires --nats-url, the cluster that stores the log")
+	require(!f.acceptLogLoss || f.natsURL != "",
+		"--accept-log-loss requires --nats-url: for the embedded server use 'anneal log repair --accept-loss'")
+	require(f.maxBodyMemory >= minBodyMemory,
+		"--max-body-memory must be at least %d, so that the quarter of one account suffices for a large body", minBodyMemory)
+	require(f.maxConnections >= 0 && f.maxConnectionsPerAddress >= 0,
+		"--max-connections and --max-connections-per-address must not be negative")
 	require(f.jobDeadline >= 0, "--job-deadline must not be negative")
+	for _, origin := range f.corsOrigins {
+		err := api.CheckOrigin(origin)
+		require(err == nil, "--cors-origin %q %v", origin, err)
+	}
 	require(domain.ValidID(f.cluster), "--cluster %q %s", f.cluster, domain.IDRule)
+	_, err := tracking.ParseService(f.tracker)
+	require(err == nil, "--tracker %q %v", f.tracker, err)
 	_, unpriced := f.prices()
 	for _, err := range []error{f.checkDirectDomain(), unpriced, f.Node.Check()} {
 		require(err == nil, "%v", err)
@@ -133,25 +238,29 @@ func (f Flags) Check() error {
 	case 1:
 		return usage.Errorf("%s", wrong[0])
 	}
-	return usage.Errorf("%d flags are wrong:\n  %s", len(wrong), strings.Join(wrong, "\n  "))
+	return usage.Errorf("%d flags are invalid:\n  %s", len(wrong), strings.Join(wrong, "\n  "))
 }
 
-// maxDirectDomain leaves room for a deployment's label in a host name.
+// maxDirectDomain is the maximum length of --direct-domain. It leaves space for a deployment's
+// label in a host name of 253 characters.
 const maxDirectDomain = 200
 
 var dnsName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
 
-// checkDirectDomain refuses a domain that is none, or that holds the server's
-// own address, which would be taken for a deployment's.
+// checkDirectDomain rejects an invalid domain. It also rejects a domain that contains the server's
+// own host name, because requests to that name would be treated as requests to a deployment.
 func (f Flags) checkDirectDomain() error {
 	if f.directDomain == "" {
 		return nil
 	}
 	if len(f.directDomain) > maxDirectDomain || !dnsName.MatchString(f.directDomain) {
-		return usage.Errorf("--direct-domain %q must be a domain of at most %d characters, in lower case and without a scheme or port, such as direct.example.com", f.directDomain, maxDirectDomain)
+		return usage.Errorf("--direct-domain %q must be a domain of at most %d characters, in lower case and without a "+
+			"scheme or port, such as direct.example.com", f.directDomain, maxDirectDomain)
 	}
-	if public, err := url.Parse(f.publicURL); err == nil && strings.HasSuffix(strings.ToLower(public.Hostname()), "."+f.directDomain) {
-		return usage.Errorf("--direct-domain %s holds the host of --public-url, %s, which must stay this server's: choose a domain of which no other host is part", f.directDomain, public.Hostname())
+	if public, err := url.Parse(f.publicURL); err == nil && strings.HasSuffix(strings.ToLower(public.Hostname()),
+		"."+f.directDomain) {
+		return usage.Errorf("--direct-domain %s contains the host of --public-url, %s, whose requests would be taken for "+
+			"those of a deployment: choose a domain without other hosts", f.directDomain, public.Hostname())
 	}
 	return nil
 }

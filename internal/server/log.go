@@ -40,11 +40,14 @@ func (s *Server) openLog(ctx context.Context) error {
 		if err := moveMark(s.dir); err != nil {
 			return err
 		}
-		s.events, err = natsserver.Connect(ctx, natsserver.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
-			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify, TLS: s.certs.cluster, Log: s.logger,
-			Mark: s.dir.Path(clusterMark), AcceptLoss: s.acceptLoss()})
-		if err == nil && s.holdsSharedReader() {
-			s.logger.Warn("context.json held credentials that read every account's events; they are now in operator.json alone: give the NATS servers another ANNEAL_NATS_READER_PASSWORD")
+		s.events, err = natsserver.Connect(ctx,
+			natsserver.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
+				IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify,
+				TLS: s.certs.cluster, Log: s.logger,
+				Mark: s.dir.Path(clusterMark), AcceptLoss: s.acceptLoss()})
+		if err == nil && holdsSharedReader(s.dir) {
+			s.logger.Warn("context.json contained credentials that read every account's events; they are now in operator.json " +
+				"only: change ANNEAL_NATS_READER_PASSWORD of the NATS servers")
 		}
 		return err
 	}
@@ -52,12 +55,17 @@ func (s *Server) openLog(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options := natsserver.Options{Dir: s.dir.Path("nats"), Listen: s.natsAddress(), VerifyNode: verify, VerifyReader: s.verifyReader, TLS: s.certs.nats, Holds: holds, Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
-	if options.NewReaderPassword = s.holdsSharedReader(); options.NewReaderPassword {
-		s.logger.Info("context.json held credentials that read every account's events: the operator's are new, in operator.json, and context.json gets those of account default")
+	options := natsserver.Options{Dir: s.dir.Path("nats"), Listen: natsAddress(s.flags, s.dir), VerifyNode: verify,
+		VerifyReader: s.verifyReader, TLS: s.certs.nats, Holds: holds, Log: s.logger.With("part", "nats"),
+		MaxConnections: s.descriptors.nats}
+	if options.NewReaderPassword = holdsSharedReader(s.dir); options.NewReaderPassword {
+		s.logger.Info("context.json contained credentials that read every account's events: they were replaced by new " +
+			"ones in " +
+			"operator.json, and context.json gets credentials of account default")
 	}
-	if s.nats, err = natsserver.Start(options); err != nil && options.Listen != s.flags.natsListen && !integrity.IsDamaged(err) {
-		s.logger.Warn("the NATS port of the last start is taken: choosing another", "address", options.Listen)
+	if s.nats, err = natsserver.Start(options); err != nil && options.Listen != s.flags.natsListen &&
+		!integrity.IsDamaged(err) {
+		s.logger.Warn("NATS did not start on the port of the last start: choosing another port", "address", options.Listen)
 		options.Listen = s.flags.natsListen
 		s.nats, err = natsserver.Start(options)
 	}
@@ -71,11 +79,11 @@ func (s *Server) openLog(ctx context.Context) error {
 	return datadir.WritePrivate(s.dir.Path(natsPortFile), []byte(port+"\n"))
 }
 
-// clusterMark is this control plane's mark of a cluster's log.
+// clusterMark is the file of this control plane's high-water mark of a cluster's log.
 const clusterMark = "log.mark"
 
-// moveMark takes over a mark from where earlier versions kept it: beside the
-// snapshots, which may be deleted.
+// moveMark moves the high-water mark of a cluster's log from the directory of snapshots, where
+// earlier versions stored it. The directory of snapshots can be deleted.
 func moveMark(dir datadir.Dir) error {
 	earlier := dir.Path("snapshots", clusterMark)
 	content, err := os.ReadFile(earlier)
@@ -91,19 +99,23 @@ func moveMark(dir datadir.Dir) error {
 	return os.Remove(earlier)
 }
 
-// acceptLoss prepares for a cluster's log that was set back: nothing is deleted,
-// and snapshots of what is lost are put aside. It is nil without the flag.
+// acceptLoss returns a function that prepares for a cluster's log that lacks events: it suspends
+// deletions of files and data keys, and moves the snapshots aside, because they may contain the
+// lost events. It returns nil without --accept-log-loss.
 func (s *Server) acceptLoss() func(error) error {
 	if !s.flags.acceptLogLoss {
 		return nil
 	}
 	return func(why error) error {
-		s.logger.Warn("the log of the cluster is taken as it is", "error", why)
-		err := s.dir.HoldSweeps("'anneal serve --accept-log-loss' took a log that lacks events. Files and data keys of those events are kept until you remove this file.")
+		s.logger.Warn("accepting the log of the NATS cluster although it lacks events, because of --accept-log-loss", "error",
+			why)
+		err := s.dir.HoldSweeps("'anneal serve --accept-log-loss' accepted a log that lacks events. Files and data keys of " +
+			"those events are kept until you remove this file.")
 		if err != nil {
 			return err
 		}
-		err = os.Rename(s.dir.Path("snapshots"), s.dir.Path("snapshots.refused-"+time.Now().UTC().Format("20060102T150405.000Z")))
+		err = os.Rename(s.dir.Path("snapshots"),
+			s.dir.Path("snapshots.refused-"+time.Now().UTC().Format("20060102T150405.000Z")))
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
@@ -111,18 +123,18 @@ func (s *Server) acceptLoss() func(error) error {
 	}
 }
 
-// natsAddress is where the embedded NATS server listens: with port 0, the port
-// of the last start, so that workers and subscribers find it again.
-func (s *Server) natsAddress() string {
-	host, port, err := net.SplitHostPort(s.flags.natsListen)
+// natsAddress returns the address of the embedded NATS server: with port 0, the port of the last
+// start, so that workers and subscribers can reconnect.
+func natsAddress(flags Flags, dir datadir.Dir) string {
+	host, port, err := net.SplitHostPort(flags.natsListen)
 	if err != nil || port != "0" {
-		return s.flags.natsListen
+		return flags.natsListen
 	}
-	text, _ := os.ReadFile(s.dir.Path(natsPortFile))
+	text, _ := os.ReadFile(dir.Path(natsPortFile))
 	if last, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && last > 0 && last < 1<<16 {
 		return net.JoinHostPort(host, strconv.Itoa(last))
 	}
-	return s.flags.natsListen
+	return flags.natsListen
 }
 
 func (s *Server) openWorld(ctx context.Context) (err error) {
@@ -130,6 +142,7 @@ func (s *Server) openWorld(ctx context.Context) (err error) {
 		return err
 	}
 	s.services.start("world", func(ctx context.Context) error { return s.world.Run(ctx, s.events.Log()) })
+	s.services.start("freshness", func(ctx context.Context) error { return s.world.KeepConfirming(ctx, s.events.Log()) })
 	s.services.start("snapshots", s.saveSnapshots)
 	s.admission.Log, s.admission.World, s.admission.Sessions = s.events.Log(), s.world, s.events
 	close(s.admits)
@@ -137,7 +150,7 @@ func (s *Server) openWorld(ctx context.Context) (err error) {
 	return nil
 }
 
-// logSpace is the space of the log; nil when it lies in a cluster.
+// logSpace returns the disk space of the log; nil when the log is stored in a cluster.
 func (s *Server) logSpace() *disk.Space {
 	if s.nats == nil {
 		return nil
@@ -155,7 +168,7 @@ func (s *Server) saveSnapshots(ctx context.Context) error {
 			_, err = s.world.SaveEvery(s.dir.Path("snapshots"), snapshotEvery)
 		}
 		if err != nil {
-			s.logger.Error("the world could not be saved; the next start will read more of the log", "error", err)
+			s.logger.Error("cannot write a snapshot; the next start will read more of the log", "error", err)
 		}
 	}
 }

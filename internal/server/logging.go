@@ -5,19 +5,19 @@ import (
 	"log/slog"
 )
 
-// warnings is a logger for parts that say too much when all is well.
-func warnings(logger *slog.Logger) *slog.Logger { return slog.New(atLeastWarn{logger.Handler()}) }
+// warnings returns a logger that logs only warnings and errors, for parts that log much.
+func warnings(logger *slog.Logger) *slog.Logger { return slog.New(warnHandler{logger.Handler()}) }
 
-type atLeastWarn struct{ slog.Handler }
+type warnHandler struct{ slog.Handler }
 
-func (h atLeastWarn) Enabled(ctx context.Context, level slog.Level) bool {
+func (h warnHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn && h.Handler.Enabled(ctx, level)
 }
 
-func (h atLeastWarn) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return atLeastWarn{h.Handler.WithAttrs(attrs)}
+func (h warnHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return warnHandler{h.Handler.WithAttrs(attrs)}
 }
 
-func (h atLeastWarn) WithGroup(name string) slog.Handler {
-	return atLeastWarn{h.Handler.WithGroup(name)}
+func (h warnHandler) WithGroup(name string) slog.Handler {
+	return warnHandler{h.Handler.WithGroup(name)}
 }

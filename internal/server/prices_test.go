@@ -16,7 +16,8 @@ func TestPrices(t *testing.T) {
 	}{
 		{"USD", "0", "", domain.Prices{CurrencyCode: "USD"}, ""},
 		{"EUR", "0.5", "", domain.Prices{CurrencyCode: "EUR", Adapter: 500_000_000, AllParameters: 500_000_000}, ""},
-		{"EUR", "999999.000000001", "12", domain.Prices{CurrencyCode: "EUR", Adapter: 999_999_000_000_001, AllParameters: 12_000_000_000}, ""},
+		{"EUR", "999999.000000001", "12",
+			domain.Prices{CurrencyCode: "EUR", Adapter: 999_999_000_000_001, AllParameters: 12_000_000_000}, ""},
 		{"eur", "1", "", domain.Prices{}, "--currency"},
 		{"EUR", "-1", "", domain.Prices{}, "--training-price"},
 		{"EUR", "1e3", "", domain.Prices{}, "--training-price"},

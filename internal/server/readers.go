@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"anneal/api"
 	"anneal/api/request"
+	"anneal/api/rest"
 	"anneal/domain"
 	"anneal/eventlog/natsserver"
 	"anneal/internal/datadir"
@@ -17,22 +17,21 @@ import (
 // sharedReader is the NATS user that reads every account's events: the operator's.
 const sharedReader = "reader"
 
-// holdsSharedReader tells whether context.json, as older versions wrote it, holds
-// the credentials that read every account's events.
-func (s *Server) holdsSharedReader() bool {
-	file, err := datadir.ReadContext(s.dir.Path("context.json"))
+// holdsSharedReader reports whether context.json contains the credentials that read every account's
+// events, as older versions wrote it.
+func holdsSharedReader(dir datadir.Dir) bool {
+	file, err := datadir.ReadContext(dir.Path("context.json"))
 	return err == nil && file.NATSUser == sharedReader
 }
 
-// verifyReader answers whose NATS credentials these are, once the server has
-// started.
+// verifyReader returns the reader with these NATS credentials, after the server has started.
 func (s *Server) verifyReader(ctx context.Context, user, password string) (natsserver.Reader, bool) {
 	select {
 	case <-s.started:
 	case <-ctx.Done():
 		return natsserver.Reader{}, false
 	}
-	reader, ok := api.ReaderOf(s.world, s.handler.Pepper, password, time.Now())
+	reader, ok := rest.ReaderOf(s.world, s.handler.Pepper, password, time.Now())
 	if !ok || reader.User() != user {
 		return natsserver.Reader{}, false
 	}
@@ -40,11 +39,11 @@ func (s *Server) verifyReader(ctx context.Context, user, password string) (natss
 	return reader, true
 }
 
-// sweepPause is how long a revoked reader may stay connected.
+// sweepPause is how long a revoked reader can stay connected.
 const sweepPause = time.Second
 
-// sweepReaders closes the connections of readers whose key was deleted. Those of
-// a key that was made again under the same ID are older than the key.
+// sweepReaders closes the connections of readers whose key was deleted. After a key was created
+// again under the same ID, it closes the connections that are older than the new key.
 func (s *Server) sweepReaders(ctx context.Context) error {
 	for {
 		if err := sleep(ctx, sweepPause); err != nil {
@@ -57,13 +56,13 @@ func (s *Server) sweepReaders(ctx context.Context) error {
 			return ok && row.State.Role == domain.RoleReader && !row.CreateTime.After(since)
 		})
 		if err != nil {
-			s.logger.Error("connections of revoked readers cannot be closed; trying again", "error", err)
+			s.logger.Error("cannot close the connections of revoked readers; retrying", "error", err)
 		}
 	}
 }
 
-// ensureReader puts credentials into context.json that read the events of its
-// account alone: those that it holds, or new ones.
+// ensureReader sets the NATS credentials for context.json. They read only the events of account
+// default. It keeps valid credentials of the existing file, and otherwise creates new ones.
 func (s *Server) ensureReader(ctx context.Context) error {
 	if s.nats == nil {
 		return nil // a cluster has no readers of one account
@@ -74,11 +73,13 @@ func (s *Server) ensureReader(ctx context.Context) error {
 	}
 	s.context.NATSURL = s.nats.URL()
 	kept, _ := datadir.ReadContext(s.dir.Path("context.json"))
-	if reader, ok := api.ReaderOf(s.world, pepper, kept.NATSPassword, time.Now()); ok && reader.Account == defaultAccount {
+	if reader, ok := rest.ReaderOf(s.world, pepper, kept.NATSPassword, time.Now()); ok &&
+		reader.Account == defaultAccount {
 		s.context.NATSUser, s.context.NATSPassword = reader.User(), kept.NATSPassword
 		return nil
 	}
-	key, name, err := s.mintKey(ctx, pepper, defaultAccount, "context-reader", domain.APIKeySpec{DisplayName: "made for context.json", Role: domain.RoleReader})
+	key, name, err := s.createKey(ctx, pepper, defaultAccount, "context-reader",
+		domain.APIKeySpec{DisplayName: "created for context.json", Role: domain.RoleReader})
 	if err != nil {
 		return err
 	}
@@ -86,8 +87,9 @@ func (s *Server) ensureReader(ctx context.Context) error {
 	return nil
 }
 
-// mintKey makes a key under an ID, or the next one that is free.
-func (s *Server) mintKey(
+// createKey creates a key, and returns the key and its name. The ID of the key is the argument
+// first or, if that ID is taken, the next free ID such as FIRST-2.
+func (s *Server) createKey(
 	ctx context.Context, pepper []byte, account, first string, spec domain.APIKeySpec,
 ) (request.Key, domain.Name, error) {
 	id := first
@@ -102,16 +104,18 @@ func (s *Server) mintKey(
 	if err != nil {
 		return request.Key{}, "", err
 	}
-	return key, name, bootstrapDo(ctx, s, domain.APIKeys, name, domain.CreateAPIKey{APIKeySpec: spec, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "bootstrap"})
+	return key, name, bootstrapDo(ctx, s, domain.APIKeys, name,
+		domain.CreateAPIKey{APIKeySpec: spec, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "bootstrap"})
 }
 
-// operatorContext is the operator's context file: its NATS credentials read the
-// events of every account.
+// operatorContext returns the operator's context file: its NATS credentials read the events of
+// every account.
 func (s *Server) operatorContext() datadir.Context {
 	file := s.context
 	file.Account = domain.System
 	if s.nats == nil {
-		file.NATSURL, file.NATSUser, file.NATSPassword = s.flags.natsURL, sharedReader, os.Getenv("ANNEAL_NATS_READER_PASSWORD")
+		file.NATSURL, file.NATSUser, file.NATSPassword = s.flags.natsURL, sharedReader,
+			os.Getenv("ANNEAL_NATS_READER_PASSWORD")
 		return file
 	}
 	file.NATSURL = s.nats.URL()
@@ -119,10 +123,10 @@ func (s *Server) operatorContext() datadir.Context {
 	return file
 }
 
-// readerURL is where the readers of one account connect; "" when they cannot.
-func (s *Server) readerURL() string {
-	if s.nats == nil {
+// readerURL returns the URL for the readers of one account; "" when there is none.
+func readerURL(embedded *natsserver.Server) string {
+	if embedded == nil {
 		return ""
 	}
-	return s.nats.URL()
+	return embedded.URL()
 }

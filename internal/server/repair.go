@@ -20,7 +20,9 @@ import (
 // givenUpFile lists the events that a repair removed, in the directory of the former files.
 const givenUpFile = "given-up.jsonl"
 
-// Repair repairs the log of a stopped server. Snapshots that contain lost events are moved aside.
+// Repair repairs the log of a stopped server, and returns what it found and changed. It discards
+// events that it cannot restore only if acceptLoss is set; then it also moves the snapshots aside,
+// because they may contain lost events.
 func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 	if err := dir.CheckExists(); err != nil {
 		return integrity.RepairReport{}, err
@@ -34,10 +36,12 @@ func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 	if err != nil {
 		return integrity.RepairReport{}, err
 	}
-	report, err := integrity.Repair(integrity.RepairOptions{Dir: dir.Path("nats"), Holds: holds, AcceptLoss: acceptLoss, Now: time.Now(),
+	report, err := integrity.Repair(integrity.RepairOptions{Dir: dir.Path("nats"), Holds: holds, AcceptLoss: acceptLoss,
+		Now: time.Now(),
 		BeforeLoss: func(r integrity.RepairReport) error {
 			return dir.HoldSweeps("'anneal log repair --accept-loss' truncated the log after position %d. Files and data keys "+
-				"of the removed events are kept until you have dealt with %s and remove this file.",
+				"of the removed events are kept until this file is removed: first repeat the deletions, "+
+				"revocations and suspensions among the events in %s.",
 				r.Events, filepath.Join(r.Aside, givenUpFile))
 		}})
 	if err != nil || report.Whole() || !report.Changed {
@@ -50,8 +54,8 @@ func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 	return report, err
 }
 
-// RevertedEvents lists the deletions, revocations and suspensions among the events that a repair
-// removed: they are no longer in force after the next start, so that an operator must repeat them.
+// RevertedEvents returns the deletions, revocations and suspensions among the events that a repair
+// removed. After the next start they have no effect, so that an operator must repeat them.
 func RevertedEvents(report integrity.RepairReport) (reverted []string) {
 	content, err := os.ReadFile(filepath.Join(report.Aside, givenUpFile))
 	if err != nil {
@@ -66,7 +70,8 @@ func RevertedEvents(report integrity.RepairReport) (reverted []string) {
 			continue
 		}
 		kind := event.Attributes["ce-type"]
-		if strings.Contains(kind, ".deleted.") || strings.Contains(kind, ".revoked.") || strings.Contains(kind, ".suspended.") {
+		if strings.Contains(kind, ".deleted.") || strings.Contains(kind, ".revoked.") ||
+			strings.Contains(kind, ".suspended.") {
 			reverted = append(reverted, fmt.Sprintf("%s (%s)", domain.NameOf(event.Subject), kind))
 		}
 	}

@@ -11,13 +11,14 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"anneal/disk"
+	"anneal/eventlog/natsconn"
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/secrets"
 	"anneal/internal/datadir"
 )
 
 // RotateKey replaces the master key of a stopped server, and returns the number of data keys that
-// the new one wraps. The former master keys are removed only once it wraps all of them.
+// the new one wraps. The former master keys are removed only when the new one wraps all data keys.
 func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tls.Config) (wrapped int, err error) {
 	if err := dir.CheckExists(); err != nil {
 		return 0, err
@@ -42,21 +43,23 @@ func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tl
 		err = errors.Join(err, vault.Close())
 	}
 	if err != nil {
-		return 0, fmt.Errorf("wrap all data keys with the new master key: %w; the former ones are kept, try again", err)
+		return 0, fmt.Errorf("wrap all data keys with the new master key: %w; the former master keys are kept, so "+
+			"the command can be run again", err)
 	}
 	return wrapped, secrets.RetireKeys(dir.RingPath())
 }
 
 type vaultOpener func(context.Context, *secrets.KeyRing) (*secrets.Vault, error)
 
-// stoppedVault connects to the log of a stopped server, and returns how to open its vault.
+// stoppedVault connects to the log of a stopped server. It returns a function that opens the vault,
+// and one that closes the log.
 func stoppedVault(dir datadir.Dir, natsURL string, cluster *tls.Config) (open vaultOpener, closeLog func(), err error) {
 	if natsURL != "" {
 		options := []nats.Option{nats.UserInfo("control", os.Getenv("ANNEAL_NATS_PASSWORD"))}
 		if cluster != nil {
 			options = append(options, nats.Secure(cluster))
 		}
-		conn, err := nats.Connect(natsURL, options...)
+		conn, err := natsconn.Connect(natsURL, options...)
 		if err != nil {
 			return nil, nil, fmt.Errorf("connect to %s: %w; check --nats-url and ANNEAL_NATS_PASSWORD", natsURL, err)
 		}
@@ -65,7 +68,7 @@ func stoppedVault(dir datadir.Dir, natsURL string, cluster *tls.Config) (open va
 		}, conn.Close, nil
 	}
 	if _, err := os.Stat(dir.Path("nats")); err != nil {
-		return nil, nil, fmt.Errorf("%s contains no log: if it is in a NATS cluster, give --nats-url", dir)
+		return nil, nil, fmt.Errorf("%s contains no log: if the log is stored in a NATS cluster, give --nats-url", dir)
 	}
 	server, err := natsserver.Start(natsserver.Options{Dir: dir.Path("nats"), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

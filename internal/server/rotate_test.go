@@ -14,8 +14,8 @@ import (
 	"anneal/internal/node"
 )
 
-// What is sealed can be opened after its key was replaced, by the new key alone;
-// and a server that runs is not disturbed.
+// TestKeysAreRotated checks that after a rotation sealed values can be opened with the new master
+// key only, and that a rotation is rejected while the server runs, without effect on the server.
 func TestKeysAreRotated(t *testing.T) {
 	dir, owner := datadir.Dir(t.TempDir()), domain.Name("accounts/default/secrets/token")
 	flags := DefaultFlags()

@@ -23,40 +23,40 @@ import (
 	"anneal/workers/coordinator"
 )
 
-// A server is a running control plane.
+// A Server is a running control plane.
 type Server struct {
 	dir     datadir.Dir
 	flags   Flags
 	logger  *slog.Logger
 	certs   serverCerts
-	context datadir.Context // for users of account default
+	context datadir.Context // context file for users of account default
 
 	events  *natsserver.Connection
-	nats    *natsserver.Server // nil when the log lies in a cluster
+	nats    *natsserver.Server // nil when the log is stored in a cluster
 	world   *projections.World
-	admits  chan struct{} // closed once agents can be let in
+	admits  chan struct{} // closed once agents can be authenticated
 	blobs   *blobs.Store
 	handler *api.Server
 
 	admission   *coordinator.Admission
 	descriptors descriptorPlan
 	meter       *metering.Meter
-	code        *sandbox.Sandbox // evaluators are built and previewed in it
+	code        *sandbox.Sandbox // sandbox in which evaluators are built and previewed
 	http        *http.Server
 
-	vault    *secrets.Vault     // nil until sealer opens it
-	answers  *idempotency.Store // nil until openAnswers does
-	started  chan struct{}      // closed when requests are answered
-	release  func()             // of the data folder's lock
-	stop     context.CancelFunc // ends every duty
-	services services
+	vault       *secrets.Vault     // nil until sealer opens it
+	idempotency *idempotency.Store // nil until openIdempotency opens it
+	started     chan struct{}      // closed when requests are served
+	release     func()             // releases the data directory's lock
+	stop        context.CancelFunc // ends every service
+	services    services
 }
 
 const (
-	snapshotEvery  = 10_000 // events
+	snapshotEvery  = 10_000 // events between two snapshots
 	snapshotPause  = 30 * time.Second
-	drainTime      = 10 * time.Second // for requests that are being answered at the end
-	farewellTime   = 30 * time.Second // for the local worker to save and say goodbye
+	drainTimeout   = 10 * time.Second // limit of running requests at shutdown
+	leaveTimeout   = 30 * time.Second // limit of the local worker to store checkpoints and deregister
 	blobPath       = "/blobs"
 	localNode      = "local"
 	natsPortFile   = "nats.port"
@@ -64,8 +64,8 @@ const (
 	defaultAccount = "default"
 )
 
-// Start starts everything and returns once requests are answered. ctx
-// ends it: see wait.
+// Start starts all services and returns when requests are served. The server runs until ctx is
+// done: see Wait.
 func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, err error) {
 	s := &Server{dir: datadir.Dir(flags.Data), flags: flags, logger: logger, started: make(chan struct{})}
 	if s.release, err = disk.LockDir(flags.Data); err != nil {
@@ -98,18 +98,22 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 		}
 		listener = tls.NewListener(listener, s.certs.http)
 	}
-	warnWithoutTLS(logger, "the interface", "listen", flags.Listen, s.certs.http == nil)
+	warnWithoutTLS(logger, "the HTTP interface", "listen", flags.Listen, s.certs.http == nil)
 	warnWithoutTLS(logger, "NATS", "natsListen", flags.natsListen, s.certs.nats == nil && flags.natsURL == "")
 	if flags.publicURL != "" {
 		s.context.Address = strings.TrimRight(flags.publicURL, "/")
 	}
-	for _, step := range []func(context.Context) error{s.openLog, s.openBlobs, s.openWorld, s.bootstrap, s.ensureReader, s.openDuties} {
+	for _, step := range []func(context.Context) error{s.openLog, s.openBlobs, s.openWorld, s.bootstrap, s.ensureReader,
+		s.startServices} {
 		if err := step(duty); err != nil {
 			listener.Close()
 			return nil, err
 		}
 	}
 	if err := s.openAPI(duty, listener); err != nil {
+		return nil, err
+	}
+	if err := openTracking(duty, s); err != nil {
 		return nil, err
 	}
 	close(s.started)
@@ -119,35 +123,34 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	return s, s.writeContexts()
 }
 
-// wait returns when ctx is done and everything has ended cleanly, or when a
-// duty could not go on.
+// Wait returns when ctx is done and all services have ended, or when a service failed.
 func (s *Server) Wait(ctx context.Context) error {
 	var failed error
 	select {
 	case <-ctx.Done():
-		s.logger.Info("the server stops when what is being answered has ended and checkpoints are stored; interrupt it again to stop it at once", "atMost", farewellTime+drainTime)
+		s.logger.Info("shutting down: waiting for running requests and checkpoints; interrupt "+
+			"again to exit immediately", "timeout", leaveTimeout+drainTimeout)
 	case failed = <-s.services.failed:
-		s.logger.Error("the server cannot go on", "error", failed)
+		s.logger.Error("the server stops after a failure", "error", failed)
 	}
 	return errors.Join(failed, s.close())
 }
 
-// close ends everything in the order in which it depends on one another, and
-// saves the world. The local worker comes first: it stores its last checkpoints
-// through our own HTTP.
+// close ends all services in the order of their dependencies, and writes a snapshot. The local
+// worker stops first, because it uploads its last checkpoints over HTTP.
 func (s *Server) close() error {
 	if s.http != nil {
 		s.handler.Close()
 	}
 	s.services.endWorker()
 	if s.http != nil {
-		drain, cancel := context.WithTimeout(context.Background(), drainTime)
+		drain, cancel := context.WithTimeout(context.Background(), drainTimeout)
 		defer cancel()
 		if s.http.Shutdown(drain) != nil {
-			_ = s.http.Close() // what is still open has had its time
+			_ = s.http.Close() // drainTimeout has passed for the requests that are still open
 		} else {
 			s.handler.Drain()
-			_ = s.meter.Close(drain) // what does not arrive in time is lost, as a Meter says
+			_ = s.meter.Close(drain) // usage records that are not acknowledged in time are lost, as documented by Meter
 		}
 	}
 	s.stop()
@@ -162,8 +165,8 @@ func (s *Server) close() error {
 	if s.vault != nil {
 		err = errors.Join(err, s.vault.Close())
 	}
-	if s.answers != nil {
-		err = errors.Join(err, s.answers.Close())
+	if s.idempotency != nil {
+		err = errors.Join(err, s.idempotency.Close())
 	}
 	switch {
 	case s.nats != nil:

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// services are the parts of a server that run until it stops. One that fails stops the server:
-// half a control plane is worse than a restart.
+// services are the parts of a server that run until it stops. A service that fails stops the
+// server, because the other services depend on it.
 type services struct {
 	ctx    context.Context
 	failed chan error
 	wait   *sync.WaitGroup
 
-	worker     context.Context // of the local worker, which needs the other services while it stops
+	worker     context.Context // context of the local worker, which needs the other services while it stops
 	stopWorker context.CancelFunc
 	waitWorker *sync.WaitGroup
 }

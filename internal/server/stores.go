@@ -8,9 +8,9 @@ import (
 	"anneal/eventlog/secrets"
 )
 
-// sealer seals what must be deletable. Its data keys, wrapped by the key ring of
-// this folder, lie in files of their own, or in the NATS cluster of the log,
-// whose control planes share them.
+// sealer returns the vault that seals deletable values. The vault stores its data keys, wrapped by
+// the key ring of the data directory, in local files or, with a NATS cluster, in the cluster,
+// where control planes share them.
 func (s *Server) sealer(ctx context.Context) (_ *secrets.Vault, err error) {
 	if s.vault != nil {
 		return s.vault, nil
@@ -26,19 +26,20 @@ func (s *Server) sealer(ctx context.Context) (_ *secrets.Vault, err error) {
 		s.vault, err = secrets.OpenVault(ctx, s.events.Control(), ring)
 		return s.vault, err
 	}
-	if s.vault, err = secrets.OpenLocalVault(ctx, s.events.Control(), ring, s.dir.LocalStore("datakeys", s.logger)); err != nil {
+	if s.vault, err = secrets.OpenLocalVault(ctx, s.events.Control(), ring,
+		s.dir.LocalStore("datakeys", s.logger)); err != nil {
 		return nil, err
 	}
 	return s.vault, s.vault.CheckRing(ctx)
 }
 
-// openAnswers opens what was answered under idempotency keys: files of this
-// folder, or a bucket of the cluster, whose control planes share it.
-func (s *Server) openAnswers(ctx context.Context) (_ *idempotency.Store, err error) {
+// openIdempotency opens the idempotency store; it must be called only once. The store is in files
+// of the data directory or, with a NATS cluster, in a bucket that control planes share.
+func (s *Server) openIdempotency(ctx context.Context) (_ *idempotency.Store, err error) {
 	if s.nats == nil {
-		s.answers, err = idempotency.Open(ctx, s.events.Control())
+		s.idempotency, err = idempotency.Open(ctx, s.events.Control())
 	} else {
-		s.answers, err = idempotency.OpenLocal(ctx, s.events.Control(), s.dir.LocalStore("answers", s.logger))
+		s.idempotency, err = idempotency.OpenLocal(ctx, s.events.Control(), s.dir.LocalStore("answers", s.logger))
 	}
-	return s.answers, err
+	return s.idempotency, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"anneal/blobs/outbound"
 	"anneal/domain"
 	"anneal/engines/embedded"
 	"anneal/eventlog/pubsub"
@@ -13,11 +14,15 @@ import (
 	"anneal/workers/tasks"
 )
 
-// openTasks starts the handlers of small pieces of work that control planes
-// compete for, and takes up what is undone.
+// uploadTimeout bounds the upload of a file to a URL that a job names.
+const uploadTimeout = 30 * time.Second
+
+// openTasks starts the handlers of tasks, which control planes compete for, and resumes pending
+// ones.
 func (s *Server) openTasks(sealer *secrets.Vault) error {
 	log := s.events.Log()
-	router, err := pubsub.NewRouter(s.events.Control(), pubsub.RouterConfig{Timeout: 10 * time.Minute, Log: warnings(s.logger)})
+	router, err := pubsub.NewRouter(s.events.Control(),
+		pubsub.RouterConfig{Timeout: 10 * time.Minute, Log: warnings(s.logger)})
 	if err != nil {
 		return err
 	}
@@ -30,7 +35,10 @@ func (s *Server) openTasks(sealer *secrets.Vault) error {
 		tasks.Validator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Count: count},
 		tasks.ModelValidator{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Supports: embedded.Supports},
 		tasks.ModelCopier{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now},
-		tasks.Deriver{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Filter: query.CompileRowFilter, Count: count, Progress: s.rowsRead},
+		tasks.Deriver{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Filter: query.CompileRowFilter, Count: count,
+			Progress: s.rowsRead},
+		tasks.MetricsUploader{World: s.world, Blobs: s.blobs, Client: outbound.Client(s.flags.fetchPrivate, uploadTimeout),
+			Open: sealer.Open, Now: time.Now, Logger: s.logger},
 		tasks.EvaluatorBuilder{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Builder: s.code, Open: sealer.Open},
 	} {
 		if err := one.Handle(router); err != nil {
@@ -38,18 +46,20 @@ func (s *Server) openTasks(sealer *secrets.Vault) error {
 		}
 		all = append(all, one.Task())
 	}
-	s.services.start("undone tasks", func(ctx context.Context) error {
-		return tasks.Resumption{Log: log, View: s.world.View(), Logger: s.logger, Acknowledged: log.Acknowledged}.Run(ctx, all...)
+	s.services.start("pending tasks", func(ctx context.Context) error {
+		return tasks.Resumption{Log: log, View: s.world.View(), Logger: s.logger, Acknowledged: log.Acknowledged}.Run(ctx,
+			all...)
 	})
 	s.services.start("tasks", router.Run)
 	return nil
 }
 
-// rowsRead keeps how far the making of a dataset is, until it is over.
-func (s *Server) rowsRead(dataset domain.Name, read, of int64) {
-	if of == 0 {
+// rowsRead records the progress of a derived dataset: done of total rows of its source have been
+// processed. If total is 0, the derivation has ended, and rowsRead removes the progress.
+func (s *Server) rowsRead(dataset domain.Name, done, total int64) {
+	if total == 0 {
 		s.world.Live().Forget(dataset)
 		return
 	}
-	s.world.Live().Report(dataset, live.Progress{Step: int(read), Steps: int(of), Time: time.Now()})
+	s.world.Live().Report(dataset, live.Progress{Step: int(done), Steps: int(total), Time: time.Now()})
 }

@@ -14,32 +14,38 @@ import (
 
 // TLSFlags name the certificates of a server.
 type TLSFlags struct {
-	cert, key, clientCA       string // of HTTP, and of the embedded NATS server unless it has its own
-	natsCert, natsKey, natsCA string // of the embedded NATS server; with --nats-url, of its client
+	cert, key, clientCA       string // files for HTTP, and for the embedded NATS server unless natsCert is given
+	natsCert, natsKey, natsCA string // files for the embedded NATS server or, with --nats-url, for its client
 }
 
 func (t *TLSFlags) add(f *pflag.FlagSet) {
-	f.StringVar(&t.cert, "tls-cert", "", "PEM certificate chain for HTTPS and for the embedded NATS server; reloaded when it changes")
+	f.StringVar(&t.cert, "tls-cert", "",
+		"PEM certificate chain for HTTPS and for the embedded NATS server; reloaded when the file changes")
 	f.StringVar(&t.key, "tls-key", "", "private key of --tls-cert")
-	f.StringVar(&t.clientCA, "tls-client-ca", "", "require clients, over HTTP and NATS, to present certificates signed by these authorities")
+	f.StringVar(&t.clientCA, "tls-client-ca", "",
+		"require clients, over HTTP and NATS, to present certificates signed by a CA in this PEM file")
 	t.AddCluster(f)
 }
 
 // AddCluster adds the flags for NATS.
 func (t *TLSFlags) AddCluster(f *pflag.FlagSet) {
-	f.StringVar(&t.natsCert, "nats-cert", "", "certificate for NATS: of the embedded server, or with --nats-url of the client of the cluster")
+	f.StringVar(&t.natsCert, "nats-cert", "",
+		"PEM certificate for NATS: of the embedded NATS server (default: --tls-cert), or, with --nats-url, "+
+			"of this server as a client of the NATS cluster")
 	f.StringVar(&t.natsKey, "nats-key", "", "private key of --nats-cert")
-	f.StringVar(&t.natsCA, "nats-ca", "", "with --nats-url, authorities to trust in addition to the system's")
+	f.StringVar(&t.natsCA, "nats-ca", "",
+		"PEM file of certificate authorities to trust for the NATS cluster of --nats-url, in addition to the system's")
 }
 
 // serverCerts are the loaded certificates; those that are not configured are nil.
 type serverCerts struct {
-	pair       *certs.KeyPair // of HTTP
-	http, nats *tls.Config    // of the listeners
-	cluster    *tls.Config    // of the client of the NATS cluster
+	pair       *certs.KeyPair // certificate of HTTP
+	http, nats *tls.Config    // configurations of the listeners
+	cluster    *tls.Config    // configuration of the client of the NATS cluster
 }
 
-// LoadCluster returns the TLS configuration of a client of a NATS cluster; nil without flags.
+// LoadCluster returns the TLS configuration of a client of a NATS cluster; nil if no flag requires
+// one. cluster reports whether the log is stored in a NATS cluster (--nats-url).
 func (t *TLSFlags) LoadCluster(cluster bool) (*tls.Config, error) {
 	loaded, err := t.load(cluster)
 	return loaded.cluster, err
@@ -77,7 +83,8 @@ func (t *TLSFlags) load(cluster bool) (loaded serverCerts, err error) {
 	return loaded, err
 }
 
-// warnWithoutTLS warns that traffic to an address that other machines reach is not encrypted.
+// warnWithoutTLS logs a warning if plain is true, which means without TLS, and other machines can
+// reach address.
 func warnWithoutTLS(logger *slog.Logger, what, flag, address string, plain bool) {
 	host, _, _ := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); !plain || host == "localhost" || ip != nil && ip.IsLoopback() {

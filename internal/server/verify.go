@@ -11,11 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"anneal/disk"
 	"anneal/eventlog"
 	"anneal/eventlog/integrity"
+	"anneal/eventlog/natsconn"
 	"anneal/eventlog/natsserver"
 	"anneal/internal/certs"
 	"anneal/internal/datadir"
@@ -30,11 +29,12 @@ type Verification struct {
 	Folded  projections.Digest `json:"folded"`
 	Served  projections.Digest `json:"served"`
 
-	Log *integrity.FileReport `json:"log,omitempty"` // of the embedded server's files
+	Log *integrity.FileReport `json:"log,omitempty"` // report on the files of the embedded server
 }
 
-// Verify verifies the log of a server: of a running one through its mirror and its API, of a stopped
-// one through its files.
+// Verify verifies the files of an embedded log and, if they are whole, compares the state folded
+// from the log with the served state: of a running server through its mirror and its API, of a
+// stopped server through its newest snapshot.
 func Verify(ctx context.Context, dir datadir.Dir) (Verification, error) {
 	if err := dir.CheckExists(); err != nil {
 		return Verification{}, err
@@ -82,7 +82,7 @@ func verifyRunning(ctx context.Context, operator datadir.Context) (Verification,
 	if err != nil {
 		return Verification{}, err
 	}
-	conn, err := nats.Connect(operator.NATSURL, options...)
+	conn, err := natsconn.Connect(operator.NATSURL, options...)
 	if err != nil {
 		return Verification{}, fmt.Errorf("connect to the log at %s: %w", operator.NATSURL, err)
 	}
@@ -125,7 +125,7 @@ func fetchDigest(ctx context.Context, operator datadir.Context) (digest projecti
 }
 
 const (
-	mirrorTimeout = 30 * time.Second // for the mirror to catch up with the log after a start
+	mirrorTimeout = 30 * time.Second // maximum wait for the mirror to catch up with the log after a start
 	mirrorPoll    = 100 * time.Millisecond
 )
 
@@ -164,7 +164,8 @@ func verifyStopped(ctx context.Context, dir datadir.Dir) (Verification, error) {
 	return compare(ctx, server.Log(), "snapshot", served)
 }
 
-// compare folds the log up to the position of a digest.
+// compare folds the log up to the position of served, and returns the comparison of the result with
+// served. against names the source of served.
 func compare(ctx context.Context, log eventlog.Log, against string, served projections.Digest) (Verification, error) {
 	start := time.Now()
 	folded, err := projections.Verify(ctx, log, served.Position)
@@ -175,7 +176,7 @@ func compare(ctx context.Context, log eventlog.Log, against string, served proje
 		Seconds: time.Since(start).Seconds(), Folded: folded, Served: served}, nil
 }
 
-// Err returns what the verification found to be wrong; nil if nothing.
+// Err returns an error that describes what differs or is damaged, or nil.
 func (v Verification) Err(dir datadir.Dir) error {
 	switch {
 	case v.Log != nil && !v.Log.Whole():

@@ -16,9 +16,8 @@ import (
 	"anneal/workers/coordinator"
 )
 
-func (s *Server) openDuties(ctx context.Context) error {
+func (s *Server) startServices(ctx context.Context) error {
 	log := s.events.Log()
-	s.world.Live().Boot(time.Now()) // nobody listened to the nodes before
 	sealer, err := s.sealer(ctx)
 	if err != nil {
 		return err
@@ -27,12 +26,14 @@ func (s *Server) openDuties(ctx context.Context) error {
 	agents := coordinator.New(coordinator.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Coordinator(),
 		OpenSecret: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
 	s.services.start("coordinator", agents.Run)
-	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer, Dir: s.flags.Data, Logger: s.logger})
+	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer,
+		Dir: s.flags.Data, Logger: s.logger})
 	s.services.start("reconciler", reconciler.Run)
 	for _, scheduler := range []schedulers.Scheduler{
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
 		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Addons{}, schedulers.HotLoads{},
-		schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{}, schedulers.Accounts{},
+		schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{},
+		schedulers.Accounts{},
 	} {
 		s.services.start("scheduler "+scheduler.Name(), func(ctx context.Context) error {
 			return schedulers.Run(ctx, log, s.world, scheduler, s.logger)
@@ -47,8 +48,8 @@ func (s *Server) openDuties(ctx context.Context) error {
 	return s.openWorker(ctx)
 }
 
-// openWorker starts the worker in this process. It needs no token: who has the
-// server's folder may enrol it.
+// openWorker starts the local worker in this process. It needs no token: access to the data
+// directory allows it to enroll.
 func (s *Server) openWorker(ctx context.Context) error {
 	flags := s.flags.Node
 	flags.ID = s.localNode()
@@ -65,16 +66,20 @@ func (s *Server) openWorker(ctx context.Context) error {
 		if !errors.As(err, &fault) || fault.Code != domain.FailedPrecondition {
 			return err
 		}
-		s.logger.Error("this server works without its own worker: give it another name with --node-id, or none with --worker=false", "node", flags.ID, "error", err)
+		s.logger.Error("cannot enroll the local worker: choose another node ID with --node-id, or disable the local worker "+
+			"with --worker=false", "node", flags.ID, "error", err)
 		return nil
 	}
-	options := agent.Options{Key: key, URL: s.flags.natsURL, Dir: s.dir.Path("worker"), Log: s.logger, LeaveWithin: farewellTime}
+	options := agent.Options{Key: key, URL: s.flags.natsURL, Dir: s.dir.Path("worker"), Log: s.logger,
+		LeaveWithin: leaveTimeout}
 	if s.nats != nil {
 		options.URL, options.NATS = nats.DefaultURL, []nats.Option{s.nats.InProcess()}
 	} else if s.certs.cluster != nil {
 		options.NATS = []nats.Option{nats.Secure(s.certs.cluster)}
 	}
-	if s.certs.pair != nil { // its files are fetched from this server, which its authority may not be the system's
+	// The local worker downloads files from this server, whose certificate authority may not be one
+	// of the system's.
+	if s.certs.pair != nil {
 		config, err := certs.ClientConfig(nil)
 		if err != nil {
 			return err
@@ -82,7 +87,30 @@ func (s *Server) openWorker(ctx context.Context) error {
 		options.TLS = certs.Trusting(s.certs.pair, config)
 	}
 	s.services.startWorker(func(ctx context.Context) error { return node.RunAgent(ctx, options, flags, s.code) })
+	s.awaitNode(ctx, domain.NewName(domain.System, domain.Nodes.Collection, flags.ID))
 	return nil
+}
+
+// registrationTimeout is how long the server waits for the first registration of its local worker
+// before it serves requests.
+const registrationTimeout = 5 * time.Second
+
+// awaitNode returns when the node has registered, or after registrationTimeout. So the first
+// requests to a new installation find the devices of the node: see domain.FleetAccelerator.
+func (s *Server) awaitNode(ctx context.Context, name domain.Name) {
+	ctx, cancel := context.WithTimeout(ctx, registrationTimeout)
+	defer cancel()
+	for {
+		view := s.world.View()
+		if row, ok := view.Nodes.Get(name); ok && row.State.Registered() {
+			return
+		}
+		select {
+		case <-s.world.Changed(view.Position):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 func (s *Server) localNode() string {

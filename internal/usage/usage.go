@@ -1,14 +1,14 @@
-// Package usage has the error of a command line that is wrong.
+// Package usage defines the error of an invalid command line, and sections of flags in the help.
 package usage
 
 import "fmt"
 
-// Error is a command line that was not understood. The program exits with 2.
+// Error is the error of an invalid command line. The program exits with code 2.
 type Error struct{ Err error }
 
 func (e Error) Error() string { return e.Err.Error() }
 
-// Unwrap returns what is wrong with the command line.
+// Unwrap returns the cause.
 func (e Error) Unwrap() error { return e.Err }
 
 // Errorf returns an Error with a formatted message.

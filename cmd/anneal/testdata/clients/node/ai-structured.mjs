@@ -1,5 +1,5 @@
-// Asks a server for answers of a form, and the model that is named for calls, through the ai package and prints what it
-// understood as one JSON object.
+// Requests structured output and, from the second model, tool calls through the ai package, and prints the results as one
+// JSON object.
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { generateObject, generateText, stepCountIs, streamObject, streamText, tool } from 'ai'
 import { z } from 'zod'

@@ -1,4 +1,4 @@
-// Asks a server through the ai package and its OpenAI-compatible provider and prints what it answered as one JSON object.
+// Sends requests through the ai package and its OpenAI-compatible provider, and prints the responses as one JSON object.
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { generateText, streamText } from 'ai'
 

@@ -1,5 +1,5 @@
-// Asks a server for answers of a form, and the model that is named for calls, through the openai package and prints what it
-// understood as one JSON object.
+// Requests structured output and, from the second model, tool calls through the openai package, and prints the results as
+// one JSON object.
 import OpenAI from 'openai'
 import { zodFunction, zodResponseFormat } from 'openai/helpers/zod'
 import { order } from './order.mjs'

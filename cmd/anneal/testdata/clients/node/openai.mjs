@@ -1,4 +1,4 @@
-// Asks a server through the openai package and prints what it answered as one JSON object.
+// Sends requests through the openai package, and prints the responses as one JSON object.
 import OpenAI from 'openai'
 
 const { BASE_URL, API_KEY, MODEL, PROMPT } = process.env

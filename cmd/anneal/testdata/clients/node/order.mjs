@@ -1,4 +1,4 @@
-// What structured answers are held to: objects within objects, lists, enumerations, choices, and fields that may be missing.
+// The schema of structured responses: nested objects, lists, enumerations, alternatives and optional fields.
 import { z } from 'zod'
 
 const way = z.discriminatedUnion('by', [
@@ -6,7 +6,7 @@ const way = z.discriminatedUnion('by', [
   z.object({ by: z.literal('van') }),
 ])
 
-// The openai package wants every field, null where there is nothing; the ai package leaves fields out.
+// The openai package requires every field, with null for a missing value; the ai package omits missing fields.
 export const order = (missing) => z.object({
   customer: z.object({ name: z.string().max(8), kind: z.enum(['person', 'company']) }).describe('who orders'),
   lines: z.array(z.object({ item: z.enum(['chair', 'table']), count: z.number().int().min(1).max(99), colour: missing(z.enum(['pink', 'red'])) })).min(1).max(2),

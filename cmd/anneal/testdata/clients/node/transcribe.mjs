@@ -1,5 +1,5 @@
-// Sends a recording to a server through the openai package, asks for it in every way, and prints what it was answered as one
-// JSON object.
+// Sends a recording to a server through the openai package, requests every format, and prints the responses as one JSON
+// object.
 import fs from 'node:fs'
 import OpenAI from 'openai'
 

@@ -1,5 +1,5 @@
-// Command openaigo asks a server through openai-go and prints what it answered
-// as one JSON object.
+// Command openaigo sends requests to a server through openai-go and prints the responses as one
+// JSON object.
 package main
 
 import (
@@ -11,16 +11,17 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/responses"
 )
 
 type reply struct {
 	Text   string `json:"text"`
 	Finish string `json:"finish"`
 	Chunks int    `json:"chunks,omitempty"`
-	Tokens int64  `json:"tokens"` // in all, prompt and answer
+	Tokens int64  `json:"tokens"` // tokens of prompt and completion
 }
 
-type refusal struct {
+type apiError struct {
 	Status  int    `json:"status"`
 	Param   string `json:"param"`
 	Message string `json:"message"`
@@ -38,10 +39,12 @@ func main() {
 }
 
 func ask(ctx context.Context) (map[string]any, error) {
-	client := openai.NewClient(option.WithBaseURL(os.Getenv("BASE_URL")), option.WithAPIKey(os.Getenv("API_KEY")), option.WithMaxRetries(0))
+	client := openai.NewClient(option.WithBaseURL(os.Getenv("BASE_URL")), option.WithAPIKey(os.Getenv("API_KEY")),
+		option.WithMaxRetries(0))
 	report := map[string]any{}
 	for name, what := range map[string]func(context.Context, openai.Client) (any, error){
-		"completion": complete, "stream": stream, "chat": chat, "chatStream": chatStream, "models": models, "refusal": refused,
+		"completion": complete, "stream": stream, "chat": chat, "chatStream": chatStream, "models": models,
+		"model": model, "embedding": embedding, "response": response, "responseStream": responseStream, "refusal": refused,
 	} {
 		answer, err := what(ctx, client)
 		if err != nil {
@@ -53,7 +56,8 @@ func ask(ctx context.Context) (map[string]any, error) {
 }
 
 func completion() openai.CompletionNewParams {
-	return openai.CompletionNewParams{Model: openai.CompletionNewParamsModel(os.Getenv("MODEL")), MaxTokens: openai.Int(24), Temperature: openai.Float(0),
+	return openai.CompletionNewParams{Model: openai.CompletionNewParamsModel(os.Getenv("MODEL")),
+		MaxTokens: openai.Int(24), Temperature: openai.Float(0),
 		Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String(os.Getenv("PROMPT"))}}
 }
 
@@ -62,7 +66,8 @@ func complete(ctx context.Context, client openai.Client) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return reply{Text: answer.Choices[0].Text, Finish: string(answer.Choices[0].FinishReason), Tokens: answer.Usage.TotalTokens}, nil
+	return reply{Text: answer.Choices[0].Text, Finish: string(answer.Choices[0].FinishReason),
+		Tokens: answer.Usage.TotalTokens}, nil
 }
 
 func stream(ctx context.Context, client openai.Client) (any, error) {
@@ -81,8 +86,9 @@ func stream(ctx context.Context, client openai.Client) (any, error) {
 }
 
 func conversation() openai.ChatCompletionNewParams {
-	return openai.ChatCompletionNewParams{Model: os.Getenv("MODEL"), MaxTokens: openai.Int(24), Temperature: openai.Float(0),
-		Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage(os.Getenv("PROMPT"))}}
+	return openai.ChatCompletionNewParams{Model: os.Getenv("MODEL"), MaxTokens: openai.Int(24),
+		Temperature: openai.Float(0),
+		Messages:    []openai.ChatCompletionMessageParamUnion{openai.UserMessage(os.Getenv("PROMPT"))}}
 }
 
 func chat(ctx context.Context, client openai.Client) (any, error) {
@@ -90,7 +96,8 @@ func chat(ctx context.Context, client openai.Client) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return reply{Text: answer.Choices[0].Message.Content, Finish: answer.Choices[0].FinishReason, Tokens: answer.Usage.TotalTokens}, nil
+	return reply{Text: answer.Choices[0].Message.Content, Finish: answer.Choices[0].FinishReason,
+		Tokens: answer.Usage.TotalTokens}, nil
 }
 
 func chatStream(ctx context.Context, client openai.Client) (any, error) {
@@ -105,7 +112,8 @@ func chatStream(ctx context.Context, client openai.Client) (any, error) {
 	if err := pieces.Err(); err != nil {
 		return nil, err
 	}
-	return reply{Text: all.Choices[0].Message.Content, Finish: all.Choices[0].FinishReason, Chunks: chunks, Tokens: all.Usage.TotalTokens}, nil
+	return reply{Text: all.Choices[0].Message.Content, Finish: all.Choices[0].FinishReason, Chunks: chunks,
+		Tokens: all.Usage.TotalTokens}, nil
 }
 
 func models(ctx context.Context, client openai.Client) (any, error) {
@@ -117,13 +125,65 @@ func models(ctx context.Context, client openai.Client) (any, error) {
 	return names, pages.Err()
 }
 
+func model(ctx context.Context, client openai.Client) (any, error) {
+	one, err := client.Models.Get(ctx, os.Getenv("MODEL"))
+	if err != nil {
+		return nil, err
+	}
+	return one.ID, nil
+}
+
+func embedding(ctx context.Context, client openai.Client) (any, error) {
+	list, err := client.Embeddings.New(ctx, openai.EmbeddingNewParams{Model: os.Getenv("MODEL"),
+		Input: openai.EmbeddingNewParamsInputUnion{OfArrayOfStrings: []string{os.Getenv("PROMPT"), "chairs"}}})
+	if err != nil {
+		return nil, err
+	}
+	var all [][]float64
+	for _, one := range list.Data {
+		all = append(all, one.Embedding)
+	}
+	return map[string]any{"vectors": all, "tokens": list.Usage.TotalTokens}, nil
+}
+
+func input() responses.ResponseNewParams {
+	return responses.ResponseNewParams{Model: os.Getenv("MODEL"), MaxOutputTokens: openai.Int(24),
+		Temperature: openai.Float(0),
+		Input:       responses.ResponseNewParamsInputUnion{OfString: openai.String(os.Getenv("PROMPT"))}}
+}
+
+func response(ctx context.Context, client openai.Client) (any, error) {
+	answer, err := client.Responses.New(ctx, input())
+	if err != nil {
+		return nil, err
+	}
+	return reply{Text: answer.OutputText(), Finish: string(answer.Status), Tokens: answer.Usage.TotalTokens}, nil
+}
+
+func responseStream(ctx context.Context, client openai.Client) (any, error) {
+	var all reply
+	events := client.Responses.NewStreaming(ctx, input())
+	for events.Next() {
+		switch event := events.Current().AsAny().(type) {
+		case responses.ResponseTextDeltaEvent:
+			all.Chunks++
+			all.Text += event.Delta
+		case responses.ResponseCompletedEvent:
+			all.Finish, all.Tokens = string(event.Response.Status), event.Response.Usage.TotalTokens
+		case responses.ResponseIncompleteEvent:
+			all.Finish, all.Tokens = string(event.Response.Status), event.Response.Usage.TotalTokens
+		}
+	}
+	return all, events.Err()
+}
+
 func refused(ctx context.Context, client openai.Client) (any, error) {
 	request := completion()
 	request.Temperature = openai.Float(3)
 	_, err := client.Completions.New(ctx, request)
-	var told *openai.Error
-	if !errors.As(err, &told) {
-		return nil, fmt.Errorf("temperature 3 was answered with %v", err)
+	var apiErr *openai.Error
+	if !errors.As(err, &apiErr) {
+		return nil, fmt.Errorf("temperature 3: unexpected response %v", err)
 	}
-	return refusal{told.StatusCode, told.Param, told.Message}, nil
+	return apiError{apiErr.StatusCode, apiErr.Param, apiErr.Message}, nil
 }

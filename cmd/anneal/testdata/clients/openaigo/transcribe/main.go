@@ -1,5 +1,5 @@
-// Command transcribe sends a recording to a server through openai-go, asks for
-// it in every way, and prints what it was answered as one JSON object.
+// Command transcribe sends a recording to a server through openai-go, requests every format, and
+// prints the responses as one JSON object.
 package main
 
 import (
@@ -31,11 +31,14 @@ type client struct {
 }
 
 func ask(ctx context.Context, file string) (map[string]any, error) {
-	c := client{openai.NewClient(option.WithBaseURL(os.Getenv("BASE_URL")), option.WithAPIKey(os.Getenv("API_KEY")), option.WithMaxRetries(0)), ctx, file}
+	c := client{openai.NewClient(option.WithBaseURL(os.Getenv("BASE_URL")), option.WithAPIKey(os.Getenv("API_KEY")),
+		option.WithMaxRetries(0)), ctx, file}
 	report := map[string]any{}
 	for name, what := range map[string]func() (any, error){
-		"json": c.json, "text": c.text(openai.AudioResponseFormatText), "srt": c.text(openai.AudioResponseFormatSRT), "vtt": c.text(openai.AudioResponseFormatVTT),
-		"word": c.verbose("word"), "segment": c.verbose("segment"), "both": c.verbose("word", "segment"), "stream": c.stream, "refusal": c.refused,
+		"json": c.json, "text": c.text(openai.AudioResponseFormatText), "srt": c.text(openai.AudioResponseFormatSRT),
+		"vtt":  c.text(openai.AudioResponseFormatVTT),
+		"word": c.verbose("word"), "segment": c.verbose("segment"), "both": c.verbose("word", "segment"), "stream": c.stream,
+		"refusal": c.refused,
 	} {
 		answer, err := what()
 		if err != nil {
@@ -46,10 +49,12 @@ func ask(ctx context.Context, file string) (map[string]any, error) {
 	return report, nil
 }
 
-// request asks in a format; the client closes the file.
-func (c client) request(format openai.AudioResponseFormat, granularities ...string) (openai.AudioTranscriptionNewParams, error) {
+// request returns the request of a format; the client closes the file.
+func (c client) request(format openai.AudioResponseFormat, granularities ...string) (openai.AudioTranscriptionNewParams,
+	error) {
 	file, err := os.Open(c.file)
-	return openai.AudioTranscriptionNewParams{File: file, Model: os.Getenv("MODEL"), ResponseFormat: format, TimestampGranularities: granularities}, err
+	return openai.AudioTranscriptionNewParams{File: file, Model: os.Getenv("MODEL"), ResponseFormat: format,
+		TimestampGranularities: granularities}, err
 }
 
 func (c client) json() (any, error) {
@@ -85,7 +90,8 @@ func (c client) verbose(granularities ...string) func() (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return map[string]any{"text": answer.Text, "language": answer.Language, "duration": answer.Duration, "words": len(answer.Words), "segments": len(answer.Segments)}, nil
+		return map[string]any{"text": answer.Text, "language": answer.Language, "duration": answer.Duration,
+			"words": len(answer.Words), "segments": len(answer.Segments)}, nil
 	}
 }
 
@@ -114,9 +120,9 @@ func (c client) refused() (any, error) {
 	}
 	body.Temperature = openai.Float(3)
 	_, err = c.Audio.Transcriptions.New(c.ctx, body)
-	var told *openai.Error
-	if !errors.As(err, &told) {
-		return nil, fmt.Errorf("temperature 3 was answered with %v", err)
+	var apiErr *openai.Error
+	if !errors.As(err, &apiErr) {
+		return nil, fmt.Errorf("temperature 3: unexpected response %v", err)
 	}
-	return map[string]any{"status": told.StatusCode, "param": told.Param, "message": told.Message}, nil
+	return map[string]any{"status": apiErr.StatusCode, "param": apiErr.Param, "message": apiErr.Message}, nil
 }

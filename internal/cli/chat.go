@@ -1,0 +1,189 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func chatCommand() *cobra.Command {
+	var flags completionFlags
+	var system string
+	c := &cobra.Command{Use: "chat [TEXT]",
+		Short:   "Send a chat message to a model, or have a conversation; use - as TEXT to read it from standard input",
+		Args:    arguments(0, 1),
+		Example: `  anneal chat --model polite --system "You are brief." "good morning"` + "\n  anneal chat --model polite",
+		Long: `Without TEXT, every line of the terminal or of standard input is a message of one conversation, whose
+earlier messages are sent again with each request. Ctrl-C stops a response; /clear begins again, and
+/exit or Ctrl-D leaves.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			talk := &conversation{generation: generation{client: client, cmd: c, path: "/inference/v1/chat/completions"},
+				flags: &flags}
+			if system != "" {
+				talk.system = []any{map[string]any{"role": "system", "content": system}}
+			}
+			if len(args) == 0 {
+				return talk.run(c.InOrStdin())
+			}
+			text, err := readText(c, args[0])
+			if err != nil {
+				return err
+			}
+			return talk.say(c.Context(), text)
+		}}
+	flags.add(c)
+	c.Flags().StringVar(&system, "system", "", "system prompt")
+	return c
+}
+
+// conversation is a chat with a model.
+type conversation struct {
+	generation
+	flags    *completionFlags
+	system   []any          // system message, if any
+	messages []any          // messages of the user and of the model
+	signals  chan os.Signal // interrupts; nil before run
+}
+
+// say sends a message with those before it, prints the response, and adds both to messages. A
+// message without a response is not added.
+func (t *conversation) say(ctx context.Context, text string) error {
+	body, err := t.flags.body(t.cmd)
+	if err != nil {
+		return err
+	}
+	asked := slices.Concat(t.messages, []any{map[string]any{"role": "user", "content": text}})
+	body["messages"] = slices.Concat(t.system, asked)
+	response, err := t.generation.run(ctx, body)
+	if err != nil {
+		return err
+	}
+	t.messages = append(asked, map[string]any{"role": "assistant", "content": response})
+	return nil
+}
+
+// Texts of a conversation on a terminal.
+const (
+	chatPrompt   = "> "
+	chatGreeting = "Type a message; /clear begins again, /exit leaves, Ctrl-C stops a response."
+)
+
+// run reads messages line by line until the input ends. At a terminal an error does not end the
+// conversation.
+func (t *conversation) run(in io.Reader) error {
+	file, ok := in.(*os.File)
+	interactive := ok && isTerminal(file)
+	t.signals = make(chan os.Signal, 1)
+	signal.Notify(t.signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(t.signals)
+	if interactive {
+		fmt.Fprintln(t.cmd.ErrOrStderr(), chatGreeting)
+	}
+	return t.converse(linesOf(in), interactive)
+}
+
+// line is a line of the input, or the error that ended it.
+type line struct {
+	text string
+	err  error
+}
+
+// linesOf returns a channel with the lines of a reader. It is closed at the end of the input.
+func linesOf(in io.Reader) <-chan line {
+	lines := make(chan line)
+	go func() {
+		defer close(lines)
+		scanner := bufio.NewScanner(in)
+		scanner.Buffer(nil, maxInput)
+		for scanner.Scan() {
+			lines <- line{text: scanner.Text()}
+		}
+		if err := scanner.Err(); err != nil {
+			if errors.Is(err, bufio.ErrTooLong) {
+				err = fmt.Errorf("a line of standard input exceeds the limit of %d bytes", maxInput)
+			}
+			lines <- line{err: err}
+		}
+	}()
+	return lines
+}
+
+// converse responds to lines. An interrupt stops the current response. At the prompt, the second
+// interrupt in a row ends the conversation.
+func (t *conversation) converse(lines <-chan line, interactive bool) error {
+	leaving := false // an interrupt came at the prompt
+	for {
+		if interactive {
+			fmt.Fprint(t.cmd.ErrOrStderr(), chatPrompt)
+		}
+		select {
+		case got := <-t.signals:
+			fmt.Fprintln(t.cmd.ErrOrStderr())
+			if leaving || !interactive || got != os.Interrupt {
+				return context.Canceled
+			}
+			leaving = true
+			fmt.Fprintln(t.cmd.ErrOrStderr(), "Type /exit or press Ctrl-D or Ctrl-C to leave.")
+		case next, more := <-lines:
+			leaving = false
+			if !more || next.err != nil {
+				return next.err
+			}
+			leave, err := t.respond(next.text, interactive)
+			if leave || err != nil && !interactive {
+				return err
+			}
+			if err != nil {
+				fmt.Fprintf(t.cmd.ErrOrStderr(), "anneal: %s\n", describe(t.cmd, err))
+			}
+		}
+	}
+}
+
+// respond executes a command or sends a message. leave reports that the conversation has ended.
+func (t *conversation) respond(text string, interactive bool) (leave bool, err error) {
+	switch text = strings.TrimSpace(text); {
+	case text == "":
+		return false, nil
+	case text == "/exit", text == "/quit", text == "/bye":
+		return true, nil
+	case text == "/clear":
+		t.messages = nil
+		return false, nil
+	case text == "/help":
+		fmt.Fprintln(t.cmd.ErrOrStderr(), chatGreeting)
+		return false, nil
+	case strings.HasPrefix(text, "/") && !strings.ContainsAny(text[1:], "/ "):
+		return false, fmt.Errorf("unknown command %s: the commands are /clear, /exit and /help", text)
+	}
+	// An interrupt also cancels the context of the command, so the request needs another context.
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.cmd.Context()))
+	defer stop()
+	said := make(chan error, 1)
+	go func() { said <- t.say(ctx, text) }()
+	select {
+	case err := <-said:
+		return false, err
+	case got := <-t.signals:
+		stop()
+		<-said
+		if !interactive || got != os.Interrupt {
+			return true, context.Canceled
+		}
+		fmt.Fprintln(t.cmd.ErrOrStderr(), "stopped")
+		return false, nil
+	}
+}

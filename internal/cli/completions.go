@@ -1,0 +1,273 @@
+package cli
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"anneal/domain"
+)
+
+// A completer returns the words that can replace the last word of a command line. before are the
+// arguments before that word.
+type completer = cobra.CompletionFunc
+
+// completionTimeout limits the request that a completion sends, because the user's shell waits.
+const completionTimeout = 2 * time.Second
+
+// annotationCollection is a flag annotation: the collection of the resources that the flag names,
+// or usableModels.
+const annotationCollection = "collection"
+
+// usableModels stands for the names by which models can be used; no single collection contains all
+// of them.
+const usableModels = "names"
+
+// addCompletions adds the completion of arguments and flags to a command and to those below it.
+func addCompletions(c *cobra.Command) {
+	if c.ValidArgsFunction == nil && !c.HasSubCommands() {
+		c.ValidArgsFunction = completeArguments
+	}
+	complete := func(f *pflag.Flag) {
+		_ = c.RegisterFlagCompletionFunc(f.Name, completerOf(f)) // fails for one that is registered already
+	}
+	c.LocalFlags().VisitAll(complete)
+	for _, child := range c.Commands() {
+		addCompletions(child)
+	}
+}
+
+// argumentNames returns the names of a command's arguments in its usage line, such as ID and FILE.
+func argumentNames(c *cobra.Command) (names []string) {
+	for _, word := range strings.Fields(c.Use)[1:] {
+		if strings.HasPrefix(strings.Trim(word, "["), "--") {
+			break
+		}
+		name, _, _ := strings.Cut(strings.Trim(word, "[]."), "|")
+		names = append(names, name)
+	}
+	return names
+}
+
+// namingCommands are the commands whose argument ID is the ID of a new resource.
+var namingCommands = []string{"create", "derive", "load"}
+
+// completeArguments completes the arguments of a command by their names in its usage line.
+func completeArguments(c *cobra.Command, before []string, word string) ([]string, cobra.ShellCompDirective) {
+	names := argumentNames(c)
+	if len(before) >= len(names) {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	switch name := names[len(before)]; {
+	case name == "FILE":
+		return nil, cobra.ShellCompDirectiveDefault
+	case name == "DIR":
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	case name == "SHAPE":
+		return completeIDs(shapes.name)(c, before, word)
+	case name == "ACCOUNT", name == "ID" && c.Parent().Name() == "account":
+		return completeAccounts(c)
+	case name == "CHECKPOINT":
+		return completeCheckpoints(c, before)
+	case name == "ID" && c.Parent().Name() == "quota":
+		return domain.QuotaIDs, cobra.ShellCompDirectiveNoFileComp
+	case name == "ID" && c.Parent().Name() == "credentials":
+		return completeIDs(apiKeys.name)(c, before, word)
+	case name == "ID" && !slices.Contains(namingCommands, c.Name()):
+		for collection, command := range commandOf {
+			if command == c.Parent().Name() {
+				return completeIDs(collection)(c, before, word)
+			}
+		}
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}
+
+// enumerations are the values of flags whose help does not list them.
+var enumerations = map[string][]string{
+	"accelerator-type": domain.ShapeAcceleratorTypes[1:],
+	"precision":        domain.Precisions[1:],
+}
+
+// completerOf returns the completion of a flag.
+func completerOf(f *pflag.Flag) completer {
+	values := enumerations[f.Name]
+	if f.Value.Type() == "string" {
+		if shown := shownValues(f.Usage); shown != nil {
+			values = shown
+		}
+	}
+	switch collection := f.Annotations[annotationCollection]; {
+	case len(collection) > 0 && collection[0] == usableModels:
+		return completeModels
+	case len(collection) > 0:
+		return completeIDs(collection[0])
+	case values != nil:
+		return cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+	case isDirectory(f):
+		return cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
+	case isPath(f):
+		return cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)
+	}
+	return cobra.NoFileCompletions
+}
+
+// isDirectory reports whether the value of a flag is a directory.
+func isDirectory(f *pflag.Flag) bool {
+	return f.Name == "dir" || f.Name == "base-dir" || f.Name == "hf" || f.Name == "data" || f.Name == "engine-files"
+}
+
+// pathFlags matches the names of flags whose values are paths of files.
+var pathFlags = regexp.MustCompile(`^(.*-)?file$|^(context|ca|gguf)$|-(ca|cert|key)$`)
+
+func isPath(f *pflag.Flag) bool { return pathFlags.MatchString(f.Name) }
+
+// valuesInHelp matches a list of values in the help of a flag, such as "role: admin, user or
+// reader".
+var valuesInHelp = regexp.MustCompile(`^(?:[^:(]+: )?((?:[\w.]+, )*[\w.]+(?:,| or) [\w.-]+)(?: \(.*)?$`)
+
+// shownValues returns the values that the help of a flag lists; nil if it lists none.
+func shownValues(usage string) (values []string) {
+	found := valuesInHelp.FindStringSubmatch(usage)
+	if found == nil {
+		return nil
+	}
+	for part := range strings.SplitSeq(strings.ReplaceAll(found[1], " or ", ", "), ", ") {
+		values = append(values, part)
+	}
+	return values
+}
+
+// completionClient returns a client for completions, which print no warnings.
+func completionClient(c *cobra.Command) (*client, error) {
+	made, err := newClient(c)
+	if err == nil {
+		made.warn = nil
+	}
+	return made, err
+}
+
+// completeIDs returns the completion of the IDs of a collection of the account, with their states as
+// descriptions. It completes nothing when the server does not respond.
+func completeIDs(collection string) completer {
+	return func(c *cobra.Command, _ []string, word string) (words []string, _ cobra.ShellCompDirective) {
+		path := func(made *client) string { return made.path(collection) }
+		if commandOf[collection] == "node" {
+			return completeNodes(c)
+		}
+		items := completionItems(c, completionClient, path, collection)
+		for _, item := range items {
+			words = append(words, completionWord(item, word))
+		}
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completionWord returns a resource as a word with a description: its name if the typed word begins
+// a name, else its ID.
+func completionWord(item map[string]any, typed string) string {
+	name := cell(item, "#name")
+	if strings.HasPrefix(typed, "accounts/") {
+		name = cell(item, "name")
+	}
+	if state := cell(item, "state"); state != "-" {
+		return name + "\t" + strings.TrimPrefix(state, "JOB_STATE_")
+	}
+	return name
+}
+
+// completionItems returns the first page of a collection; nil when the server does not return it.
+func completionItems(c *cobra.Command, connect func(*cobra.Command) (*client, error), path func(*client) string,
+	field string) []map[string]any {
+	made, err := connect(c)
+	if err != nil {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(c.Context(), completionTimeout)
+	defer stop()
+	query := url.Values{}
+	if strings.HasPrefix(path(made), "/v1/") { // the list of names for inference has no pages
+		query.Set("pageSize", pageSize)
+	}
+	var page map[string]any
+	if made.call(ctx, http.MethodGet, path(made), query, nil, &page) != nil {
+		return nil
+	}
+	list, _ := page[field].([]any)
+	items := make([]map[string]any, 0, len(list))
+	for _, one := range list {
+		if item, ok := one.(map[string]any); ok {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+// completionOperator returns a client of the operator for completions.
+func completionOperator(c *cobra.Command) (*client, error) {
+	made, err := newOperator(c)
+	if err == nil {
+		made.warn = nil
+	}
+	return made, err
+}
+
+func completeAccounts(c *cobra.Command) (words []string, _ cobra.ShellCompDirective) {
+	path := func(*client) string { return "/v1/accounts" }
+	for _, item := range completionItems(c, completionOperator, path, "accounts") {
+		words = append(words, completionWord(item, ""))
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+func completeNodes(c *cobra.Command) (words []string, _ cobra.ShellCompDirective) {
+	path := func(made *client) string { return made.path("nodes") }
+	for _, item := range completionItems(c, completionOperator, path, "nodes") {
+		words = append(words, completionWord(item, ""))
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeCheckpoints completes the checkpoints of the job that the first argument names.
+func completeCheckpoints(c *cobra.Command, before []string) (words []string, _ cobra.ShellCompDirective) {
+	for collection, command := range commandOf {
+		if command != c.Parent().Name() || len(before) == 0 {
+			continue
+		}
+		path := func(made *client) string { return "/v1/" + made.name(collection, before[0]) + "/checkpoints" }
+		for _, item := range completionItems(c, completionClient, path, "checkpoints") {
+			words = append(words, cell(item, "#name")+"\tstep "+cell(item, "step"))
+		}
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeModels completes the names by which models can be used: the IDs of the account's models,
+// the names of public models and the aliases of deployments.
+func completeModels(c *cobra.Command, _ []string, word string) (words []string, _ cobra.ShellCompDirective) {
+	path := func(*client) string { return "/inference/v1/models" }
+	made, err := completionClient(c)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	for _, item := range completionItems(c, completionClient, path, "data") {
+		name := cell(item, "id")
+		if own, found := strings.CutPrefix(name, "accounts/"+made.Account+"/models/"); found &&
+			!strings.HasPrefix(word, "accounts/") {
+			name = own
+		}
+		state := "not deployed"
+		if item["deployed"] == true {
+			state = "deployed"
+		}
+		words = append(words, name+"\t"+state)
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}

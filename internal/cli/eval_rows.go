@@ -1,0 +1,244 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A heldOutRow is a row whose prompt is sent to models.
+type heldOutRow struct {
+	number   int            // from 1, among all rows
+	fields   map[string]any // the row as it stands in the file
+	prompt   string         // the prompt of a completion; "" for a chat
+	messages []any          // the messages of a chat, without the expected response
+	expected string         // "" if the row has none
+	// Responses and scores have an element for each model. A score is nil if the evaluator returned
+	// none for the response.
+	responses []string
+	scores    []*float64
+}
+
+// rowFile is a file of rows.
+type rowFile struct{ name, path string } // name is how messages name it
+
+// files returns the files of the rows. For a dataset, it downloads only the first rows, up to
+// --max, into a temporary directory, which done removes.
+func (q *evalFlags) files(ctx context.Context, client *client) (all []rowFile, done func(), err error) {
+	if q.dataset == "" {
+		return []rowFile{{q.file, q.file}}, func() {}, nil
+	}
+	temp, err := os.MkdirTemp("", "anneal-eval-")
+	if err != nil {
+		return nil, nil, err
+	}
+	done = func() { _ = os.RemoveAll(temp) }
+	var endpoint struct {
+		URLs map[string]string `json:"filenameToSignedUrls"`
+	}
+	path := "/v1/" + client.name("datasets", q.dataset) + ":getDownloadEndpoint"
+	err = client.call(ctx, http.MethodGet, path, nil, nil, &endpoint)
+	rows := 0
+	for _, name := range slices.Sorted(maps.Keys(endpoint.URLs)) {
+		if err != nil || q.maxRows > 0 && rows >= q.maxRows {
+			break
+		}
+		file := rowFile{id(q.dataset) + "/" + name, filepath.Join(temp, fmt.Sprintf("%d.jsonl", len(all)))}
+		err = q.fetch(ctx, client, endpoint.URLs[name], file.path, &rows)
+		all = append(all, file)
+	}
+	if err != nil {
+		done()
+	}
+	return all, done, err
+}
+
+// fetch stores lines of a URL in a file, and adds the number of rows in them to rows, until rows
+// reaches --max. Without --max it stores all lines and does not count the rows.
+func (q *evalFlags) fetch(ctx context.Context, client *client, link, path string, rows *int) (err error) {
+	res, err := client.openURL(ctx, link)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, file.Close()) }()
+	if q.maxRows == 0 {
+		_, err = io.Copy(file, res.Body)
+		return err
+	}
+	lines := scanRows(res.Body)
+	for *rows < q.maxRows && lines.Scan() {
+		if len(bytes.TrimSpace(lines.Bytes())) > 0 {
+			*rows++
+		}
+		if _, err := file.Write(append(lines.Bytes(), '\n')); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+func scanRows(r io.Reader) *bufio.Scanner {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxRowBytes)
+	return lines
+}
+
+// each calls visit with every row of the files, up to --max in total. Unless the responses are
+// scored, each row must have an expected response.
+func (q *evalFlags) each(files []rowFile, visit func(*heldOutRow) error) error {
+	rows := 0
+	for _, from := range files {
+		if err := q.eachOf(from, &rows, visit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (q *evalFlags) eachOf(from rowFile, rows *int, visit func(*heldOutRow) error) error {
+	file, err := os.Open(from.path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	lines := scanRows(file)
+	for number := 1; (q.maxRows == 0 || *rows < q.maxRows) && lines.Scan(); number++ {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		*rows++
+		row := &heldOutRow{number: *rows}
+		fields := json.NewDecoder(bytes.NewReader(lines.Bytes()))
+		fields.UseNumber()
+		if err := fields.Decode(&row.fields); err != nil {
+			return fmt.Errorf("%s line %d is not a JSON object: %w", from.name, number, err)
+		}
+		row.split()
+		if row.prompt == "" && len(row.messages) == 0 {
+			return fmt.Errorf("%s line %d has neither a prompt nor messages", from.name, number)
+		}
+		if row.expected == "" && q.evaluator == "" {
+			return fmt.Errorf("%s line %d has no expected response: add a completion, a preferred_output, a "+
+				"ground_truth or a last message of the assistant, or use --evaluator", from.name, number)
+		}
+		if err := visit(row); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s: %w", from.name, err)
+	}
+	return nil
+}
+
+// split separates the prompt of a row from its expected response.
+func (r *heldOutRow) split() {
+	r.prompt, _ = r.fields["prompt"].(string)
+	r.expected, _ = r.fields["completion"].(string)
+	r.messages, _ = r.fields["messages"].([]any)
+	if input, ok := r.fields["input"].(map[string]any); ok { // a pair of a preferred and another response
+		r.messages, _ = input["messages"].([]any)
+		r.expected = lastContent(r.fields["preferred_output"])
+	}
+	if last := len(r.messages) - 1; last >= 0 {
+		if message, _ := r.messages[last].(map[string]any); message["role"] == "assistant" {
+			r.expected = lastContent(r.messages)
+			r.messages = r.messages[:last]
+		}
+	}
+	if truth, ok := r.fields["ground_truth"].(string); ok {
+		r.expected = truth
+	}
+}
+
+// lastContent returns the text of the last message of an array of messages.
+func lastContent(array any) string {
+	messages, _ := array.([]any)
+	if len(messages) == 0 {
+		return ""
+	}
+	message, _ := messages[len(messages)-1].(map[string]any)
+	text, _ := message["content"].(string)
+	return text
+}
+
+// send sends the row's prompt to all models concurrently and stores their responses. A model that is
+// listed several times responds several times.
+func (r *heldOutRow) send(ctx context.Context, c *client, models []string, maxTokens int, temperature float64) error {
+	r.responses, r.scores = make([]string, len(models)), make([]*float64, len(models))
+	errs := make([]error, len(models))
+	var requests sync.WaitGroup
+	for i, model := range models {
+		requests.Go(func() {
+			body := map[string]any{"model": model, "max_tokens": maxTokens, "temperature": temperature}
+			path := "/inference/v1/completions"
+			if r.prompt != "" {
+				body["prompt"] = r.prompt
+			} else {
+				path, body["messages"] = "/inference/v1/chat/completions", r.messages
+			}
+			var response completion
+			if err := c.call(ctx, http.MethodPost, path, nil, body, &response); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", model, err)
+			}
+			r.responses[i] = response.text()
+		})
+	}
+	requests.Wait()
+	return cmp.Or(errs...)
+}
+
+// sample returns the row with a model's response as its last message, as evaluators score it.
+func (r *heldOutRow) sample(model int) map[string]any {
+	messages := r.messages
+	if r.prompt != "" {
+		messages = []any{map[string]any{"role": "user", "content": r.prompt}}
+	}
+	response := map[string]any{"role": "assistant", "content": r.responses[model]}
+	sample := maps.Clone(r.fields)
+	sample["messages"] = append(messages[:len(messages):len(messages)], response)
+	return sample
+}
+
+func (r *heldOutRow) isExact(model int) bool {
+	return r.expected != "" && strings.TrimSpace(r.responses[model]) == strings.TrimSpace(r.expected)
+}
+
+// mark returns the score of a response, or else a mark that shows whether it is exact.
+func (r *heldOutRow) mark(model int) string {
+	switch {
+	case r.scores[model] != nil:
+		return fmt.Sprintf("%.2f", *r.scores[model])
+	case r.expected == "":
+		return ""
+	case r.isExact(model):
+		return "✓"
+	}
+	return "✗"
+}
+
+// shorten returns a text on one line. It cuts a longer text after length characters, and appends
+// "…".
+func shorten(text string, length int) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if runes := []rune(text); len(runes) > length {
+		text = string(runes[:length]) + "…"
+	}
+	return text
+}

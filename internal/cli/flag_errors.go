@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"anneal/internal/usage"
+)
+
+// flagError returns the error of an invalid flag. For an unknown flag it suggests the most similar
+// flag of the command. When c only contains other commands and an argument stands before the flag,
+// the argument is a misspelt command.
+func flagError(c *cobra.Command, err error) error {
+	if args := c.Flags().Args(); c.HasSubCommands() && len(args) > 0 {
+		return onlyCommands(c, args)
+	}
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		return usage.Errorf("--%s: %s (see %s --help)", invalid.GetFlag().Name, whyInvalid(invalid), c.CommandPath())
+	}
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || !strings.HasPrefix(err.Error(), "unknown flag: --") {
+		return usage.Errorf("%w (see %s --help)", err, c.CommandPath())
+	}
+	name, hint := unknown.GetSpecifiedName(), ""
+	if similar := similarFlag(c, name); similar != "" {
+		hint = fmt.Sprintf(": did you mean --%s?", similar)
+	}
+	return usage.Errorf("unknown flag --%s%s (see %s --help)", name, hint, c.CommandPath())
+}
+
+// valuesOfTypes describes the values that a flag of a type takes.
+var valuesOfTypes = map[string]string{"int": "a whole number", "int32": "a whole number", "int64": "a whole number",
+	"uint": "a whole number from 0 on", "uint64": "a whole number from 0 on", "float64": "a number, such as 0.5",
+	"bool": "true or false", "duration": "a duration, such as 30s, 10m or 720h",
+	"stringToString": "NAME=VALUE"}
+
+// whyInvalid returns why the value of a flag is invalid, without the names of Go's functions.
+func whyInvalid(invalid *pflag.InvalidValueError) string {
+	value, cause := invalid.GetValue(), invalid.Unwrap()
+	takes := valuesOfTypes[invalid.GetFlag().Value.Type()]
+	switch {
+	case takes == "":
+		return fmt.Sprintf("%v", cause)
+	case strings.Contains(cause.Error(), "out of range"):
+		return fmt.Sprintf("%q is out of range: the flag takes %s", value, takes)
+	}
+	return fmt.Sprintf("%q must be %s", value, takes)
+}
+
+// similarFlag returns the shown flag of a command that is most similar to name. A flag is similar if
+// it differs by at most maxTypos letters and a third of name, or if it begins with name. It returns
+// "" when no flag is similar.
+func similarFlag(c *cobra.Command, name string) (similar string) {
+	limit := min(maxTypos, len(name)/3)
+	smallest := maxTypos + 1
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		distance := editDistance(name, f.Name)
+		if isBeginning := len(name) > maxTypos && strings.HasPrefix(f.Name, name); distance > limit && !isBeginning {
+			return
+		}
+		if distance = min(distance, maxTypos); !f.Hidden && distance < smallest {
+			similar, smallest = f.Name, distance
+		}
+	})
+	return similar
+}
+
+// similarCommand returns the shown command below c whose name or alias is most similar to name: it
+// differs by at most maxTypos letters, or it begins with name. It returns "" when none is similar.
+func similarCommand(c *cobra.Command, name string) (similar string) {
+	smallest := maxTypos + 1
+	for _, child := range c.Commands() {
+		if !child.IsAvailableCommand() {
+			continue
+		}
+		for _, known := range append([]string{child.Name()}, child.Aliases...) {
+			distance := editDistance(name, known)
+			if strings.HasPrefix(known, name) {
+				distance = min(distance, maxTypos)
+			}
+			if distance < smallest && distance < len(name) {
+				similar, smallest = child.Name(), distance
+			}
+		}
+	}
+	return similar
+}
+
+// editDistance returns the number of letters to insert, delete or replace, or of neighbours to swap,
+// so that a becomes b (Damerau-Levenshtein, in which no part is edited twice).
+func editDistance(a, b string) int {
+	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, above, row = above, row, before
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := above[j]
+			if a[i] != b[j] {
+				replaced++
+			}
+			row[j+1] = min(replaced, above[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"anneal/internal/usage"
+)
+
+// followInterval is the time between two reads of a log that is followed.
+const followInterval = 2 * time.Second
+
+func (k jobKind) logsCommand() *cobra.Command {
+	var follow bool
+	c := &cobra.Command{Use: "logs ID", Short: "Show a job's log: its progress and what its trainer wrote",
+		Args:    arguments(1, 1),
+		Example: "  anneal " + k.command + " logs tuned\n  anneal " + k.command + " logs tuned --follow",
+		RunE: func(c *cobra.Command, args []string) error {
+			inJSON, err := wantsJSON(c)
+			if err != nil {
+				return err
+			}
+			if inJSON && follow {
+				return usage.Errorf("--follow prints lines, not JSON: leave out -o json")
+			}
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			name := client.name(k.name, args[0])
+			if follow {
+				return followLog(c, client, name)
+			}
+			log, err := readLog(c.Context(), client, name)
+			if err != nil {
+				return err
+			}
+			if inJSON {
+				return printJSON(c.OutOrStdout(), map[string]string{"log": string(log)})
+			}
+			_, err = c.OutOrStdout().Write(log)
+			return err
+		}}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "show further lines until the job "+k.ends())
+	return c
+}
+
+// readLog reads the log of a job.
+func readLog(ctx context.Context, client *client, name string) ([]byte, error) {
+	var endpoint struct {
+		SignedURL string `json:"signedUrl"`
+	}
+	if err := client.call(ctx, http.MethodGet, "/v1/"+name+":getTrainerLogsEndpoint", nil, nil, &endpoint); err != nil {
+		return nil, err
+	}
+	res, err := client.openURL(ctx, endpoint.SignedURL)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	return io.ReadAll(res.Body)
+}
+
+// followLog prints the log of a job, and its new lines until no attempt can add more. A job without a
+// log gets one when its first attempt starts.
+func followLog(c *cobra.Command, client *client, name string) error {
+	var shown []byte
+	for {
+		var job map[string]any // read before the log, which is complete when the job has ended
+		if err := client.call(c.Context(), http.MethodGet, "/v1/"+name, nil, nil, &job); err != nil {
+			return err
+		}
+		log, err := readLog(c.Context(), client, name)
+		if err != nil && (!isNoLog(err) || ended(job)) {
+			return err
+		}
+		if _, err := c.OutOrStdout().Write(newLines(shown, log)); err != nil {
+			return err
+		}
+		if shown = log; ended(job) {
+			return nil
+		}
+		select {
+		case <-time.After(followInterval):
+		case <-c.Context().Done():
+			return c.Context().Err()
+		}
+	}
+}
+
+// isNoLog reports whether err means that a job has no log yet.
+func isNoLog(err error) bool {
+	var failure *apiError
+	return errors.As(err, &failure) && failure.Reason == "NO_LOGS"
+}
+
+// ended reports whether a job adds no lines to its log, unless it is resumed or gets a further step.
+func ended(job map[string]any) bool {
+	switch jobState(job) {
+	case "COMPLETED", "EARLY_STOPPED", "IDLE", "FAILED", "CANCELLED", "EXPIRED", "PAUSED":
+		return true
+	}
+	return false
+}
+
+// newLines returns the lines of log after those that were shown, whose first lines the log may lack.
+func newLines(shown, log []byte) []byte {
+	const tail = 4096 // bytes that identify the end of the shown lines
+	end := shown[max(0, len(shown)-tail):]
+	if len(end) == 0 {
+		return log
+	}
+	if rest, found := bytes.CutPrefix(log, shown); found {
+		return rest
+	}
+	if at := bytes.LastIndex(log, end); at >= 0 {
+		return log[at+len(end):]
+	}
+	return log
+}
