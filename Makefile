@@ -5,6 +5,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ANNEAL_FUZZ ?= 20s
 ANNEAL_HOSTILE ?= 20s
 RACE_SKIP   ?= /cmd/anneal$$
+RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
 .PHONY: help demo run test race corruption cost bench bench-others crash hostile linearizable fuzz lint lint-openapi golden reference build clients oracle
@@ -32,7 +33,7 @@ oracle: ## compare the logits of each family with ggml; needs a C++ compiler and
 	go -C engines/embedded/oracle test -p 1 -count=1 .
 
 race: ## run the tests under the race detector, shortened; cmd/anneal's start programs that it does not watch
-	go test -race -short -timeout 20m $$(go list ./... | grep -v -E '$(RACE_SKIP)')
+	go test -race -short -timeout 20m -skip '$(RACE_SKIP_TESTS)' $$(go list ./... | grep -v -E '$(RACE_SKIP)')
 
 bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 	go test -run '^$$' -bench 'Do|Follow' -benchtime 1x ./eventlog
@@ -42,7 +43,7 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 	go test -run '^$$' -bench 'Gemm|Row' ./engines/embedded/kernel
 	go test -run '^$$' -bench . ./engines/embedded/serve ./engines/embedded/train
 	go test -run '^$$' -bench 'Gateway' -benchtime 200x ./cmd/anneal
-	go test -run '^$$' -bench Listen -benchtime 1x ./engines/sphinx
+	go test -run '^$$' -bench Transcribe -benchtime 1x ./engines/sphinx
 	@if echo '#include <cblas.h>' | c++ -E - >/dev/null 2>&1; then $(MAKE) --no-print-directory bench-others; \
 	else echo "Not compared with ggml and OpenBLAS: install a C++ compiler and libopenblas-dev."; fi
 
@@ -61,7 +62,8 @@ hostile: ## attack a server with slow bodies, floods, large bodies and a full di
 	ANNEAL_HOSTILE=$(ANNEAL_HOSTILE) go test -count=1 -timeout 60m -run TestHostile -v ./cmd/anneal
 
 corruption: ## damage a stopped server's directory 1,000 times at random, and start it each time
-	ANNEAL_CORRUPTIONS=1000 go test -count=1 -timeout 120m -run TestCorruption -v ./internal/server
+	ANNEAL_CORRUPTIONS=1000 go test -count=1 -timeout 120m -run 'TestCorruption|TestLossesAreExact' -v \
+		./internal/server ./eventlog/natsserver
 
 cost: ## compare commands per second with an earlier commit (ANNEAL_BASE), alternating
 	eventlog/testdata/cost.sh
@@ -74,8 +76,9 @@ fuzz: ## run every fuzz target in sequence, ANNEAL_FUZZ each (20s; 10m in a full
 		done; \
 	done
 
-lint: ## gofmt, go vet, staticcheck, words and lines
+lint: ## gofmt, go mod tidy, go vet, staticcheck, words and lines
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go mod tidy -diff
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go test -count=1 -run '^Test(Language|Layout|CommentsReferToFiles)$$' .
@@ -86,5 +89,5 @@ lint-openapi: ## check the OpenAPI document with redocly and spectral; skipped w
 golden: ## write the golden files; read the difference before you commit it
 	go test ./domain ./schedulers ./api -update
 
-reference: ## write docs/reference from the code
-	go test ./cmd/anneal -run '^TestReference$$' -update
+reference: ## write docs/reference and docs/clients.md from the code
+	go test ./cmd/anneal -run '^(TestReference|TestClientsPage)$$' -update

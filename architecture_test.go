@@ -33,78 +33,111 @@ var mayImport = map[string][]string{
 	"eventlog/secrets":     {"domain", "disk", "eventlog", "eventlog/keyfile", "eventlog/kv"},
 	"eventlog/idempotency": {"domain", "disk", "eventlog", "eventlog/keyfile", "eventlog/kv"},
 	"eventlog/metering":    {"domain", "disk", "eventlog"},
+	"eventlog/natsconn":    {},
 	"eventlog/pubsub":      {"domain", "eventlog"},
 	"eventlog/natsserver": {"domain", "disk", "eventlog", "eventlog/idempotency", "eventlog/integrity",
-		"eventlog/metering", "eventlog/pubsub", "eventlog/secrets"},
-	"eventlog/logtest":       {"domain", "eventlog"},
-	"eventlog/servertest":    {"eventlog", "eventlog/natsserver"},
-	"projections":            {"domain", "eventlog", "disk", "projections/live"},
-	"projections/live":       {"domain"},
-	"projections/query":      {"domain", "projections"},
-	"blobs":                  {"domain", "disk"},
-	"blobs/reconcile":        {"domain", "eventlog", "eventlog/secrets", "projections", "blobs", "projections/live"},
-	"blobs/reconcile/faults": {"domain", "eventlog", "eventlog/secrets", "projections", "blobs", "blobs/reconcile", "projections/live"},
-	"engines":                {"domain"},
-	"engines/embedded/...":   {"domain", "disk", "domain/rows", "domain/weights", "engines"},
-	"engines/sandbox":        {"domain", "engines", "engines/process"},
-	"engines/simulated/...":  {"domain", "domain/rows", "engines"},
-	"engines/process":        {"domain"},
-	"engines/external":       {"domain", "engines", "engines/process", "engines/sandbox", "engines/sound"},
-	"engines/sound":          {"domain", "engines", "engines/process", "engines/sandbox"},
-	"engines/sphinx":         {"domain", "engines", "engines/process", "engines/sandbox", "engines/sound"},
-	"engines/torch":          {"domain", "engines", "engines/process", "engines/sandbox"},
-	"engines/enginetest":     {"domain", "engines"},
-	"schedulers/...":         {"domain", "eventlog", "projections", "projections/live"},
-	"workers/protocol":       {"domain", "engines"},
-	"workers/coordinator":    {"domain", "domain/weights", "eventlog", "eventlog/natsserver", "eventlog/secrets", "projections", "blobs", "engines", "workers/protocol", "projections/live"},
+		"eventlog/metering", "eventlog/natsconn", "eventlog/pubsub", "eventlog/secrets"},
+	"eventlog/logtest":    {"domain", "eventlog"},
+	"eventlog/servertest": {"eventlog", "eventlog/natsserver"},
+	"projections":         {"domain", "eventlog", "disk", "projections/live"},
+	"projections/live":    {"domain"},
+	"projections/query":   {"domain", "projections"},
+	"projections/toytest": {"domain", "eventlog"},
+	"blobs":               {"domain", "disk"},
+	"blobs/outbound":      {},
+	"blobs/reconcile":     {"domain", "eventlog", "eventlog/secrets", "projections", "blobs", "projections/live"},
+	"blobs/reconcile/faults": {"domain", "eventlog", "eventlog/secrets", "projections", "blobs", "blobs/reconcile",
+		"projections/live"},
+	"engines":               {"domain"},
+	"engines/embedded/...":  {"domain", "disk", "domain/rows", "domain/weights", "engines"},
+	"engines/sandbox":       {"domain", "engines", "engines/process"},
+	"engines/simulated/...": {"domain", "domain/rows", "engines"},
+	"engines/process":       {"domain"},
+	"engines/external":      {"domain", "engines", "engines/process", "engines/sandbox", "engines/sound"},
+	"engines/sound":         {"domain", "engines", "engines/process", "engines/sandbox"},
+	"engines/sphinx":        {"domain", "engines", "engines/process", "engines/sandbox", "engines/sound"},
+	"engines/torch":         {"domain", "engines", "engines/process", "engines/sandbox"},
+	"engines/enginetest":    {"domain", "engines"},
+	"schedulers/...":        {"domain", "eventlog", "projections", "projections/live"},
+	"workers/protocol":      {"domain", "engines"},
+	"workers/coordinator": {"domain", "domain/weights", "eventlog", "eventlog/natsserver", "eventlog/secrets",
+		"projections", "blobs", "engines", "workers/protocol", "projections/live"},
 	"workers/tasks": {"projections", "domain", "disk", "domain/rows", "domain/weights", "eventlog", "eventlog/pubsub",
-		"eventlog/secrets", "blobs", "engines", "projections/live"},
-	"workers/agent/...": {"domain", "disk", "engines", "workers/protocol"},
-	"api/described":     {},
-	"api/wire":          {"domain"},
+		"eventlog/secrets", "blobs", "blobs/outbound", "engines", "projections/live"},
+	"workers/tracking": {"domain", "eventlog", "eventlog/secrets", "projections", "projections/live", "blobs",
+		"blobs/outbound"},
+	"workers/tracking/trackertest": {},
+	"workers/agent/...": {"domain", "disk", "domain/weights", "engines", "eventlog/natsconn",
+		"workers/protocol"},
+	"api/described": {},
+	"api/wire":      {"domain"},
 	"api/request": {"domain", "disk", "engines", "eventlog", "eventlog/idempotency", "eventlog/secrets", "projections",
 		"projections/query", "api/wire"},
-	"api": {"domain", "domain/rows", "disk", "eventlog", "eventlog/idempotency", "eventlog/metering",
-		"eventlog/natsserver", "eventlog/secrets", "projections", "blobs", "engines", "projections/live", "projections/query"},
-	"internal/usage":   {},
-	"internal/certs":   {"internal/usage"},
-	"internal/datadir": {"domain", "eventlog/kv", "blobs/reconcile", "workers/coordinator", "internal/certs"},
-	"internal/node": {"domain", "disk", "eventlog/natsserver", "engines", "engines/embedded", "engines/embedded/gguf", "engines/external",
+	"api/connection": {"domain", "api/request", "api/wire"},
+	"api/inert":      {"api/wire"},
+	"api/openapi":    {"domain", "api/inert", "api/request", "api/wire", "api/connection"},
+	"api/upload":     {"domain", "eventlog", "blobs", "projections", "api/request", "api/wire", "api/connection"},
+	"api/routing": {"domain", "engines", "eventlog/metering", "projections", "projections/live", "api/request",
+		"api/wire"},
+	"api/events": {"domain", "eventlog", "projections", "projections/query", "api/request", "api/wire", "api/openapi"},
+	"api/inference": {"domain", "engines", "eventlog/metering", "projections", "api/inert", "api/request", "api/wire",
+		"api/openapi",
+		"api/routing"},
+	"api/audio": {"domain", "blobs", "blobs/outbound", "engines", "eventlog/metering", "api/inert", "api/request",
+		"api/wire", "api/openapi",
+		"api/routing", "api/upload", "api/connection"},
+	"api/rest": {"domain", "domain/rows", "domain/weights", "blobs", "engines", "eventlog", "eventlog/natsserver",
+		"eventlog/secrets", "projections", "projections/live", "projections/query", "api/inert", "api/request",
+		"api/wire", "api/openapi", "api/routing", "api/upload", "api/events"},
+	"api": {"domain", "disk", "eventlog", "eventlog/idempotency", "eventlog/natsserver", "projections", "blobs",
+		"engines"},
+	"internal/usage":       {},
+	"internal/hub":         {},
+	"internal/hub/hubtest": {},
+	"internal/certs":       {"internal/usage"},
+	"internal/datadir":     {"domain", "eventlog/kv", "blobs/reconcile", "workers/coordinator", "internal/certs"},
+	"internal/node": {"domain", "disk", "eventlog/natsconn", "eventlog/natsserver", "engines", "engines/embedded",
+		"engines/embedded/gguf", "engines/external",
 		"engines/sandbox", "engines/sound", "engines/sphinx", "engines/torch", "workers/agent",
 		"internal/certs", "internal/datadir", "internal/usage"},
 }
 
-// wiring are the packages that may import every other.
+// wiring lists the packages that may import every other package of this module.
 var wiring = []string{"internal/server", "internal/cli"}
 
-// onlyIn lists the packages that may import a third-party module, tests left out.
+// onlyIn maps the import path prefix of a third-party module to the packages that may import the
+// module. Test files may import any module.
 var onlyIn = map[string][]string{
 	"github.com/nats-io/": {"eventlog", "eventlog/idempotency", "eventlog/integrity", "eventlog/kv", "eventlog/metering",
-		"eventlog/natsserver", "eventlog/pubsub", "eventlog/secrets", "eventlog/servertest",
+		"eventlog/natsconn", "eventlog/natsserver", "eventlog/pubsub", "eventlog/secrets", "eventlog/servertest",
 		"workers/coordinator", "workers/agent", "internal/datadir", "internal/node",
 		"internal/server", "internal/cli"},
 	"github.com/ThreeDotsLabs/watermill": {"eventlog/pubsub"},
-	"github.com/stretchr/testify":        {"engines/enginetest", "eventlog/logtest", "eventlog/servertest"},
-	"gocloud.dev/":                       {"blobs"},
-	"github.com/spf13/cobra":             {"internal/cli"},
-	"github.com/go-chi/chi":              {"api", "api/request"},
-	"golang.org/x/net/bpf":               {"engines/sandbox"},
-	"go.einride.tech/aip":                {"projections/query"},
-	"github.com/go-json-experiment/":     {"domain/rows"},
-	"github.com/getkin/kin-openapi":      {"api/described"},
+	"github.com/stretchr/testify": {"engines/enginetest", "eventlog/logtest", "eventlog/servertest",
+		"internal/hub/hubtest",
+		"projections/toytest"},
+	"gocloud.dev/":                   {"blobs"},
+	"github.com/spf13/cobra":         {"internal/cli"},
+	"github.com/go-chi/chi":          {"api", "api/request"},
+	"golang.org/x/net/bpf":           {"engines/sandbox"},
+	"go.einride.tech/aip":            {"projections/query"},
+	"github.com/go-json-experiment/": {"domain/rows"},
+	"github.com/getkin/kin-openapi":  {"api/described"},
 }
 
-// forTests are packages that only tests may import.
+// forTests lists the packages that only tests may import.
 var forTests = []string{"anneal/blobs/reconcile/faults", "anneal/api/described", "anneal/eventlog/logtest",
-	"anneal/eventlog/servertest"}
+	"anneal/eventlog/servertest", "anneal/projections/toytest",
+	"anneal/workers/tracking/trackertest"}
 
-// impure are the packages that a pure package may not import.
+// impure lists the packages that a pure package (see isPure) may not import.
 var impure = []string{
 	"os", "net", "net/http", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "os/exec", "log", "log/slog",
 	"database/sql",
 }
 
-// clockFunctions are the functions of the package time that a pure package may not call.
+// clockFunctions lists the functions of the package time that a pure package (see isPure) may not
+// call.
 var clockFunctions = []string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker"}
 
 const (
@@ -130,22 +163,23 @@ func packages(t *testing.T) []pkg {
 	return all
 }
 
-// relative is an import path without the module.
+// relative returns an import path without the prefix of this module.
 func relative(importPath string) string { return strings.TrimPrefix(importPath, "anneal/") }
 
-// allowedImports is the entry of mayImport that covers a package.
-func allowedImports(from string) (list []string, found bool) {
+// allowedImports returns the imports that mayImport allows in a package. found is false when no key
+// of mayImport covers the package.
+func allowedImports(importer string) (list []string, found bool) {
 	best := -1
 	for pattern, imports := range mayImport {
 		base, tree := strings.CutSuffix(pattern, "/...")
-		if (from == base || tree && strings.HasPrefix(from, base+"/")) && len(base) > best {
+		if (importer == base || tree && strings.HasPrefix(importer, base+"/")) && len(base) > best {
 			best, list, found = len(base), imports, true
 		}
 	}
 	return list, found
 }
 
-// top is the first two directories of a path.
+// top returns the first two directories of a path.
 func top(name string) string {
 	parts := strings.Split(name, "/")
 	return strings.Join(parts[:min(2, len(parts))], "/")
@@ -156,7 +190,8 @@ func TestImportRules(t *testing.T) {
 		from := relative(p.ImportPath)
 		list, found := allowedImports(from)
 		if !found {
-			require.True(t, from == "anneal" || strings.HasPrefix(from, "cmd/") || slices.Contains(wiring, from), "%s has no place in the plan", from)
+			require.True(t, from == "anneal" || strings.HasPrefix(from, "cmd/") || slices.Contains(wiring, from),
+				"%s has no place in the plan", from)
 			continue
 		}
 		for _, imported := range p.Imports {
@@ -165,7 +200,7 @@ func TestImportRules(t *testing.T) {
 				continue
 			}
 			if top(to) == top(from) && strings.Contains(from, "/") {
-				continue // two packages below the same one
+				continue // both packages are below the same package
 			}
 			t.Errorf("%s may not import %s", from, to)
 		}
@@ -194,7 +229,7 @@ func TestThirdPartyImports(t *testing.T) {
 	}
 }
 
-// eachFile visits the Go files that are not generated.
+// eachFile calls visit with each Go file of the module that is not generated.
 func eachFile(t *testing.T, visit func(path string, file *ast.File, set *token.FileSet)) {
 	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -223,7 +258,7 @@ func TestDomainAndSchedulersArePure(t *testing.T) {
 		for _, spec := range file.Imports {
 			name := strings.Trim(spec.Path.Value, `"`)
 			if name == "log/slog" && path == "domain/secret_value.go" {
-				continue // for the type of LogValue; it does not log
+				continue // imported for the result type of LogValue: the file does not log
 			}
 			if slices.Contains(impure, name) {
 				t.Errorf("%s imports %s, but its package is pure", path, name)
@@ -242,10 +277,62 @@ func TestDomainAndSchedulersArePure(t *testing.T) {
 	})
 }
 
-// isPure reports whether a file belongs to the pure core: domain, and
-// schedulers without the loop that applies plans.
+// isPure reports whether a file belongs to the pure core: domain, and schedulers without run.go,
+// the loop that applies plans. Pure code has no effects and reads no clock.
 func isPure(path string) bool {
 	return strings.HasPrefix(path, "domain/") || strings.HasPrefix(path, "schedulers/") && path != "schedulers/run.go"
+}
+
+// TestSleepsAreVirtual checks that only test files that import testing/synctest call time.Sleep: a
+// test that sleeps in real time is slow, and fails on a slow machine.
+func TestSleepsAreVirtual(t *testing.T) {
+	sleeps := 0
+	eachFile(t, func(path string, file *ast.File, set *token.FileSet) {
+		if !strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		virtual := slices.ContainsFunc(file.Imports,
+			func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` })
+		ast.Inspect(file, func(n ast.Node) bool {
+			if call, ok := n.(*ast.SelectorExpr); ok && call.Sel.Name == "Sleep" && isPackage(call.X, "time") {
+				sleeps++
+				if !virtual {
+					t.Errorf("%s: time.Sleep outside of testing/synctest: wait for a position or a signal", set.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	})
+	require.NotZero(t, sleeps)
+}
+
+// inProcess lists the files that connect to the NATS server of their own process.
+var inProcess = []string{"eventlog/natsserver/account_readers.go", "eventlog/natsserver/connect.go"}
+
+// TestNetworkConnectionsNoticeHungServers checks that connections to NATS over a network are made by
+// package natsconn: with the defaults of nats.go a client waits for minutes when its server hangs.
+func TestNetworkConnectionsNoticeHungServers(t *testing.T) {
+	connects := 0
+	eachFile(t, func(path string, file *ast.File, set *token.FileSet) {
+		if strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "Connect" && isPackage(s.X, "nats") {
+				connects++
+				if !strings.HasPrefix(path, "eventlog/natsconn/") && !slices.Contains(inProcess, path) {
+					t.Errorf("%s: nats.Connect: use natsconn.Connect", set.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	})
+	require.NotZero(t, connects)
+}
+
+func isPackage(x ast.Expr, name string) bool {
+	id, ok := x.(*ast.Ident)
+	return ok && id.Name == name
 }
 
 func TestFilesAndFunctionsAreShort(t *testing.T) {
@@ -269,9 +356,8 @@ func TestFilesAndFunctionsAreShort(t *testing.T) {
 	})
 }
 
-// TestEveryKindIsListedAndHasItsAPI reads the kinds off the code: each variable
-// of the domain made by NewKind or newJobKind must be in domain.Kinds and have a
-// file in api.
+// TestEveryKindIsListedAndHasItsAPI checks that each variable of package domain that is made by
+// NewKind or newJobKind is in domain.Kinds and has a file in api/rest.
 func TestEveryKindIsListedAndHasItsAPI(t *testing.T) {
 	list, err := os.ReadFile("domain/kinds.go")
 	require.NoError(t, err)
@@ -283,12 +369,12 @@ func TestEveryKindIsListedAndHasItsAPI(t *testing.T) {
 		for _, decl := range file.Decls {
 			for variable, collection := range kindsOf(decl) {
 				if collection == "jobs" || collection == "deletions" {
-					continue // several kinds share them; they are no resources
+					continue // tables that several kinds share, not kinds of resources
 				}
 				kinds++
 				require.Contains(t, string(list), "\t"+variable+",\n", "domain.Kinds lacks %s", variable)
-				byCollection := "api/" + snake(collection) + ".go"
-				byVariable := "api/" + snake(strings.ToLower(variable[:1])+variable[1:]) + ".go"
+				byCollection := "api/rest/" + snake(collection) + ".go"
+				byVariable := "api/rest/" + snake(strings.ToLower(variable[:1])+variable[1:]) + ".go"
 				_, err := os.Stat(byCollection)
 				if _, other := os.Stat(byVariable); err != nil && other != nil {
 					t.Errorf("the kind %s has neither %s nor %s", variable, byCollection, byVariable)
@@ -299,7 +385,8 @@ func TestEveryKindIsListedAndHasItsAPI(t *testing.T) {
 	require.GreaterOrEqual(t, kinds, 8)
 }
 
-// kindsOf maps the variables that a declaration sets by NewKind to their collections.
+// kindsOf returns the variables that a declaration sets by NewKind or newJobKind, with the
+// collection of each kind.
 func kindsOf(decl ast.Decl) map[string]string {
 	kinds := map[string]string{}
 	general, ok := decl.(*ast.GenDecl)

@@ -9,20 +9,20 @@ import (
 	"testing"
 )
 
-// startsPrograms are the files that may start a program, and why each may. Everything else has a
-// sandbox.Runner start it, which confines it.
+// startsPrograms maps each file that may start a program to the reason. All other code starts
+// programs with a sandbox.Runner, which confines them.
 var startsPrograms = map[string]string{
-	"engines/process/process.go":  "process.Start starts what sandbox.Runner has confined",
-	"engines/sandbox/runner.go":   "Runner makes the sandbox around every program of an engine",
-	"engines/sandbox/relay.go":    "it runs inside a sandbox and starts the program there",
-	"engines/sandbox/sandbox.go":  "it tries an evaluator's sandbox with a program that does nothing",
-	"engines/sandbox/worker.go":   "it starts an evaluator's worker in its sandbox",
-	"engines/torch/torch.go":      "it asks Python what is installed, before there is any file of a tenant",
-	"workers/agent/machine.go":    "nvidia-smi lists devices, and gets no file",
-	"internal/cli/demo_speech.go": "flite speaks a constant text for the demo, on the user's own machine",
+	"engines/process/process.go": "process.Start starts what sandbox.Runner has confined",
+	"engines/sandbox/runner.go":  "Runner makes the sandbox around every program of an engine",
+	"engines/sandbox/relay.go":   "it runs inside a sandbox and starts the program there",
+	"engines/sandbox/sandbox.go": "it tries an evaluator's sandbox with a program that does nothing",
+	"engines/sandbox/worker.go":  "it starts an evaluator's worker in its sandbox",
+	"engines/torch/torch.go":     "it asks Python what is installed, before there is any file of a tenant",
+	"workers/agent/machine.go":   "nvidia-smi lists devices, and gets no file",
+	"internal/cli/demo.go":       "sh runs the demo's script, which is part of the program, on the user's own machine",
 }
 
-// starters are the functions that start programs.
+// starters maps packages to their functions that start programs.
 var starters = map[string][]string{
 	"exec":    {"Command", "CommandContext"},
 	"os":      {"StartProcess"},
@@ -31,7 +31,8 @@ var starters = map[string][]string{
 	"process": {"Start"},
 }
 
-// TestProgramsAreConfined looks for places that start programs.
+// TestProgramsAreConfined checks that only the files in startsPrograms call the functions in
+// starters.
 func TestProgramsAreConfined(t *testing.T) {
 	found := map[string]bool{}
 	eachFile(t, func(path string, file *ast.File, set *token.FileSet) {
@@ -50,7 +51,8 @@ func TestProgramsAreConfined(t *testing.T) {
 			}
 			found[path] = true
 			if startsPrograms[path] == "" {
-				t.Errorf("%s: %s.%s: have sandbox.Runner start it, or say here why it needs no sandbox", set.Position(n.Pos()), from.Name, selector.Sel.Name)
+				t.Errorf("%s: %s.%s: have sandbox.Runner start it, or say here why it needs no sandbox", set.Position(n.Pos()),
+					from.Name, selector.Sel.Name)
 			}
 			if from.Name == "process" && path != "engines/sandbox/runner.go" {
 				t.Errorf("%s: process.Start: only sandbox.Runner may", set.Position(n.Pos()))
