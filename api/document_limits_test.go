@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -96,7 +97,7 @@ func eachLimit(doc, schema map[string]any, path []string, yield func([]string, a
 }
 
 // pastLimit sends the request of the test case with the value at a path, and requires an error that
-// names the path.
+// names the path, and the value if it is a number.
 func (x *examination) pastLimit(path []string, value any) {
 	x.Helper()
 	var tree any
@@ -106,6 +107,9 @@ func (x *examination) pastLimit(path []string, value any) {
 	a := x.sendRow(func(one *scripted) { one.body = string(data) })
 	name := strings.ReplaceAll(strings.Join(path, "."), ".[0]", "")
 	require.Equal(x, http.StatusBadRequest, a.status, "%s: %s", name, a.body)
+	if number, ok := value.(float64); ok {
+		require.Regexp(x, fmt.Sprintf(`(is|not) %v\b`, int64(number)), string(a.body), name)
+	}
 	for _, field := range violations(x, a) {
 		if strings.HasPrefix(strings.ReplaceAll(field, "[0]", ""), name) {
 			return

@@ -216,8 +216,10 @@ func TestFaultsAtEveryEffect(t *testing.T) {
 	}
 }
 
-// run sends the request on a new harness with the faults of plan, restarts and reconciles, and
-// returns the side effects of the request.
+// run sends the request on a new harness that injects the faults of plan. It then restarts,
+// reconciles, and requires that the state is consistent, that an acknowledged change is present, and
+// that an unacknowledged request can be repeated. It returns the side effects of the request, also
+// those that failed.
 func (e effect) run(t *testing.T, plan *faults.Plan) []string {
 	s := newHarness(t, request.Limits{Upload: 4096})
 	s.validateModels()

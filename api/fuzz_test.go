@@ -81,8 +81,8 @@ func (st *standing) begin(t *testing.T) {
 	}
 }
 
-// Bounds of the memory that a request may allocate, in bytes: in total fixedCost, and costPerByte
-// for each byte of the request.
+// A request may allocate at most fixedCost bytes of memory, plus costPerByte for each byte of its
+// body and query.
 const (
 	fixedCost   = 16 << 20
 	costPerByte = 1 << 10

@@ -96,6 +96,9 @@ func (v *Violations) Require(ok bool, field, format string, args ...any) {
 	}
 }
 
+// InvalidFields is the reason of an error that lists violations.
+const InvalidFields = "INVALID_FIELDS"
+
 // Err returns nil, or an InvalidArgument error that lists the violations, at most MaxViolations of
 // them.
 func (v Violations) Err() error {
@@ -110,7 +113,7 @@ func (v Violations) Err() error {
 	for i, violation := range v {
 		parts[i] = violation.Field + ": " + violation.Description
 	}
-	return &Error{Code: InvalidArgument, Reason: "INVALID_FIELDS", Message: strings.Join(parts, "; "), Violations: v}
+	return &Error{Code: InvalidArgument, Reason: InvalidFields, Message: strings.Join(parts, "; "), Violations: v}
 }
 
 // A Status is the result of the most recent operation on a resource.

@@ -54,7 +54,7 @@ func (c SetQuota) Decide(q Quota, _ time.Time) (Event[Quota], error) {
 		return nil, nil
 	}
 	var v Violations
-	v.Require(c.MaxValue >= 0 && c.MaxValue <= MaxQuota, "maxValue", "must be from 0 to %d, or null for no limit",
+	v.Require(c.MaxValue >= 0 && c.MaxValue <= MaxQuota, "maxValue", "must be from 0 to %d; null stands for no limit",
 		MaxQuota)
 	return QuotaSet(c), v.Err()
 }

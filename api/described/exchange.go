@@ -55,7 +55,7 @@ func (d *Document) ValidateExchange(x Exchange) error {
 	}
 	if x.Status < 300 {
 		err = mismatch(openapi3filter.ValidateRequest(r.Context(), input),
-			"%s %s: request succeeds, but does not match the document: %s", r.Method, r.URL, x.Sent)
+			"%s %s: request succeeds, but does not match the OpenAPI document: %s", r.Method, r.URL, x.Sent)
 	}
 	switch {
 	case r.Method == http.MethodHead:
@@ -66,7 +66,7 @@ func (d *Document) ValidateExchange(x Exchange) error {
 			Options: input.Options,
 			Body:    io.NopCloser(bytes.NewReader(x.Body))}
 		err = errors.Join(err, mismatch(openapi3filter.ValidateResponse(r.Context(), output),
-			"%s %s: response does not match the document: %d %s", r.Method, r.URL, x.Status, x.Body))
+			"%s %s: response does not match the OpenAPI document: %d %s", r.Method, r.URL, x.Status, x.Body))
 	}
 	return err
 }

@@ -79,7 +79,7 @@ func (c *call) readBody() (value any, data []byte, err error) {
 	if err := c.RequireActive(c.Account); err != nil {
 		return nil, nil, err
 	}
-	if data, err = c.Conn.ReadBody(c.Request, c.Limits.Body); err != nil {
+	if data, err = c.ReadBody(); err != nil {
 		return nil, nil, err
 	}
 	if value, err = wire.Parse(data); err != nil {

@@ -14,7 +14,8 @@ var fieldTexts = map[string]string{
 	"user": "ID of the end user, which the usage record of the request has. If the deployment has " +
 		"enableSessionAffinity, requests of the same user go to the same replica.",
 	"prompt_cache_isolation_key": "Scope of the prefix cache: requests with different keys share no cached prompts. " +
-		"Requests with the same key go to the same replica.",
+		"Requests with the same isolation key go to the same replica, unless the deployment has " +
+		"enableSessionAffinity and the request has a user, who then selects the replica.",
 	"raw_output":               "Whether the response contains raw_output.",
 	"perf_metrics_in_response": "Whether the body contains the performance metrics that the headers have.",
 	"stream":                   "Whether the response is a stream of server-sent events.",

@@ -80,6 +80,7 @@ type Call struct {
 	reflected uint64 // position in the response header anneal-position
 	counted   bool   // the request counts against the quota requests-per-minute
 
+	sent     []byte // JSON body, if it has at most maxShownBody bytes
 	seed     []byte // derives IDs and keys, when the request has an idempotency key
 	repeated bool   // an earlier attempt of the request may have recorded changes
 	commands int    // number of commands so far

@@ -120,7 +120,7 @@ func (p *Params) Err() error { return p.Violations.Err() }
 // the violations so far.
 func (p *Params) Body(t reflect.Type, optional bool) (sent any, normal wire.Body, err error) {
 	c := p.call
-	data, err := c.Conn.ReadBody(c.Request, c.Limits.Body)
+	data, err := c.ReadBody()
 	if err != nil {
 		return nil, nil, err
 	}

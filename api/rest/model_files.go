@@ -127,9 +127,9 @@ func modelDownload(c *call) (any, error) {
 	return c.Uploads.SignGets(c.Call, files, baseTokenizer(c, &row.State))
 }
 
-// baseTokenizer returns the tokenizer files of the base model of an adapter, so that the downloaded
-// adapter can be used as PEFT saves it. It returns none for a full model, and when the base model
-// does not exist any more or the caller may not read it.
+// baseTokenizer returns the tokenizer files of an adapter's base model, so that the downloaded
+// directory has a tokenizer, as a Hugging Face Trainer would save it. It returns none for a full
+// model, and when the base model does not exist any more or the caller may not read it.
 func baseTokenizer(c *call, m *domain.Model) domain.Files {
 	name := domain.Name(m.BaseModel)
 	base, ok := c.View().Models.Get(name)

@@ -1,0 +1,118 @@
+package request
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"anneal/api/wire"
+	"anneal/domain"
+)
+
+// maxShownBody is the size in bytes of the largest body whose values violations repeat: the call
+// keeps the body until it responds.
+const maxShownBody = 64 << 10
+
+// ReadBody reads the JSON body of the request.
+func (c *Call) ReadBody() ([]byte, error) {
+	data, err := c.Conn.ReadBody(c.Request, c.Limits.Body)
+	if err == nil && len(data) <= maxShownBody {
+		c.sent = data
+	}
+	return data, err
+}
+
+// handle runs the operation's handler. Each violation of an InvalidArgument error then has the value
+// that the body gives, where it is a number, or the length of a text or list that is too long.
+func (c *Call) handle() (any, error) {
+	result, err := c.Operation.Handle(c)
+	var invalid *domain.Error
+	if c.sent == nil || !errors.As(err, &invalid) || invalid.Reason != domain.InvalidFields {
+		return result, err
+	}
+	body, parseErr := wire.Parse(c.sent)
+	if parseErr != nil {
+		return result, err
+	}
+	shown := slices.Clone(domain.Violations(invalid.Violations))
+	for i, v := range shown {
+		shown[i].Description = withGiven(v.Description, lookUp(body, v.Field))
+	}
+	return result, shown.Err()
+}
+
+// shows matches the description of a violation that has the given value.
+var shows = regexp.MustCompile(`, (is|has|not|are) `)
+
+// ruleEnd matches what separates a rule from advice or a reason.
+var ruleEnd = regexp.MustCompile(`[:;]|, (because|unless) `)
+
+// withGiven returns the description of a violation with the given value at the end of the rule,
+// which advice or a reason may follow. It returns a description unchanged that states
+// no rule for a value or has the value already, and when the value may be confidential, because it
+// is a text.
+func withGiven(description string, value any) string {
+	if !strings.HasPrefix(description, "must ") || shows.MatchString(description) {
+		return description
+	}
+	given := ""
+	switch value := value.(type) {
+	case json.Number:
+		given = ", is " + value.String()
+	case []any:
+		if strings.HasPrefix(description, "must have ") {
+			given = fmt.Sprintf(", has %d", len(value))
+		}
+	case string:
+		switch {
+		case !strings.HasPrefix(description, "must have "):
+		case strings.Contains(description, " bytes"), strings.Contains(description, " KiB"):
+			given = fmt.Sprintf(", has %d", len(value))
+		case strings.Contains(description, " characters"):
+			given = fmt.Sprintf(", has %d", utf8.RuneCountInString(value))
+		}
+	}
+	end := len(description)
+	if at := ruleEnd.FindStringIndex(description); at != nil {
+		end = at[0]
+	}
+	return description[:end] + given + description[end:]
+}
+
+// lookUp returns the value at the path of a field in a body, such as options.seed or rows[3].n; nil
+// when there is none.
+func lookUp(value any, path string) any {
+	for path != "" {
+		var name string
+		if list, ok := value.([]any); ok {
+			index, rest, _ := strings.Cut(strings.TrimPrefix(path, "["), "]")
+			i, err := strconv.Atoi(index)
+			if err != nil || i < 0 || i >= len(list) {
+				return nil
+			}
+			value, path = list[i], strings.TrimPrefix(rest, ".")
+			continue
+		}
+		object, ok := value.(map[string]any)
+		if !ok {
+			return nil
+		}
+		end := strings.IndexAny(path, ".[")
+		if end < 0 {
+			end = len(path)
+		}
+		name, path = path[:end], strings.TrimPrefix(path[end:], ".")
+		value = nil
+		for key, one := range object {
+			if key == name || wire.Camel(key) == name {
+				value = one
+			}
+		}
+	}
+	return value
+}
