@@ -34,6 +34,7 @@ import (
 //	object                     stdout is one object of JSON
 //	field PATH VALUE           the JSON on stdout has this value at a dotted path
 func TestCommandLine(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir())
 	examples, err := filepath.Abs(filepath.Join("..", "..", "examples"))
 	require.NoError(t, err)

@@ -23,6 +23,7 @@ const clientsPrompt = "Packing code for 15 pink chairs, customer Rosa"
 // TestUnmodifiedClients checks that clients that were written for other servers, and get only an
 // address, a key and a model's name, receive the same responses as plain HTTP requests.
 func TestUnmodifiedClients(t *testing.T) {
+	t.Parallel()
 	s := serve(t, filepath.Join(t.TempDir(), "data"))
 	user := s.user()
 	user.must(http.MethodPost, "/deployments?deploymentId=base", object{"baseModel": baseModel, "minReplicaCount": 1})

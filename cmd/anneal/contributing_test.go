@@ -17,6 +17,7 @@ import (
 // runs their test. A block with the path of an existing file is inserted after the line with the
 // first event of its kind; any other is a new file.
 func TestContributing(t *testing.T) {
+	t.Parallel()
 	const firstEvent = `"apiKey.created.v1":`
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	require.NoError(t, err)

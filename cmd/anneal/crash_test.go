@@ -37,6 +37,7 @@ func crashes(t *testing.T) int {
 // worker. It checks that every change that the control plane acknowledged exists after every
 // restart, and that all work completes.
 func TestControlPlaneIsKilled(t *testing.T) {
+	t.Parallel()
 	// Fixed addresses let subscribers reconnect after a restart.
 	s := serve(t, t.TempDir(), "--listen", freePort(t), "--nats-listen", freePort(t))
 	killed := crashes(t)
@@ -50,6 +51,7 @@ func TestControlPlaneIsKilled(t *testing.T) {
 // of the control plane: its training is not interrupted, and the reports that it makes during the
 // crash are not lost.
 func TestControlPlaneIsKilledButNotTheWorker(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t)
 	f.work("survivor")
 	killed := (crashes(t) + 2) / 3

@@ -18,6 +18,7 @@ import (
 // rows: on responses to copy, on pairs (most earlier tasks are retained), and on an evaluator's
 // scores. It transcribes speech and verifies the log.
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("it trains three times")
 	}

@@ -28,6 +28,7 @@ func (c caller) content(dataset string) (text []byte) {
 // training and evaluation datasets of a job with evalAutoCarveout, which holds out rows, are
 // derived datasets.
 func TestDerivedDatasets(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir(), "--listen", freePort(t))
 	user := s.user()
 	user.dataset("all", 60)

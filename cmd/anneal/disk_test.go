@@ -19,6 +19,7 @@ import (
 // TestFullDisk checks that a full disk is reported, that acknowledged events are kept, and that
 // work continues when the disk has free space again.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	dir := smallDisk(t)
 	s := serve(t, filepath.Join(dir, "data"), "--worker=false")
 	user := s.user()
@@ -75,6 +76,7 @@ func TestFullDisk(t *testing.T) {
 // TestDiskFillsUnderTheLog fills the disk from another program while the server writes the log. If
 // the server has to exit, it must report the cause, and it must lose no acknowledged event.
 func TestDiskFillsUnderTheLog(t *testing.T) {
+	t.Parallel()
 	dir := smallDisk(t)
 	s := serve(t, filepath.Join(dir, "data"), "--worker=false", "--listen", freePort(t))
 	user := s.user()

@@ -24,6 +24,7 @@ const (
 // TestMainJob checks the main workflow: a dataset becomes a model, the model is served, and
 // subscribers receive every event.
 func TestMainJob(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir())
 	user, wires, watermill := s.user(), s.tail(), s.tailWithWatermill()
 

@@ -13,6 +13,7 @@ import (
 // TestUnmodifiedClientsFineTune checks that programs written for OpenAI's fine-tuning upload rows,
 // train on them, and send requests to the result, without any other request to the server.
 func TestUnmodifiedClientsFineTune(t *testing.T) {
+	t.Parallel()
 	s := serve(t, filepath.Join(t.TempDir(), "data"))
 	user := s.user()
 	user.must(http.MethodPost, "/deployments?deploymentId=base",

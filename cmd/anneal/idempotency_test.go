@@ -44,6 +44,7 @@ func (w *repeatedCreate) try(user caller) (replayed, done bool) {
 // repeats the requests until they get a response. It checks that each request is executed once, and
 // that its response stays the same.
 func TestRepeatedRequestsSurviveCrashes(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir(), "--listen", freePort(t), "--worker=false")
 	const canary = "canary-77ab10"
 	var creates []*repeatedCreate

@@ -13,6 +13,7 @@ import (
 
 // TestJSONOutput checks that a command writes one JSON value to stdout with -o json.
 func TestJSONOutput(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir())
 	dir := t.TempDir()
 	row := `{"input":{"messages":[{"role":"user","content":"q"}]},` +

@@ -227,6 +227,7 @@ func cutCheckpoint(path string) (dir, file string, found bool) {
 // after a restart, or another one, must continue the job, and the resulting model must equal that
 // of an uninterrupted training.
 func TestWorkerIsKilledInEveryPhase(t *testing.T) {
+	t.Parallel()
 	for name, kind := range killableJobs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

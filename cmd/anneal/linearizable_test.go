@@ -231,6 +231,7 @@ func (h *workload) list(client int, user caller, kind registerKind) {
 // operations explains every response. ANNEAL_OPERATIONS is the number of operations; `make
 // linearizable` uses 100,000.
 func TestOperationsAreLinearizable(t *testing.T) {
+	t.Parallel()
 	operations, restarts := int64(3000), int64(2)
 	if text := os.Getenv("ANNEAL_OPERATIONS"); text != "" {
 		var err error

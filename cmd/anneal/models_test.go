@@ -17,6 +17,7 @@ import (
 // unchanged. The violations of an invalid model are reported, and uploading the missing files makes
 // it valid.
 func TestModelDownloadAndUpload(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir())
 	user, files := s.user(), t.TempDir()
 	at := func(name string) string { return filepath.Join(files, name) }

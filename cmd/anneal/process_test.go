@@ -5,11 +5,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,14 +27,27 @@ import (
 // machine.
 const patience = 2 * time.Minute
 
+// parallelTests is the number of tests that run at the same time on a small machine.
+const parallelTests = 4
+
 var binaryDir string
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if !isSet("test.parallel") { // tests mostly wait for the processes that they start
+		_ = flag.Set("test.parallel", strconv.Itoa(max(parallelTests, runtime.GOMAXPROCS(0))))
+	}
 	code := m.Run()
 	if binaryDir != "" {
 		_ = os.RemoveAll(binaryDir)
 	}
 	os.Exit(code)
+}
+
+// isSet reports whether the command line has the flag.
+func isSet(name string) (set bool) {
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == name })
+	return set
 }
 
 // build builds the program once for all tests. The tests do not run the test binary as the

@@ -43,6 +43,7 @@ func readAll(t *testing.T, with contextFile, stream string) (subjects []string, 
 // the events of its account, at their positions in the log, and that the operator's credentials
 // read all events.
 func TestContextFileReadsItsAccountOnly(t *testing.T) {
+	t.Parallel()
 	s := serve(t, filepath.Join(t.TempDir(), "data"), "--worker=false")
 	s.run("account", "create", "acme", "--data", s.dir).ok(t)
 	s.user().must(http.MethodPost, "/datasets", object{"dataset": object{}, "datasetId": "mine"})
@@ -68,6 +69,7 @@ func jsonNumber(n uint64) string { data, _ := json.Marshal(n); return string(dat
 // TestEventsCredentials checks that an admin can create readers, write a context file for them,
 // list and revoke them.
 func TestEventsCredentials(t *testing.T) {
+	t.Parallel()
 	s := serve(t, filepath.Join(t.TempDir(), "data"), "--worker=false")
 	file := filepath.Join(t.TempDir(), "reader.json")
 	out := s.run("events", "credentials", "create", "audit", "--expire", "24h", "--file", file).ok(t)
@@ -126,6 +128,7 @@ func withAddress(c contextFile, address string) contextFile { c.Address = addres
 // TestSharedReaderCredentialsAreReplaced checks that the credentials in a context file of an older
 // version, which read the events of all accounts, are revoked and replaced.
 func TestSharedReaderCredentialsAreReplaced(t *testing.T) {
+	t.Parallel()
 	s := serve(t, filepath.Join(t.TempDir(), "data"), "--worker=false")
 	require.Zero(t, s.end())
 	old := s.context

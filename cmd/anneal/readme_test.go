@@ -28,8 +28,8 @@ var pages = []string{
 	"docs/events.md", "docs/operations.md", "docs/gpu-engines.md", "docs/limits.md",
 }
 
-// references are documents without commands to run. Their prose, links and command lines are
-// checked.
+// references are documents whose commands the tests do not run: they check their prose, links and
+// command lines.
 var references = []string{
 	"ARCHITECTURE.md", "BENCHMARKS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
 	"docs/adr/README.md", "docs/reference/README.md",
@@ -68,6 +68,7 @@ func blocksOf(text string) (all []block) {
 // TestDocuments runs every command and program of the README and the guides against one server,
 // each page in a separate shell.
 func TestDocuments(t *testing.T) {
+	t.Parallel()
 	for _, tool := range []string{"bash", "curl", "sed", "timeout", "openssl"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("the commands of the documents need %s", tool)

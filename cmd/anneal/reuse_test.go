@@ -11,6 +11,7 @@ import (
 // TestPrefixCacheAndSpeculation checks that cached prompt prefixes and predicted tokens are not
 // computed again, and that the responses are the same.
 func TestPrefixCacheAndSpeculation(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir())
 	user := s.user()
 	user.must(http.MethodPost, "/deployments?deploymentId=d1",

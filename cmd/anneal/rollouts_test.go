@@ -29,6 +29,7 @@ func (k killableJob) rollouts(user caller) []object {
 // before its first checkpoint and then after it. The job's worker continues, and the rollouts equal
 // those of an uninterrupted training. They are deleted with the job.
 func TestRolloutsSurviveAKilledServer(t *testing.T) {
+	t.Parallel()
 	kind := killableJobs["reinforcement"]
 	f := newFleet(t)
 	spec, user := kind.prepare(t, f), f.user()

@@ -9,6 +9,7 @@ import (
 // TestShutdownDuringTraining checks that a server that shuts down waits only until its worker has
 // stored a checkpoint, and that the training continues from the checkpoint after the next start.
 func TestShutdownDuringTraining(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir(), "--listen", freePort(t))
 	user := s.user()
 	user.dataset("codes", 100)

@@ -17,6 +17,7 @@ import (
 // metricsFileSignedUrl after the server was killed and restarted, although no response, log line or
 // file of the server contains the query string of the URL.
 func TestSignedURLsAreNotStoredInClear(t *testing.T) {
+	t.Parallel()
 	const canary = "canary-19fe02"
 	received := make(chan string, 9)
 	store := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -68,6 +68,7 @@ const spokenText = "go forward ten meters"
 // TestUnmodifiedClientsTranscribe checks that clients that were written for another service
 // transcribe in every format, with both granularities, and as a stream.
 func TestUnmodifiedClientsTranscribe(t *testing.T) {
+	t.Parallel()
 	file := speech(t)
 	s := serve(t, filepath.Join(t.TempDir(), "data"))
 	check := func(t *testing.T, output object) {

@@ -72,6 +72,7 @@ func (a *authority) write(name string, more func(*x509.Certificate)) (*ecdsa.Pri
 // certificate of the authority are rejected. The test covers the command line, a worker that
 // trains, the events, and a certificate that is renewed.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	a.write("server", nil)
 	a.write("client", nil)
@@ -133,6 +134,7 @@ func (f *fleet) amend(name string, fields map[string]string) {
 // TestLocalWorkerWithTLS checks that the local worker of a server downloads files from the server,
 // whichever authority signed the server's certificate.
 func TestLocalWorkerWithTLS(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	a.write("server", nil)
 	s := serve(t, t.TempDir(), "--tls-cert", a.path("server.pem"), "--tls-key", a.path("server.key"))
@@ -144,6 +146,7 @@ func TestLocalWorkerWithTLS(t *testing.T) {
 // TestServersWithoutTLSWarn checks that a server warns of an address that other machines can reach
 // without TLS.
 func TestServersWithoutTLSWarn(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir(), "--worker=false", "--listen", "0.0.0.0:0", "--nats-listen", "0.0.0.0:0", "--public-url",
 		"http://127.0.0.1:1")
 	require.Contains(t, s.log.whole(), "the HTTP interface is open to other machines WITHOUT TLS")

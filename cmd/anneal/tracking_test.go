@@ -18,6 +18,7 @@ import (
 // end of the job although the server and its worker are killed while the job runs, that the job shows
 // the address of its run, and that the key is stored in clear nowhere.
 func TestTrackersSurviveKills(t *testing.T) {
+	t.Parallel()
 	const key = "canary-77ab31"
 	wandb, mlflow := trackertest.NewWandB(key), trackertest.NewMLflow(key)
 	for kind, c := range map[string]struct {

@@ -14,6 +14,7 @@ import (
 // server and worker were killed, at a signed URL that needs no key, and that the log is deleted with
 // the job.
 func TestTrainerLogs(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir(), "--listen", freePort(t))
 	user := s.user()
 	user.dataset("rows", 20)

@@ -20,6 +20,7 @@ import (
 // prints the cause once. When the watch is interrupted, it prints how to watch the deployment
 // again.
 func TestWatchPrintsWhyADeploymentWaits(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir())
 	s.joined() // a missing node would be the first cause
 	log := logFor(t, "anneal deployment create")
@@ -60,6 +61,7 @@ func (l *transcript) awaits(p *process, prefix string) {
 // TestWorkerReportsAnUnreachableServer checks that a worker that cannot reach the server reports
 // the failure immediately, and that it retries.
 func TestWorkerReportsAnUnreachableServer(t *testing.T) {
+	t.Parallel()
 	token := filepath.Join(t.TempDir(), "node.token")
 	require.NoError(t, os.WriteFile(token, []byte("ant__"+strings.Repeat("0", 64)), 0o600))
 	log := logFor(t, "anneal work")
@@ -72,6 +74,7 @@ func TestWorkerReportsAnUnreachableServer(t *testing.T) {
 // TestFollowingEventsBeginsNow checks that following events shows new events, and where the stream
 // begins and ends.
 func TestFollowingEventsBeginsNow(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir())
 	s.joined() // the worker's joining is also an event
 	context := filepath.Join(s.dir, "context.json")
@@ -100,6 +103,7 @@ func TestFollowingEventsBeginsNow(t *testing.T) {
 // TestInterruptedWatches checks that an interrupted watch prints that the operation continues, also
 // while a request is in progress.
 func TestInterruptedWatches(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		args    []string
 		item    object

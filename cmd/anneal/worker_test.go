@@ -62,6 +62,7 @@ func (f *fleet) nodes() map[string]string {
 // TestWorkerIsKilledWhileItTrains checks that a job survives the loss of the machine that trains
 // it, and that its loss curve has no gap.
 func TestWorkerIsKilledWhileItTrains(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, "--lost-after", "6s")
 	user := f.user()
 	recorder := f.tail()
@@ -118,6 +119,7 @@ func TestWorkerIsKilledWhileItTrains(t *testing.T) {
 // TestSimulatedAccelerators checks that simulated devices are allocated, and that a deployment that
 // requires more of them waits.
 func TestSimulatedAccelerators(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir(), "--accelerators", "VENDOR_A_H100_80GB=2", "--placement-timeout", "5s")
 	s.joined() // otherwise no replica could be placed
 	user := s.user()
@@ -180,6 +182,7 @@ func count(all []string, one string) (n int) {
 // TestNodeIsRevoked checks that an enrolled node needs no token, that its name is reserved for it,
 // and that its work continues on other nodes when the node is revoked.
 func TestNodeIsRevoked(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t)
 	f.work("w1")
 	listed := f.run("node", "list", "--data", f.dir).ok(t)

@@ -18,6 +18,7 @@ import (
 
 // TestInvalidRequests checks that each invalid request gets one clear error, and changes nothing.
 func TestInvalidRequests(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir(), "--worker=false", "--max-upload", "200000")
 	user := s.user()
 	user.dataset("codes", 5)
@@ -151,6 +152,7 @@ func (s *plane) otherAccount(id string) caller {
 // TestInvalidRows checks that invalid rows are reported by their line numbers, and that the upload
 // can be repeated.
 func TestInvalidRows(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir(), "--worker=false", "--max-upload", "20000")
 	user := s.user()
 	good := string(bytes.TrimSpace(exampleRows(t, 1)))
@@ -193,6 +195,7 @@ func TestInvalidRows(t *testing.T) {
 // TestExpiredKey checks that a key is valid until it expires, and that the error then states the
 // expiry.
 func TestExpiredKey(t *testing.T) {
+	t.Parallel()
 	s := serve(t, t.TempDir(), "--worker=false")
 	expires := time.Now().Add(5 * time.Second).UTC()
 	made := s.user().must(http.MethodPost, "/apiKeys",
@@ -217,6 +220,7 @@ func TestExpiredKey(t *testing.T) {
 // TestServerThatCannotStart checks that a server that cannot start reports the reason in one line,
 // and leaves the directory unchanged.
 func TestServerThatCannotStart(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
