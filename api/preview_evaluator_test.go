@@ -130,8 +130,8 @@ func TestRejectedPreviews(t *testing.T) {
 		{`{"evaluator": {` + someCode + `}, "sampleData": [` + lima + `], "maxSamples": -1}`,
 			"maxSamples: must be from 1 to 100"},
 		{`{"evaluator": {` + someCode + `}, "sampleData": [7, "[]", {"ground_truth": 1}]}`,
-			"sampleData[0]: must be a JSON object, or a string that contains one, is 7; sampleData[1]: must be a JSON object, or a " +
-				"string that contains one; sampleData[2].messages: is required"},
+			"sampleData[0]: must be a JSON object, or a string that contains one, is 7; sampleData[1]: must be a JSON " +
+				"object, or a string that contains one; sampleData[2].messages: is required"},
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"language": "ruby", "fileContents": {"main.rb": "x"}}}]}, ` +
 			`"sampleData": [` + lima + `]}`, "evaluator.criteria[0].codeSnippets.language: must be python"},
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"language": "ruby", "fileContents": {"main.rb": "x"}}}]}, ` +

@@ -131,8 +131,9 @@ func datasetOf(j job, suffix string) domain.Name {
 	return domain.NewName(j.Name.Account(), domain.Datasets.Collection, id+suffix)
 }
 
-// prepare creates the datasets that a job names, queues the job when the datasets are READY, and
-// fails the job when they cannot be created.
+// prepare creates the two datasets of a job's evaluation split under the names in Life.Inputs, and
+// queues the job when both are READY. It records other names when one is taken, and fails the job
+// when a dataset cannot be created.
 func prepare(plan *Plan, v *projections.View, j job) {
 	if j.Life.Inputs == nil {
 		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // earlier versions recorded no names

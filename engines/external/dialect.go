@@ -29,8 +29,9 @@ var dialects = map[string]dialect{
 	domain.SpeechFasterWhisper: {
 		preset: preset{
 			command: "uvicorn --factory --host 127.0.0.1 --port {port} speaches.main:create_app",
-			install: "install speaches so that uvicorn finds it, or set --speech-command",
-			health:  "/health", keyEnv: "API_KEY", prefixes: append([]string{"WHISPER__", "HF_HOME"}, devices...),
+			install: "install speaches and uvicorn in one Python environment whose programs are in PATH, or set " +
+				"--speech-command",
+			health: "/health", keyEnv: "API_KEY", prefixes: append([]string{"WHISPER__", "HF_HOME"}, devices...),
 		},
 		model: hubName, slots: 4, hub: true,
 		translation: "/v1/audio/translations", diarization: "/v1/audio/diarization",

@@ -320,8 +320,8 @@ func (h *MarkFile) SetFailed() {
 	_ = h.Update(func(m *HighWaterMark) { m.Failed = true })
 }
 
-// Close syncs and closes the mark. index becomes the mark's Index: the hash of the server's index
-// file after a clean shutdown, otherwise zero.
+// Close records index in the mark unless a sync has failed, and syncs and closes the mark. index is
+// the hash of the NATS server's index file after a clean shutdown, otherwise zero.
 func (h *MarkFile) Close(index Hash) error {
 	if h == nil {
 		return nil

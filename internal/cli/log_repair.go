@@ -42,7 +42,8 @@ and the file DATA/sweep.held keeps all stored files and data keys until you remo
 			return nil
 		}}
 	dataFlag(c.Flags())
-	c.Flags().BoolVar(&acceptLoss, "accept-loss", false, "truncate the log before the first event that cannot be restored")
+	c.Flags().BoolVar(&acceptLoss, "accept-loss", false, "truncate the log before the first event that "+
+		"cannot be restored, or accept an altered log that does not match the high-water mark")
 	return c
 }
 

@@ -173,7 +173,7 @@ func diskFull(err error, path string) error {
 		"free some space, or write to another disk; nothing incomplete was left")
 }
 
-// redrawInterval is the time between two redraws of a line.
+// redrawInterval is the minimum time between two redraws of a line.
 const redrawInterval = 100 * time.Millisecond
 
 // progress prints how many bytes were transferred: on a terminal by redrawing a line, else with one

@@ -79,8 +79,8 @@ func (n *Flags) devices() (map[string]int, error) {
 	return devices, nil
 }
 
-// Sandbox returns the sandbox in which evaluators run, and logs a warning if the sandbox is
-// unavailable.
+// Sandbox returns the sandbox in which evaluators run. It logs a warning if the sandbox is turned
+// off, and if this node cannot run evaluators.
 func (n *Flags) Sandbox(ctx context.Context, logger *slog.Logger) *sandbox.Sandbox {
 	box := sandbox.New(sandbox.Options{Plain: n.evaluatorsUnconfined})
 	if n.evaluatorsUnconfined {

@@ -101,7 +101,7 @@ func (v ModelValidator) check(ctx context.Context, model domain.Model) (weights.
 	return weights.CheckAdapter(directory, config, base.ModelMetadata)
 }
 
-// maxListed is the number of violations in the status of a rejected upload. Model.Violations has
+// maxListed is the maximum number of violations in the status of a rejected upload. Model.Violations has
 // all violations.
 const maxListed = 5
 

@@ -203,8 +203,9 @@ func (b *bench) tracking() domain.JobTracking {
 	return domain.JobTracking{}
 }
 
-// requireNoKey checks that neither the log of events nor that of the server has the key of the job,
-// which the events of the tests have only where a sealed value is.
+// requireNoKey checks that the tracker's API key is not in plain text in the event log, in the
+// server's log or in the job's files. Events have it only as the ciphertext of a sealed value, in
+// base64.
 func (b *bench) requireNoKey() {
 	for e, err := range b.log.Read(b.Context(), "events.>", 0) {
 		require.NoError(b, err)

@@ -230,8 +230,9 @@ func (w *writer) characters(n *node) []step {
 	return steps
 }
 
-// spanOf returns the characters whose bytes in UTF-8 are between those of lo and hi. ok is false when
-// these characters are no span.
+// spanOf returns the characters whose UTF-8 encoding has at each position i a byte from lo[i] to
+// hi[i]. ok is false when lo or hi is not one character in UTF-8, and when these characters are not
+// contiguous.
 func spanOf(lo, hi []byte) (s span, ok bool) {
 	low, m := utf8.DecodeRune(lo)
 	high, n := utf8.DecodeRune(hi)

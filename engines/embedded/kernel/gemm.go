@@ -6,8 +6,8 @@ const (
 	// depth is the maximum k of one inner call: the rows of A and the lines of B that it reads
 	// stay in the L1 cache.
 	depth = 512
-	// fewDepth is depth for rows of a single tile, which read B once: hardware prefetching
-	// works better on long lines.
+	// fewDepth replaces depth when all rows of A fit into one tile and A is not transposed: B is
+	// then read only once, and hardware prefetching works better on long sequential reads.
 	fewDepth = 1024
 	// block is the maximum number of elements of B between two uses of a panel, so that they
 	// stay in the L2 cache.

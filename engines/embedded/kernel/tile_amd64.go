@@ -2,16 +2,16 @@
 
 package kernel
 
-// tileRows512 is the maximum height of a tile512.
+// tileRows512 is the maximum number of rows that tile512 computes.
 const tileRows512 = 14
 
-// quadRows512 is the maximum height of a quad512.
+// quadRows512 is the maximum number of rows that quad512 computes.
 const quadRows512 = 3
 
-// tileRows256 is the maximum height of a tile256.
+// tileRows256 is the maximum number of rows that tile256 computes.
 const tileRows256 = 6
 
-// quadRows256 is the maximum height of a quad256.
+// quadRows256 is the maximum number of rows that quad256 computes.
 const quadRows256 = 1
 
 //go:noescape

@@ -112,8 +112,9 @@ func (p *Pass) packTiles(s *layerState, k, v, lo, hi int, back bool) {
 	}
 }
 
-// probabilities returns the softmax of the scores of the queries in rows [at, to) over the keys
-// in rows [lo, to): a matrix [to-at, to-lo] with zeros above the diagonal.
+// probabilities returns the causal attention weights of the queries in rows [at, to) over the keys
+// in rows [lo, to), as a matrix [to-at, to-lo]. They are zero for keys after the query. q is the
+// first column of the queries in s.qkv.
 func (p *Pass) probabilities(s *layerState, q, at, to, lo int) kernel.Matrix {
 	d := p.net.Weights.Config.HeadDim
 	scale := float32(1 / math.Sqrt(float64(d)))

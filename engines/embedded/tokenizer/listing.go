@@ -23,10 +23,10 @@ type Listed struct {
 // listed maps pre-tokenizers to the names that llama.cpp gives them.
 var listed = []struct {
 	name string
-	cuts []cutter
+	cuts []preTokenizer
 }{
-	{"gpt-2", []cutter{gpt2}}, {"llama-bpe", []cutter{llama3}}, {"qwen2", []cutter{qwen2}},
-	{"smollm", []cutter{digits, gpt2}},
+	{"gpt-2", []preTokenizer{gpt2}}, {"llama-bpe", []preTokenizer{llama3}}, {"qwen2", []preTokenizer{qwen2}},
+	{"smollm", []preTokenizer{digits, gpt2}},
 }
 
 // Listing returns the vocabulary as a Listing. It returns a FailedPrecondition error if the

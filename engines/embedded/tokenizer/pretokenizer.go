@@ -6,16 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// A cutter is a pre-tokenizer: it splits text into words, which are merged separately. It scans
+// A preTokenizer splits text into words. The merges of BPE apply within each word. It scans
 // the text without regular expressions, because those in tokenizer.json use lookaheads, which
 // Go's regexp does not support.
-type cutter int
+type preTokenizer int
 
 const (
-	gpt2   cutter = iota + 1
-	llama3        // splits numbers into groups of at most three digits
-	qwen2         // splits numbers into single digits
-	digits        // splits text before and after each digit
+	gpt2   preTokenizer = iota + 1
+	llama3              // splits numbers into groups of at most three digits
+	qwen2               // splits numbers into single digits
+	digits              // splits text before and after each digit
 	numbers
 )
 
@@ -28,10 +28,10 @@ const (
 		`|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-var patterns = map[string]cutter{gpt2Pattern: gpt2, llama3Pattern: llama3, qwen2Pattern: qwen2}
+var patterns = map[string]preTokenizer{gpt2Pattern: gpt2, llama3Pattern: llama3, qwen2Pattern: qwen2}
 
 // next returns the length of the first word of a non-empty text.
-func (c cutter) next(text string) int {
+func (c preTokenizer) next(text string) int {
 	switch c {
 	case gpt2:
 		return nextGPT2(text)

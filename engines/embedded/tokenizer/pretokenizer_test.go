@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func words(c cutter, text string) []string {
+func words(c preTokenizer, text string) []string {
 	var out []string
 	for len(text) > 0 {
 		n := c.next(text)
@@ -23,7 +23,7 @@ func words(c cutter, text string) []string {
 // alternative that matches counts, and \s+(?!\S) leaves the last space to the next word.
 func TestWords(t *testing.T) {
 	for _, c := range []struct {
-		cut  cutter
+		cut  preTokenizer
 		text string
 		want string // expected words, joined by |
 	}{

@@ -21,7 +21,7 @@ import (
 // A Tokenizer is immutable and safe for concurrent use.
 type Tokenizer struct {
 	bpe      bpe
-	cuts     []cutter       // pre-tokenizers, applied in order
+	cuts     []preTokenizer // pre-tokenizers, applied in order
 	compose  bool           // text is normalized to NFC first
 	escape   bool           // spaces are written as U+2581, and the text begins with one
 	tokens   [][]byte       // bytes of each token of the vocabulary; nil for an ID without a token
@@ -126,7 +126,7 @@ func (t *Tokenizer) Encode(text string) []int {
 	return ids
 }
 
-func (t *Tokenizer) encode(ids []int, text string, cuts []cutter) []int {
+func (t *Tokenizer) encode(ids []int, text string, cuts []preTokenizer) []int {
 	if len(cuts) == 0 {
 		return t.bpe.append(ids, text)
 	}
