@@ -13,8 +13,8 @@ type AddonLoader interface {
 	Model
 	// LoadAddon loads the PEFT directory dir of an adapter under an ID that the caller chooses.
 	// The caller may remove dir when LoadAddon returns. Loading an ID that is already loaded has
-	// no effect. The errors FailedPrecondition and InvalidArgument are permanent, because the
-	// adapter does not fit the model.
+	// no effect. After an error, also that of a canceled ctx, the addon is not loaded. The errors
+	// FailedPrecondition and InvalidArgument are permanent, because the adapter does not fit the model.
 	LoadAddon(ctx context.Context, id, dir string) error
 	// UnloadAddon unloads the addon with the ID: the model rejects further requests for the addon,
 	// and completes running ones. Unloading an ID that is not loaded is not an error.

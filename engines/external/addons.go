@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"time"
 
+	"anneal/domain"
 	"anneal/engines"
 )
 
@@ -42,8 +44,7 @@ func (m loader) LoadAddon(ctx context.Context, id, dir string) error {
 		err = m.server.options.Runner.Grant(own)
 	}
 	if err == nil {
-		err = m.server.call(ctx, http.MethodPost, "/v1/load_lora_adapter",
-			body{"lora_name": addonName(id), "lora_path": own}, nil)
+		err = m.server.loadAddon(ctx, id, own)
 	}
 	if err != nil {
 		_ = os.RemoveAll(own) // the first error is returned
@@ -64,13 +65,49 @@ func (m loader) UnloadAddon(id string) error {
 	if one == nil {
 		return nil
 	}
-	err := m.server.call(context.Background(), http.MethodPost, "/v1/unload_lora_adapter",
-		body{"lora_name": addonName(id)}, nil)
+	_, err := m.server.unloadAddon(context.Background(), id)
 	go func() {
 		one.users.Wait()
 		_ = os.RemoveAll(one.dir) // if the removal fails, Close removes the directory with that of the model
 	}()
 	return err
+}
+
+// unloadTimeout limits the unloading of an addon. vLLM unloads an addon after a load of the same
+// addon that is in progress.
+const unloadTimeout = 30 * time.Second
+
+// loadAddon loads the adapter in dir into the server. After an error the server does not have it:
+// the server may have carried out a request whose response was lost or that ctx has canceled. The
+// server rejects an addon that it already has, so loadAddon then loads it again after unloading it.
+func (s *server) loadAddon(ctx context.Context, id, dir string) error {
+	load := func() error {
+		return s.call(ctx, http.MethodPost, "/v1/load_lora_adapter", body{"lora_name": addonName(id), "lora_path": dir}, nil)
+	}
+	err := load()
+	if err == nil {
+		return nil
+	}
+	unloaded, _ := s.unloadAddon(ctx, id) // the first error is returned
+	if !unloaded || domain.CodeOf(err) != domain.InvalidArgument {
+		return err
+	}
+	if err = load(); err != nil {
+		_, _ = s.unloadAddon(ctx, id) // the first error is returned
+	}
+	return err
+}
+
+// unloadAddon unloads an addon from the server, also when ctx is done. unloaded is false if the
+// server did not have the addon, which is not an error.
+func (s *server) unloadAddon(ctx context.Context, id string) (unloaded bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unloadTimeout)
+	defer cancel()
+	err = s.call(ctx, http.MethodPost, "/v1/unload_lora_adapter", body{"lora_name": addonName(id)}, nil)
+	if domain.CodeOf(err) == domain.InvalidArgument {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // acquire returns the name in the server's API of the addon with the ID, or of the model if id is

@@ -308,6 +308,34 @@ func TestLoadAndUnloadAddon(t *testing.T) {
 	require.False(t, ok)
 }
 
+// TestLoadOfUnknownOutcome checks that an addon whose load was canceled is not loaded, although the
+// server has carried out the load, and that an addon is loaded that only the server has.
+func TestLoadOfUnknownOutcome(t *testing.T) {
+	o := unconfined(options(t, VLLM, ""))
+	m := start(t, o).(loader)
+	defer m.Close()
+	adapter := t.TempDir()
+	for _, name := range []string{"adapter_config.json", waitsForDisconnect} {
+		require.NoError(t, os.WriteFile(filepath.Join(adapter, name), []byte("{}"), 0o600))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	outcome := make(chan error, 1)
+	go func() { outcome <- m.LoadAddon(ctx, "a", adapter) }()
+	file := strings.TrimPrefix(o.Env[2], "FAKE_FILE=")
+	require.Eventually(t, func() bool { _, err := os.Stat(file); return err == nil }, 20*time.Second, 5*time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-outcome, context.Canceled)
+	unloaded, err := m.server.unloadAddon(t.Context(), "a")
+	require.NoError(t, err)
+	require.False(t, unloaded, "the server does not have the addon")
+
+	require.NoError(t, os.Remove(filepath.Join(adapter, waitsForDisconnect)))
+	require.NoError(t, m.server.loadAddon(t.Context(), "a", adapter))
+	require.NoError(t, m.LoadAddon(t.Context(), "a", adapter), "the server already has it")
+	_, err = enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3, Addon: "a"})
+	require.NoError(t, err)
+}
+
 func TestModelWithAnAdapter(t *testing.T) {
 	c, err := New(options(t, VLLM, ""))
 	require.NoError(t, err)

@@ -39,6 +39,10 @@ type fakeServer struct {
 
 const fakeContextLength = 512
 
+// waitsForDisconnect is a file in an adapter whose load the fake server carries out, but acknowledges
+// only after the client has disconnected.
+const waitsForDisconnect = "disconnect"
+
 // fields lists the request fields that a server adds to OpenAI's API, by preset. The key "" lists
 // the fields of OpenAI's API.
 var fields = map[string][]string{
@@ -129,13 +133,24 @@ func (f *fakeServer) routes() http.Handler {
 			writeError(w, http.StatusBadRequest, "the adapter has no adapter_config.json")
 			return
 		}
-		f.adapters.Store(b.LoraName, b.LoraPath)
+		if _, loaded := f.adapters.LoadOrStore(b.LoraName, b.LoraPath); loaded {
+			writeError(w, http.StatusBadRequest, "The lora adapter '"+b.LoraName+"' has already been loaded.")
+			return
+		}
+		if _, err := os.Stat(b.LoraPath + "/" + waitsForDisconnect); err == nil {
+			_ = os.WriteFile(os.Getenv("FAKE_FILE"), nil, 0o600)
+			<-r.Context().Done()
+		}
 		fmt.Fprint(w, "Success: LoRA adapter added successfully.")
 	})
 	mux.HandleFunc("POST /v1/unload_lora_adapter", func(w http.ResponseWriter, r *http.Request) {
 		var b struct{ LoraName string }
 		f.read(r, &b)
-		f.adapters.Delete(b.LoraName)
+		if _, loaded := f.adapters.LoadAndDelete(b.LoraName); !loaded {
+			writeError(w, http.StatusNotFound, "The lora adapter '"+b.LoraName+"' cannot be found.")
+			return
+		}
+		fmt.Fprint(w, "Success: LoRA adapter removed successfully.")
 	})
 	mux.HandleFunc("POST /v1/embeddings", f.embed)
 	mux.HandleFunc("POST /v1/completions", f.complete)

@@ -53,13 +53,16 @@ func (m *model) load(ctx context.Context, id, dir string, full bool) error {
 	if err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	m.addons.mu.Lock()
 	defer m.addons.mu.Unlock()
 	if m.addons.states == nil {
 		m.addons.states, m.addons.full = map[string]string{}, map[string]bool{}
 	}
 	m.addons.states[id], m.addons.full[id] = state, full
-	return ctx.Err()
+	return nil
 }
 
 // UnloadAddon implements engines.AddonLoader.

@@ -1,6 +1,7 @@
 package simulated_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -36,6 +37,16 @@ func TestAddonMatchesModelWithAdapter(t *testing.T) {
 	require.NoError(t, loader.UnloadAddon("a"))
 	_, err = shared.Complete(t.Context(), addon, nil)
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+}
+
+// TestCanceledLoad checks that an addon whose load was canceled is not loaded.
+func TestCanceledLoad(t *testing.T) {
+	m := load(t, simulated.Options{}).(engines.AddonLoader)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, m.LoadAddon(ctx, "a", t.TempDir()), context.Canceled)
+	_, err := m.Complete(t.Context(), engines.CompletionRequest{Prompt: "go", MaxTokens: 3, Addon: "a"}, nil)
+	require.Equal(t, engines.ErrAddonNotLoaded("a"), err)
 }
 
 func TestInjectedFaultOfLoadAddon(t *testing.T) {

@@ -55,7 +55,7 @@ func (s *addons) open(r *replica) {
 	s.replica, s.opened, s.turn = r, make(chan struct{}), make(chan struct{}, 1)
 	s.all, s.tails = map[string]*addon{}, map[string]chan struct{}{}
 	if limit := r.assignment.AddonSlots; limit > 0 {
-		s.resident = newResidentAddons(limit, s.warnLoaded)
+		s.resident = newResidentAddons(r.ctx, limit, r.agent.options.LoadWithin, s.warnLoaded)
 	}
 }
 

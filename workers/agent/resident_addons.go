@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"time"
 
 	"anneal/domain"
 	"anneal/engines"
@@ -13,8 +15,10 @@ import (
 // the addon whose last request ended first; requests in progress are never interrupted.
 type residentAddons struct {
 	limit  int
-	turn   chan struct{} // holds one element while an addon is being loaded
-	freed  chan struct{} // receives a value when the last request for an addon has ended
+	life   context.Context // of the replica: a load continues when the request that started it has ended
+	within time.Duration   // limit of one load
+	turn   chan struct{}   // holds one element while an addon is being loaded
+	freed  chan struct{}   // receives a value when the last request for an addon has ended
 	loader engines.AddonLoader
 	warn   func(id string, err error) // reports that an addon was not unloaded
 
@@ -28,13 +32,15 @@ type residentAddon struct {
 	release  func() // releases dir
 	resident bool   // loaded in the engine
 	leaving  bool   // unloaded when its requests have ended; new requests wait
+	removed  bool   // remove waits for its turn; only running requests use the addon
 	requests int    // requests in progress
 	used     uint64 // value of clock when the last request ended
 }
 
-func newResidentAddons(limit int, warn func(id string, err error)) *residentAddons {
-	return &residentAddons{limit: limit, turn: make(chan struct{}, 1), freed: make(chan struct{}, 1), warn: warn,
-		all: map[string]*residentAddon{}}
+func newResidentAddons(life context.Context, limit int, within time.Duration,
+	warn func(id string, err error)) *residentAddons {
+	return &residentAddons{limit: limit, life: life, within: within, turn: make(chan struct{}, 1),
+		freed: make(chan struct{}, 1), warn: warn, all: map[string]*residentAddon{}}
 }
 
 // add loads an addon for the first time, so that an engine that rejects the addon is noticed. It
@@ -68,7 +74,7 @@ func (c *residentAddons) use(ctx context.Context, id string) (done func(), err e
 		return func() {}, nil
 	}
 	c.mu.Lock()
-	a := c.all[id]
+	a := c.current(id)
 	loaded := a != nil && a.resident && !a.leaving
 	if loaded {
 		a.requests++
@@ -85,12 +91,24 @@ func (c *residentAddons) use(ctx context.Context, id string) (done func(), err e
 	return func() { c.leave(a) }, nil
 }
 
+// current returns the addon with the ID; nil if it was not added or is removed. The caller holds mu.
+func (c *residentAddons) current(id string) *residentAddon {
+	if a := c.all[id]; a != nil && !a.removed {
+		return a
+	}
+	return nil
+}
+
 func (c *residentAddons) leave(a *residentAddon) {
 	c.mu.Lock()
 	a.requests--
 	c.clock++
 	a.used = c.clock
 	c.mu.Unlock()
+	c.signalFreed()
+}
+
+func (c *residentAddons) signalFreed() {
 	select {
 	case c.freed <- struct{}{}:
 	default:
@@ -107,7 +125,7 @@ func (c *residentAddons) load(ctx context.Context, a *residentAddon) error {
 		return context.Cause(ctx)
 	}
 	c.mu.Lock()
-	if a.resident { // another request has loaded it meanwhile
+	if a.resident && !a.removed { // another request has loaded it meanwhile
 		a.requests++
 		c.mu.Unlock()
 		return nil
@@ -117,12 +135,12 @@ func (c *residentAddons) load(ctx context.Context, a *residentAddon) error {
 		return err
 	}
 	c.mu.Lock()
-	current := c.all[a.id] == a
+	current := c.current(a.id) == a
 	c.mu.Unlock()
 	if !current {
 		return domain.Errorf(domain.NotFound, "the addon was unloaded: load it again")
 	}
-	if err := c.loader.LoadAddon(ctx, a.id, a.dir); err != nil {
+	if err := c.loadIntoEngine(a); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -130,6 +148,28 @@ func (c *residentAddons) load(ctx context.Context, a *residentAddon) error {
 	a.requests++
 	c.mu.Unlock()
 	return nil
+}
+
+// loadIntoEngine loads an addon even if the request for it ends meanwhile, because the addon of an
+// aborted load may be loaded or not. For the same reason it unloads an addon whose load has failed.
+func (c *residentAddons) loadIntoEngine(a *residentAddon) error {
+	ctx, cancel := context.WithTimeoutCause(c.life, c.within, fmt.Errorf("%w within %s", errTimeout, c.within))
+	defer cancel()
+	_, err := recoverPanic(func() (struct{}, error) { return struct{}{}, c.loader.LoadAddon(ctx, a.id, a.dir) })
+	if err == nil {
+		return nil
+	}
+	c.unload(a.id)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (c *residentAddons) unload(id string) {
+	if _, err := recoverPanic(func() (struct{}, error) { return struct{}{}, c.loader.UnloadAddon(id) }); err != nil {
+		c.warn(id, err)
+	}
 }
 
 // evict unloads addons until another can be loaded. The caller holds the turn. An addon whose
@@ -151,16 +191,14 @@ func (c *residentAddons) evict(ctx context.Context) error {
 			c.mu.Unlock()
 			return nil
 		}
-		idle := oldest.requests == 0
+		idle := oldest.idle()
 		oldest.leaving = !idle
 		if idle {
 			oldest.resident = false
 		}
 		c.mu.Unlock()
 		if idle {
-			if err := c.loader.UnloadAddon(oldest.id); err != nil {
-				c.warn(oldest.id, err)
-			}
+			c.unload(oldest.id)
 			continue
 		}
 		select {
@@ -174,35 +212,46 @@ func (c *residentAddons) evict(ctx context.Context) error {
 	}
 }
 
-// before reports whether a is unloaded rather than b: idle addons first, then the one whose last
-// request ended first.
+// idle reports whether a is unloaded at once. Running requests for a removed addon are completed by
+// the engine.
+func (a *residentAddon) idle() bool { return a.removed || a.requests == 0 }
+
+// before reports whether a is unloaded rather than b: removed addons first, then idle ones, then the
+// one whose last request ended first.
 func (a *residentAddon) before(b *residentAddon) bool {
-	if (a.requests == 0) != (b.requests == 0) {
-		return a.requests == 0
+	switch {
+	case a.removed != b.removed:
+		return a.removed
+	case a.idle() != b.idle():
+		return a.idle()
 	}
 	return a.used < b.used || a.used == b.used && a.id < b.id
 }
 
-// remove unloads an addon, once no addon is being loaded. It returns false for an ID that was not
-// added.
+// remove unloads an addon, once no addon is being loaded. Until then the addon counts toward the
+// limit. It returns false for an ID that was not added.
 func (c *residentAddons) remove(id string) bool {
 	c.mu.Lock()
-	a := c.all[id]
-	delete(c.all, id)
+	a := c.current(id)
+	if a != nil {
+		a.removed = true
+	}
 	c.mu.Unlock()
 	if a == nil {
 		return false
 	}
+	c.signalFreed() // a load that waits unloads the addon
 	c.turn <- struct{}{}
 	defer func() { <-c.turn }()
 	c.mu.Lock()
 	resident := a.resident
 	a.resident = false
+	if c.all[id] == a {
+		delete(c.all, id)
+	}
 	c.mu.Unlock()
 	if resident {
-		if err := c.loader.UnloadAddon(id); err != nil {
-			c.warn(id, err)
-		}
+		c.unload(id)
 	}
 	a.release()
 	return true
@@ -217,6 +266,8 @@ func (c *residentAddons) close() {
 	defer c.mu.Unlock()
 	for id, a := range c.all {
 		delete(c.all, id)
-		a.release()
+		if !a.removed { // remove releases the others
+			a.release()
+		}
 	}
 }

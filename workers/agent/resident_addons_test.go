@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -27,9 +28,16 @@ type limitedModel struct {
 	calls  []string
 	broken string // ID of an addon that cannot be loaded
 	peak   int    // maximum number of loaded addons so far
+	during func() // called during each load; nil for none
+	lost   bool   // the responses to loads are lost
 }
 
-func (m *limitedModel) LoadAddon(_ context.Context, id, _ string) error {
+// LoadAddon behaves like a client of vLLM: a canceled load may have been carried out, and a loaded
+// addon cannot be loaded again.
+func (m *limitedModel) LoadAddon(ctx context.Context, id, _ string) error {
+	if m.during != nil {
+		m.during()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.loaded[id] || id == m.broken {
@@ -38,7 +46,10 @@ func (m *limitedModel) LoadAddon(_ context.Context, id, _ string) error {
 	m.loaded[id] = true
 	m.calls = append(m.calls, "+"+id)
 	m.peak = max(m.peak, len(m.loaded))
-	return nil
+	if m.lost {
+		return errors.New("connection reset")
+	}
+	return ctx.Err()
 }
 
 func (m *limitedModel) UnloadAddon(id string) error {
@@ -70,9 +81,13 @@ func newLimitedModel(limit int) *limitedModel {
 	return &limitedModel{limit: limit, loaded: map[string]bool{}}
 }
 
+func newTestResidents(t *testing.T, m *limitedModel) *residentAddons {
+	return newResidentAddons(t.Context(), m.limit, time.Minute, func(id string, err error) { t.Errorf("%s: %v", id, err) })
+}
+
 // residents returns addons of a model, each loaded once.
 func residents(t *testing.T, m *limitedModel, ids ...string) *residentAddons {
-	c := newResidentAddons(m.limit, func(id string, err error) { t.Errorf("%s: %v", id, err) })
+	c := newTestResidents(t, m)
 	for _, id := range ids {
 		require.NoError(t, c.add(t.Context(), m, id, "", func() {}))
 	}
@@ -142,12 +157,70 @@ func TestAddonsInUseAreNotUnloaded(t *testing.T) {
 	})
 }
 
+// TestClientDisconnectsDuringLoad checks that an addon is loaded although the client that requested
+// it has disconnected, so that the agent knows what the engine has loaded.
+func TestClientDisconnectsDuringLoad(t *testing.T) {
+	m := newLimitedModel(1)
+	c := residents(t, m, "a", "b")
+	m.take()
+	ctx, disconnect := context.WithCancel(t.Context())
+	m.during = disconnect
+	done, err := c.use(ctx, "a")
+	require.NoError(t, err)
+	done()
+	use(t, c, "a")()
+	require.Equal(t, []string{"-b", "+a"}, m.take(), "the addon is loaded once")
+	use(t, c, "b")()
+	require.Equal(t, 1, m.peak)
+}
+
+// TestAddonOfAFailedLoadIsUnloaded checks that an addon that the engine may have loaded although the
+// load has failed is unloaded, also after a panic of the engine.
+func TestAddonOfAFailedLoadIsUnloaded(t *testing.T) {
+	m := newLimitedModel(1)
+	c := residents(t, m, "a", "b")
+	m.take()
+	m.lost = true
+	_, err := c.use(t.Context(), "a")
+	require.ErrorContains(t, err, "connection reset")
+	require.Equal(t, []string{"-b", "+a", "-a"}, m.take())
+	m.lost, m.during = false, func() { panic("the engine is broken") }
+	_, err = c.use(t.Context(), "a")
+	require.ErrorContains(t, err, "the engine panicked")
+	require.Equal(t, []string{"-a"}, m.take())
+	m.during = nil
+	use(t, c, "a")()
+	require.Equal(t, 1, m.peak)
+}
+
+// TestRemovedAddonCountsUntilItIsUnloaded checks that the limit holds while an addon in use is
+// removed and another one waits to be loaded.
+func TestRemovedAddonCountsUntilItIsUnloaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newLimitedModel(2)
+		c := residents(t, m, "a", "b", "c")
+		first, second := use(t, c, "b"), use(t, c, "c")
+		m.take()
+		var calls sync.WaitGroup
+		calls.Go(func() { use(t, c, "a")() })
+		synctest.Wait()
+		calls.Go(func() { require.True(t, c.remove("b")) })
+		synctest.Wait()
+		first()
+		calls.Wait()
+		second()
+		require.Equal(t, 2, m.peak)
+		require.Equal(t, []string{"-b", "+a"}, m.take())
+		require.False(t, c.remove("b"))
+	})
+}
+
 // TestResidentAddonsUnderLoad checks that concurrent requests for more addons than the limit are all
 // served, that the limit always holds, and that an addon that is unassigned is released.
 func TestResidentAddonsUnderLoad(t *testing.T) {
 	m := newLimitedModel(3)
 	var released sync.Map
-	c := newResidentAddons(m.limit, func(id string, err error) { t.Errorf("%s: %v", id, err) })
+	c := newTestResidents(t, m)
 	ids := []string{"a", "b", "c", "d", "e", "f"}
 	for _, id := range ids {
 		require.NoError(t, c.add(t.Context(), m, id, "", func() { released.Store(id, true) }))
