@@ -28,6 +28,9 @@ type Grammar struct {
 
 	mu     sync.Mutex
 	tables tables
+
+	write sync.Once
+	gbnf  string // result of GBNF, after write
 }
 
 // tables are the cached states of a grammar.

@@ -13,8 +13,13 @@ import (
 const maxGroups = 8
 
 // GBNF returns a grammar in GBNF that accepts the same texts as g. It returns "" if there is none
-// that Parse accepts: g would be too large, or needs left recursion.
+// that Parse accepts: g would be too large, or needs left recursion. The text is computed once.
 func (g *Grammar) GBNF() string {
+	g.write.Do(func() { g.gbnf = g.text() })
+	return g.gbnf
+}
+
+func (g *Grammar) text() string {
 	w := &writer{nodes: g.nodes, names: map[int32]string{g.start: "root"}, uses: map[int32]int{}}
 	w.count(g.start)
 	var out strings.Builder

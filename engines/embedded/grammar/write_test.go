@@ -40,6 +40,7 @@ func TestGBNF(t *testing.T) {
 		`"additionalProperties":false}`), "format")
 	require.NoError(t, err)
 	require.Contains(t, g.GBNF(), `"\"city\":"`)
+	require.Zero(t, testing.AllocsPerRun(1, func() { g.GBNF() }), "the text is computed once")
 	equalInGBNF(t, g, []string{`{"city":"Rome"}`, `{}`})
 	g, err = JSON()
 	require.NoError(t, err)
