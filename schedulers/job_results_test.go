@@ -14,6 +14,21 @@ import (
 // plans until the job is complete.
 func (s *harness) trained(id, kind string, load bool) {
 	s.t.Helper()
+	s.stored(id, kind, load)
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
+	s.requireCompleted(id)
+}
+
+func (s *harness) requireCompleted(id string) {
+	s.t.Helper()
+	row, _ := s.world.View().Job(jobName(id))
+	require.Equal(s.t, domain.JobCompletedState, row.State.Life().State)
+}
+
+// stored creates a job with the option LoadAddon whose results, a model of a kind, are stored.
+func (s *harness) stored(id, kind string, load bool) {
+	s.t.Helper()
 	spec := domain.SupervisedSpec{Dataset: string(datasetName("rows")),
 		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}
 	files := domain.Files{Prefix: "results/" + id + "/"}
@@ -27,10 +42,6 @@ func (s *harness) trained(id, kind string, load bool) {
 	}
 	s.do(onJob(id, domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: 1, Output: modelName(id), Results: files,
 		Model: domain.ModelRegistered{ModelSpec: model, SourceJob: jobName(id), Files: files}}}))
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
-	row, _ := s.world.View().Job(jobName(id))
-	require.Equal(s.t, domain.JobCompletedState, row.State.Life().State)
 }
 
 // loadedInto returns the deployment into which the addon of a job was loaded, or "".
@@ -75,12 +86,18 @@ func TestResultIsLoaded(t *testing.T) {
 	s.trained("full", domain.BaseModel, true)
 	require.Empty(t, s.loadedInto("full"))
 
-	s.do(domain.Intend(domain.DeployedModels, domain.NewName("acme", "deployedModels", "fits"),
-		domain.Command[domain.DeployedModel](domain.UndeployModel{Reason: "unloaded by its user"})))
-	s.do(domain.Intend(domain.DeployedModels, domain.NewName("acme", "deployedModels", "fits"),
-		domain.Command[domain.DeployedModel](domain.FinishUndeployment{})))
+	s.unload("fits")
 	s.execute(schedulers.Jobs{})
 	require.Empty(t, s.loadedInto("fits"))
+
+	s.stored("unloaded-early", domain.PEFTAddon, true)
+	s.execute(schedulers.Jobs{})
+	s.do(s.plan(schedulers.Jobs{}).Steps[0].Intents()...)
+	require.Equal(t, "first", s.loadedInto("unloaded-early"))
+	s.unload("unloaded-early")
+	s.execute(schedulers.Jobs{})
+	s.requireCompleted("unloaded-early")
+	require.Empty(t, s.loadedInto("unloaded-early"), "its user has unloaded it before the job was complete")
 
 	for i := range domain.MaxAddons {
 		s.do(domain.Intend(domain.DeployedModels, domain.NewName("acme", "deployedModels", fmt.Sprint("a", i)),
@@ -88,4 +105,19 @@ func TestResultIsLoaded(t *testing.T) {
 	}
 	s.trained("no-room", domain.PEFTAddon, true)
 	require.Equal(t, "second", s.loadedInto("no-room"))
+
+	s.advance(1)
+	s.do(onDeployment("third", addonDeployment(nil)))
+	s.do(onDeployment("third", domain.MarkDeploymentReady{Generation: 1}))
+	s.trained("serving", domain.PEFTAddon, true)
+	require.Equal(t, "third", s.loadedInto("serving"), "the second one is CREATING")
+}
+
+// unload unloads the addon of a job, as its user would.
+func (s *harness) unload(id string) {
+	s.t.Helper()
+	for _, command := range []domain.Command[domain.DeployedModel]{domain.UndeployModel{Reason: "unloaded by its user"},
+		domain.FinishUndeployment{}} {
+		s.do(domain.Intend(domain.DeployedModels, domain.NewName("acme", "deployedModels", id), command))
+	}
 }

@@ -99,7 +99,7 @@ func finish(plan *Plan, v *projections.View, j job) {
 			domain.Errorf(domain.AlreadyExists,
 				"outputModel: model %s already exists: delete the model and resume the job, or create another job", o.Output))}))
 	default:
-		if load, ok := projections.LoadResult(v, j.Name, j.Life, o.Output, row.State.ModelSpec); ok {
+		if load, ok := loadResult(v, j, row); ok {
 			plan.add(load)
 		}
 		plan.add(domain.IntendFinish(j.Name, j.spec().Waits, o.Attempt))

@@ -20,9 +20,9 @@ type results struct {
 	logger  *slog.Logger
 }
 
-// record records the results of an attempt, and then registers the model, loads it if the job asks
-// for that, and completes the job. If the coordinator stops after the results are recorded, a
-// scheduler does the rest.
+// record records the results of an attempt, and then registers the model and completes the job. If
+// the coordinator stops after the results are recorded, or the job asks to load the model, a scheduler
+// does the rest.
 func (r *results) record(
 	ctx context.Context, node string, view *projections.View, j job, report protocol.Report,
 ) error {
@@ -49,10 +49,10 @@ func (r *results) record(
 		return r.reject(ctx, node, j, err)
 	}
 	steps := []domain.Intent{domain.Intend(domain.Models, name, register)}
-	if load, ok := projections.LoadResult(r.world.View(), j.Name, j.Life, name, register.ModelSpec); ok {
-		steps = append(steps, load)
+	if j.Life.Options == nil || !j.Life.Options.LoadAddon {
+		steps = append(steps, domain.IntendFinish(j.Name, j.Waits, report.Attempt))
 	}
-	for _, intent := range append(steps, domain.IntendFinish(j.Name, j.Waits, report.Attempt)) {
+	for _, intent := range steps {
 		// The results are recorded, so a scheduler completes the job, or fails it with the reason.
 		if err := r.do(ctx, node, intent); err != nil {
 			r.logger.Debug("job not completed: a scheduler will complete it", "job", j.Name, "error", err)
