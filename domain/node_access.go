@@ -86,7 +86,9 @@ func (c EnrollNode) Decide(n Node, now time.Time) (Event[Node], error) {
 }
 
 // RevokeNode revokes a node's access. The server refuses the node's key and the token that it
-// enrolled with, and the schedulers place its attempts and replicas on other nodes.
+// enrolled with, and the schedulers place its attempts and replicas on other nodes. A local worker
+// cannot be revoked: it could never enroll again, and any program that can start it has the data
+// directory.
 type RevokeNode struct{ Reason string }
 
 func (c RevokeNode) Decide(n Node, now time.Time) (Event[Node], error) {
@@ -95,6 +97,9 @@ func (c RevokeNode) Decide(n Node, now time.Time) (Event[Node], error) {
 		return nil, notFound("node")
 	case n.State == NodeRevoked:
 		return nil, nil
+	case n.Access.JoinToken == LocalJoinToken:
+		return nil, precondition("LOCAL_NODE", "the node is the local worker of a server, which has no token that could "+
+			"be revoked: start that server with --worker=false, and then delete the node with `anneal node delete`")
 	}
 	return NodeAccessRevoked{c.Reason, now}, nil
 }

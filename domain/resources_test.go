@@ -170,6 +170,7 @@ func TestNode(t *testing.T) {
 		Capacity: domain.Resources{MemoryMiB: -1, Accelerators: map[string]int{"X": -1}}}
 	enroll, enrolled := domain.EnrollNode{PublicKey: oneKey, JoinToken: "t1"},
 		domain.NodeEnrolled{PublicKey: oneKey, JoinToken: "t1", Time: noon}
+	local := domain.NodeEnrolled{PublicKey: oneKey, JoinToken: domain.LocalJoinToken, Time: noon}
 	revoked := domain.NodeAccessRevoked{Reason: "stolen", Time: noon}
 	decide(t, domain.Nodes, []D{
 		{name: "register", when: register, then: here},
@@ -216,6 +217,8 @@ func TestNode(t *testing.T) {
 			when: domain.PlaceAllocation{Allocation: placed.Allocation}, fault: "NODE_NOT_READY"},
 		{name: "revoke", given: f(enrolled, here, placed), when: domain.RevokeNode{Reason: "stolen"}, then: revoked},
 		{name: "revoke twice", given: f(enrolled, here, revoked), when: domain.RevokeNode{Reason: "stolen"}},
+		{name: "revoke a local worker", given: f(local, here), when: domain.RevokeNode{Reason: "stolen"}, fault: "LOCAL_NODE",
+			says: "start that server with --worker=false"},
 		{name: "revoke nothing", when: domain.RevokeNode{}, fault: "NOT_FOUND"},
 		{name: "a revoked node holds nothing", given: f(enrolled, here, placed, revoked),
 			when: domain.ReleaseAllocation(released)},
