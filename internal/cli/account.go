@@ -24,7 +24,11 @@ func accountCommand() *cobra.Command {
 }
 
 func accountCreate() *cobra.Command {
-	var displayName, email string
+	var file string
+	fields := []field{
+		{flag: "display-name", path: "displayName", value: "", usage: "display name"},
+		{flag: "email", path: "email", value: "", usage: "primary email address"},
+	}
 	c := &cobra.Command{Use: "create ID", Short: "Create an account and its first admin key, which is only shown once",
 		Args:    arguments(1, 1),
 		Example: "  anneal account create acme --display-name Acme --email ops@example.com",
@@ -33,7 +37,14 @@ func accountCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body := map[string]any{"accountId": args[0], "account": map[string]any{"displayName": displayName, "email": email}}
+			account, err := readJSONFile(c, file)
+			if err != nil {
+				return err
+			}
+			if err := fillBody(c, operator, fields, account); err != nil {
+				return err
+			}
+			body := map[string]any{"accountId": args[0], "account": account}
 			var item map[string]any
 			if err := operator.call(c.Context(), http.MethodPost, "/v1/accounts", nil, body, &item); err != nil {
 				return err
@@ -49,8 +60,8 @@ func accountCreate() *cobra.Command {
 			note(c, "account %s created\nkey: %s", args[0], cell(item, "key"))
 			return nil
 		}}
-	c.Flags().StringVar(&displayName, "display-name", "", "display name")
-	c.Flags().StringVar(&email, "email", "", "primary email address")
+	addFields(c, fields)
+	fileFlag(c, &file, "account")
 	return c
 }
 

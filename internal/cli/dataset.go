@@ -122,7 +122,7 @@ func datasetPreview() *cobra.Command {
 }
 
 func datasetDownload() *cobra.Command {
-	var dir string
+	var d download
 	c := &cobra.Command{Use: "download ID", Short: "Download a dataset's files", Args: arguments(1, 1),
 		Example: "  anneal dataset download greetings --dir ./greetings",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -130,13 +130,13 @@ func datasetDownload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			files, err := download(c, client, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint", nil,
-				cmp.Or(dir, id(args[0])))
+			d.dir = cmp.Or(d.dir, id(args[0]))
+			files, err := d.run(c, client, "/v1/"+client.name("datasets", args[0])+":getDownloadEndpoint")
 			if err != nil {
 				return err
 			}
 			return printFiles(c, files)
 		}}
-	c.Flags().StringVar(&dir, "dir", "", "directory to write to (default: the dataset's ID)")
+	d.flags(c.Flags(), "dataset")
 	return c
 }

@@ -33,7 +33,7 @@ credentials are written to a context file, which "anneal events --context FILE" 
 			if err != nil {
 				return err
 			}
-			if file != "" { // check before creating a key that could not be stored
+			if file != "" {
 				if at, err := os.Stat(filepath.Dir(file)); err != nil || !at.IsDir() {
 					return usage.Errorf("--file %s: there is no directory %s", file, filepath.Dir(file))
 				}
@@ -47,24 +47,22 @@ credentials are written to a context file, which "anneal events --context FILE" 
 				body["apiKeyId"] = args[0]
 			}
 			var item map[string]any
-			if err := client.call(c.Context(), http.MethodPost, client.path(apiKeys.name), nil, body, &item); err != nil {
-				return err
+			create := func() error {
+				return client.call(c.Context(), http.MethodPost, client.path(apiKeys.name), nil, body, &item)
 			}
 			if file == "" {
+				if err := create(); err != nil {
+					return err
+				}
 				return printItem(c, item, column{"Name", "name"}, column{"NATS URL", "natsUrl"}, column{"NATS user", "natsUser"},
 					column{"NATS password", "key"}, column{"Expires", "expireTime"})
 			}
-			text := func(field string) string { value, _ := item[field].(string); return value }
-			context := datadir.Context{Address: client.Address, Account: client.Account, APIKey: text("key"),
-				NATSURL: text("natsUrl"), NATSUser: text("natsUser"), CAFile: client.CAFile}
-			if context.NATSUser != "" {
-				context.NATSPassword = context.APIKey
-			}
-			data, err := json.MarshalIndent(context, "", "  ")
-			if err != nil {
-				return err
-			}
-			if err := datadir.WritePrivate(file, append(data, '\n')); err != nil {
+			if err := storeSecret(c, file, func() ([]byte, error) {
+				if err := create(); err != nil {
+					return nil, err
+				}
+				return readerContext(client, item)
+			}); err != nil {
 				return err
 			}
 			return printFiles(c, []string{file})
@@ -74,6 +72,18 @@ credentials are written to a context file, which "anneal events --context FILE" 
 	c.Flags().StringVar(&file, "file", "",
 		"write the credentials to this context file, readable only by its owner, instead of printing them")
 	return c
+}
+
+// readerContext returns the context file of a reader with the key that item shows.
+func readerContext(client *client, item map[string]any) ([]byte, error) {
+	text := func(field string) string { value, _ := item[field].(string); return value }
+	context := datadir.Context{Address: client.Address, Account: client.Account, APIKey: text("key"),
+		NATSURL: text("natsUrl"), NATSUser: text("natsUser"), CAFile: client.CAFile}
+	if context.NATSUser != "" {
+		context.NATSPassword = context.APIKey
+	}
+	data, err := json.MarshalIndent(context, "", "  ")
+	return append(data, '\n'), err
 }
 
 func credentialsList() *cobra.Command {

@@ -48,7 +48,8 @@ func modelNames() *cobra.Command {
 }
 
 func modelDownload() *cobra.Command {
-	var dir, precision string
+	var d download
+	var precision string
 	var withBase bool
 	c := &cobra.Command{Use: "download ID", Short: "Download a model's files", Args: arguments(1, 1),
 		Long: "Download a model's files. An adapter comes with the tokenizer of its base model, and adapter_config.json " +
@@ -60,27 +61,27 @@ func modelDownload() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			query := url.Values{}
 			if precision != "" {
-				query.Set("precision", precision)
+				d.query = url.Values{"precision": {precision}}
 			}
-			name, to := client.name("models", args[0]), cmp.Or(dir, id(args[0]))
+			name := client.name("models", args[0])
+			d.dir = cmp.Or(d.dir, id(args[0]))
 			if withBase {
 				if model, err := getModel(c.Context(), client, name); err != nil || model.Kind != domain.PEFTAddon {
 					return cmp.Or(err, usage.Errorf("--with-base is for adapters, and %s is not one", args[0]))
 				}
 			}
-			files, err := download(c, client, "/v1/"+name+":getDownloadEndpoint", query, to)
+			files, err := d.run(c, client, "/v1/"+name+":getDownloadEndpoint")
 			if err != nil {
 				return err
 			}
-			more, err := completeAdapter(c, client, name, to, withBase)
+			more, err := d.completeAdapter(c, client, name, withBase)
 			if err != nil {
 				return err
 			}
 			return printFiles(c, append(files, more...))
 		}}
-	c.Flags().StringVar(&dir, "dir", "", "directory to write to (default: the model's ID)")
+	d.flags(c.Flags(), "model")
 	c.Flags().StringVar(&precision, "precision", "", "precision of the copy, such as BF16 (default: the original)")
 	c.Flags().BoolVar(&withBase, "with-base", false,
 		"download the base model of an adapter too, into the subdirectory "+baseDirectory)

@@ -19,8 +19,9 @@ const baseDirectory = "base"
 // base model in adapter_config.json, where PEFT's from_pretrained methods look for it, and downloads
 // the base model if withBase is set. It returns the paths of the files that it downloads. It does
 // nothing for a full model.
-func completeAdapter(c *cobra.Command, client *client, name, dir string, withBase bool) (files []string, err error) {
-	config := filepath.Join(dir, weights.AdapterConfigFile)
+func (d download) completeAdapter(c *cobra.Command, client *client, name string, withBase bool) (files []string,
+	err error) {
+	config := filepath.Join(d.dir, weights.AdapterConfigFile)
 	data, err := os.ReadFile(config)
 	if os.IsNotExist(err) {
 		return nil, nil
@@ -34,16 +35,16 @@ func completeAdapter(c *cobra.Command, client *client, name, dir string, withBas
 	}
 	base := ""
 	if withBase {
-		if base, err = filepath.Abs(filepath.Join(dir, baseDirectory)); err != nil {
+		d.dir, d.query = filepath.Join(d.dir, baseDirectory), nil
+		if base, err = filepath.Abs(d.dir); err != nil {
 			return nil, err
 		}
 		resource, err := getModel(c.Context(), client, model.BaseModel)
 		if err != nil {
 			return nil, fmt.Errorf("the base model of %s cannot be read: %w", name, err)
 		}
-		p := newProgress(c, map[string]int64{resource.Name: resource.bytes()})
-		if files, err = downloadSome(c, client, "/v1/"+resource.Name+":getDownloadEndpoint", nil,
-			filepath.Join(dir, baseDirectory), nil, p); err != nil {
+		d.progress = newProgress(c, map[string]int64{resource.Name: resource.bytes()})
+		if files, err = d.run(c, client, "/v1/"+resource.Name+":getDownloadEndpoint"); err != nil {
 			return nil, err
 		}
 	}
@@ -55,13 +56,4 @@ func completeAdapter(c *cobra.Command, client *client, name, dir string, withBas
 		return files, nil
 	}
 	return files, replaceFile(config, named)
-}
-
-// replaceFile replaces a file, completely or not at all.
-func replaceFile(path string, data []byte) error {
-	part := path + ".part"
-	if err := os.WriteFile(part, data, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(part, path)
 }

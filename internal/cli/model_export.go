@@ -99,11 +99,7 @@ func (e *export) check(c *cobra.Command) (err error) {
 		}
 	}
 	target := cmp.Or(e.gguf, e.hf)
-	switch _, err := os.Lstat(target); {
-	case err == nil:
-		return withHint(fmt.Errorf("%s %s already exists", sourceOf(c, target), target),
-			"choose another name, or delete it first: nothing is overwritten")
-	case !errors.Is(err, fs.ErrNotExist):
+	if err := requireNew(c, target, notOverwritten); err != nil {
 		return err
 	}
 	_, err = os.Stat(filepath.Dir(target))
@@ -190,7 +186,8 @@ func (m modelResource) bytes() int64 {
 // download downloads the files of the model for which only returns true; all files if only is nil.
 func (m modelResource) download(c *cobra.Command, client *client, dir string, only func(string) bool,
 	p *progress) error {
-	_, err := downloadSome(c, client, "/v1/"+m.Name+":getDownloadEndpoint", nil, dir, only, p)
+	d := download{dir: dir, only: only, progress: p}
+	_, err := d.run(c, client, "/v1/"+m.Name+":getDownloadEndpoint")
 	return err
 }
 
@@ -204,7 +201,7 @@ func (e *export) write(c *cobra.Command, work string) error {
 		if err := e.writeDir(c, part); err != nil {
 			return err
 		}
-		return publish(part, e.hf)
+		return publish(c, part, e.hf)
 	}
 	f, err := os.Create(part)
 	if err != nil {
@@ -217,15 +214,7 @@ func (e *export) write(c *cobra.Command, work string) error {
 	for _, one := range replaced {
 		fmt.Fprintf(c.ErrOrStderr(), "%s\n", one)
 	}
-	return publish(part, e.gguf)
-}
-
-// publish renames a complete file or directory to a target that must not exist.
-func publish(part, target string) error {
-	if _, err := os.Lstat(target); !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(fmt.Errorf("%s was created by another program meanwhile", target), err)
-	}
-	return os.Rename(part, target)
+	return publish(c, part, e.gguf)
 }
 
 func (e *export) writeGGUF(c *cobra.Command, f *os.File) (replaced []gguf.Replaced, err error) {

@@ -115,19 +115,23 @@ func nodeToken() *cobra.Command {
 				return err
 			}
 			expires := time.Now().Add(expire).Truncate(time.Second)
-			token, err := dir.JoinToken(node, expires)
-			if err != nil {
-				return err
-			}
 			inJSON, err := wantsJSON(c)
 			if err != nil {
 				return err
 			}
 			if out != "" {
-				if err := datadir.WritePrivate(out, []byte(token+"\n")); err != nil || !inJSON {
+				err := storeSecret(c, out, func() ([]byte, error) {
+					token, err := dir.JoinToken(node, expires)
+					return []byte(token + "\n"), err
+				})
+				if err != nil || !inJSON {
 					return err
 				}
 				return printFiles(c, []string{out})
+			}
+			token, err := dir.JoinToken(node, expires)
+			if err != nil {
+				return err
 			}
 			if inJSON {
 				return printJSON(c.OutOrStdout(),
@@ -140,6 +144,6 @@ func nodeToken() *cobra.Command {
 		"ID of the only node that may use the token (default: any node whose name is not taken)")
 	c.Flags().DurationVar(&expire, "expire", datadir.JoinTokenTTL, "time for which nodes can enroll with the token")
 	c.Flags().StringVar(&out, "file", "",
-		"write the token to this file, readable only by its owner, instead of printing the token")
+		"write the token to this new file, readable only by its owner, instead of printing the token")
 	return c
 }

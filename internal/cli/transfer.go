@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // isFile returns an error unless path is a regular file.
@@ -97,71 +98,95 @@ func printFiles(c *cobra.Command, files []string) error {
 	return nil
 }
 
-// download downloads the files of an endpoint into a directory, and returns their paths.
-func download(cmd *cobra.Command, c *client, path string, query url.Values, dir string) ([]string, error) {
-	return downloadSome(cmd, c, path, query, dir, nil, nil)
+// A download is a download of files into a directory. A file that exists is an error, unless
+// overwrite is set.
+type download struct {
+	dir       string
+	query     url.Values
+	only      func(name string) bool // whether to download a file; nil downloads all
+	progress  *progress              // nil shows no progress
+	overwrite bool
 }
 
-// downloadSome downloads the files of an endpoint for which only returns true, and all files if only
-// is nil. It shows the progress unless p is nil.
-func downloadSome(cmd *cobra.Command, c *client, path string, query url.Values, dir string, only func(string) bool,
-	p *progress) ([]string, error) {
+func (d *download) flags(f *pflag.FlagSet, noun string) {
+	f.StringVar(&d.dir, "dir", "", "directory to write to (default: the "+noun+"'s ID)")
+	f.BoolVar(&d.overwrite, "overwrite", false, "replace files of the directory that have the names of downloaded files")
+}
+
+// run downloads the files of an endpoint, and returns their paths. Each file is written completely or
+// not at all.
+func (d *download) run(cmd *cobra.Command, c *client, path string) (files []string, err error) {
 	var endpoint struct {
 		URLs map[string]string `json:"filenameToSignedUrls"`
 	}
-	if err := c.call(cmd.Context(), http.MethodGet, path, query, nil, &endpoint); err != nil {
+	if err := c.call(cmd.Context(), http.MethodGet, path, d.query, nil, &endpoint); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
+	names := slices.Sorted(maps.Keys(endpoint.URLs))
+	if d.only != nil {
+		names = slices.DeleteFunc(names, func(name string) bool { return !d.only(name) })
 	}
-	files := []string{}
-	for _, name := range slices.Sorted(maps.Keys(endpoint.URLs)) {
-		if only != nil && !only(name) {
+	files = []string{}
+	for _, name := range names {
+		if !filepath.IsLocal(filepath.FromSlash(name)) {
+			return nil, fmt.Errorf("the server sent the file name %q, which is outside of %s", name, d.dir)
+		}
+		target := filepath.Join(d.dir, filepath.FromSlash(name))
+		if files = append(files, target); d.overwrite {
 			continue
 		}
-		target := filepath.Join(dir, filepath.FromSlash(name))
-		if !filepath.IsLocal(filepath.FromSlash(name)) {
-			return nil, fmt.Errorf("the server sent the file name %q, which is outside of %s", name, dir)
-		}
-		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		if err := requireNew(cmd, target, "choose another directory, or replace the files with --overwrite"); err != nil {
 			return nil, err
 		}
-		if err := downloadFile(cmd.Context(), c, endpoint.URLs[name], target, name, p); err != nil {
+	}
+	if err := os.MkdirAll(d.dir, 0o755); err != nil {
+		return nil, err
+	}
+	work, err := os.MkdirTemp(d.dir, ".anneal-download-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(work)
+	for i, name := range names {
+		if err := d.file(cmd, c, endpoint.URLs[name], name, filepath.Join(work, "part"), files[i]); err != nil {
 			return nil, err
 		}
-		files = append(files, target)
 	}
 	return files, nil
 }
 
-// downloadFile downloads a file, completely or not at all. It shows the progress unless p is nil.
-func downloadFile(ctx context.Context, c *client, link, target, name string, p *progress) error {
-	res, err := c.openURL(ctx, link)
+// file downloads a file to part, and then renames it to target.
+func (d *download) file(cmd *cobra.Command, c *client, link, name, part, target string) error {
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return err
+	}
+	res, err := c.openURL(cmd.Context(), link)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
-	part := target + ".part"
 	f, err := os.Create(part)
 	if err != nil {
 		return err
 	}
 	body := io.Reader(res.Body)
-	if p != nil {
-		body = p.of(name, body)
+	if d.progress != nil {
+		body = d.progress.of(name, body)
 	}
 	_, err = io.Copy(f, body)
 	if err := errors.Join(err, f.Close()); err != nil {
-		if p != nil {
-			p.clear()
+		if d.progress != nil {
+			d.progress.clear()
 		}
-		return errors.Join(diskFull(err, target), os.Remove(part))
+		return diskFull(err, target)
 	}
-	if p != nil {
-		p.done(name)
+	if d.progress != nil {
+		d.progress.done(name)
 	}
-	return os.Rename(part, target)
+	if d.overwrite {
+		return os.Rename(part, target)
+	}
+	return publish(cmd, part, target)
 }
 
 // diskFull adds what to do to an error that says that the disk of a file is full.
