@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"anneal/api/request"
 	"anneal/domain"
+	"anneal/eventlog"
 )
 
 // chatRows are the rows of a file that jobs of the method supervised can train on.
@@ -153,6 +155,72 @@ func TestRejectedFilesLeaveNothing(t *testing.T) {
 		require.Empty(t, list["data"])
 		require.Nil(t, list["first_id"])
 	}
+}
+
+// keyedFile sends a file with an idempotency key.
+func (s *harness) keyedFile(key, rows string) answer {
+	s.Helper()
+	r := s.form("/v1/files", "user", "file", "rows.jsonl", strings.NewReader(rows), "purpose=fine-tune")
+	r.Header.Set("Idempotency-Key", key)
+	return s.send(r)
+}
+
+// TestRejectedFileIsSentAgain checks that a repeated request gets the error of the first, also if the
+// error is too long to be stored, or the server crashed before it stored the error.
+func TestRejectedFileIsSentAgain(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	long := strings.Repeat(strings.Replace(chatRows, `"assistant"`, `"robot"`, 1), 100)
+	first := s.keyedFile("long", long)
+	require.Equal(t, http.StatusBadRequest, first.status, "%s", first.body)
+	require.Greater(t, len(first.body), 4<<10)
+	again := s.keyedFile("long", long)
+	require.Equal(t, http.StatusBadRequest, again.status, "%s", again.body)
+	require.Equal(t, inferenceMessage(t, first), inferenceMessage(t, again))
+
+	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+	first = failing.keyedFile("short", "no JSON")
+	require.Equal(t, http.StatusBadRequest, first.status, "%s", first.body)
+	s.clock.add(request.ClaimTime)
+	again = s.keyedFile("short", "no JSON")
+	require.Equal(t, http.StatusBadRequest, again.status, "%s", again.body)
+	require.Equal(t, inferenceMessage(t, first), inferenceMessage(t, again))
+	require.Zero(t, s.world.View().Datasets.Count("acme"))
+}
+
+// A quotaLog sets a quota after the event that creates a dataset.
+type quotaLog struct {
+	eventlog.Log
+	set func()
+}
+
+func (l quotaLog) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
+	position, err := l.Log.Append(ctx, w)
+	if w.Event.Type == "dataset.created.v1" {
+		l.set()
+	}
+	return position, err
+}
+
+// TestRejectedUploadLeavesNoFile checks that a file whose upload exceeds a quota that was set after the
+// creation of its dataset leaves no dataset.
+func TestRejectedUploadLeavesNoFile(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	quota := domain.NewName("acme", domain.Quotas.Collection, domain.QuotaStorageBytes)
+	other := s.another(func(o *Options) {
+		o.Log = quotaLog{o.Log, func() {
+			s.do(domain.Intend(domain.Quotas, quota, domain.Command[domain.Quota](domain.SetQuota{MaxValue: 5})))
+			require.NoError(t, o.World.WaitFor(t.Context(), s.events()))
+		}}
+	})
+	a := other.keyedFile("k", chatRows)
+	require.Equal(t, http.StatusTooManyRequests, a.status, "%s", a.body)
+	s.do(domain.Intend(domain.Quotas, quota, domain.Command[domain.Quota](domain.LiftQuota{})))
+	require.Zero(t, s.world.View().Datasets.Count("acme"))
+	a = s.keyedFile("k", chatRows)
+	require.Equal(t, http.StatusConflict, a.status, "%s", a.body)
+	require.Contains(t, string(a.body), "send the file with another Idempotency-Key")
+	a = s.keyedFile("k2", chatRows)
+	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 }
 
 // inferenceMessage returns the message of an error in the format of OpenAI's interface.

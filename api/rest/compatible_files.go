@@ -18,6 +18,7 @@ import (
 	"anneal/api/wire"
 	"anneal/blobs"
 	"anneal/domain"
+	"anneal/eventlog"
 	"anneal/projections"
 )
 
@@ -102,6 +103,10 @@ func createFile(c *call) (any, error) {
 	}
 	create := domain.CreateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: display},
 		CreatedBy: string(c.Principal.Key)}
+	earlier, err := c.Recorded(name)
+	if err != nil {
+		return nil, err
+	}
 	created, err := c.Do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](create)))
 	if err != nil {
 		in.Discard()
@@ -109,15 +114,21 @@ func createFile(c *call) (any, error) {
 	}
 	uploaded, err := in.Commit(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](
 		domain.UploadDataset{Upload: 1, Files: in.Files})))
-	if domain.CodeOf(err) == domain.NotFound { // another client has deleted the file since its creation
+	switch {
+	case domain.CodeOf(err) == domain.NotFound && earlier.Position() > 0:
+		f := domain.Errorf(domain.Aborted, "an earlier attempt of this request was rejected, and its file was deleted: "+
+			"send the file with another %s", request.IdempotencyHeader)
+		f.Reason = "FILE_DELETED"
+		return nil, f
+	case domain.CodeOf(err) == domain.NotFound: // another client has deleted the file since its creation
 		row, err := datasets.changed(c, created)
 		if err != nil {
 			return nil, err
 		}
 		domain.DatasetUploaded{Upload: 1, Files: in.Files}.Evolve(&row.State)
 		return fileOf(row), nil
-	}
-	if err != nil {
+	case err != nil:
+		deleteEmptyFile(c, created, err)
 		return nil, err
 	}
 	row, err := datasets.changed(c, uploaded)
@@ -127,12 +138,38 @@ func createFile(c *call) (any, error) {
 	return validatedFile(c, row)
 }
 
+// deleteEmptyFile deletes the dataset of a file whose upload was rejected with an error. After any
+// other error the upload may have been recorded.
+func deleteEmptyFile(c *call, created eventlog.Change, rejected error) {
+	var f *domain.Error
+	row, ok := c.View().Datasets.Get(created.Name)
+	if !errors.As(rejected, &f) || !ok || row.CreateEvent != created.Event.ID || row.State.Upload > 0 {
+		return
+	}
+	if err := datasets.deleteRow(c, row, domain.DeleteDataset{}); err != nil {
+		c.Logger.Warn("the dataset of a rejected file was not deleted", "request", c.ID, "dataset", row.Name, "error", err)
+	}
+}
+
 // validatedFile waits for the validation of a new file. It deletes a file with invalid rows, and
-// returns the error that lists them.
+// returns the error that lists them. It returns the same error when an earlier attempt of the request
+// has deleted the file.
 func validatedFile(c *call, uploaded *projections.Row[domain.Dataset]) (any, error) {
 	_, invalid := datasetFiles.awaitValidation(c, uploaded)
 	if row, ok := c.View().Datasets.Get(uploaded.Name); ok && row.CreateEvent == uploaded.CreateEvent {
 		uploaded = row
+	} else if invalid == nil {
+		deletion, err := c.Recorded(uploaded.Name)
+		if err != nil {
+			return nil, err
+		}
+		if deletion.Position() > 0 {
+			rejected, err := datasets.changed(c, deletion)
+			if err == nil {
+				_, err = datasetFiles.outcome(&uploaded.State, &rejected.State)
+			}
+			return nil, ofFile(err)
+		}
 	}
 	if invalid == nil {
 		return fileOf(uploaded), nil
