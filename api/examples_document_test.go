@@ -173,6 +173,12 @@ func (x *exampleRun) requestOf(path string, op map[string]any, key string) (sent
 			continue
 		}
 		found = true
+		if object, ok := value.(map[string]any); ok { // of the style deepObject
+			for key, one := range object {
+				query.Set(parameter["name"].(string)+"["+key+"]", parameterText(one))
+			}
+			continue
+		}
 		name, text := parameter["name"].(string), x.translate(parameterText(value)).(string)
 		switch parameter["in"] {
 		case "path":

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -122,6 +123,14 @@ func TestFineTuningWithTracker(t *testing.T) {
 	key, err := s.server.Sealer.Open(t.Context(), name, *tracker.APIKey)
 	require.NoError(t, err)
 	require.Equal(t, "not-to-be-shown", key.Reveal())
+
+	a = s.call("POST", fineTuningPath, "user", strings.Replace(body, `, "entity": "acme"`, "", 1))
+	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+	require.Equal(t, []any{map[string]any{"type": "wandb", "wandb": map[string]any{"project": "capitals"}}},
+		a.json(t)["integrations"])
+	name = domain.NewName("acme", "supervisedFineTuningJobs", a.json(t)["id"].(string))
+	row, _ = s.world.View().Job(name)
+	require.Empty(t, row.State.Spec().Tracker.Entity)
 }
 
 // TestFineTuningViolations checks that settings without a counterpart, and wrong ones, are rejected
@@ -166,7 +175,7 @@ func TestFineTuningViolations(t *testing.T) {
 			"integrations": [{"type": "wandb", "wandb": {"project": "p", "name": "n", "tags": ["t"]}}, {"type": "mlflow"}]}`,
 			[]string{`method.type: must be supervised, dpo or reinforcement, not "ppo"`, "integrations: must have at most one",
 				"integrations[0].wandb.name: is not supported", "integrations[0].wandb.tags: is not supported",
-				"integrations[0].wandb.entity: is required", "integrations[0]: needs the API key"}},
+				"integrations[0]: needs the API key"}},
 		{`{"model": "` + publicBase + `", "training_file": "` + chats + `", "integrations": [{"type": "mlflow"}],
 			"metadata": {"` + strings.Repeat("k", 65) + `": "v"}}`,
 			[]string{`integrations[0].type: must be wandb, not "mlflow"`, "metadata: a key must have at most 64 characters"}},
@@ -182,6 +191,61 @@ func TestFineTuningViolations(t *testing.T) {
 		require.NotContains(t, message, "is not a dataset of")
 	}
 	require.Empty(t, s.call("GET", fineTuningPath, "user", "").json(t)["data"])
+}
+
+// TestFineTuningOfAnAliasedModel checks that a request that names the alias of another account's
+// deployment learns nothing about its model, unless that is public.
+func TestFineTuningOfAnAliasedModel(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	s.do(register("accounts/acme/models/hidden", false))
+	s.deploy("d1", 1, func(d *domain.DeploymentSpec) {
+		d.BaseModel, d.Aliases = "accounts/acme/models/hidden", []string{"smart"}
+	})
+	s.deploy("d2", 1, func(d *domain.DeploymentSpec) { d.Aliases = []string{"open"} })
+	r := s.form("/v1/files", "other", "file", "rows.jsonl", strings.NewReader(chatRows), "purpose=fine-tune")
+	file := s.send(r).json(t)["id"]
+	a := s.call("POST", fineTuningPath, "other", fmt.Sprintf(`{"model": "smart", "training_file": %q}`, file))
+	require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
+	require.Contains(t, string(a.body), `\"smart\" is not a model that accounts/other may use`)
+	require.NotContains(t, string(a.body), "hidden")
+	a = s.call("POST", fineTuningPath, "other", fmt.Sprintf(`{"model": "open", "training_file": %q}`, file))
+	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+	require.Equal(t, publicBase, a.json(t)["model"])
+}
+
+// TestFineTuningJobsByMetadata checks the jobs that a list with a filter of metadata has.
+func TestFineTuningJobsByMetadata(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	file := s.file("chats.jsonl", chatRows)
+	one := s.fineTune(file, `, "metadata": {"team_name": "a", "stage": "test"}`)["id"]
+	two := s.fineTune(file, `, "metadata": {"team_name": "b", "stage": "test"}`)["id"]
+	none := s.fineTune(file, "")["id"]
+	for query, want := range map[string][]any{
+		"":                                    {none, two, one},
+		"?metadata[team_name]=a":              {one},
+		"?metadata%5Bstage%5D=test":           {two, one},
+		"?metadata[stage]=test&limit=1":       {two},
+		"?metadata[stage]=test&metadata[x]=y": {},
+		"?metadata[team_name]=c":              {},
+		"?metadata=null":                      {none},
+	} {
+		got := []any{}
+		a := s.call("GET", fineTuningPath+query, "user", "")
+		require.Equal(t, http.StatusOK, a.status, "%s: %s", query, a.body)
+		for _, job := range a.json(t)["data"].([]any) {
+			got = append(got, job.(map[string]any)["id"])
+		}
+		require.Equal(t, want, got, query)
+	}
+	for query, said := range map[string]string{
+		"?metadata=a":                 "metadata: must be null, or be given as metadata[KEY]=VALUE",
+		"?metadata[a]=b&metadata[a]=": "metadata[a]: is given 2 times",
+		"?colour[a]=b":                "is not a query parameter of this operation; valid parameters: after, limit, metadata",
+	} {
+		a := s.call("GET", fineTuningPath+query, "user", "")
+		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", query, a.body)
+		require.Contains(t, string(a.body), said)
+	}
 }
 
 // TestFineTuningLife checks the statuses of a job, its events and its checkpoints from its creation
@@ -320,4 +384,44 @@ func TestFineTuningMetricsAfterRestart(t *testing.T) {
 	require.Equal(t, map[string]any{"step": 2.0, "total_steps": 2.0, "train_loss": 0.5},
 		events[0].(map[string]any)["data"])
 	require.Equal(t, "Step 1/2: training loss=0.7500", events[1].(map[string]any)["message"])
+
+	// The worker reports further steps. The second of them is dropped between two pages.
+	report := func(steps ...int) {
+		s.world.Live().Forget(name)
+		for _, step := range steps {
+			s.world.Live().Report(name, live.Progress{Made: madeAt(s, name), Attempt: 1, Step: step, Steps: 9},
+				live.MetricRow{Step: step, Steps: 9, Time: time.Date(2030, 3, step, 0, 0, 0, 0, time.UTC)})
+		}
+	}
+	messages := func(query string) (all []any) {
+		a := s.call("GET", fineTuningPath+"/"+id+"/events?"+query, "user", "")
+		require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+		for _, e := range a.json(t)["data"].([]any) {
+			all = append(all, e.(map[string]any)["message"])
+		}
+		return all
+	}
+	report(5, 6, 7)
+	require.Equal(t, []any{"Step 7/9", "Step 6/9"}, messages("limit=2"))
+	report(5, 7)
+	require.Equal(t, []any{"Step 5/9", "Step 2/9: training loss=0.5000"}, messages("limit=2&after=ftevent-step-6"))
+}
+
+// TestFineTuningEventsOfALongJob checks that the newest steps are listed of a metrics file of which
+// only a part is read.
+func TestFineTuningEventsOfALongJob(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	id := s.fineTune(s.file("chats.jsonl", chatRows), "")["id"].(string)
+	name := domain.NewName("acme", "supervisedFineTuningJobs", id)
+	var rows strings.Builder
+	for step := range 100 {
+		fmt.Fprintf(&rows, `{"step": %d, "time": "2030-02-01T00:00:00Z", "train/loss": 0.5, "note": %q}`+"\n", step+1,
+			strings.Repeat("n", 100<<10))
+	}
+	_, err := s.store.Put(t.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent),
+		strings.NewReader(rows.String()))
+	require.NoError(t, err)
+	events := s.call("GET", fineTuningPath+"/"+id+"/events?limit=2", "user", "").json(t)["data"].([]any)
+	require.Equal(t, "Step 100/100: training loss=0.5000", events[0].(map[string]any)["message"])
+	require.Equal(t, "Step 99/100: training loss=0.5000", events[1].(map[string]any)["message"])
 }

@@ -98,7 +98,7 @@ func sharedRules[S any](prefix string, of func(*S) *domain.TrainingConfig,
 	tracker("whole", func(*domain.TrackerConfig) {}, "")
 	tracker("no key", func(c *domain.TrackerConfig) { c.APIKey = nil }, "trackerConfig.apiKey")
 	tracker("no project", func(c *domain.TrackerConfig) { c.Project = " " }, "trackerConfig.project")
-	tracker("no entity", func(c *domain.TrackerConfig) { c.Entity = "" }, "trackerConfig.entity")
+	tracker("the default entity of the key", func(c *domain.TrackerConfig) { c.Entity = "" }, "")
 	tracker("a project with a slash", func(c *domain.TrackerConfig) { c.Project = "p/q" }, "trackerConfig.project")
 	tracker("an entity with slashes", func(c *domain.TrackerConfig) { c.Entity = "/Users/e" }, "")
 	tracker("an entity with a query", func(c *domain.TrackerConfig) { c.Entity = "e?x" }, "trackerConfig.entity")

@@ -201,8 +201,7 @@ func TestSupervisedJob(t *testing.T) {
 				"or evalAutoCarveout, not both; " +
 				"nodes: must be from 0 to 1024; 0 stands for the default, 1; " +
 				"trackerConfig.apiKey: is required when trackerConfig.enabled is true; " +
-				"trackerConfig.project: is required when trackerConfig.enabled is true; " +
-				"trackerConfig.entity: is required when trackerConfig.enabled is true"},
+				"trackerConfig.project: is required when trackerConfig.enabled is true"},
 	})
 }
 

@@ -50,11 +50,11 @@ func (t *TrackerConfig) check(v *Violations) {
 	}
 	const required = "is required when trackerConfig.enabled is true"
 	v.Require(!t.Enabled || t.APIKey != nil, "trackerConfig.apiKey", required)
+	v.Require(!t.Enabled || strings.TrimSpace(t.Project) != "", "trackerConfig.project", required)
 	for _, one := range []struct{ field, value, reserved string }{
 		{"trackerConfig.project", t.Project, trackerReserved}, {"trackerConfig.entity", t.Entity, `\#?%`},
 		{"trackerConfig.runId", t.RunID, trackerReserved},
 	} {
-		v.Require(!t.Enabled || strings.TrimSpace(one.value) != "" || one.field == "trackerConfig.runId", one.field, required)
 		n := utf8.RuneCountInString(one.value)
 		v.Require(n <= MaxTrackerID, one.field, "must have at most %d characters, not %d", MaxTrackerID, n)
 		v.Require(!strings.ContainsAny(one.value, one.reserved), one.field, "must not contain any of %s", one.reserved)

@@ -164,7 +164,7 @@ func (e *embedding) response(format string) (any, error) {
 		entry, vector := Embedding{Object: "embedding", Index: i, Embedding: one.Data}, one.Vector()
 		if slices.ContainsFunc(vector, func(x float32) bool { return math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) }) {
 			return nil, domain.Errorf(domain.Internal,
-				"the embedding of input %d contains NaN or infinity: the weights of %s may be damaged", i, e.target.State.BaseModel)
+				"the embedding of input %d contains NaN or infinity: the weights of %s may be damaged", i, e.q.model)
 		}
 		if format != "base64" { // []byte is Base64 in JSON
 			entry.Embedding = vector

@@ -109,7 +109,7 @@ func (c *call) entry(name string) (inferenceModel, error) {
 	}
 	row, ok := c.View().Models.Get(target.ModelName(c.View()))
 	if !ok {
-		return inferenceModel{}, request.NotFound("model", target.ModelName(c.View()))
+		return inferenceModel{}, request.NotFound("model", domain.Name(name))
 	}
 	if slices.Contains(target.State.Aliases, name) {
 		return aliasEntry(name, target.Row, row), nil

@@ -260,6 +260,9 @@ func (d *describer) parameter(p request.Parameter, in string) map[string]any {
 	case wire.List:
 		of["type"], of["items"] = "array", wire.Schema{"type": "string"}
 		out["style"], out["explode"] = "form", false
+	case wire.Map:
+		of["type"], of["additionalProperties"] = "object", wire.Schema{"type": "string"}
+		out["style"], out["explode"] = "deepObject", true
 	}
 	return out
 }

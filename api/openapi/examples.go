@@ -122,6 +122,10 @@ func (d *describer) addExamples(op *request.Operation, out map[string]any, p req
 			text, ok := path[p.Name]
 			return text, ok
 		case "query":
+			if p.Kind == wire.Map {
+				value := mapValue(p.Name, query)
+				return value, len(value) > 0
+			}
 			return typedValue(p.Kind, query.Get(p.Name)), query.Has(p.Name)
 		}
 		text, ok := e.Headers[p.Name]
@@ -132,6 +136,17 @@ func (d *describer) addExamples(op *request.Operation, out map[string]any, p req
 	} else if value := d.defaultExample(op, p); value != nil {
 		out["example"] = value
 	}
+}
+
+// mapValue returns the value of a parameter that is given as NAME[KEY]=VALUE.
+func mapValue(name string, query url.Values) map[string]string {
+	value := map[string]string{}
+	for given := range query {
+		if key, ok := strings.CutPrefix(strings.TrimSuffix(given, "]"), name+"["); ok {
+			value[key] = query.Get(given)
+		}
+	}
+	return value
 }
 
 // typedValue returns the value of a parameter in the type of its schema.

@@ -76,7 +76,7 @@ const (
 // A Parameter is a field of a query, a form or a header.
 type Parameter struct {
 	Name        string
-	Kind        wire.Kind // Text, Bool, Int, or List for a parameter that may be repeated
+	Kind        wire.Kind // Text, Bool, Int, Map, or List for a parameter that may be repeated
 	Description string
 }
 

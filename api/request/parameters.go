@@ -18,7 +18,8 @@ import (
 // create anything.
 type Params struct {
 	call       *Call
-	Values     url.Values // values by name in lowerCamelCase
+	Values     url.Values                   // values by name in lowerCamelCase
+	maps       map[string]map[string]string // values of parameters of type Map by name and key
 	Violations domain.Violations
 	undecoded  map[string]bool // fields of the body whose values have the wrong type
 }
@@ -26,18 +27,38 @@ type Params struct {
 // Params parses the query of the request, and adds a violation for each parameter that the
 // operation does not declare, or whose value has another type than the operation declares.
 func (c *Call) Params() *Params {
-	p := &Params{call: c, Values: url.Values{}, undecoded: map[string]bool{}}
+	p := &Params{call: c, Values: url.Values{}, maps: map[string]map[string]string{}, undecoded: map[string]bool{}}
 	given, err := url.ParseQuery(c.Request.URL.RawQuery)
 	if err != nil {
 		p.Violations.Add("query", "the query cannot be parsed: percent-encode its values")
 	}
 	for _, name := range wire.SortedKeys(given) {
+		if p.readMap(name, given[name]) {
+			continue
+		}
 		p.Values[wire.Camel(name)] = append(p.Values[wire.Camel(name)], given[name]...)
 	}
 	for _, name := range wire.SortedKeys(p.Values) {
 		p.check(name)
 	}
 	return p
+}
+
+// readMap reads the value of one key of a parameter of type Map, which is given as NAME[KEY]=VALUE. It
+// returns false for any other parameter.
+func (p *Params) readMap(text string, values []string) bool {
+	name, rest, ok := strings.Cut(text, "[")
+	key, ok2 := strings.CutSuffix(rest, "]")
+	declared, known := p.call.Operation.parameter(name)
+	if !ok || !ok2 || !known || declared.Kind != wire.Map {
+		return false
+	}
+	p.Violations.Require(len(values) == 1, text, "is given %d times: give it once", len(values))
+	if p.maps[name] == nil {
+		p.maps[name] = map[string]string{}
+	}
+	p.maps[name][key] = values[0]
+	return true
 }
 
 // check adds a violation unless the operation declares the parameter called name, with the type of
@@ -55,6 +76,9 @@ func (p *Params) check(name string) {
 		p.Violations.Add(wire.Join("", name), "is not a query parameter of this operation; valid parameters: %s",
 			wire.OrNone(strings.Join(known, ", ")))
 	case declared.Kind == wire.List:
+	case declared.Kind == wire.Map:
+		p.Violations.Require(values[0] == "null" && len(values) == 1 && p.maps[name] == nil, name,
+			"must be null, or be given as %s[KEY]=VALUE", name)
 	case len(values) > 1:
 		p.Violations.Add(name, "is given %d times: give it once", len(values))
 	case declared.Kind == wire.Bool:
@@ -97,6 +121,15 @@ func (p *Params) Text(name string) string { return p.first(name, wire.Text) }
 func (p *Params) Texts(name string) []string {
 	p.mustDeclare(name, wire.List)
 	return p.Values[name]
+}
+
+// Map returns the value of a parameter of type Map by key; empty but not nil when the value is null,
+// and nil when the parameter is absent.
+func (p *Params) Map(name string) map[string]string {
+	if p.first(name, wire.Map) == "null" {
+		return map[string]string{}
+	}
+	return p.maps[name]
 }
 
 // Flag returns the value of a parameter of type Bool; false when it is absent or invalid.

@@ -37,7 +37,10 @@ func fineTuningOperations(s *Service) []request.Operation {
 		{ID: "listFineTuningJobs", Method: "GET", Path: all, Summary: "List the fine-tuning jobs (OpenAI-compatible)",
 			Permission:  request.Read,
 			Description: "The supervised, DPO and reinforcement jobs of the key's account, newest first.",
-			Query:       page, Response: reflect.TypeFor[FineTuningJobList](), Handle: s.handle(listFineTuningJobs)},
+			Query: append(slices.Clone(page), request.Parameter{Name: "metadata", Kind: wire.Map,
+				Description: "Only jobs with these metadata, given as metadata[KEY]=VALUE; metadata=null selects the jobs " +
+					"without metadata."}),
+			Response: reflect.TypeFor[FineTuningJobList](), Handle: s.handle(listFineTuningJobs)},
 		{ID: "getFineTuningJob", Method: "GET", Path: one, Summary: "Read a fine-tuning job (OpenAI-compatible)",
 			Permission: request.Read, Response: job, Handle: s.handle(getFineTuningJob)},
 		{ID: "listFineTuningEvents", Method: "GET", Path: one + "/events",
@@ -106,9 +109,10 @@ func getFineTuningJob(c *call) (any, error) {
 
 func listFineTuningJobs(c *call) (any, error) {
 	p := c.Params()
+	metadata := p.Map("metadata")
 	var rows []jobRow
 	for row := range c.View().JobsIn(c.Account) {
-		if slices.Contains(fineTuned, row.Name.Collection()) {
+		if slices.Contains(fineTuned, row.Name.Collection()) && hasMetadata(row.State.Life(), metadata) {
 			rows = append(rows, row)
 		}
 	}
@@ -124,6 +128,21 @@ func listFineTuningJobs(c *call) (any, error) {
 		list.Data = append(list.Data, fineTuningJobOf(c, row))
 	}
 	return list, nil
+}
+
+// hasMetadata reports whether a job has all of the wanted metadata; nil wants nothing, and an empty map
+// wants no metadata.
+func hasMetadata(life *domain.JobLife, wanted map[string]string) bool {
+	var given map[string]string
+	if life.Options != nil {
+		given = life.Options.Metadata
+	}
+	for key, value := range wanted {
+		if got, ok := given[key]; !ok || got != value {
+			return false
+		}
+	}
+	return wanted == nil || len(wanted) > 0 || len(given) == 0
 }
 
 // changeFineTuningJob returns the handler that applies a command to a job.

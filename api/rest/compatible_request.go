@@ -195,7 +195,7 @@ func (q *fineTuning) readModel() {
 	row, ok := routing.UsableModel(q.Call, q.body.Model)
 	if !ok {
 		if target, err := routing.Resolve(q.Call, q.body.Model); err == nil { // a deployment, an addon or an alias
-			row, ok = q.View().Models.Get(target.ModelName(q.View()))
+			row, ok = q.UsableModel(q.Account, string(target.ModelName(q.View()))) // not of an alias of another account
 		}
 	}
 	if !ok {
@@ -260,7 +260,7 @@ func (q *fineTuning) readIntegrations() error {
 		return nil
 	}
 	if one.WandB == nil {
-		q.p.Require(false, field+".wandb", "is required: give the project and the entity")
+		q.p.Require(false, field+".wandb", "is required: give the project")
 		return nil
 	}
 	q.p.Require(one.WandB.Name == "", field+".wandb.name", "is not supported: leave it out")

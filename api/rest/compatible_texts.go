@@ -127,7 +127,7 @@ var compatibleTexts = map[string]string{
 	"FineTuningIntegration.type": "Always wandb.",
 	"wandb":                      "Where the metrics go.",
 	"WandBRun.project":           "Project.",
-	"WandBRun.entity":            "Team or user. Required.",
+	"WandBRun.entity":            "Team or user. Default: that of the API key.",
 	"WandBRun.name":              "Not supported: a request with it is rejected.",
 	"WandBRun.tags":              "Not supported: a request with them is rejected.",
 	"FineTuningBody.metadata": "Values for the client's own use: at most 16, with keys of at most 64 characters and " +

@@ -1,10 +1,12 @@
 package rest
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -169,10 +171,11 @@ func listFineTuningEvents(c *call) (any, error) {
 		return nil, err
 	}
 	for _, step := range steps {
-		events = append(events, timedEvent{metricsEvent(step), step.Time})
+		events = append(events, timedEvent{metricsEvent(step), step.Time, step.Step})
 	}
 	slices.SortStableFunc(events, func(a, b timedEvent) int { return a.time.Compare(b.time) })
 	slices.Reverse(events)
+	events = withCursor(events, p.Text("after"))
 	page, more := pageOf(p, events, func(e timedEvent) string { return e.ID }, defaultListedJobs, maxListedJobs)
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -188,18 +191,69 @@ func listFineTuningEvents(c *call) (any, error) {
 type timedEvent struct {
 	FineTuningEvent
 	time time.Time
+	step int // whose metrics the event has; 0 for other events
+}
+
+// stepEvent begins the IDs of the events with the metrics of a step.
+const stepEvent = "ftevent-step-"
+
+// withCursor returns events, the newest first, with an empty event at the place of a step whose event
+// is the last of the previous page, if events lack it: the live status may have dropped the step since.
+func withCursor(events []timedEvent, after string) []timedEvent {
+	number, isStep := strings.CutPrefix(after, stepEvent)
+	step, err := strconv.Atoi(number)
+	if !isStep || err != nil {
+		return events
+	}
+	at := slices.IndexFunc(events, func(e timedEvent) bool { return e.step > 0 && e.step <= step })
+	if at < 0 || events[at].step == step {
+		return events
+	}
+	return slices.Insert(events, at, timedEvent{FineTuningEvent: FineTuningEvent{ID: after}})
 }
 
 // maxMetrics bounds the bytes of a metrics file that are read for a list of events.
 const maxMetrics = 8 << 20
 
-// stepMetrics returns the metrics of the steps of a job, from the live status or, if the server was
-// restarted since, from the beginning of the metrics file.
-func stepMetrics(c *call, row jobRow) (rows []live.MetricRow, err error) {
+// stepMetrics returns the metrics of the steps of a job: those of the live status and, if it lacks
+// steps, those of the metrics file. The live status drops steps of long jobs, and has only the newest
+// steps after a restart of the server; the file has the steps up to the last checkpoint.
+func stepMetrics(c *call, row jobRow) ([]live.MetricRow, error) {
+	var newest []live.MetricRow
 	if _, known := liveProgress(c.View(), row.Name, row.CreateTime); known {
-		return slices.Collect(c.View().Live.Metrics(row.Name, 0)), nil
+		newest = slices.Collect(c.View().Live.Metrics(row.Name, 0))
 	}
-	file, err := c.Uploads.Blobs.Range(c.Ctx, blobs.MetricsFile(row.Name, row.CreateEvent), 0, -1)
+	if n := len(newest); n > 0 && newest[n-1].Step == n { // it has every step from 1
+		return newest, nil
+	}
+	rows, err := storedMetrics(c, row)
+	if err != nil {
+		return nil, err
+	}
+	all := map[int]live.MetricRow{}
+	for _, one := range append(rows, newest...) {
+		all[one.Step] = one
+	}
+	rows = rows[:0]
+	for _, step := range slices.Sorted(maps.Keys(all)) {
+		rows = append(rows, all[step])
+	}
+	for i := range rows {
+		if rows[i].Steps = rows[len(rows)-1].Step; len(newest) > 0 {
+			rows[i].Steps = newest[len(newest)-1].Steps
+		}
+	}
+	return rows, nil
+}
+
+// storedMetrics returns the rows in the last maxMetrics bytes of the metrics file of a job.
+func storedMetrics(c *call, row jobRow) (rows []live.MetricRow, err error) {
+	name := blobs.MetricsFile(row.Name, row.CreateEvent)
+	size, err := c.Uploads.Blobs.Size(c.Ctx, name)
+	var file io.ReadCloser
+	if err == nil {
+		file, err = c.Uploads.Blobs.Range(c.Ctx, name, max(0, size-maxMetrics), -1)
+	}
 	if domain.CodeOf(err) == domain.NotFound {
 		return nil, nil
 	}
@@ -207,19 +261,18 @@ func stepMetrics(c *call, row jobRow) (rows []live.MetricRow, err error) {
 		return nil, err
 	}
 	defer file.Close()
-	for decoder := json.NewDecoder(io.LimitReader(file, maxMetrics)); ; {
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, maxMetrics)
+	for lines.Scan() {
 		var fields map[string]any
-		if err := decoder.Decode(&fields); err != nil { // the end, or a line that the limit has cut off
-			break
+		if json.Unmarshal(lines.Bytes(), &fields) != nil { // a line of which only a part was read
+			continue
 		}
 		if row := metricRow(fields); row.Step > 0 {
 			rows = append(rows, row)
 		}
 	}
-	for i := range rows {
-		rows[i].Steps = rows[len(rows)-1].Step
-	}
-	return rows, c.Ctx.Err()
+	return rows, cmp.Or(lines.Err(), c.Ctx.Err())
 }
 
 // metricRow returns a line of a metrics file as a row.
@@ -247,7 +300,7 @@ func recordedEvents(c *call, row jobRow) (events []timedEvent, err error) {
 			events = nil
 		}
 		if e.Position <= c.View().Position {
-			events = append(events, timedEvent{recordedEvent(e), e.Time})
+			events = append(events, timedEvent{recordedEvent(e), e.Time, 0})
 		}
 	}
 	return events, nil
@@ -263,7 +316,7 @@ func metricsEvent(row live.MetricRow) FineTuningEvent {
 	if loss, ok := row.Values["train/loss"]; ok {
 		message += ": training loss=" + strconv.FormatFloat(loss, 'f', 4, 64)
 	}
-	return FineTuningEvent{ID: "ftevent-step-" + strconv.Itoa(row.Step), Object: fineTuningEvent,
+	return FineTuningEvent{ID: stepEvent + strconv.Itoa(row.Step), Object: fineTuningEvent,
 		CreatedAt: row.Time.Unix(), Level: "info", Message: message, Type: "metrics", Data: data}
 }
 

@@ -24,9 +24,9 @@ var jobTexts = map[string]string{
 	"tenantId":                "Tenant ID of the managed identity.",
 	"trackerConfig": "Run in an experiment tracker, which receives the parameters, metrics and end state of the " +
 		"job. status.message says when the tracker refuses them.",
-	"enabled": "Whether the tracker is used. If so, apiKey, project and entity are required.",
+	"enabled": "Whether the tracker is used. If so, apiKey and project are required.",
 	"project": "Project at the tracker.",
-	"entity":  "User or team at the tracker.",
+	"entity":  "User or team at the tracker. Default: that of the API key.",
 	"runId": "ID of the run at the tracker. The run of another program is continued. Default: made " +
 		"from the ID of the job.",
 	"url":                   "URL of the run at the tracker.",
