@@ -22,7 +22,7 @@ func TestPublishOverwritesNothing(t *testing.T) {
 		target := filepath.Join(dir, "target-"+strconv.Itoa(round))
 		var programs sync.WaitGroup
 		var won atomic.Int32
-		winner := make(chan string, 8)
+		winner, start := make(chan string, 8), make(chan struct{})
 		for i := range 8 {
 			part := filepath.Join(dir, fmt.Sprintf("part-%d-%d", round, i))
 			if round%2 == 0 {
@@ -32,12 +32,14 @@ func TestPublishOverwritesNothing(t *testing.T) {
 				require.NoError(t, os.WriteFile(filepath.Join(part, "name"), []byte(part), 0o600))
 			}
 			programs.Go(func() {
+				<-start
 				if publish(c, part, target) == nil {
 					won.Add(1)
 					winner <- part
 				}
 			})
 		}
+		close(start)
 		programs.Wait()
 		require.EqualValues(t, 1, won.Load())
 		if round%2 == 1 {
