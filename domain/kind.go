@@ -170,7 +170,10 @@ type Intent struct {
 	// Version is the only version of the row on which the command may be decided, because the
 	// command was computed from that version; 0 allows any version. See ErrStale.
 	Version uint64
-	decide  func(state any, now time.Time) (Record, error)
+	// CreateEvent is the ID of the event that created the resource which the command is for, because
+	// a later resource may have the same name; "" is the resource that has the name. See CheckCreateEvent.
+	CreateEvent string
+	decide      func(state any, now time.Time) (Record, error)
 }
 
 // Intend returns the intent that addresses cmd to a resource of the kind.
@@ -202,6 +205,21 @@ func intend[S any](k *Kind[S], name Name, cmd Command[S], shown any) Intent {
 func (i Intent) At(version uint64) Intent {
 	i.Version = version
 	return i
+}
+
+// Of returns the intent with its CreateEvent set to createEvent.
+func (i Intent) Of(createEvent string) Intent {
+	i.CreateEvent = createEvent
+	return i
+}
+
+// CheckCreateEvent returns an error when the resource that has the name was created by another event
+// than the one that the intent is for.
+func (i Intent) CheckCreateEvent(createEvent string) error {
+	if i.CreateEvent == "" || i.CreateEvent == createEvent {
+		return nil
+	}
+	return notFound("resource " + string(i.Name) + " of this command")
 }
 
 // IsStale reports whether version, of the resource's row, differs from the version that the intent

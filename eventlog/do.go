@@ -178,6 +178,9 @@ func (d *decision) decide(first bool) (Change, error) {
 	if d.intent.IsStale(change.Before.Version) {
 		return change, domain.ErrStale
 	}
+	if err := d.intent.CheckCreateEvent(change.Before.CreateEvent); err != nil {
+		return change, err
+	}
 	record, err := d.intent.Decide(change.Before.State, d.req.Time)
 	if err != nil || record.Type == "" {
 		return change, err

@@ -134,7 +134,7 @@ func (h *heartbeats) requeueJobs(node string) (intents []domain.Intent) {
 		if j.Life.Stopping() {
 			command = j.Life.ConfirmStop(a.Attempt)
 		}
-		intents = append(intents, domain.IntendJob(j.Name, command))
+		intents = append(intents, domain.IntendJob(j.Name, command).Of(j.Event))
 	}
 	return intents
 }

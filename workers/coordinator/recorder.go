@@ -29,9 +29,9 @@ func (r recorder) do(ctx context.Context, node string, intent domain.Intent) err
 }
 
 // doJob records a command that a node caused on a job of any kind, and waits until the world has
-// the event.
+// the event. It returns an error when the job was deleted, also when another job has its name.
 func (r recorder) doJob(ctx context.Context, node string, j job, command domain.Command[domain.JobLife]) error {
-	return r.do(ctx, node, domain.IntendJob(j.Name, command))
+	return r.do(ctx, node, domain.IntendJob(j.Name, command).Of(j.Event))
 }
 
 // catchUp waits until the world has the last event of the log, which another control plane may have

@@ -50,7 +50,7 @@ func (r *results) record(
 	}
 	steps := []domain.Intent{domain.Intend(domain.Models, name, register)}
 	if j.Life.Options == nil || !j.Life.Options.LoadAddon {
-		steps = append(steps, domain.IntendFinish(j.Name, j.Waits, report.Attempt))
+		steps = append(steps, domain.IntendFinish(j.Name, j.Waits, report.Attempt).Of(j.Event))
 	}
 	for _, intent := range steps {
 		// The results are recorded, so a scheduler completes the job, or fails it with the reason.
