@@ -73,8 +73,7 @@ func (t *attempt) state(maxRows int) (listed protocol.Attempt, more bool) {
 	defer t.mu.Unlock()
 	rows, more := t.metrics.unacknowledged(maxRows)
 	return protocol.Attempt{Job: t.assignment.Job, Attempt: t.assignment.Attempt, CreateTime: t.assignment.CreateTime,
-		Phase: t.phase,
-		Step:  t.metrics.step, Steps: t.metrics.steps, Rows: rows}, more
+		Phase: t.phase, Step: t.metrics.step, Steps: t.metrics.steps, Acked: t.metrics.acked, Rows: rows}, more
 }
 
 func (t *attempt) acknowledge(step int) {

@@ -113,13 +113,22 @@ func (d *draft) reserve(assignment any) error {
 	return err
 }
 
-// ackedStep returns the step of the attempt's newest metric row in the live status; 0 if there is
-// no row.
+// ackedStep returns the step up to which the control plane has the metric rows of the current attempt:
+// that of the newest row in the live status. If the live status has no rows, as after a restart, it is
+// the last step that the last checkpoint has added to the job's metrics file. A metrics file without a
+// checkpoint is not complete: the agent repeats all rows.
 func ackedStep(v *projections.View, j job) int {
+	published := 0
+	if last, ok := j.Life.LastCheckpoint(); ok && j.Life.Progress != nil {
+		published = min(last.Step, j.Life.Progress.Step)
+	}
 	progress, ok := j.progress(v)
 	latest, any := v.Live.Latest(j.Name)
-	if !ok || !any || progress.Attempt != j.Life.Attempt {
-		return 0
+	switch {
+	case !ok || !any:
+		return published
+	case progress.Attempt != j.Life.Attempt: // the current attempt repeats the steps after published
+		return min(latest.Step, published)
 	}
 	return latest.Step
 }

@@ -10,7 +10,8 @@ import (
 
 // recordStatus records the live status in a heartbeat: the status of the node, the progress of its
 // attempts and the load of its replicas. Heartbeats are handled concurrently. If a newer heartbeat
-// of the node was recorded before, the load is ignored and only metric rows are added.
+// of the node was recorded before, the load is ignored and only metric rows are added. Rows that would
+// leave a gap in the live status are ignored: the agent repeats them from the acknowledged step on.
 func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 	status := &h.sessions.get(node).status
 	status.mu.Lock()
@@ -26,9 +27,17 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 		}
 		progress := live.Progress{Made: j.CreateTime, Attempt: a.Attempt, Step: a.Step, Steps: a.Steps,
 			Time: now}
-		rows := make([]live.MetricRow, 0, len(a.Rows))
+		acked := ackedStep(view, j)
+		if last, ok := j.progress(view); !ok || last.Attempt != a.Attempt {
+			first := progress
+			first.Step = acked // removes the later rows of earlier attempts
+			observed.Report(a.Job, first)
+		}
+		rows, gap := make([]live.MetricRow, 0, len(a.Rows)), a.Acked > acked
 		for _, row := range a.Rows[:min(len(a.Rows), protocol.MaxRows)] {
-			rows = append(rows, metricRow(row))
+			if !gap {
+				rows = append(rows, metricRow(row))
+			}
 			progress.Epoch, progress.LearningRate, progress.Tokens = row.Epoch, row.LearningRate, row.Tokens
 		}
 		observed.Report(a.Job, progress, rows...)

@@ -46,7 +46,8 @@ type Attempt struct {
 	Phase      string            `json:"phase"`
 	Step       int               `json:"step"` // last completed step, or the step that the attempt resumed from
 	Steps      int               `json:"steps"`
-	Rows       []engines.Metrics `json:"rows,omitempty"` // metric rows from the acknowledged step on
+	Acked      int               `json:"acked,omitempty"` // step up to which the coordinator has received rows
+	Rows       []engines.Metrics `json:"rows,omitempty"`  // metric rows from Acked on, without gaps
 }
 
 // ID returns the ID of the attempt's allocation.
