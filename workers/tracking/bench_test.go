@@ -77,8 +77,12 @@ func newBench(t testing.TB, kind string, handler http.Handler) *bench {
 	return b
 }
 
-// restart drops what the sender has in memory, as a crash does.
-func (b *bench) restart() { b.sessions = map[string]*session{} }
+// restart drops what the control plane has in memory, as a crash does: the sessions of the sender and
+// the live status.
+func (b *bench) restart() {
+	b.sessions = map[string]*session{}
+	b.world.Live().Forget(b.job)
+}
 
 func (b *bench) do(intent domain.Intent) {
 	b.Helper()
@@ -158,6 +162,13 @@ func (b *bench) report(attempt, first, last int) {
 func (b *bench) row(step int) live.MetricRow {
 	return live.MetricRow{Step: step, Steps: 99, Time: b.now.Add(time.Duration(step) * time.Second), Epoch: 0.5,
 		LearningRate: 0.01, Tokens: int64(10 * step), Values: map[string]float64{"train/loss": 1 / float64(step)}}
+}
+
+// checkpoint records a checkpoint, with the metrics file of the steps from 1 to step.
+func (b *bench) checkpoint(attempt, step int) {
+	b.store(step)
+	b.life(domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: attempt, Step: step},
+		Progress: &domain.JobProgress{Step: step, Steps: 99}})
 }
 
 // store stores a metrics file with the rows of the steps from 1 to last.

@@ -139,12 +139,16 @@ type graphQLError struct {
 	Message string `json:"message"`
 }
 
-// shown returns a text of a tracker on one line, limited, and without the key in any of the forms in
-// which a request contains it.
+// shown returns a text of a tracker on one line, limited, and without the key, or the password in a
+// key USER:PASSWORD, in any of the forms in which a request contains it.
 func shown(text string, key domain.SecretValue) string {
-	if k := key.Reveal(); k != "" {
-		for _, form := range []string{k, basic(k), url.QueryEscape(k), url.PathEscape(k),
-			base64.StdEncoding.EncodeToString([]byte(k))} {
+	_, password, _ := strings.Cut(key.Reveal(), ":")
+	for _, k := range []string{key.Reveal(), password} {
+		if k == "" {
+			continue
+		}
+		for _, form := range []string{basic(k), base64.StdEncoding.EncodeToString([]byte(k)), url.QueryEscape(k),
+			url.PathEscape(k), k} {
 			text = strings.ReplaceAll(text, form, "[redacted]")
 		}
 	}

@@ -20,24 +20,31 @@ const maxBatch = 1000
 // maxLine is the maximum length of a line of a metrics file, in bytes.
 const maxLine = 1 << 20
 
-// liveRows returns the rows of an attempt in the live status with steps greater than after. It
-// returns none when there are so many that some may have been dropped: then the job is sent from its
-// metrics file, which is complete up to each checkpoint.
-func liveRows(view *projections.View, job *projections.Row[domain.Job], attempt, after int) map[int]row {
-	found, count := map[int]row{}, 0
+// liveRows returns the rows of an attempt in the live status with steps greater than after, and the
+// step of the first of all its rows, which have no gaps. It returns none when there are so many that
+// some may have been dropped: then the job is sent from its metrics file, which is complete up to each
+// checkpoint.
+func liveRows(
+	view *projections.View, job *projections.Row[domain.Job], attempt, after int,
+) (found map[int]row, first int) {
+	found = map[int]row{}
 	progress, ok := view.Live.Progress(job.Name)
 	if !ok || !progress.Made.Equal(job.CreateTime) || progress.Attempt != attempt {
-		return found
+		return found, 0
 	}
+	count := 0
 	for one := range view.Live.Metrics(job.Name, 0) {
 		if count++; count >= live.MaxMetricRows/2 {
-			return map[int]row{}
+			return map[int]row{}, 0
+		}
+		if count == 1 {
+			first = one.Step
 		}
 		if one.Step > after {
 			found[one.Step] = rowOf(one)
 		}
 	}
-	return found
+	return found, first
 }
 
 // rowOf returns a row of the live status with all its numbers as metrics.
@@ -50,28 +57,34 @@ func rowOf(one live.MetricRow) row {
 	return row{one.Step, one.Time, values}
 }
 
-// addFileRows adds to rows those of the job's metrics file with steps greater than after. The file
-// has the rows that the live status has lost in a restart, or left out because there were too many.
-func (s *Sender) addFileRows(ctx context.Context, job *projections.Row[domain.Job], after int, rows map[int]row) error {
+// fileRows returns the rows of the job's metrics file with steps greater than after, and the last step
+// of the file. The file has the rows that the live status has lost in a restart, or left out because
+// there were too many.
+func (s *Sender) fileRows(
+	ctx context.Context, job *projections.Row[domain.Job], after int,
+) (found map[int]row, last int, err error) {
+	found = map[int]row{}
 	file, err := s.Blobs.Get(ctx, blobs.MetricsFile(job.Name, job.CreateEvent))
 	if domain.CodeOf(err) == domain.NotFound {
-		return nil
+		return found, 0, nil
 	}
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	defer file.Close()
 	scanner := bufio.NewScanner(file)
 	scanner.Buffer(nil, maxLine)
 	for scanner.Scan() {
 		one, ok := parseRow(scanner.Bytes())
-		if ok && one.Step > after {
-			if _, have := rows[one.Step]; !have {
-				rows[one.Step] = one
-			}
+		if !ok {
+			continue
+		}
+		last = max(last, one.Step)
+		if one.Step > after {
+			found[one.Step] = one
 		}
 	}
-	return scanner.Err()
+	return found, last, scanner.Err()
 }
 
 // parseRow reads a line of a metrics file, whose fields are step, time and metrics.
@@ -109,7 +122,7 @@ func (s *Sender) collect(
 	if !earlier {
 		state.Attempt = life.Attempt
 	}
-	found := liveRows(view, job, state.Attempt, after)
+	newer, first := liveRows(view, job, state.Attempt, after)
 	stopped := life.Terminal() || life.State == domain.JobPausedState || spec.Waits && !spec.HasStep
 	checkpoint := 0
 	if last, ok := life.LastCheckpoint(); ok {
@@ -124,11 +137,17 @@ func (s *Sender) collect(
 	if stopped || earlier {
 		file.state = life.State
 	}
+	found := map[int]row{}
 	if own && one.readFile != file {
-		if err := s.addFileRows(ctx, job, after, found); err != nil {
+		if found, one.fileEnd, err = s.fileRows(ctx, job, after); err != nil {
 			return nil, false, err
 		}
 		one.readFile = file
+	}
+	// After a restart the live status begins with later rows, until the agent has repeated those that
+	// no metrics file has. Before the first checkpoint the agent repeats all rows.
+	if stopped || earlier || checkpoint == 0 || first <= after+1 || own && first <= one.fileEnd {
+		maps.Copy(found, newer)
 	}
 	rows = inOrder(found, stopped || earlier)
 	for i := range rows {

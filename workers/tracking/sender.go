@@ -81,12 +81,22 @@ func (l *loop) dispatch(ctx context.Context) {
 		if one.busy || l.busy == maxConcurrent {
 			continue
 		}
-		state, there := one.find(view)
+		life, state := one.find(view), ""
+		if life != nil {
+			state = endingOf(life)
+		}
 		switch {
-		case there && one.sent == state, !there && one.dropped():
-			if !there || now.Sub(one.ended) > giveUpAfter {
-				delete(l.sessions, event)
+		case life == nil && one.dropped():
+			delete(l.sessions, event)
+			continue
+		case life != nil && givenUp(life, now):
+			if one.sent != state {
+				l.Logger.Warn("the tracker did not receive the end of the job, no further retries", "job", one.name,
+					"tracker", l.Service.address, "after", giveUpAfter)
 			}
+			delete(l.sessions, event)
+			continue
+		case life != nil && one.sent == state:
 			continue
 		case one.failures > 0 && now.Before(one.due), state == one.seen && now.Before(one.due):
 			continue
@@ -107,14 +117,18 @@ func (l *loop) dispatch(ctx context.Context) {
 func (l *loop) scan(view *projections.View, now time.Time) {
 	for row := range view.Jobs() {
 		life := row.State.Life()
-		if life.Attempt == 0 || l.sessions[row.CreateEvent] != nil ||
-			life.CompletedTime != nil && life.Terminal() && now.Sub(*life.CompletedTime) > giveUpAfter {
+		if life.Attempt == 0 || l.sessions[row.CreateEvent] != nil || givenUp(life, now) {
 			continue
 		}
 		if t := row.State.Spec().Tracker; t != nil && t.Enabled && t.APIKey != nil {
 			l.sessions[row.CreateEvent] = &session{name: row.Name, event: row.CreateEvent}
 		}
 	}
+}
+
+// givenUp reports whether a job ended so long ago that nothing more is sent of it.
+func givenUp(l *domain.JobLife, now time.Time) bool {
+	return l.Terminal() && l.CompletedTime != nil && now.Sub(*l.CompletedTime) > giveUpAfter
 }
 
 // A session holds what a Sender knows of one job. A turn has exclusive use of it.
@@ -126,7 +140,6 @@ type session struct {
 	due      time.Time // of the next turn, unless the state of the job changes
 	seen     string    // endingOf at the last turn
 	sent     string    // endingOf when the tracker has received the end of the job
-	ended    time.Time // when sent was set
 	failures int       // consecutive failed turns
 	since    time.Time // of the first of them
 
@@ -135,19 +148,20 @@ type session struct {
 	key       domain.SecretValue
 	contact   time.Time   // of the last request that succeeded
 	readFile  fileVersion // the metrics file whose rows were sent
+	fileEnd   int         // last step of that file
 	lastTries int         // of telling the tracker that the job was deleted
 }
 
 // file returns the key of the file in which the state of the session is saved.
 func (one *session) file() string { return blobs.TrackerFile(one.name, one.event) }
 
-// find returns what endingOf returns for the job; there is false when the job is deleted.
-func (one *session) find(view *projections.View) (state string, there bool) {
+// find returns the life cycle of the job; nil when the job is deleted.
+func (one *session) find(view *projections.View) *domain.JobLife {
 	row, ok := view.Job(one.name)
 	if !ok || row.CreateEvent != one.event {
-		return "", false
+		return nil
 	}
-	return endingOf(row.State.Life()), true
+	return row.State.Life()
 }
 
 const maxLastTries = 3

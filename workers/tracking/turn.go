@@ -88,7 +88,7 @@ func (s *Sender) advance(
 		one.loaded = true
 	}
 	if life.Terminal() && state.Ended == endingOf(life) {
-		one.sent, one.ended = state.Ended, s.Now()
+		one.sent = state.Ended
 		return nil
 	}
 	if one.key == "" {
@@ -122,7 +122,7 @@ func (s *Sender) advance(
 		if err := s.finish(ctx, one, life); err != nil {
 			return err
 		}
-		one.sent, one.ended = endingOf(life), s.Now()
+		one.sent = endingOf(life)
 	case life.Live() && s.Now().Sub(one.contact) >= keepInterval:
 		if err := s.Service.tracker.keep(ctx, one.key, state.Run); err != nil {
 			return err
@@ -239,8 +239,8 @@ func trainStep(row *projections.Row[domain.Job]) int {
 	return 0
 }
 
-// record records the run's address and the problem, unless the job shows them already. A failure is
-// only logged, because the next turn records them too.
+// record records the run's address and the problem, unless the job shows them already, or was deleted
+// and its name is that of another job. A failure is only logged, because the next turn records them too.
 func (s *Sender) record(ctx context.Context, one *session, row *projections.Row[domain.Job], problem string) {
 	const maxProblem = 700 // bytes
 
@@ -253,7 +253,7 @@ func (s *Sender) record(ctx context.Context, one *session, row *projections.Row[
 		Problem: strings.ToValidUTF8(problem[:min(len(problem), maxProblem)], "")}
 	request := eventlog.Request{Time: s.Now(), Actor: "tracking"}
 	_, err := eventlog.Do(ctx, s.Log, s.World, request,
-		domain.IntendJob(row.Name, domain.RecordTracking{JobTracking: tracking}))
+		domain.IntendJob(row.Name, domain.RecordTracking{JobTracking: tracking}).Of(one.event))
 	if err != nil && ctx.Err() == nil {
 		s.Logger.Debug("state of the tracker not recorded", "job", row.Name, "error", err)
 	}
