@@ -80,10 +80,13 @@ func (r *rollouts) add(all []engines.Rollout) {
 }
 
 // thin removes earlier steps until the rollouts fit into the limit. It keeps the first step, the
-// newest steps, and every second step in between; if that is too much, every fourth, and so on.
+// newest steps, and every second step in between; if that is too much, every fourth, and so on. What
+// is still too much, as in a file that no agent has written, is removed from the beginning.
 func (r *rollouts) thin() {
+	const maxStride = 1 << 30
+
 	r.measure()
-	for stride := 2; r.size > engines.MaxRolloutsBytes; stride *= 2 {
+	for stride := 2; r.size > engines.MaxRolloutsBytes && stride <= maxStride; stride *= 2 {
 		kept, newer := r.batches[:0:0], 0 // newer is in bytes
 		for _, b := range slices.Backward(r.batches) {
 			if newer < engines.MaxRolloutsBytes/4 || (b.step-1)%stride == 0 {
@@ -94,6 +97,10 @@ func (r *rollouts) thin() {
 		slices.Reverse(kept)
 		r.batches = kept
 		r.measure()
+	}
+	for r.size > engines.MaxRolloutsBytes {
+		r.size -= len(r.batches[0].lines)
+		r.batches = r.batches[1:]
 	}
 }
 
@@ -130,7 +137,7 @@ func (r *rollouts) write(dir string, step int) {
 }
 
 // read reads the rollouts of the checkpoint that the attempt resumes from. It skips lines that are
-// not valid.
+// not valid, and those above the limit of a step.
 func (r *rollouts) read(dir string) {
 	f, err := os.Open(filepath.Join(dir, engines.RolloutsFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -142,13 +149,22 @@ func (r *rollouts) read(dir string) {
 	}
 	defer f.Close()
 	r.mu.Lock()
+	type key struct {
+		step       int
+		evaluation bool
+	}
+	index := map[key]int{} // in r.batches
 	err = engines.ReadRollouts(f, func(at *engines.Rollout, line []byte) bool {
-		last := len(r.batches) - 1
-		if last < 0 || r.batches[last].step != at.Step || r.batches[last].evaluation != at.Evaluation {
+		i, known := index[key{at.Step, at.Evaluation}]
+		if !known {
+			i = len(r.batches)
+			index[key{at.Step, at.Evaluation}] = i
 			r.batches = append(r.batches, rolloutBatch{step: at.Step, evaluation: at.Evaluation})
-			last++
 		}
-		r.batches[last].lines = append(append(r.batches[last].lines, line...), '\n')
+		b := &r.batches[i]
+		if len(b.lines)+len(line)+1 <= engines.MaxStepRolloutsBytes {
+			b.lines = append(append(b.lines, line...), '\n')
+		}
 		return true
 	})
 	r.changes++

@@ -89,6 +89,37 @@ func TestRolloutsAreThinned(t *testing.T) {
 	}
 	require.Greater(t, r.size, engines.MaxRolloutsBytes/4)
 
+	// Files that no agent has written; thinning them ends, and so does that of the rollouts that follow.
+	line := func(step, length int) string {
+		return fmt.Sprintf(`{"step":%d,"evaluation":true,"row":1,"response":"%s"}`, step, strings.Repeat("x", length))
+	}
+	for name, content := range map[string]string{
+		"one step":            strings.Repeat(line(1, 1000)+"\n", 9000),
+		"the first step only": strings.Repeat(line(1, 0)+"\n"+line(-1<<40+1, 500)+"\n", 20_000),
+		"negative steps":      strings.Repeat(line(-3, 1000)+"\n"+line(-4, 1000)+"\n", 5000),
+		"a huge line":         line(1, 10) + "\n" + line(2, 9<<20),
+		"no newline": strings.Repeat(line(1, 1<<20-100)+"\n", 7) +
+			line(1, engines.MaxRolloutsBytes-7*(len(line(1, 1<<20-100))+1)-len(line(1, 0))),
+		"large lines": strings.Repeat(line(1, 1<<20-100)+"\n"+line(1<<62+1, 1<<20-100)+"\n", 8),
+		"many steps": func() string {
+			var all strings.Builder
+			for i := 0; all.Len() < 8<<20; i++ {
+				all.WriteString(line(i<<40+1, 100_000) + "\n")
+			}
+			return all.String()
+		}(),
+	} {
+		crafted, dir := keptRollouts(), t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, engines.RolloutsFile), []byte(content), 0o600))
+		crafted.read(dir)
+		require.LessOrEqual(t, crafted.size, engines.MaxRolloutsBytes, name)
+		for step := 1; step <= 12; step++ {
+			crafted.add(ofStep(step, 100, 10_000, false))
+			require.LessOrEqual(t, crafted.size, engines.MaxRolloutsBytes, name)
+		}
+		require.Equal(t, 12, crafted.batches[len(crafted.batches)-1].step, name)
+	}
+
 	large := keptRollouts()
 	large.add(ofStep(1, 2000, 1000, false))
 	require.LessOrEqual(t, large.size, engines.MaxStepRolloutsBytes)
