@@ -166,7 +166,7 @@ func (s *exampleStory) reportJob(name domain.Name, words []string) {
 	if name.Collection() == domain.ReinforcementJobs.Collection {
 		s.storeRollouts(name, attempt, exampleRollouts(at, now)...)
 	}
-	_, err = s.store.Put(s.Context(), blobs.TrainerLog(name, s.world.Lookup(name).CreateEvent),
+	_, err = s.store.Put(s.Context(), blobs.TrainerLog(name, s.world.Lookup(name).CreateEvent, attempt),
 		strings.NewReader("step "+words[0]+" of "+words[1]+"\n"))
 	require.NoError(s, err)
 }

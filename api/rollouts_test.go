@@ -149,6 +149,18 @@ func TestRolloutsOfAttempts(t *testing.T) {
 	require.Equal(t, []string{"1-1-1"}, ids, "no attempt has the number 4")
 }
 
+// TestRolloutsOutliveFailedAttempts checks that the rollouts of an attempt are listed until a later one
+// stores its own, however many attempts fail before they store any.
+func TestRolloutsOutliveFailedAttempts(t *testing.T) {
+	s := rolloutHarness(t, 12)
+	s.storeRollouts(rolloutJob, 2, rollout(1, 1, 1, 1))
+	ids, _ := s.rolloutIDs(url.Values{})
+	require.Equal(t, []string{"1-1-1"}, ids)
+	s.storeRollouts(rolloutJob, 10, rollout(2, 1, 1, 1))
+	ids, _ = s.rolloutIDs(url.Values{})
+	require.Equal(t, []string{"2-1-1"}, ids)
+}
+
 // TestRolloutsOfADeletedJob checks that a job that is created under the ID of a deleted job has no
 // rollouts of the deleted job.
 func TestRolloutsOfADeletedJob(t *testing.T) {

@@ -210,7 +210,7 @@ func happen(s *harness, words []string) {
 			s.storeRollouts(name, 1, rollout(1, 1, 1, 0.25), rollout(1, 1, 2, 1))
 		}
 	case "log":
-		_, err := s.store.Put(s.Context(), blobs.TrainerLog(name, s.world.Lookup(name).CreateEvent),
+		_, err := s.store.Put(s.Context(), blobs.TrainerLog(name, s.world.Lookup(name).CreateEvent, 1),
 			strings.NewReader("step 1 of 2\n"))
 		require.NoError(s, err)
 	case "stepped": // completes the step of a trainer job

@@ -2,7 +2,6 @@ package blobs
 
 import (
 	"fmt"
-	"iter"
 	"strconv"
 	"time"
 
@@ -93,21 +92,16 @@ func MetricsFile(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + "metrics.jsonl"
 }
 
-// RolloutsPrefix returns the prefix of the file with the rollouts of a job that an attempt stores. The
-// file includes the rollouts of earlier attempts up to the checkpoint that the attempt resumed from,
-// so only the file of the newest attempt that has one is read.
-func RolloutsPrefix(job domain.Name, createEvent string, attempt int) string {
-	return resourcePrefix(JobRoot, job, createEvent) + fmt.Sprintf("rollouts/%d/", attempt)
+// RolloutsRoot returns the prefix of the rollouts of a job. See RolloutsPrefix.
+func RolloutsRoot(job domain.Name, createEvent string) string {
+	return resourcePrefix(JobRoot, job, createEvent) + rolloutsDir + "/"
 }
 
-// RolloutAttempts yields the attempts whose rollouts are kept, newest first, for a job whose newest
-// attempt is given. An attempt that ended early may have stored no file.
-func RolloutAttempts(newest int) iter.Seq[int] {
-	const kept = 3
-	return func(yield func(int) bool) {
-		for attempt := newest; attempt > max(0, newest-kept) && yield(attempt); attempt-- {
-		}
-	}
+// RolloutsPrefix returns the prefix of the file with the rollouts of a job that an attempt stores. The
+// file includes the rollouts of earlier attempts up to the checkpoint that the attempt resumed from.
+// See Store.NewestOfAttempts.
+func RolloutsPrefix(job domain.Name, createEvent string, attempt int) string {
+	return RolloutsRoot(job, createEvent) + strconv.Itoa(attempt) + "/"
 }
 
 // TrackerFile returns the key of the file that records what a job's experiment tracker has received.
@@ -115,9 +109,15 @@ func TrackerFile(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + "tracker.json"
 }
 
-// TrainerLog returns the key of a job's log: what its trainer has written, and its progress.
-func TrainerLog(job domain.Name, createEvent string) string {
-	return resourcePrefix(JobRoot, job, createEvent) + "trainer.log"
+// LogRoot returns the prefix of the logs of a job. See TrainerLog.
+func LogRoot(job domain.Name, createEvent string) string {
+	return resourcePrefix(JobRoot, job, createEvent) + logsDir + "/"
+}
+
+// TrainerLog returns the key of the log that an attempt of a job stores: what its trainer has written,
+// and its progress, after the log of the earlier attempts. See Store.NewestOfAttempts.
+func TrainerLog(job domain.Name, createEvent string, attempt int) string {
+	return LogRoot(job, createEvent) + strconv.Itoa(attempt) + "/trainer.log"
 }
 
 // EarlierMetricsFile returns the key under which earlier versions of anneal stored a job's metrics.

@@ -90,13 +90,15 @@ func listRollouts(c *call, job domain.Name, event string, attempts int) (any, er
 
 // rolloutsFile opens the newest rollouts file of a job; nil when the job has none.
 func rolloutsFile(c *call, job domain.Name, event string, attempts int) (blobs.Content, error) {
-	for attempt := range blobs.RolloutAttempts(attempts) {
-		file, err := c.Uploads.Blobs.Get(c.Ctx, blobs.RolloutsPrefix(job, event, attempt)+engines.RolloutsFile)
-		if domain.CodeOf(err) != domain.NotFound {
-			return file, err
-		}
+	key, err := c.Uploads.Blobs.NewestOfAttempts(c.Ctx, blobs.RolloutsRoot(job, event), attempts)
+	if err != nil || key == "" {
+		return nil, err
 	}
-	return nil, nil
+	file, err := c.Uploads.Blobs.Get(c.Ctx, key)
+	if domain.CodeOf(err) == domain.NotFound { // deleted with the job
+		return nil, nil
+	}
+	return file, err
 }
 
 // rolloutName returns the resource name of a rollout: its ID has the step, the row and the candidate,

@@ -1,6 +1,8 @@
 package rest
 
 import (
+	"math"
+
 	"anneal/blobs"
 	"anneal/domain"
 )
@@ -23,12 +25,8 @@ func trainerLog(c *call, job domain.Name, event string) (any, error) {
 
 // signedLog returns a signed URL of the log of a job, or "" when the job has none.
 func signedLog(c *call, job domain.Name, event string) (string, error) {
-	key := blobs.TrainerLog(job, event)
-	_, err := c.Uploads.Blobs.Size(c.Ctx, key)
-	if domain.CodeOf(err) == domain.NotFound {
-		return "", nil
-	}
-	if err != nil {
+	key, err := c.Uploads.Blobs.NewestOfAttempts(c.Ctx, blobs.LogRoot(job, event), math.MaxInt)
+	if err != nil || key == "" {
 		return "", err
 	}
 	return c.Uploads.Blobs.SignGet(c.Ctx, key, c.Limits.SignedURL)

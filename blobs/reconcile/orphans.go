@@ -28,8 +28,9 @@ const KeyGrace = 10 * time.Minute
 // timeResolution is the resolution of file times: object stores have times in seconds.
 const timeResolution = time.Second
 
-// orphanBlobs returns the files older than grace that no resource refers to, and files of uploads
-// that were not validated within UploadTime. The caller must have listed the bucket before it took
+// orphanBlobs returns the files older than grace that no resource refers to, files of uploads that
+// were not validated within UploadTime, and logs and rollouts of attempts of which a newer attempt of
+// the job has stored its own, older than blobs.SupersededTime. The caller must have listed the bucket before it took
 // the view for refs. A file older than began, the beginning of the log, belongs to another log and
 // is not returned.
 func orphanBlobs(listed []blobs.File, refs references, began, now time.Time, grace time.Duration) (orphans []string) {
@@ -39,9 +40,11 @@ func orphanBlobs(listed []blobs.File, refs references, began, now time.Time, gra
 			youngest[dir] = f.Time
 		}
 	}
+	superseded := blobs.Superseded(listed)
 	for _, f := range listed {
 		age := now.Sub(youngest[path.Dir(f.Key)])
-		expired := strings.HasPrefix(f.Key, blobs.StagingRoot) && age >= UploadTime
+		expired := strings.HasPrefix(f.Key, blobs.StagingRoot) && age >= UploadTime ||
+			superseded[f.Key] && age >= min(grace, blobs.SupersededTime)
 		if isManaged(f.Key) && !f.Time.Before(began.Add(-timeResolution)) && (expired || !refs.blob(f.Key) && age >= grace) {
 			orphans = append(orphans, f.Key)
 		}

@@ -104,18 +104,16 @@ func evaluator(r *References, row *projections.Row[domain.Evaluator]) {
 	r.prefix(blobs.StagingPrefix(row.Name, row.CreateEvent, e.Uploads+1))
 }
 
-// job adds the metrics, the state of their tracker, the log, the rollouts, the kept checkpoints, and
-// the prefix at which the current attempt may store its results. Recorded results belong to the
-// model that was registered from them.
+// job adds the metrics, the state of their tracker, the logs and rollouts of all attempts (see
+// blobs.Superseded), the kept checkpoints, and the prefix at which the current attempt may store its
+// results. Recorded results belong to the model that was registered from them.
 func job(r *References, row projections.Row[domain.Job]) {
 	life := row.State.Life()
 	r.file(blobs.MetricsFile(row.Name, row.CreateEvent))
 	r.file(blobs.EarlierMetricsFile(row.Name, row.CreateTime))
-	for attempt := range blobs.RolloutAttempts(life.Attempt) {
-		r.prefix(blobs.RolloutsPrefix(row.Name, row.CreateEvent, attempt))
-	}
+	r.prefix(blobs.RolloutsRoot(row.Name, row.CreateEvent))
+	r.prefix(blobs.LogRoot(row.Name, row.CreateEvent))
 	r.file(blobs.TrackerFile(row.Name, row.CreateEvent))
-	r.file(blobs.TrainerLog(row.Name, row.CreateEvent))
 	for _, c := range life.Checkpoints {
 		r.prefix(c.Files.Prefix)
 	}

@@ -139,7 +139,7 @@ func TestWorkInProgressIsReferredTo(t *testing.T) {
 		}), blobs.ResultPrefix(name("supervisedFineTuningJobs"), "e", 2) + "model.safetensors"},
 		"rollouts": {refers("reinforcementFineTuningJobs", func(r *References) {
 			job(r, projections.Row[domain.Job]{Name: name("reinforcementFineTuningJobs"), CreateEvent: "e",
-				State: &domain.ReinforcementJob{JobLife: domain.JobLife{Attempt: 4}}})
+				State: &domain.ReinforcementJob{JobLife: domain.JobLife{Attempt: 9}}})
 		}), blobs.RolloutsPrefix(name("reinforcementFineTuningJobs"), "e", 2) + "rollouts.jsonl"},
 	} {
 		require.True(t, c.refs.blob(c.key), what)
@@ -166,6 +166,15 @@ func TestOrphans(t *testing.T) {
 		orphanBlobs(listed, w, old, now, Grace),
 		"neither what is referred to, nor what is beside a new file, nor what is not anneal's")
 	require.Len(t, orphanBlobs(listed, w, old, now, 0), 5)
+
+	r.prefix("jobs/acme/e/logs/")
+	r.prefix("jobs/acme/e/rollouts/")
+	recent := now.Add(-blobs.SupersededTime)
+	listed = []blobs.File{{Key: "jobs/acme/e/logs/1/trainer.log", Time: recent},
+		{Key: "jobs/acme/e/logs/2/trainer.log", Time: recent.Add(time.Second)},
+		{Key: "jobs/acme/e/logs/10/trainer.log", Time: old}, {Key: "jobs/acme/e/rollouts/2/rollouts.jsonl", Time: old}}
+	require.Equal(t, []string{"jobs/acme/e/logs/1/trainer.log"}, orphanBlobs(listed, w, old, now, Grace),
+		"the log of attempt 10 replaces that of 1, which nobody writes any more")
 
 	keys := []secrets.DataKey{{ID: "used"}, {ID: "old", Time: old}, {ID: "young", Time: young}, {ID: "unknown"}}
 	require.Equal(t, []string{"old"}, orphanKeys(keys, w, old, now.Add(-time.Minute), now, KeyGrace),

@@ -68,24 +68,27 @@ func readLog(ctx context.Context, client *client, name string) ([]byte, error) {
 }
 
 // followLog prints the log of a job, and its new lines until no attempt can add more. A job without a
-// log gets one when its first attempt starts.
+// log gets one when its first attempt starts. The last lines can arrive shortly after the end of the
+// job, so the log of a job that ends meanwhile is read once more.
 func followLog(c *cobra.Command, client *client, name string) error {
 	var shown []byte
-	for {
-		var job map[string]any // read before the log, which is complete when the job has ended
+	for last := true; ; {
+		var job map[string]any // read before the log
 		if err := client.call(c.Context(), http.MethodGet, "/v1/"+name, nil, nil, &job); err != nil {
 			return err
 		}
 		log, err := readLog(c.Context(), client, name)
-		if err != nil && (!isNoLog(err) || ended(job)) {
+		last = last && ended(job)
+		if err != nil && (!isNoLog(err) || last) {
 			return err
 		}
 		if _, err := c.OutOrStdout().Write(newLines(shown, log)); err != nil {
 			return err
 		}
-		if shown = log; ended(job) {
+		if shown = log; last {
 			return nil
 		}
+		last = ended(job)
 		select {
 		case <-time.After(followInterval):
 		case <-c.Context().Done():

@@ -20,8 +20,12 @@ func TestLogs(t *testing.T) {
 			fmt.Fprintf(w, `{"signedUrl":"http://%s/file"}`, r.Host)
 		case r.URL.Path == "/file":
 			fmt.Fprint(w, "one\ntwo\n")
-			if reads.Add(1) > 1 {
+			switch reads.Add(1) {
+			case 1:
+			case 2:
 				fmt.Fprint(w, "three\n")
+			default: // the end is stored after the job has ended
+				fmt.Fprint(w, "three\nfour\n")
 			}
 		case reads.Load() == 0:
 			fmt.Fprint(w, `{"state":"JOB_STATE_RUNNING"}`)
@@ -38,10 +42,10 @@ func TestLogs(t *testing.T) {
 	reads.Store(0)
 	out, _, err := runOutput(t, server, "sft", "logs", "j", "--follow")
 	require.NoError(t, err)
-	require.Equal(t, "one\ntwo\nthree\n", out)
+	require.Equal(t, "one\ntwo\nthree\nfour\n", out)
 	out, _, err = runOutput(t, server, "sft", "logs", "j", "-o", "json")
 	require.NoError(t, err)
-	require.JSONEq(t, `{"log": "one\ntwo\nthree\n"}`, out)
+	require.JSONEq(t, `{"log": "one\ntwo\nthree\nfour\n"}`, out)
 	_, _, err = runOutput(t, server, "sft", "logs", "j", "-o", "json", "--follow")
 	require.ErrorContains(t, err, "leave out -o json")
 }

@@ -47,7 +47,7 @@ func newAttempt(a *Agent, life context.Context, assignment protocol.TrainAssignm
 	}
 	t.life, t.end = context.WithCancel(life)
 	t.work, t.halt = context.WithCancelCause(t.life)
-	t.outbox, t.rollouts, t.joblog = newOutbox(t), newRollouts(t), newJobLog(t)
+	t.outbox, t.rollouts, t.joblog = newOutbox(t), newRollouts(t), newJobLog(t, life)
 	return t
 }
 
@@ -116,17 +116,20 @@ func (t *attempt) run(before []<-chan struct{}, recordErr error) {
 	if err == nil {
 		result, err = t.train()
 	}
+	unwanted := t.life.Err() != nil
 	t.joblog.ended(err)
-	t.joblog.close()
 	if err == nil {
 		t.outbox.discard()
 		t.rollouts.flush()
-		err = t.deliver(result)
+		if err = t.deliver(result); err != nil {
+			t.joblog.ended(err)
+		}
 	} else {
 		t.outbox.flush()
 		t.rollouts.flush()
 	}
 	t.reportEnd(err)
+	t.joblog.close(unwanted)
 }
 
 // reportEnd reports how the attempt ended, unless it is unwanted. The last heartbeat of a node that
@@ -148,12 +151,11 @@ func (t *attempt) reportEnd(err error) {
 	}
 }
 
-// errorOf returns err as an error for the user, without paths of this machine.
+// errorOf returns err as an error for the user, without secrets and paths of this machine.
 func (t *attempt) errorOf(err error) *protocol.Error {
 	const maxMessage = 2000 // bytes
 	e := protocol.ErrorOf(err)
-	e.Message = strings.NewReplacer(t.dir+"/", "", t.agent.options.Dir+"/", "").Replace(e.Message)
-	e.Message = truncate(e.Message, maxMessage)
+	e.Message = truncate(t.joblog.redact(e.Message), maxMessage)
 	return e
 }
 

@@ -1,9 +1,16 @@
 package agent
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,7 +19,7 @@ import (
 
 func newTestLog(env map[string]string) *jobLog {
 	l := &jobLog{}
-	l.secrets, l.longest = redactor(env, "/var/worker/")
+	l.lines.redactor = newRedactor(env, "/var/worker/")
 	return l
 }
 
@@ -48,7 +55,97 @@ func TestLongLines(t *testing.T) {
 	require.NoError(t, err)
 	text := strings.ReplaceAll(string(l.kept), "\n", "")
 	require.Equal(t, strings.Repeat("x", maxLogLine-5)+"[redacted]"+strings.Repeat("y", maxLogLine), text)
-	require.Less(t, len(l.partial), maxLogLine)
+}
+
+// TestOverlappingSecrets checks that nothing of secrets that overlap, begin with one another or are cut
+// off by a carriage return remains, wherever a long line is divided.
+func TestOverlappingSecrets(t *testing.T) {
+	env := map[string]string{"A": "abcdefgh", "B": "efghijkl", "C": "abcd", "D": "klmn\rklmnopq", "E": "00000"}
+	const all = "abcdefghijklmn\rklmnopq"
+	for before := maxLogLine - 30; before < maxLogLine+30; before++ {
+		l := newTestLog(env)
+		text := strings.Repeat("x", before) + all + strings.Repeat("y", maxLogLine+100)
+		for _, part := range append([]string{text[:before]}, strings.Split(text[before:before+60], "")...) {
+			_, _ = l.Write([]byte(part))
+		}
+		_, _ = l.Write([]byte(text[before+60:] + "\n"))
+		require.LessOrEqual(t, len(l.lines.partial), maxLogLine+l.lines.longest)
+		require.Equal(t, strings.Repeat("x", before)+"[redacted]"+strings.Repeat("y", maxLogLine+100),
+			strings.ReplaceAll(string(l.kept), "\n", ""))
+	}
+	l := newTestLog(env)
+	for range 3 * maxLogLine / 1000 {
+		_, _ = l.Write([]byte(strings.Repeat("0", 1000)))
+	}
+	require.LessOrEqual(t, len(l.lines.partial), maxLogLine+l.lines.longest)
+	_, _ = l.Write([]byte("0 12\nabcdefghijkl\n"))
+	require.Equal(t, " 12", strings.NewReplacer("\n", "", "[redacted]", "").Replace(string(l.kept)))
+}
+
+// loggingAttempt returns an attempt that stores its log on a server.
+func loggingAttempt(t *testing.T, handler http.HandlerFunc) *attempt {
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	a := &attempt{agent: &Agent{files: newTransfer(nil)}, log: slog.New(slog.DiscardHandler),
+		assignment: protocol.TrainAssignment{LogURL: server.URL + "/log", EarlierLogURL: server.URL + "/earlier"}}
+	a.life, a.end = context.WithCancel(t.Context())
+	a.work, a.halt = context.WithCancelCause(a.life)
+	a.joblog = newJobLog(a, t.Context())
+	t.Cleanup(func() { a.joblog.cancel(); a.agent.work.Wait() })
+	return a
+}
+
+// TestEndOfTheLogIsStored checks that the end of a log is stored after its attempt was dropped, that a
+// failed upload of it is repeated, and that it begins with the log of earlier attempts.
+func TestEndOfTheLogIsStored(t *testing.T) {
+	for name, c := range map[string]struct {
+		earlier int // status
+		want    string
+	}{"joined": {http.StatusOK, "earlier\n"}, "none": {http.StatusNotFound, ""}, "expired": {http.StatusForbidden, ""}} {
+		t.Run(name, func(t *testing.T) {
+			var requests atomic.Int64
+			var stored atomic.Value
+			a := loggingAttempt(t, func(w http.ResponseWriter, r *http.Request) {
+				data, _ := io.ReadAll(r.Body)
+				switch n := requests.Add(1); {
+				case n == 1, n == 3:
+					w.WriteHeader(http.StatusServiceUnavailable)
+				case r.Method == http.MethodGet:
+					w.WriteHeader(c.earlier)
+					_, _ = io.WriteString(w, "earlier\n")
+				default:
+					stored.Store(string(data))
+				}
+			})
+			_, _ = a.joblog.Write([]byte("begin"))
+			a.joblog.ended(nil)
+			a.end()
+			a.joblog.close(false)
+			require.Regexp(t, "^"+c.want+`begin\n\S+ the training ended\n$`, stored.Load())
+		})
+	}
+}
+
+// TestUnwantedLog checks that an attempt that is over does not store its log.
+func TestUnwantedLog(t *testing.T) {
+	var requests atomic.Int64
+	a := loggingAttempt(t, func(http.ResponseWriter, *http.Request) { requests.Add(1) })
+	_, _ = a.joblog.Write([]byte("line\n"))
+	a.joblog.close(true)
+	require.Zero(t, requests.Load())
+}
+
+// TestUploadsOfALog checks that a log without new lines is not uploaded, and the bound of the uploads of
+// a growing log.
+func TestUploadsOfALog(t *testing.T) {
+	var requests atomic.Int64
+	a := loggingAttempt(t, func(http.ResponseWriter, *http.Request) { requests.Add(1) })
+	a.joblog.close(false)
+	require.Zero(t, requests.Load())
+	require.Equal(t, 5*time.Second, uploadPause(0))
+	require.Equal(t, 5*time.Second, uploadPause(5*logRate))
+	require.Equal(t, 64*time.Second, uploadPause(protocol.MaxLog))
+	require.Equal(t, 64*time.Second, uploadPause(2*protocol.MaxLog))
 }
 
 // TestLogLimit checks that the log keeps its newest lines.

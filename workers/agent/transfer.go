@@ -137,14 +137,18 @@ func (t *transfer) get(ctx context.Context, file protocol.File, target string) (
 
 // put uploads the file at path, which has size bytes, to url. name is the file's name in messages.
 func (t *transfer) put(ctx context.Context, name, path, url string, size int64) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(size/minRate)*time.Second)
-	defer cancel()
 	f, err := os.Open(path)
 	if err != nil {
 		return errFinal{err}
 	}
 	defer f.Close()
-	var body io.Reader = f
+	return t.send(ctx, name, f, url, size)
+}
+
+// send uploads a body of size bytes to url. name is the file's name in messages.
+func (t *transfer) send(ctx context.Context, name string, body io.Reader, url string, size int64) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute+time.Duration(size/minRate)*time.Second)
+	defer cancel()
 	if size == 0 {
 		body = http.NoBody // object stores refuse a body of unknown length
 	}

@@ -199,7 +199,8 @@ func (a *assigner) trainAssignment(
 		}
 		assignment.ResumeStep = last.Step
 	}
-	return assignment, nil
+	assignment.LogURL, assignment.EarlierLogURL, err = signLogs(ctx, a.blobs, j)
+	return assignment, err
 }
 
 // assignReplica assigns a replica. It removes a replica that cannot start, for example because its

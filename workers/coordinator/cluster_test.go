@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -44,7 +45,8 @@ type cluster struct {
 	blobs  *blobs.Store
 	bucket string // directory in which blobs are stored
 	server *natsserver.Server
-	stop   func() // stops the coordinator
+	stop   func()       // stops the coordinator
+	http   *http.Client // of agents; nil is their default
 
 	admission atomic.Pointer[coordinator.Admission]
 }
@@ -167,7 +169,7 @@ func (c *cluster) agent(node string, engine engines.Engine) (stop func()) {
 
 func (c *cluster) agentIn(node, dir string, engine engines.Engine) (stop func()) {
 	a, err := agent.New(agent.Options{Node: node, Token: "token of " + node, Key: keyOf(c, node), URL: c.server.URL(),
-		Dir: dir, Engine: engine, Sound: readSamples, Log: testLog,
+		Dir: dir, Engine: engine, Sound: readSamples, Log: testLog, HTTP: c.http,
 		Capacity: map[string]int{"VENDOR_A_L4_24GB": 2}, LeaveWithin: 10 * time.Second})
 	require.NoError(c, err)
 	stop = c.background(a.Run)

@@ -2,27 +2,31 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 
 	"anneal/blobs"
-	"anneal/domain"
 	"anneal/workers/protocol"
 )
 
-// logURLs returns the signed URLs with which an attempt reads the log of earlier attempts and
-// replaces it.
-func (r *reports) logURLs(ctx context.Context, j job) (map[string]string, error) {
-	key := blobs.TrainerLog(j.Name, j.Event)
-	put, err := r.blobs.SignPut(ctx, key, protocol.MaxLog, uploadWithin)
+// signLog returns a signed URL with which the current attempt of a job stores its log. Only the agent
+// of the attempt gets it, so an agent whose attempt is over cannot change the log of a later attempt.
+func signLog(ctx context.Context, store *blobs.Store, j job) (string, error) {
+	return store.SignPut(ctx, blobs.TrainerLog(j.Name, j.Event, j.Life.Attempt), protocol.MaxLog, uploadWithin)
+}
+
+// signLogs returns the signed URLs with which the current attempt of a job stores its log, and reads
+// that of the newest earlier attempt that has stored one. A job whose logs cannot be listed is assigned
+// later: no error is a *domain.Error, which would fail the job.
+func signLogs(ctx context.Context, store *blobs.Store, j job) (put, earlier string, err error) {
+	if put, err = signLog(ctx, store, j); err != nil {
+		return "", "", fmt.Errorf("sign the URL of the log: %v", err)
+	}
+	key, err := store.NewestOfAttempts(ctx, blobs.LogRoot(j.Name, j.Event), j.Life.Attempt-1)
+	if err == nil && key != "" {
+		earlier, err = store.SignGet(ctx, key, uploadWithin)
+	}
 	if err != nil {
-		return nil, err
+		return "", "", fmt.Errorf("find the log of earlier attempts: %v", err)
 	}
-	urls := map[string]string{protocol.LogFile: put}
-	switch _, err := r.blobs.Size(ctx, key); {
-	case domain.CodeOf(err) == domain.NotFound:
-		return urls, nil
-	case err != nil:
-		return nil, err
-	}
-	urls[protocol.EarlierLog], err = r.blobs.SignGet(ctx, key, uploadWithin)
-	return urls, err
+	return put, earlier, nil
 }

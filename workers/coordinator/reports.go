@@ -223,7 +223,8 @@ func (r *reports) uploadURLs(
 		return r.rolloutsURL(ctx, j, request)
 	}
 	if request.For == protocol.ForLog {
-		return r.logURLs(ctx, j)
+		url, err := signLog(ctx, r.blobs, j)
+		return map[string]string{protocol.LogFile: url}, err
 	}
 	directory := blobs.ResultPrefix(j.Name, j.Event, request.Attempt)
 	if request.For == protocol.ForCheckpoint {

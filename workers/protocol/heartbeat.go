@@ -116,6 +116,9 @@ type TrainAssignment struct {
 	CPUMilli   int64                 `json:"cpuMilli"` // CPU limit in millicores
 
 	Accelerators map[string]int `json:"accelerators,omitempty"` // allocated: type → devices
+
+	LogURL        string `json:"logUrl,omitempty"`        // signed, to PUT the log of the attempt
+	EarlierLogURL string `json:"earlierLogUrl,omitempty"` // signed, to GET the log of earlier attempts; "" if none
 }
 
 // ID returns the ID of the attempt's allocation.

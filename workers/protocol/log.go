@@ -1,11 +1,10 @@
 package protocol
 
-// ForLog is the purpose of a SignRequest that stores the log of a job. The reply has a URL to PUT
-// LogFile and, if the job has a log of earlier attempts, a URL to GET it as EarlierLog.
+// ForLog is the purpose of a SignRequest that stores the log of an attempt: the reply has a URL to PUT
+// LogFile. An attempt begins with TrainAssignment.LogURL, and requests another URL before that expires.
 const (
-	ForLog     = "log"
-	LogFile    = "log.txt"
-	EarlierLog = "earlier-log.txt"
+	ForLog  = "log"
+	LogFile = "trainer.log"
 )
 
 // MaxLog is the maximum size of a job's log in bytes; the newest lines are kept.

@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// minRedaction is the length in bytes of the shortest secret that is replaced: shorter ones occur in
+// any text.
+const minRedaction = 4
+
+// A redactor replaces secrets in texts, and removes paths of this machine.
+type redactor struct {
+	secrets [][]byte
+	paths   [][]byte
+	longest int // length of the longest of them
+}
+
+// newRedactor returns a redactor of the values in env, and of their lines.
+func newRedactor(env map[string]string, paths ...string) *redactor {
+	r := &redactor{}
+	for _, value := range env {
+		r.addSecret(value)
+		for line := range strings.Lines(value) {
+			r.addSecret(strings.TrimSpace(line))
+		}
+	}
+	for _, path := range paths {
+		r.paths, r.longest = append(r.paths, []byte(path)), max(r.longest, len(path))
+	}
+	return r
+}
+
+func (r *redactor) addSecret(secret string) {
+	if len(secret) >= minRedaction {
+		r.secrets, r.longest = append(r.secrets, []byte(secret)), max(r.longest, len(secret))
+	}
+}
+
+// A span is a part of a text that has a secret, or a path.
+type span struct {
+	start, end int
+	secret     bool
+}
+
+// spans returns the parts of text that have secrets or paths, in order. Parts that overlap are one, so
+// that nothing remains of two secrets of which one ends with the beginning of the other.
+func (r *redactor) spans(text []byte) []span {
+	var all []span
+	find := func(part []byte, secret bool) {
+		for from := 0; ; {
+			at := bytes.Index(text[from:], part)
+			if at < 0 {
+				return
+			}
+			start := from + at
+			all, from = append(all, span{start, start + len(part), secret}), start+1
+		}
+	}
+	for _, secret := range r.secrets {
+		find(secret, true)
+	}
+	for _, path := range r.paths {
+		find(path, false)
+	}
+	return joined(all)
+}
+
+// joined returns spans in order, with those that overlap as one.
+func joined(all []span) []span {
+	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.start, b.start) })
+	var out []span
+	for _, one := range all {
+		if last := len(out) - 1; last >= 0 && one.start < out[last].end {
+			out[last].end = max(out[last].end, one.end)
+			out[last].secret = out[last].secret || one.secret
+		} else {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// replace returns text with its spans replaced.
+func replace(text []byte, spans []span) string {
+	var out strings.Builder
+	at := 0
+	for _, one := range spans {
+		out.Write(text[at:one.start])
+		if one.secret {
+			out.WriteString("[redacted]")
+		}
+		at = one.end
+	}
+	out.Write(text[at:])
+	return out.String()
+}
+
+// redact returns text without secrets and paths.
+func (r *redactor) redact(text string) string {
+	return replace([]byte(text), r.spans([]byte(text)))
+}
+
+// A lineRedactor divides a text that arrives in parts into lines without secrets and paths. It divides
+// a line that is longer than maxLogLine, but no secret in it.
+type lineRedactor struct {
+	*redactor
+	partial []byte // of the last line, until it ends
+	hidden  span   // the beginning of partial that belongs to a secret or path which began before it
+}
+
+// write adds a part of the text, and calls add for each line that it ends.
+func (l *lineRedactor) write(p []byte, add func(line string)) {
+	l.partial = append(l.partial, p...)
+	for {
+		end := bytes.IndexByte(l.partial, '\n')
+		if end < 0 {
+			break
+		}
+		add(l.line(l.partial[:end]))
+		l.partial = l.partial[end+1:]
+	}
+	for len(l.partial) > maxLogLine+l.longest {
+		add(l.divide())
+	}
+}
+
+// end ends the last line.
+func (l *lineRedactor) end(add func(line string)) {
+	if len(l.partial) > 0 {
+		add(l.line(l.partial))
+		l.partial = nil
+	}
+}
+
+// line returns the rest of a line without secrets and paths.
+func (l *lineRedactor) line(text []byte) string {
+	spans := l.allSpans(text)
+	l.hidden = span{}
+	return replace(text, spans)
+}
+
+func (l *lineRedactor) allSpans(text []byte) []span {
+	return joined(append([]span{l.hidden}, l.spans(text)...))
+}
+
+// divide removes the beginning of partial, and returns it without secrets and paths. A secret that
+// begins before the last longest bytes is complete, so the beginning ends there or where a secret
+// begins that continues there.
+func (l *lineRedactor) divide() string {
+	end, spans, hidden := len(l.partial)-l.longest, l.allSpans(l.partial), span{}
+	if i := slices.IndexFunc(spans, func(s span) bool { return s.end > end }); i >= 0 {
+		across := spans[i]
+		spans = spans[:i]
+		switch {
+		case across.start >= end:
+		case across.start > 0:
+			end = across.start
+		default: // overlapping secrets that fill the whole beginning
+			spans, hidden = []span{{0, end, across.secret}}, span{0, across.end - end, across.secret}
+		}
+	}
+	text := replace(l.partial[:end], spans)
+	l.partial, l.hidden = bytes.Clone(l.partial[end:]), hidden
+	return text
+}
