@@ -113,15 +113,11 @@ type lineRedactor struct {
 
 // write adds a part of the text, and calls add for each line that it ends.
 func (l *lineRedactor) write(p []byte, add func(line string)) {
-	l.partial = append(l.partial, p...)
-	for {
-		end := bytes.IndexByte(l.partial, '\n')
-		if end < 0 {
-			break
-		}
-		add(l.line(l.partial[:end]))
-		l.partial = l.partial[end+1:]
+	for end := bytes.IndexByte(p, '\n'); end >= 0; end = bytes.IndexByte(p, '\n') {
+		add(l.line(append(l.partial, p[:end]...)))
+		l.partial, p = l.partial[:0], p[end+1:]
 	}
+	l.partial = append(l.partial, p...)
 	for len(l.partial) > maxLogLine+l.longest {
 		add(l.divide())
 	}
