@@ -80,6 +80,12 @@ func TestOverlappingSecrets(t *testing.T) {
 	require.LessOrEqual(t, len(l.lines.partial), maxLogLine+l.lines.longest)
 	_, _ = l.Write([]byte("0 12\nabcdefghijkl\n"))
 	require.Equal(t, " 12", strings.NewReplacer("\n", "", "[redacted]", "").Replace(string(l.kept)))
+	for zeros := maxLogLine; zeros < maxLogLine+30; zeros++ { // divided within a secret, as all is secret
+		l := newTestLog(env)
+		_, _ = l.Write([]byte(strings.Repeat("0", zeros) + "yyyyyyyyyy"))
+		_, _ = l.Write([]byte("\n"))
+		require.Equal(t, "yyyyyyyyyy", strings.NewReplacer("\n", "", "[redacted]", "").Replace(string(l.kept)))
+	}
 }
 
 // loggingAttempt returns an attempt that stores its log on a server.
