@@ -137,9 +137,13 @@ var create = map[string]func(key string) (domain.Name, domain.Intent){
 
 // start creates a job and starts its first attempt.
 func (b *bench) start(collection string) {
-	name, intent := create[collection](canary)
-	b.job = name
-	b.do(intent)
+	b.startAs(create[collection](canary))
+}
+
+// startAs carries out the intent that creates the job, and starts its first attempt.
+func (b *bench) startAs(job domain.Name, create domain.Intent) {
+	b.job = job
+	b.do(create)
 	b.life(domain.StartValidation{})
 	b.life(domain.QueueJob{})
 	b.attempt(1)

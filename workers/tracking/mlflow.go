@@ -69,7 +69,7 @@ func (m mlflow) begin(ctx context.Context, key domain.SecretValue, job descripti
 	if r.Complete { // the job was resumed
 		return m.post(ctx, key, "runs/update", mlflowUpdate{RunID: r.ID, Status: "RUNNING"}, nil)
 	}
-	experiment, err := m.experiment(ctx, key, job.Entity+"/"+job.Project)
+	experiment, err := m.experiment(ctx, key, strings.TrimPrefix(job.Entity+"/"+job.Project, "/"))
 	if err != nil {
 		return err
 	}

@@ -205,6 +205,36 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
+// TestTrackerWithoutEntity checks that a job whose tracker names no entity is sent to the default
+// entity of the API key, and that MLflow's experiment then has the name of the project.
+func TestTrackerWithoutEntity(t *testing.T) {
+	start := func(b *bench) {
+		tracker := trackerWith(canary)
+		tracker.Entity = ""
+		name := domain.NewName("acme", "dpoJobs", "job")
+		b.startAs(name, domain.Intend(domain.DPOJobs, name, domain.Command[domain.DPOJob](domain.CreateDPOJob{ID: "job",
+			DPOSpec: domain.DPOSpec{Dataset: "accounts/acme/datasets/d", TrackerConfig: tracker}})))
+		b.report(1, 1, 3)
+		require.True(b, b.turn(), b.logged.String())
+		require.Empty(b, b.tracking().Problem)
+	}
+	t.Run("wandb", func(t *testing.T) {
+		server := trackertest.NewWandB(canary)
+		b := newBench(t, "wandb", server)
+		start(b)
+		require.Empty(t, server.Violations())
+		require.Len(t, server.Runs(), 1)
+		require.Regexp(t, "^"+trackertest.DefaultEntity+"/tuning/", server.Runs()[0])
+		require.Contains(t, b.tracking().URL, "/"+trackertest.DefaultEntity+"/tuning/runs/")
+	})
+	t.Run("mlflow", func(t *testing.T) {
+		server := trackertest.NewMLflow(canary)
+		start(newBench(t, "mlflow", server))
+		require.Empty(t, server.Violations())
+		require.Equal(t, []string{"tuning"}, server.Experiments())
+	})
+}
+
 // TestResumedJobs checks that an attempt that repeats steps sends them once, and that a job that is
 // resumed after its end continues its run.
 func TestResumedJobs(t *testing.T) {

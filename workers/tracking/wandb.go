@@ -63,6 +63,10 @@ func (w wandb) begin(ctx context.Context, key domain.SecretValue, job descriptio
 		event := strings.ReplaceAll(job.CreateEvent, "-", "")
 		id = job.Job.ID() + "-" + event[:min(len(event), 12)]
 	}
+	var entity *string // null: the default entity of the key
+	if job.Entity != "" {
+		entity = &job.Entity
+	}
 	var reply struct {
 		Data struct {
 			UpsertBucket *struct {
@@ -82,7 +86,7 @@ func (w wandb) begin(ctx context.Context, key domain.SecretValue, job descriptio
 		Errors []graphQLError `json:"errors"`
 	}
 	err = w.do(ctx, w.request(key, "/graphql", map[string]any{"query": upsertBucket, "operationName": "UpsertBucket",
-		"variables": map[string]any{"name": id, "project": job.Project, "entity": job.Entity,
+		"variables": map[string]any{"name": id, "project": job.Project, "entity": entity,
 			"displayName": job.DisplayName, "config": string(encoded), "jobType": "training"}}), &reply)
 	switch done := reply.Data.UpsertBucket; {
 	case err != nil:

@@ -84,12 +84,15 @@ var (
 		`(?s)^mutation UpsertBucket\((.*?)\) *\{\s*upsertBucket\(input: \{(.*?)\}\) *\{(.*)\}\s*\}\s*$`)
 )
 
+// DefaultEntity is the entity of runs that name none: the default of the API key.
+const DefaultEntity = "team-of-the-key"
+
 // graphQL executes the mutation upsertBucket, the only operation that the server has.
 func (s *WandB) graphQL(r *http.Request) (any, error) {
 	var body struct {
-		Query         string            `json:"query"`
-		Variables     map[string]string `json:"variables"`
-		OperationName string            `json:"operationName"`
+		Query         string             `json:"query"`
+		Variables     map[string]*string `json:"variables"`
+		OperationName string             `json:"operationName"`
 	}
 	if err := decode(r, &body); err != nil {
 		return nil, err
@@ -111,7 +114,11 @@ func (s *WandB) graphQL(r *http.Request) (any, error) {
 		if !slices.Contains(inputFields, one[1]) || !variables[one[2]] {
 			return nil, violation("the input has no field %s, or $%s is not declared", one[1], one[2])
 		}
-		input[one[1]] = body.Variables[one[2]]
+		if value := body.Variables[one[2]]; value != nil {
+			input[one[1]] = *value
+		} else if one[1] == "entityName" {
+			input[one[1]] = DefaultEntity
+		}
 		delete(variables, one[2])
 	}
 	if len(variables) > 0 {
