@@ -67,6 +67,7 @@ var mayImport = map[string][]string{
 	"workers/tracking": {"domain", "eventlog", "eventlog/secrets", "projections", "projections/live", "blobs",
 		"blobs/outbound"},
 	"workers/tracking/trackertest": {},
+	"workers/batches":              {"domain", "eventlog", "projections", "blobs"},
 	"workers/agent/...": {"domain", "disk", "domain/weights", "engines", "eventlog/natsconn",
 		"workers/protocol"},
 	"api/described": {},

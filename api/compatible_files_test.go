@@ -131,7 +131,7 @@ func TestRejectedFilesLeaveNothing(t *testing.T) {
 		says   []string
 	}{
 		{"", chatRows, []string{"purpose: is required: send fine-tune"}},
-		{"purpose=batch", chatRows, []string{`purpose: "batch" is not supported`}},
+		{"purpose=vision", chatRows, []string{`purpose: "vision" is not supported`}},
 		{"purpose=user_data|expires_after[anchor]=created_at|expires_after[seconds]=3600|colour=red", chatRows,
 			[]string{"expires_after: is not supported", "colour: is not a field of this form", `purpose: "user_data"`}},
 		{"file=text", chatRows, []string{"file: is not a file"}},

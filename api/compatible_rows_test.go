@@ -1,5 +1,7 @@
 package api
 
+import "anneal/domain"
+
 // Setup transcripts of OpenAI's interface.
 const (
 	aSupervisedJob = aFilledOne +
@@ -36,4 +38,30 @@ func fineTuningRows() []row {
 		{id: "resumeFineTuningJob", scene: aSupervisedJob + "> POST " + one + "/pause user\n\n",
 			request: "POST " + one + "/resume user"},
 	}
+}
+
+// aBatch is the setup transcript of a batch.
+const aBatch = "! batch accounts/acme/batches/batch-1 accounts/acme/batchFiles/file-1\n"
+
+// batchRows returns the test cases of batches.
+func batchRows() []row {
+	const all, one = "/v1/batches", "/v1/batches/batch-1"
+	return []row{
+		{id: "createBatch", scene: aBatch, request: "POST " + all + " user\n{\"input_file_id\": \"file-1\", " +
+			"\"endpoint\": \"/v1/chat/completions\", \"completion_window\": \"24h\", \"metadata\": {\"night\": \"3\"}}"},
+		{id: "listBatches", scene: aBatch, request: "GET " + all + "?limit=1 user"},
+		{id: "getBatch", scene: aBatch, request: "GET " + one + " user"},
+		{id: "cancelBatch", scene: aBatch, request: "POST " + one + "/cancel user"},
+	}
+}
+
+func createsBatchFile(name domain.Name) domain.Intent {
+	return domain.Intend(domain.BatchFiles, name, domain.Command[domain.BatchFile](domain.CreateBatchFile{
+		BatchFileSpec: domain.BatchFileSpec{Filename: "nightly.jsonl", Purpose: domain.PurposeBatch,
+			Files: domain.Files{Prefix: "batches/acme/" + name.ID() + "/", Sizes: map[string]int64{"nightly.jsonl": 42}}}}))
+}
+
+func createsBatch(name, input domain.Name) domain.Intent {
+	return domain.Intend(domain.Batches, name, domain.Command[domain.Batch](domain.CreateBatch{
+		BatchSpec: domain.BatchSpec{Input: input, Endpoint: "/v1/chat/completions", Window: domain.BatchWindow}}))
 }

@@ -152,6 +152,9 @@ var effects = map[string]effect{
 		return s.send(s.form("/v1/files", "admin", "file", "rows.jsonl", strings.NewReader(rowsOfThree),
 			"purpose=fine-tune"))
 	}, holds: fileReady},
+	"upload a file of requests": {act: func(s *harness) answer {
+		return s.send(s.form("/v1/files", "admin", "file", "in.jsonl", strings.NewReader("{}\n"), "purpose=batch"))
+	}, holds: func(v *projections.View) bool { return v.BatchFiles.Count("acme") > 0 }},
 	"refuse a file": {act: func(s *harness) answer {
 		return s.send(s.form("/v1/files", "admin", "file", "rows.jsonl", strings.NewReader("no JSON"), "purpose=fine-tune"))
 	}, ends: true},

@@ -75,7 +75,7 @@ func (s *exampleStory) act(words []string) {
 		"report":   s.reportJob,
 		"complete": s.completeJob, "step": s.finishStep, "cancelled": s.confirmCancel, "built": s.finishBuild,
 		"loaded": s.loadAddon, "unloaded": s.unloadAddon, "filled": s.fillDataset, "prepared": s.prepareCopy,
-		"reject": s.rejectUpload,
+		"reject": s.rejectUpload, "batch": s.createBatch, "answered": s.answerBatch,
 	}
 	switch action, ok := actions[words[0]]; {
 	case words[0] == "at":

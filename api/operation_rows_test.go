@@ -34,8 +34,8 @@ func operationRows() []row {
 		[]row{{id: "estimateSupervisedFineTuningJobCost", scene: aFilledOne,
 			request: "POST /v1/accounts/acme/supervisedFineTuningJobs:estimateCost user\n{\"supervisedFineTuningJob\": " +
 				"{\"dataset\": \"accounts/acme/datasets/rows\", \"epochs\": 3}}"}},
-		trainingRows(), fileRows(), fineTuningRows(), shapeRows(), deploymentRows(), addonRows(), nodeRows(), quotaRows(),
-		inferenceRows(),
+		trainingRows(), fileRows(), fineTuningRows(), batchRows(), shapeRows(), deploymentRows(), addonRows(),
+		nodeRows(), quotaRows(), inferenceRows(),
 	)
 }
 

@@ -73,6 +73,14 @@ func jobFailed(v *projections.View, name domain.Name) string {
 	return job.State.Life().Status.Message
 }
 
+func batchFailed(v *projections.View, name domain.Name) string {
+	row, ok := v.Batches.Get(name)
+	if !ok || row.State.State != domain.BatchFailedState {
+		return ""
+	}
+	return row.State.Failures[0].Message
+}
+
 func deploymentFailed(v *projections.View, name domain.Name) string {
 	row, ok := v.Deployments.Get(name)
 	if !ok || row.State.State != domain.DeploymentFailedState {
@@ -97,6 +105,7 @@ const (
 	usedShape      = "accounts/acme/deploymentShapes/small"
 	usedSecret     = "accounts/acme/secrets/token"
 	usedDeployment = "accounts/acme/deployments/served"
+	usedFile       = "accounts/acme/batchFiles/file-1"
 	publicModel    = "accounts/default/models/anneal-base"
 )
 
@@ -192,6 +201,9 @@ func referencePairs() (pairs []referencePair) {
 		domain.Command[domain.Dataset](domain.CreateDataset{
 			DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat},
 			From:        &domain.Derivation{Source: usedDataset, Prefix: "s/1/", Filter: "n > 1"}})), nil)
+	pairs = append(pairs, referencePair{used: usedFile, user: "accounts/acme/batches/batch-1",
+		make: createsBatchFile(usedFile), begin: createsBatch("accounts/acme/batches/batch-1", usedFile),
+		failed: batchFailed})
 	return pairs
 }
 
@@ -235,7 +247,11 @@ func runRace(t *testing.T, p referencePair, before, after string, deleted bool) 
 		require.NoError(t, other.world.WaitFor(t.Context(), s.world.Position()))
 	}}
 	other = s.another(func(o *Options) { o.Log = log })
-	a := other.call(http.MethodDelete, "/v1/"+string(p.used), "admin", "")
+	path := "/v1/" + string(p.used)
+	if p.used.Collection() == domain.BatchFiles.Collection {
+		path = "/v1/files/" + p.used.ID()
+	}
+	a := other.call(http.MethodDelete, path, "admin", "")
 	require.Empty(t, log.before+log.after, "the race has happened: %s", a.body)
 	last, err := s.log.Last(t.Context())
 	require.NoError(t, err)
@@ -320,7 +336,8 @@ func (s *harness) settlePlans() {
 	s.Helper()
 	for range 20 {
 		planned := 0
-		for _, scheduler := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{}, schedulers.Addons{}} {
+		for _, scheduler := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{}, schedulers.Addons{},
+			schedulers.Batches{}} {
 			for _, step := range scheduler.Plan(s.world.View(), s.clock.tick()).Steps {
 				planned++
 				s.do(step.Intents()...)

@@ -242,6 +242,9 @@ func happen(s *harness, words []string) {
 			model.Kind = domain.BaseModel
 		}
 		s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](model)))
+	case "batch": // creates a batch, and the file of its requests
+		s.do(createsBatchFile(domain.Name(words[2])))
+		s.do(createsBatch(name, domain.Name(words[2])))
 	case "speech": // creates a speech model
 		s.do(registerSpeech(name))
 	case "filled": // stores the rows of a derived dataset

@@ -18,6 +18,7 @@ const (
 	PreparedRoot  = "prepared/" // copies of models in other precisions
 	EvaluatorRoot = "evaluators/"
 	JobRoot       = "jobs/"
+	BatchRoot     = "batches/"
 	StagingRoot   = "arrivals/"  // files uploaded to signed URLs
 	TransientRoot = "transient/" // files of requests in progress
 )
@@ -25,7 +26,8 @@ const (
 // Roots returns all prefixes below which anneal stores files. The last three were staging prefixes
 // of earlier versions.
 func Roots() []string {
-	return []string{DatasetRoot, ModelRoot, PreparedRoot, EvaluatorRoot, JobRoot, StagingRoot, TransientRoot,
+	return []string{DatasetRoot, ModelRoot, PreparedRoot, EvaluatorRoot, JobRoot, BatchRoot, StagingRoot,
+		TransientRoot,
 		"uploads/", "model-uploads/", "code-uploads/"}
 }
 
@@ -124,6 +126,16 @@ func TrainerLog(job domain.Name, createEvent string, attempt int) string {
 func EarlierMetricsFile(job domain.Name, created time.Time) string {
 	return fmt.Sprintf("%s%s/%s/%s/metrics-%x.jsonl", JobRoot, job.Account(), job.Collection(), job.ID(),
 		created.UnixNano())
+}
+
+// BatchPrefix returns the prefix of the results that are stored while a batch runs.
+func BatchPrefix(batch domain.Name, createEvent string) string {
+	return resourcePrefix(BatchRoot, batch, createEvent) + "results/"
+}
+
+// BatchOutputPrefix returns the prefix of a file with results of a batch; which is its name.
+func BatchOutputPrefix(batch domain.Name, createEvent, which string) string {
+	return resourcePrefix(BatchRoot, batch, createEvent) + which + "/"
 }
 
 // TransientTime is the maximum time for which the files of a request are stored.

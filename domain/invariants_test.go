@@ -20,7 +20,7 @@ var once = []string{
 	"CreateSupervisedJob",
 	"DeleteAPIKey", "DeleteDataset", "DeleteModel", "DeleteSecret", "PurgeJob", "PurgeDeployment", "RemoveNode",
 	"CreateDeployedModel", "CreateEvaluator", "DeleteEvaluator", "CreateDPOJob", "CreateReinforcementJob",
-	"CreateTrainerJob", "CreateDeploymentShape", "DeleteDeploymentShape",
+	"CreateTrainerJob", "CreateDeploymentShape", "DeleteDeploymentShape", "DeleteBatchFile", "CreateBatch", "RemoveBatch",
 	"DeleteDeployment",   // refused with Hard set, on a deployment that is already DELETED
 	"RequeueJob",         // when the attempt was the last, so that the job has failed
 	"ResumeJob",          // because a resumed job is PENDING
@@ -44,6 +44,8 @@ func TestInvariants(t *testing.T) {
 	checkInvariants(t, domain.Datasets, randomDatasetCommand)
 	checkInvariants(t, domain.Nodes, randomNodeCommand)
 	checkInvariants(t, domain.Quotas, randomQuotaCommand)
+	checkInvariants(t, domain.BatchFiles, randomBatchFileCommand)
+	checkInvariants(t, domain.Batches, randomBatchCommand)
 	checkInvariants(t, domain.DeploymentShapes, randomDeploymentShapeCommand)
 	checkInvariants(t, domain.Deployments, randomDeploymentCommand)
 	checkInvariants(t, domain.DeployedModels, randomDeployedModelCommand)

@@ -26,6 +26,8 @@ var Kinds = []AnyKind{
 	DeployedModels,
 	Nodes,
 	Quotas,
+	BatchFiles,
+	Batches,
 }
 
 // KindOf returns the kind of a collection; nil when there is none.

@@ -18,7 +18,7 @@ const (
 	QuotaJobs              = "jobs"                // jobs of all kinds that have not ended
 	QuotaDeployments       = "deployments"         // deployments, until their deletion begins
 	QuotaRequestsPerMinute = "requests-per-minute" // requests of the management API and of inference together
-	QuotaStorageBytes      = "storage-bytes"       // bytes of the files of datasets, models and evaluators
+	QuotaStorageBytes      = "storage-bytes"       // bytes of the files of datasets, models, evaluators and batches
 )
 
 // QuotaIDs lists the IDs in alphabetical order.

@@ -13,8 +13,8 @@ func (v *View) Usage(account string) (sum domain.Usage) {
 	return sum
 }
 
-// Storage returns the number of bytes of the files of an account's datasets, models and
-// evaluators. It iterates over all of these resources.
+// Storage returns the number of bytes of the files of an account's datasets, models,
+// evaluators and batches. It iterates over all of these resources.
 func (v *View) Storage(account string) int64 {
 	var sum domain.Usage
 	for row := range v.Datasets.In(account) {
@@ -24,6 +24,9 @@ func (v *View) Storage(account string) int64 {
 		sum = sum.Plus(row.State.Usage())
 	}
 	for row := range v.Evaluators.In(account) {
+		sum = sum.Plus(row.State.Usage())
+	}
+	for row := range v.BatchFiles.In(account) {
 		sum = sum.Plus(row.State.Usage())
 	}
 	return sum.StorageBytes

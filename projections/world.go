@@ -33,6 +33,8 @@ type View struct {
 	DeployedModels *Table[domain.DeployedModel]
 	Nodes          *Table[domain.Node]
 	Quotas         *Table[domain.Quota]
+	BatchFiles     *Table[domain.BatchFile]
+	Batches        *Table[domain.Batch]
 	Live           live.View
 
 	tables map[string]*table // by collection
@@ -54,6 +56,8 @@ func NewWorld() *World {
 		v.DeployedModels = TableOf(v, domain.DeployedModels)
 		v.Nodes = TableOf(v, domain.Nodes)
 		v.Quotas = TableOf(v, domain.Quotas)
+		v.BatchFiles = TableOf(v, domain.BatchFiles)
+		v.Batches = TableOf(v, domain.Batches)
 		v.fleet = sync.OnceValue(func() domain.Fleet { return fleetOf(v.Nodes) })
 	}
 	return w

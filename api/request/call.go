@@ -76,9 +76,11 @@ type Call struct {
 	Principal Principal
 	Account   string      // account in the path
 	Direct    domain.Name // the deployment of the direct route that the request used; "" without one
-	view      *projections.View
-	reflected uint64 // position in the response header anneal-position
-	counted   bool   // the request counts against the quota requests-per-minute
+	// Background states that no client waits for the response: the request is one of a batch.
+	Background bool
+	view       *projections.View
+	reflected  uint64 // position in the response header anneal-position
+	counted    bool   // the request counts against the quota requests-per-minute
 
 	sent     []byte // JSON body, if it has at most maxShownBody bytes
 	seed     []byte // derives IDs and keys, when the request has an idempotency key

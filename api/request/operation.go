@@ -122,6 +122,15 @@ func (c *Call) Answer() (any, error) {
 	return idempotent{c}.once((*Call).handle)
 }
 
+// AnswerInBackground is like Answer for a request of a batch, in the name of the call's Principal.
+// The request has no credentials: the batch was admitted when it was created.
+func AnswerInBackground(c *Call) (any, error) {
+	if err := c.withinRate(); err != nil {
+		return nil, err
+	}
+	return c.Operation.Handle(c)
+}
+
 // admit returns an error unless, in the present world, the principal is authenticated, within the
 // rate limit, and admitted by the gate of the operation. For a change of an account's resources, the
 // account must also be active and the disk must have space.

@@ -22,7 +22,7 @@ import (
 	"anneal/projections"
 )
 
-// purposeFineTune is the purpose of every file: a file is a dataset, whose rows jobs train on.
+// purposeFineTune is the purpose of a file that is a dataset, whose rows jobs train on.
 const purposeFineTune = "fine-tune"
 
 const (
@@ -43,24 +43,28 @@ func fileOperations(s *Service) []request.Operation {
 	operations := []request.Operation{
 		{ID: "createFile", Method: "POST", Path: all, Summary: "Upload a file (OpenAI-compatible)",
 			Permission: request.Write,
-			Description: "The file becomes a dataset whose ID is the file's ID. The request waits until the rows are " +
-				"validated: a file with invalid rows is rejected with an error that lists them, and is not kept.",
+			Description: "With the purpose fine-tune, the file becomes a dataset whose ID is the file's ID. The request " +
+				"waits until the rows are validated: a file with invalid rows is rejected with an error that lists them, and " +
+				"is not kept. With the purpose batch, the file holds the requests of batches, which validate them.",
 			Form: reflect.TypeFor[fileForm](), Response: reflect.TypeFor[FileObject](), Handle: s.handle(createFile)},
 		{ID: "listFiles", Method: "GET", Path: all, Summary: "List the files (OpenAI-compatible)",
-			Permission: request.Read, Description: "The files are the datasets of the key's account.",
+			Permission:  request.Read,
+			Description: "The files are the datasets of the key's account, and the files of its batches.",
 			Query: []request.Parameter{afterParameter(), limitParameter("Default and maximum: 10000."),
 				{Name: "order", Kind: wire.Text, Description: "Order by time of creation: desc, the default, or asc."},
-				{Name: "purpose", Kind: wire.Text, Description: "Only files with this purpose. Every file has fine-tune."}},
+				{Name: "purpose", Kind: wire.Text,
+					Description: "Only files with this purpose: fine-tune, batch or batch_output."}},
 			Response: reflect.TypeFor[FileList](), Handle: s.handle(listFiles)},
 		{ID: "getFile", Method: "GET", Path: one, Summary: "Read a file's properties (OpenAI-compatible)",
-			Permission: request.Read, Response: reflect.TypeFor[FileObject](), Handle: s.handle(getFile)},
+			Permission: request.Read, Response: reflect.TypeFor[FileObject](),
+			Handle: s.handle(ofEither(getFile, getBatchFile))},
 		{ID: "getFileContent", Method: "GET", Path: one + "/content", Summary: "Download a file (OpenAI-compatible)",
 			Permission: request.Read, Media: rowsMedia,
 			Description: "The response is the rows as they were uploaded. The files of a dataset with several files follow " +
-				"one another in the order of their names.", Handle: s.handle(getFileContent)},
+				"one another in the order of their names.", Handle: s.handle(ofEither(getFileContent, getBatchFileContent))},
 		{ID: "deleteFile", Method: "DELETE", Path: one, Summary: "Delete a file (OpenAI-compatible)",
-			Permission: request.Write, Description: "A file that a live job uses is not deleted.",
-			Response: reflect.TypeFor[FileDeletion](), Handle: s.handle(deleteFile)},
+			Permission: request.Write, Description: "A file that a live job or batch uses is not deleted.",
+			Response: reflect.TypeFor[FileDeletion](), Handle: s.handle(ofEither(deleteFile, deleteBatchFile))},
 	}
 	for i := range operations {
 		operations[i].Tag, operations[i].Gate = "files", request.InOwnAccount
@@ -96,10 +100,13 @@ func createFile(c *call) (any, error) {
 	if err := in.Announced(); err != nil {
 		return nil, err
 	}
-	display, err := readFile(form, in)
+	display, purpose, err := readFile(form, in)
 	if err != nil {
 		in.Discard()
 		return nil, err
+	}
+	if purpose == domain.PurposeBatch {
+		return createBatchFile(c, in, name.ID(), display)
 	}
 	create := domain.CreateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: display},
 		CreatedBy: string(c.Principal.Key)}
@@ -208,10 +215,10 @@ const (
 )
 
 // readFile stores the file of the form in the intake, validates the other fields, and returns the
-// name of the file.
-func readFile(form *multipart.Reader, in *upload.Intake) (display string, err error) {
+// name and the purpose of the file.
+func readFile(form *multipart.Reader, in *upload.Intake) (display, purpose string, err error) {
 	var v domain.Violations
-	purpose, files := "", 0
+	files := 0
 	for range maxFormFields {
 		part, err := form.NextPart()
 		var fault *domain.Error
@@ -219,12 +226,12 @@ func readFile(form *multipart.Reader, in *upload.Intake) (display string, err er
 		case errors.Is(err, io.EOF):
 			v.Require(files == 1, "file", "is given %d times: send one file as the field \"file\"", files)
 			checkPurpose(&v, purpose)
-			return display, v.Err()
+			return display, purpose, v.Err()
 		case errors.As(err, &fault):
-			return "", fault
+			return "", "", fault
 		case err != nil:
 			v.Add("file", "the multipart body is malformed: send the fields file and purpose")
-			return "", v.Err()
+			return "", "", v.Err()
 		case part.FormName() == "file" && part.FileName() == "":
 			v.Add("file", "is not a file: send it with a file name")
 		case part.FormName() == "file":
@@ -234,10 +241,10 @@ func readFile(form *multipart.Reader, in *upload.Intake) (display string, err er
 				v.Require(len([]rune(display)) <= domain.MaxDisplayName, "file", "its name must have at most %d characters",
 					domain.MaxDisplayName)
 				if len(v) > 0 {
-					return "", v.Err()
+					return "", "", v.Err()
 				}
 				if err := in.File(storedName(display), part); err != nil {
-					return "", err
+					return "", "", err
 				}
 			}
 			continue
@@ -246,7 +253,7 @@ func readFile(form *multipart.Reader, in *upload.Intake) (display string, err er
 		switch {
 		case err != nil || len(value) > maxFormField:
 			v.Add(wire.Join("", part.FormName()), "must have at most %d bytes", maxFormField)
-			return "", v.Err()
+			return "", "", v.Err()
 		case part.FormName() == "purpose":
 			purpose = string(value)
 		case strings.HasPrefix(part.FormName(), "expires_after"):
@@ -257,17 +264,17 @@ func readFile(form *multipart.Reader, in *upload.Intake) (display string, err er
 		}
 	}
 	v.Add("file", "the form has more than %d fields: send the fields file and purpose", maxFormFields)
-	return "", v.Err()
+	return "", "", v.Err()
 }
 
 func checkPurpose(v *domain.Violations, purpose string) {
-	switch purpose {
-	case purposeFineTune:
-	case "":
-		v.Add("purpose", "is required: send %s", purposeFineTune)
+	switch {
+	case slices.Contains(filePurposes, purpose):
+	case purpose == "":
+		v.Add("purpose", "is required: send %s", strings.Join(filePurposes, " or "))
 	default:
-		v.Add("purpose", "%s is not supported: files are datasets, so the purpose must be %s", wire.Quote(purpose),
-			purposeFineTune)
+		v.Add("purpose", "%s is not supported: the purpose must be %s", wire.Quote(purpose),
+			strings.Join(filePurposes, " or "))
 	}
 }
 
@@ -361,22 +368,17 @@ func listFiles(c *call) (any, error) {
 	order, purpose := p.Text("order"), p.Text("purpose")
 	p.Violations.Require(slices.Contains([]string{"", "asc", "desc"}, order), "order", "must be asc or desc, not %s",
 		wire.Quote(order))
-	in := c.View().Datasets.Newest(c.Account)
+	files := listedFiles(c, purpose)
 	if order == "asc" {
-		in = c.View().Datasets.Oldest(c.Account)
+		slices.Reverse(files)
 	}
-	var rows []*projections.Row[domain.Dataset]
-	if purpose == "" || purpose == purposeFineTune {
-		rows = slices.Collect(in)
-	}
-	page, more := pageOf(p, rows, func(row *projections.Row[domain.Dataset]) string { return row.Name.ID() },
-		maxListedFiles, maxListedFiles)
+	page, more := pageOf(p, files, func(f listedFile) string { return f.id }, maxListedFiles, maxListedFiles)
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	list := FileList{Object: listObject, Data: []FileObject{}, HasMore: more}
-	for _, row := range page {
-		list.Data = append(list.Data, fileOf(row))
+	for _, file := range page {
+		list.Data = append(list.Data, file.object())
 	}
 	list.FirstID, list.LastID = ends(list.Data, func(f FileObject) string { return f.ID })
 	return list, nil

@@ -17,9 +17,9 @@ var onlyDefault = wire.Rule{Instead: wire.Schema{"type": "string", "enum": []str
 
 // compatibleRules constrain the values of fields of OpenAI's interface.
 var compatibleRules = map[string]wire.Rule{
-	"FileForm.purpose":    wire.OneOf(purposeFineTune),
+	"FileForm.purpose":    wire.OneOf(filePurposes...),
 	"FileObject.object":   wire.OneOf(fileObject),
-	"FileObject.purpose":  wire.OneOf(purposeFineTune),
+	"FileObject.purpose":  wire.OneOf(append(filePurposes, domain.PurposeBatchOutput)...),
 	"FileObject.status":   wire.OneOf(fileUploaded, fileProcessed, fileError),
 	"FileList.object":     wire.OneOf(listObject),
 	"FileDeletion.object": wire.OneOf(fileObject),
@@ -72,15 +72,16 @@ const (
 
 // compatibleTexts describe the fields of OpenAI's interface.
 var compatibleTexts = map[string]string{
-	"FileForm.file": "The rows, as JSONL with one object per line: conversations, pairs of replies, or prompts. Maximum " +
+	"FileForm.file": "The rows, as JSONL with one object per line: conversations, pairs of replies or prompts for " +
+		"fine-tune, and requests for batch. Maximum " +
 		"size: " + request.ByteSize(request.DefaultLimits.Upload) + ", unless the operator has configured another.",
-	"FileForm.purpose":          "Always fine-tune. Other purposes are rejected, because a file is a dataset.",
+	"FileForm.purpose":          "fine-tune for rows to train on, or batch for the requests of batches.",
 	"FileObject.id":             "ID of the file, which is the ID of its dataset.",
 	"FileObject.object":         objectText,
 	"FileObject.bytes":          "Size of the file.",
 	"FileObject.created_at":     createdText,
 	"FileObject.filename":       "Name of the file.",
-	"FileObject.purpose":        "Always fine-tune.",
+	"FileObject.purpose":        "fine-tune, batch, or batch_output for results of a batch.",
 	"FileObject.status":         "uploaded until the rows are validated, then processed or error.",
 	"FileObject.status_details": "What the file waits for, or why it has an error.",
 	"FileDeletion.id":           "ID of the file.",
@@ -180,7 +181,7 @@ var compatibleTexts = map[string]string{
 // compatibleTypeTexts describe the types of OpenAI's interface.
 var compatibleTypeTexts = map[string]string{
 	"FileForm":                  "A file to upload.",
-	"FileObject":                "A dataset as a file of OpenAI's interface.",
+	"FileObject":                "A dataset, or a file of a batch, as a file of OpenAI's interface.",
 	"FileList":                  "A page of files.",
 	"FileDeletion":              "Confirmation that a file is deleted.",
 	"FineTuningBody":            "Model, rows and settings of a fine-tuning job.",

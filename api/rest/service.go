@@ -4,6 +4,7 @@ package rest
 
 import (
 	"context"
+	"sync"
 
 	"anneal/api/events"
 	"anneal/api/openapi"
@@ -15,8 +16,8 @@ import (
 )
 
 // Documentation describes the wire types of this package.
-var Documentation = openapi.Documentation{Rules: joined(fieldRules, compatibleRules),
-	Fields: fieldTexts, Types: joined(typeTexts, compatibleTypeTexts)}
+var Documentation = openapi.Documentation{Rules: joined(fieldRules, compatibleRules, batchRules),
+	Fields: fieldTexts, Types: joined(typeTexts, compatibleTypeTexts, batchTypeTexts)}
 
 // A Sealer encrypts values that must be erasable. Each value has a separate data key, which is
 // stored outside of the log.
@@ -41,10 +42,13 @@ type Options struct {
 }
 
 // A Service serves resources.
-type Service struct{ Options }
+type Service struct {
+	Options
+	creatingBatch *sync.Mutex
+}
 
 // NewService returns a service.
-func NewService(o Options) *Service { return &Service{o} }
+func NewService(o Options) *Service { return &Service{o, &sync.Mutex{}} }
 
 // A call is a request and the service that handles it.
 type call struct {

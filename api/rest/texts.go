@@ -9,7 +9,8 @@ import (
 // fieldTexts describe fields. A key is the name of a field, or of a type and its field. Every field
 // of the document has a description.
 var fieldTexts = joined(commonTexts, pageTexts, accountTexts, modelTexts, datasetTexts, evaluatorTexts, jobTexts,
-	progressTexts, rolloutTexts, shapeTexts, deploymentTexts, hotLoadTexts, nodeTexts, eventTexts, compatibleTexts)
+	progressTexts, rolloutTexts, shapeTexts, deploymentTexts, hotLoadTexts, nodeTexts, eventTexts, compatibleTexts,
+	batchTexts)
 
 func joined[V any](tables ...map[string]V) map[string]V {
 	all := map[string]V{}

@@ -64,6 +64,10 @@ type Placement struct {
 func Send(ctx context.Context, c *request.Call, q Request) (Placement, error) {
 	tried, full := map[string]bool{}, error(nil)
 	c.World.Live().RecordRequest(q.Deployment, c.Time)
+	if !c.Background {
+		leave, _ := c.Busy.Enter(interactiveKey(q.Deployment), 1<<30)
+		defer leave()
+	}
 	for {
 		ready, err := awaitReplicas(ctx, c, q.Deployment, q.Addon)
 		if next, ok := successor(c, q); ok && domain.CodeOf(err) == domain.NotFound {
@@ -121,6 +125,22 @@ func attempt(ctx context.Context, c *request.Call, q Request, replica domain.Rep
 
 func replicaKey(deployment domain.Name, replica string) string {
 	return string(deployment) + "#" + replica
+}
+
+func interactiveKey(deployment domain.Name) string { return "interactive " + string(deployment) }
+
+// Interactive reports whether a deployment has requests in progress on this server that a client
+// waits for, or whether requests from any server wait in the queue of a replica.
+func Interactive(core *request.Core, deployment domain.Name) bool {
+	if core.Busy.Of(interactiveKey(deployment)) > 0 {
+		return true
+	}
+	for _, load := range core.World.View().Live.Replicas(deployment) {
+		if load.Queued > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // isRetryable reports whether another replica may succeed after one has failed with err.

@@ -49,6 +49,8 @@ var enumerators = map[string]func(*References, domain.AnyRow){
 	domain.Datasets.Collection:    typed(dataset),
 	domain.Evaluators.Collection:  typed(evaluator),
 	domain.Deployments.Collection: typed(deployment),
+	domain.BatchFiles.Collection:  typed(batchFile),
+	domain.Batches.Collection:     typed(batch),
 }
 
 func typed[S any](add func(*References, *projections.Row[S])) func(*References, domain.AnyRow) {
@@ -138,6 +140,20 @@ func deployment(r *References, row *projections.Row[domain.Deployment]) {
 	}
 	for _, key := range row.State.DirectRouteAPIKeys {
 		r.sealed(&key)
+	}
+}
+
+func batchFile(r *References, row *projections.Row[domain.BatchFile]) {
+	r.prefix(row.State.Files.Prefix)
+}
+
+// batch adds the results that a live batch has stored, and the files that it makes of them.
+func batch(r *References, row *projections.Row[domain.Batch]) {
+	if row.State.Live() {
+		r.prefix(blobs.BatchPrefix(row.Name, row.CreateEvent))
+		for _, which := range domain.BatchResultFiles {
+			r.prefix(blobs.BatchOutputPrefix(row.Name, row.CreateEvent, which))
+		}
 	}
 }
 

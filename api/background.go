@@ -1,0 +1,135 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+
+	"anneal/api/request"
+	"anneal/api/routing"
+	"anneal/domain"
+)
+
+// A BackgroundRequest is an inference request for which no client waits: one of a batch.
+type BackgroundRequest struct {
+	Key  domain.Name // API key in whose name the request is sent; it may be deleted
+	ID   string
+	Path string // of an operation of OpenAI's interface, such as /v1/chat/completions
+	Body []byte
+}
+
+// A BackgroundResponse is the response that a client would have received.
+type BackgroundResponse struct {
+	Status int
+	Body   []byte
+	Code   domain.Code // of the error; domain.OK without an error
+	// Waits states that the request can succeed later without a change, because it lacked capacity,
+	// or because its account is suspended.
+	Waits bool
+}
+
+// ServeInBackground executes a request as if a client had sent it, but without credentials. The
+// request counts against the quota requests-per-minute, and its usage is recorded.
+func (s *Server) ServeInBackground(ctx context.Context, q BackgroundRequest) BackgroundResponse {
+	c := s.backgroundCall(ctx, q)
+	result, err := s.answerInBackground(c)
+	if err == nil {
+		return BackgroundResponse{Status: http.StatusOK, Body: encoded(result)}
+	}
+	f := request.ErrorOf(err)
+	status, body := request.InferenceBody(f, q.ID)
+	waits := status == http.StatusPreconditionFailed || f.Code == domain.ResourceExhausted
+	switch f.Reason {
+	case request.ReasonScalingUp, request.ReasonNoPlace, request.ReasonStopping:
+		waits = true
+	}
+	return BackgroundResponse{Status: status, Body: encoded(body), Code: f.Code, Waits: waits}
+}
+
+// ResolveInBackground returns the deployment to which a request of a batch goes.
+func (s *Server) ResolveInBackground(ctx context.Context, q BackgroundRequest, model string) (domain.Name, error) {
+	target, err := routing.Resolve(s.backgroundCall(ctx, q), model)
+	if err == nil {
+		err = target.RequireText()
+	}
+	return target.Name, err
+}
+
+// HasInteractiveRequests reports whether clients wait for responses of a deployment.
+func (s *Server) HasInteractiveRequests(deployment domain.Name) bool {
+	return routing.Interactive(s.core, deployment)
+}
+
+func (s *Server) backgroundCall(ctx context.Context, q BackgroundRequest) *request.Call {
+	var op *request.Operation
+	for i := range s.table {
+		if s.table[i].Method == http.MethodPost && s.table[i].Path == q.Path && s.table[i].IsInference() {
+			op = &s.table[i]
+		}
+	}
+	if op == nil {
+		panic("api: no inference operation " + q.Path)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, q.Path, nil)
+	if err != nil {
+		panic(err) // the path of an operation is valid
+	}
+	return &request.Call{Core: s.core, Conn: &storedBody{q.Body}, Operation: op, Writer: headers{http.Header{}},
+		Request: r, Ctx: ctx, ID: q.ID, Time: s.core.Now().UTC(), Account: q.Key.Account(), Background: true,
+		Principal: request.Principal{Key: q.Key, Account: q.Key.Account(), Role: domain.RoleInference}}
+}
+
+// answerInBackground is AnswerInBackground that returns a panic as an error.
+func (s *Server) answerInBackground(c *request.Call) (result any, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.Logger.Error("panic", "request", c.ID, "path", c.Operation.Path, "cause", fmt.Sprint(cause), "stack",
+				string(debug.Stack()))
+			err = domain.Errorf(domain.Internal, "internal error: report the request ID to the server's operator: %s", c.ID)
+		}
+	}()
+	return request.AnswerInBackground(c)
+}
+
+// encoded returns the JSON of a response on one line.
+func encoded(value any) []byte {
+	var data bytes.Buffer
+	encoder := json.NewEncoder(&data)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		panic(err) // only a bug in a wire type causes this error
+	}
+	return bytes.TrimSpace(data.Bytes())
+}
+
+// storedBody is the Connection of a request whose body is in memory.
+type storedBody struct{ body []byte }
+
+// ReadBody implements request.Connection.
+func (b *storedBody) ReadBody(_ *http.Request, limit int64) ([]byte, error) {
+	if int64(len(b.body)) > limit {
+		return nil, request.BodyTooLarge(limit)
+	}
+	return b.body, nil
+}
+
+// ReleaseBody implements request.Connection.
+func (b *storedBody) ReleaseBody() { b.body = nil }
+
+// Identify implements request.Connection.
+func (*storedBody) Identify(string) {}
+
+// headers is an http.ResponseWriter that keeps only the headers.
+type headers struct{ header http.Header }
+
+// Header implements http.ResponseWriter.
+func (h headers) Header() http.Header { return h.header }
+
+// Write implements http.ResponseWriter.
+func (headers) Write(p []byte) (int, error) { return len(p), nil }
+
+// WriteHeader implements http.ResponseWriter.
+func (headers) WriteHeader(int) {}

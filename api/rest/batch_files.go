@@ -1,0 +1,127 @@
+package rest
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"time"
+
+	"anneal/api/upload"
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// filePurposes are the purposes that a client may upload a file for: a file of training rows is a
+// dataset, and a file of requests is a batch file.
+var filePurposes = []string{purposeFineTune, domain.PurposeBatch}
+
+// batchFiles declares the kind of batch files. Its only operations are those of OpenAI's interface.
+var batchFiles = &resource[domain.BatchFile, FileObject]{kind: domain.BatchFiles, noun: "file"}
+
+type batchFileRow = projections.Row[domain.BatchFile]
+
+// ofEither returns the handler of an operation on a file: ofBatch if the path names a batch file, and
+// otherwise ofDataset.
+func ofEither(ofDataset handler, ofBatch func(*call, *batchFileRow) (any, error)) handler {
+	return func(c *call) (any, error) {
+		row, ok := c.View().BatchFiles.Get(domain.NewName(c.Account, domain.BatchFiles.Collection, c.PathValue("id")))
+		if !ok {
+			return ofDataset(c)
+		}
+		if err := c.Params().Err(); err != nil {
+			return nil, err
+		}
+		return ofBatch(c, row)
+	}
+}
+
+// createBatchFile records the file of the intake. The requests in it are validated by the batches
+// that use it.
+func createBatchFile(c *call, in *upload.Intake, id, filename string) (any, error) {
+	spec := domain.BatchFileSpec{Filename: filename, Purpose: domain.PurposeBatch, Files: in.Files,
+		CreatedBy: string(c.Principal.Key)}
+	change, err := in.Commit(domain.Intend(domain.BatchFiles, domain.NewName(c.Account, domain.BatchFiles.Collection, id),
+		domain.Command[domain.BatchFile](domain.CreateBatchFile{BatchFileSpec: spec})))
+	if err != nil {
+		return nil, err
+	}
+	row, err := batchFiles.changed(c, change)
+	if err != nil {
+		return nil, err
+	}
+	return batchFileOf(row), nil
+}
+
+func batchFileOf(row *batchFileRow) FileObject {
+	return FileObject{ID: row.Name.ID(), Object: fileObject, Bytes: row.State.Files.Bytes(),
+		CreatedAt: row.CreateTime.Unix(), Filename: row.State.Filename, Purpose: row.State.Purpose, Status: fileProcessed}
+}
+
+func getBatchFile(_ *call, row *batchFileRow) (any, error) { return batchFileOf(row), nil }
+
+func deleteBatchFile(c *call, row *batchFileRow) (any, error) {
+	if err := batchFiles.deleteRow(c, row, domain.DeleteBatchFile{}); err != nil {
+		return nil, err
+	}
+	return FileDeletion{row.Name.ID(), fileObject, true}, nil
+}
+
+// getBatchFileContent sends the content of a batch file.
+func getBatchFileContent(c *call, row *batchFileRow) (any, error) {
+	files := row.State.Files
+	content, err := c.Uploads.Blobs.Get(c.Ctx, files.Prefix+wire.SortedKeys(files.Sizes)[0])
+	if err != nil {
+		return nil, c.missingFiles(err, batchFiles.noun, row.Name, files,
+			func(v *projections.View, name domain.Name) (domain.Files, bool) {
+				now, ok := v.BatchFiles.Get(name)
+				if !ok {
+					return domain.Files{}, false
+				}
+				return now.State.Files, true
+			})
+	}
+	header := c.Writer.Header()
+	header.Set("Content-Type", rowsMedia)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Content-Disposition", mime.FormatMediaType("attachment",
+		map[string]string{"filename": row.State.Filename}))
+	c.Writer.WriteHeader(http.StatusOK)
+	_, err = io.Copy(c.Writer, content)
+	if err = errors.Join(err, content.Close()); err == nil {
+		return nil, nil
+	}
+	if c.Ctx.Err() == nil {
+		c.Logger.Warn("a file was not sent completely", "request", c.ID, "file", row.Name, "error", err)
+	}
+	panic(http.ErrAbortHandler) // only closing the connection shows the client that the response is incomplete
+}
+
+// A listedFile is a file of either kind in a list.
+type listedFile struct {
+	id      string
+	created time.Time
+	object  func() FileObject
+}
+
+// listedFiles returns the files of an account with a purpose, or all of them, newest first.
+func listedFiles(c *call, purpose string) (files []listedFile) {
+	if purpose == "" || purpose == purposeFineTune {
+		for row := range c.View().Datasets.Newest(c.Account) {
+			files = append(files, listedFile{row.Name.ID(), row.CreateTime, func() FileObject { return fileOf(row) }})
+		}
+	}
+	before := len(files)
+	for row := range c.View().BatchFiles.Newest(c.Account) {
+		if purpose == "" || purpose == row.State.Purpose {
+			files = append(files, listedFile{row.Name.ID(), row.CreateTime,
+				func() FileObject { return batchFileOf(row) }})
+		}
+	}
+	if before > 0 && len(files) > before {
+		slices.SortStableFunc(files, func(a, b listedFile) int { return b.created.Compare(a.created) })
+	}
+	return files
+}

@@ -1,0 +1,245 @@
+package rest
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+	"time"
+
+	"anneal/api/request"
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+const (
+	batchObject        = "batch"
+	defaultListBatches = 20
+	maxListedBatches   = 100
+)
+
+// batches declares the kind of batches. Its only operations are those of OpenAI's interface.
+var batches = &resource[domain.Batch, Batch]{kind: domain.Batches, noun: "batch"}
+
+type batchRow = projections.Row[domain.Batch]
+
+func batchOperations(s *Service) []request.Operation {
+	const all, one = "/v1/batches", "/v1/batches/{id}"
+	batch := reflect.TypeFor[Batch]()
+	operations := []request.Operation{
+		{ID: "createBatch", Method: "POST", Path: all, Summary: "Create a batch (OpenAI-compatible)",
+			Permission: request.Write,
+			Description: "Sends the requests of a file to a model, at low priority: requests of users are served first. The " +
+				"requests are validated in the background; all name the same model.",
+			Body: reflect.TypeFor[BatchBody](), Required: []string{"input_file_id", "endpoint", "completion_window"},
+			Response: batch, Handle: s.handle(createBatch)},
+		{ID: "listBatches", Method: "GET", Path: all, Summary: "List the batches (OpenAI-compatible)",
+			Permission: request.Read, Description: "The batches of the key's account, newest first.",
+			Query:    []request.Parameter{afterParameter(), limitParameter("Default: 20. Maximum: 100.")},
+			Response: reflect.TypeFor[BatchList](), Handle: s.handle(listBatches)},
+		{ID: "getBatch", Method: "GET", Path: one, Summary: "Read a batch (OpenAI-compatible)",
+			Permission: request.Read, Response: batch, Handle: s.handle(getBatch)},
+		{ID: "cancelBatch", Method: "POST", Path: one + "/cancel", Summary: "Cancel a batch (OpenAI-compatible)",
+			Permission: request.Write,
+			Description: "The response is sent when the cancellation is recorded. Requests in progress are interrupted, and " +
+				"the results so far are stored as files.",
+			Body: request.NoBody, BodyOptional: true, ReleasesResources: true, Response: batch,
+			Handle: s.handle(cancelBatch)},
+	}
+	for i := range operations {
+		operations[i].Tag, operations[i].Gate = "batches", request.InOwnAccount
+	}
+	return operations
+}
+
+var _ = register(batchOperations)
+
+// foundBatch returns the batch that the path names.
+func foundBatch(c *call) (*batchRow, error) {
+	row, ok := c.View().Batches.Get(domain.NewName(c.Account, domain.Batches.Collection, c.PathValue("id")))
+	if !ok {
+		return nil, request.NotFoundReason("NOT_FOUND",
+			"there is no batch %s: list the existing ones with GET /v1/batches", wire.Quote(c.PathValue("id")))
+	}
+	return row, nil
+}
+
+func getBatch(c *call) (any, error) {
+	row, err := readRequest(c, foundBatch)
+	if err != nil {
+		return nil, err
+	}
+	return batchOf(row), nil
+}
+
+func listBatches(c *call) (any, error) {
+	p := c.Params()
+	page, more := pageOf(p, slices.Collect(c.View().Batches.Newest(c.Account)),
+		func(row *batchRow) string { return row.Name.ID() }, defaultListBatches, maxListedBatches)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	list := BatchList{Object: listObject, Data: []Batch{}, HasMore: more}
+	for _, row := range page {
+		list.Data = append(list.Data, batchOf(row))
+	}
+	list.FirstID, list.LastID = ends(list.Data, func(b Batch) string { return b.ID })
+	return list, nil
+}
+
+func createBatch(c *call) (any, error) {
+	p := c.Params()
+	_, normal, err := p.Body(reflect.TypeFor[BatchBody](), false)
+	if err != nil {
+		return nil, err
+	}
+	var body BatchBody
+	if err := normal.Fill(&body); err != nil {
+		return nil, err
+	}
+	name := domain.NewName(c.Account, domain.Batches.Collection, compatibleID(c, "batch-"))
+	intent := domain.Intend(domain.Batches, name, domain.Command[domain.Batch](domain.CreateBatch{
+		BatchSpec: domain.BatchSpec{Input: batchInput(c, p, body.InputFileID), Endpoint: body.Endpoint,
+			Window: body.CompletionWindow, Metadata: body.Metadata},
+		CreatedBy: string(c.Principal.Key)}))
+	earlier, err := c.Recorded(name)
+	if err != nil {
+		return nil, err
+	}
+	c.creatingBatch.Lock() // so that concurrent requests do not exceed the limit
+	defer c.creatingBatch.Unlock()
+	if earlier.Position() == 0 { // otherwise an earlier attempt of the request has created the batch
+		if err := cmp.Or(allViolations(c, intent, p, unprefixed), requireBatchCapacity(c)); err != nil {
+			return nil, err
+		}
+	}
+	change, err := c.Do(intent)
+	if err != nil {
+		return nil, err
+	}
+	row, err := batches.changed(c, change)
+	if err != nil {
+		return nil, err
+	}
+	return batchOf(row), nil
+}
+
+// batchInput returns the name of the file with an ID, and adds a violation if a batch cannot use it.
+func batchInput(c *call, p *request.Params, id string) domain.Name {
+	if id == "" {
+		return "" // Decide rejects it
+	}
+	name := domain.NewName(c.Account, domain.BatchFiles.Collection, id)
+	row, ok := c.View().BatchFiles.Get(name)
+	_, rows := c.View().Datasets.Get(domain.NewName(c.Account, domain.Datasets.Collection, id))
+	purpose := purposeFineTune
+	if ok {
+		purpose = row.State.Purpose
+	}
+	switch {
+	case !ok && !rows:
+		p.Violations.Add("input_file_id", "there is no file %s: list the existing ones with GET /v1/files", wire.Quote(id))
+	case purpose != domain.PurposeBatch:
+		p.Violations.Add("input_file_id", "the file %s has the purpose %s: upload it with the purpose %s", wire.Quote(id),
+			purpose, domain.PurposeBatch)
+	}
+	return name
+}
+
+// requireBatchCapacity returns an error when the account has as many live batches as it may have.
+func requireBatchCapacity(c *call) error {
+	c.Refresh()
+	live := 0
+	for row := range c.View().Batches.In(c.Account) {
+		if row.State.Live() {
+			live++
+		}
+	}
+	if live < domain.MaxLiveBatches {
+		return nil
+	}
+	f := domain.Errorf(domain.ResourceExhausted,
+		"accounts/%s has %d batches that have not ended, which is its limit: wait until one ends, or cancel one", c.Account,
+		live)
+	f.Reason = "TOO_MANY_BATCHES"
+	return f
+}
+
+func cancelBatch(c *call) (any, error) {
+	p := c.Params()
+	if err := p.ReadVerb(&struct{}{}); err != nil {
+		return nil, err
+	}
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	row, err := foundBatch(c)
+	if err != nil {
+		return nil, err
+	}
+	change, err := c.Do(domain.Intend(domain.Batches, row.Name, domain.Command[domain.Batch](domain.CancelBatch{})))
+	if err != nil {
+		return nil, err
+	}
+	if row, err = batches.changed(c, change); err != nil {
+		return nil, err
+	}
+	return batchOf(row), nil
+}
+
+// batchOf returns a batch in the format of OpenAI's interface.
+func batchOf(row *batchRow) Batch {
+	b := &row.State
+	expires := b.ExpireTime.Unix()
+	out := Batch{ID: row.Name.ID(), Object: batchObject, Endpoint: b.Endpoint, InputFileID: b.Input.ID(),
+		CompletionWindow: b.Window, Status: b.State, CreatedAt: row.CreateTime.Unix(), ExpiresAt: &expires,
+		InProgressAt: unixTime(b.StartTime), FinalizingAt: unixTime(b.FinalTime), CancellingAt: unixTime(b.CancelTime),
+		RequestCounts: BatchRequestCounts(b.Counts), Metadata: b.Metadata, OutputFileID: idOf(b.Results.Output),
+		ErrorFileID: idOf(b.Results.Errors)}
+	if out.Metadata == nil {
+		out.Metadata = map[string]string{}
+	}
+	if b.Model != "" {
+		out.Model = &b.Model
+	}
+	switch end := unixTime(b.EndTime); b.State {
+	case domain.BatchCompletedState:
+		out.CompletedAt = end
+	case domain.BatchExpiredState:
+		out.ExpiredAt = end
+	case domain.BatchCancelledState:
+		out.CancelledAt = end
+	case domain.BatchFailedState:
+		out.FailedAt = end
+		out.Errors = &BatchErrors{Object: listObject, Data: []BatchError{}}
+		for _, f := range b.Failures {
+			one := BatchError{Code: f.Code, Message: f.Message}
+			if f.Line > 0 {
+				one.Line = &f.Line
+			}
+			if f.Param != "" {
+				one.Param = &f.Param
+			}
+			out.Errors.Data = append(out.Errors.Data, one)
+		}
+	}
+	return out
+}
+
+// unixTime returns a time in Unix seconds; nil for nil.
+func unixTime(t *time.Time) *int64 {
+	if t == nil {
+		return nil
+	}
+	seconds := t.Unix()
+	return &seconds
+}
+
+// idOf returns the ID of a resource; nil without a name.
+func idOf(name domain.Name) *string {
+	if name == "" {
+		return nil
+	}
+	id := name.ID()
+	return &id
+}
