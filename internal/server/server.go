@@ -116,6 +116,7 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	if err := openTracking(duty, s); err != nil {
 		return nil, err
 	}
+	openBatches(s)
 	close(s.started)
 	if s.nats != nil {
 		s.services.start("readers", s.sweepReaders)

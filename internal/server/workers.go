@@ -31,7 +31,7 @@ func (s *Server) startServices(ctx context.Context) error {
 	s.services.start("reconciler", reconciler.Run)
 	for _, scheduler := range []schedulers.Scheduler{
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
-		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Addons{}, schedulers.HotLoads{},
+		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Batches{}, schedulers.Addons{}, schedulers.HotLoads{},
 		schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{},
 		schedulers.Accounts{},
 	} {

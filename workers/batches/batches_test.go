@@ -1,0 +1,453 @@
+package batches
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+const (
+	batchName  = domain.Name("accounts/acme/batches/batch-1")
+	inputName  = domain.Name("accounts/acme/batchFiles/file-1")
+	deployment = domain.Name("accounts/acme/deployments/d")
+)
+
+// A bench is a log with the world that follows it, and a gateway.
+type bench struct {
+	testing.TB
+	log     *eventlog.Memory
+	world   *projections.World
+	blobs   *blobs.Store
+	gateway *fakeGateway
+}
+
+// A fakeGateway answers each request with respond, and records what is sent.
+type fakeGateway struct {
+	respond     func(ctx context.Context, customer string) Response
+	interactive bool
+
+	mu      sync.Mutex
+	sent    map[string]int // number of times by custom_id, which is also the prompt
+	inside  int
+	highest int // maximum of inside
+}
+
+func (g *fakeGateway) Resolve(_ context.Context, _ domain.Name, _, model string) (domain.Name, error) {
+	if model != "m" {
+		return "", domain.Errorf(domain.NotFound, "there is no model %s", model)
+	}
+	return deployment, nil
+}
+
+func (g *fakeGateway) Interactive(domain.Name) bool { return g.interactive }
+
+func (g *fakeGateway) Send(ctx context.Context, q Request) Response {
+	var body struct{ Prompt string }
+	_ = json.Unmarshal(q.Body, &body) // the tests send valid bodies
+	g.mu.Lock()
+	g.sent[body.Prompt]++
+	g.inside++
+	g.highest = max(g.highest, g.inside)
+	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.inside--
+	}()
+	return g.respond(ctx, body.Prompt)
+}
+
+// times returns how often a request was sent.
+func (g *fakeGateway) times(customer string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.sent[customer]
+}
+
+func answered(_ context.Context, prompt string) Response {
+	return Response{Status: 200, Body: []byte(`{"text":"` + prompt + `"}`)}
+}
+
+func newBench(t testing.TB) *bench {
+	b := &bench{TB: t, log: eventlog.NewMemory(), world: projections.NewWorld(),
+		gateway: &fakeGateway{respond: answered, sent: map[string]int{}}}
+	var err error
+	b.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: t.TempDir(), BaseURL: "http://127.0.0.1/blobs",
+		Key: make([]byte, 32)})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = b.blobs.Close() })
+	go func() { _ = b.world.Run(t.Context(), b.log) }()
+	return b
+}
+
+func (b *bench) do(at time.Time, intent domain.Intent) {
+	b.Helper()
+	change, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: at}, intent)
+	require.NoError(b, err)
+	require.NoError(b, b.world.WaitFor(b.Context(), change.Position()))
+}
+
+// create creates a batch of lines at a time.
+func (b *bench) create(at time.Time, lines string) {
+	b.Helper()
+	files := domain.Files{Prefix: "batches/acme/input/", Sizes: map[string]int64{"in.jsonl": int64(len(lines))}}
+	_, err := b.blobs.Put(b.Context(), files.Prefix+"in.jsonl", strings.NewReader(lines))
+	require.NoError(b, err)
+	b.do(at, domain.Intend(domain.BatchFiles, inputName, domain.Command[domain.BatchFile](domain.CreateBatchFile{
+		BatchFileSpec: domain.BatchFileSpec{Filename: "in.jsonl", Purpose: domain.PurposeBatch, Files: files}})))
+	b.do(at, domain.Intend(domain.Batches, batchName, domain.Command[domain.Batch](domain.CreateBatch{
+		BatchSpec: domain.BatchSpec{Input: inputName, Endpoint: "/v1/completions", Window: domain.BatchWindow},
+		CreatedBy: "accounts/acme/apiKeys/k"})))
+}
+
+// start starts a runner, as the start of a control plane does. stop ends it.
+func (b *bench) start() (stop func()) {
+	ctx, cancel := context.WithCancel(b.Context())
+	done := make(chan struct{})
+	runner := &Runner{Log: b.log, World: b.world, Blobs: b.blobs, Gateway: b.gateway, Now: time.Now,
+		Logger: slog.New(slog.DiscardHandler)}
+	go func() {
+		defer close(done)
+		_ = runner.Run(ctx)
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+	b.Cleanup(stop)
+	return stop
+}
+
+func (b *bench) batch() domain.Batch {
+	row, ok := b.world.View().Batches.Get(batchName)
+	require.True(b, ok)
+	return row.State
+}
+
+// until waits for the batch to have a state.
+func (b *bench) until(state string) domain.Batch {
+	b.Helper()
+	for {
+		view := b.world.View()
+		if now := b.batch(); now.State == state {
+			return now
+		}
+		select {
+		case <-b.world.Changed(view.Position):
+		case <-time.After(30 * time.Second):
+			b.Fatalf("the batch is %+v, not %s", b.batch(), state)
+		}
+	}
+}
+
+// file returns the results in a file, by custom_id.
+func (b *bench) file(name domain.Name) map[string]result {
+	b.Helper()
+	row, ok := b.world.View().BatchFiles.Get(name)
+	require.True(b, ok, "file %q", name)
+	found := map[string]result{}
+	for key, size := range row.State.Files.Sizes {
+		content, err := b.blobs.Get(b.Context(), row.State.Files.Prefix+key)
+		require.NoError(b, err)
+		data, err := io.ReadAll(content)
+		require.NoError(b, err)
+		require.NoError(b, content.Close())
+		require.EqualValues(b, size, len(data))
+		for in := bufio.NewScanner(bytes.NewReader(data)); in.Scan(); {
+			var one result
+			require.NoError(b, json.Unmarshal(in.Bytes(), &one))
+			require.NotContains(b, found, one.CustomID, "one line per request")
+			found[one.CustomID] = one
+		}
+	}
+	return found
+}
+
+func requestFor(id string) string {
+	return fmt.Sprintf(`{"custom_id": %q, "method": "POST", "url": "/v1/completions", "body": {"model": "m", `+
+		`"prompt": %q}}`, id, id) + "\n"
+}
+
+func requests(n int) string {
+	var lines strings.Builder
+	for i := range n {
+		lines.WriteString(requestFor(fmt.Sprintf("r%d", i)))
+	}
+	return lines.String()
+}
+
+// TestBatchCompletes checks that each request has one result: in the output file if its status is
+// 200, and otherwise in the file with errors.
+func TestBatchCompletes(t *testing.T) {
+	b := newBench(t)
+	b.gateway.respond = func(ctx context.Context, prompt string) Response {
+		if prompt == "r3" {
+			return Response{Status: 400, Body: []byte(`{"error":{"message":"no"}}`)}
+		}
+		return answered(ctx, prompt)
+	}
+	b.create(time.Now(), "\n"+requests(20)+"\r\n")
+	b.start()
+	end := b.until(domain.BatchCompletedState)
+	require.Equal(t, domain.BatchCounts{Total: 20, Completed: 19, Failed: 1}, end.Counts)
+	require.Equal(t, "m", end.Model)
+	output, failed := b.file(end.Results.Output), b.file(end.Results.Errors)
+	require.Len(t, output, 19)
+	require.JSONEq(t, `{"text":"r7"}`, string(output["r7"].Response.Body))
+	require.NotEmpty(t, output["r7"].Response.RequestID)
+	require.Equal(t, []string{"r3"}, slices.Collect(maps.Keys(failed)))
+	require.Equal(t, 400, failed["r3"].Response.StatusCode)
+	require.Nil(t, failed["r3"].Error)
+}
+
+// TestNoFileWithoutErrors checks that a file that would be empty is not created.
+func TestNoFileWithoutErrors(t *testing.T) {
+	b := newBench(t)
+	b.create(time.Now(), requests(1))
+	b.start()
+	end := b.until(domain.BatchCompletedState)
+	require.NotEmpty(t, end.Results.Output)
+	require.Empty(t, end.Results.Errors)
+}
+
+// TestInvalidLines checks that a batch fails with all violations of its file, by true line numbers,
+// and sends no request.
+func TestInvalidLines(t *testing.T) {
+	with := func(from, to string) string { return strings.Replace(requestFor("x"), from, to, 1) }
+	for name, c := range map[string]struct{ lines, said string }{
+		"no JSON":         {"\n{\n", "2 invalid_json_line "},
+		"no object":       {"7\n", "1 invalid_json_line "},
+		"no UTF-8":        {"{\"custom_id\": \"\xff\"}\n", "1 invalid_json_line "},
+		"empty":           {" \n", "0 empty_file "},
+		"unknown field":   {with(`"url"`, `"when": 1, "url"`), "1 unknown_parameter when"},
+		"no custom_id":    {with(`"custom_id": "x", `, ""), "1 invalid_value custom_id"},
+		"empty custom_id": {requestFor(""), "1 invalid_custom_id custom_id"},
+		"wrong method":    {with("POST", "GET"), "1 invalid_method method"},
+		"wrong url":       {with("/v1/completions", "/v1/embeddings"), "1 invalid_url url"},
+		"no body":         {with(`{"model": "m", "prompt": "x"}`, "null"), "1 invalid_value body"},
+		"no model":        {with(`"model": "m", `, ""), "1 invalid_value body.model"},
+		"stream":          {with(`"prompt"`, `"stream": true, "prompt"`), "1 invalid_value body.stream"},
+		"same custom_id":  {requestFor("x") + "\n" + requestFor("x"), "3 duplicate_custom_id custom_id"},
+		"two models":      {requestFor("y") + with(`"m"`, `"n"`), "2 mismatched_model body.model"},
+		"no such model":   {with(`"m"`, `"n"`), "1 model_not_found body.model"},
+		"long line": {with(`"prompt"`, `"user": "`+strings.Repeat("u", domain.MaxBatchLine)+`", "prompt"`),
+			"1 line_too_long "},
+		"all": {with(`"custom_id": "x", "method": "POST"`, `"method": "GET"`),
+			"1 invalid_value custom_id|1 invalid_method method"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.create(time.Now(), c.lines)
+			b.start()
+			var said []string
+			for _, f := range b.until(domain.BatchFailedState).Failures {
+				require.NotEmpty(t, f.Message)
+				said = append(said, fmt.Sprintf("%d %s %s", f.Line, f.Code, f.Param))
+			}
+			require.Equal(t, c.said, strings.Join(said, "|"))
+			require.Zero(t, b.gateway.highest, "no request is sent")
+		})
+	}
+}
+
+// TestManyInvalidLines checks the bounds of a file and of the listed errors.
+func TestManyInvalidLines(t *testing.T) {
+	b := newBench(t)
+	b.create(time.Now(), strings.Repeat("{\n", domain.MaxBatchRequests+1))
+	b.start()
+	failures := b.until(domain.BatchFailedState).Failures
+	require.Len(t, failures, domain.MaxBatchErrors+2)
+	require.Contains(t, failures[domain.MaxBatchErrors].Message, "50001 requests, and may have 50000")
+	require.Equal(t, "and 49900 more errors", failures[domain.MaxBatchErrors+1].Message)
+}
+
+// TestRestart checks that a request whose result is durable is not sent again by another runner, and
+// that no result is lost or doubled.
+func TestRestart(t *testing.T) {
+	b := newBench(t)
+	held := make(chan struct{}, 20)
+	b.gateway.respond = func(ctx context.Context, prompt string) Response {
+		if prompt < "r15" || len(prompt) == 2 { // r0 to r14
+			return answered(ctx, prompt)
+		}
+		held <- struct{}{}
+		<-ctx.Done()
+		return Response{Status: 499}
+	}
+	b.create(time.Now(), requests(20))
+	stop := b.start()
+	for range 5 {
+		<-held
+	}
+	stop()
+	require.Equal(t, domain.BatchInProgress, b.batch().State)
+	b.gateway.respond = answered
+	b.start()
+	end := b.until(domain.BatchCompletedState)
+	require.Equal(t, domain.BatchCounts{Total: 20, Completed: 20}, end.Counts)
+	require.Len(t, b.file(end.Results.Output), 20)
+	for i := range 20 {
+		want := 1
+		if i >= 15 {
+			want = 2
+		}
+		require.Equal(t, want, b.gateway.times(fmt.Sprintf("r%d", i)), "r%d", i)
+	}
+}
+
+// TestDoubleResults checks that of two results of one request, stored by two processes, one counts.
+func TestDoubleResults(t *testing.T) {
+	b := newBench(t)
+	b.create(time.Now(), requests(2))
+	row, _ := b.world.View().Batches.Get(batchName)
+	s := &session{Runner: &Runner{Blobs: b.blobs}, name: batchName, event: row.CreateEvent}
+	for number, text := range []string{"first", "second"} {
+		require.NoError(t, s.store(t.Context(), number, []stored{{Line: 1, Result: result{ID: "x", CustomID: "r0",
+			Response: &answer{StatusCode: 200, RequestID: "q", Body: json.RawMessage(`"` + text + `"`)}}}}))
+	}
+	b.start()
+	end := b.until(domain.BatchCompletedState)
+	require.Equal(t, domain.BatchCounts{Total: 2, Completed: 2}, end.Counts)
+	require.Equal(t, `"first"`, string(b.file(end.Results.Output)["r0"].Response.Body))
+	require.Zero(t, b.gateway.times("r0"))
+}
+
+// TestCancel checks that a cancelled batch interrupts its requests, and keeps the results so far.
+func TestCancel(t *testing.T) {
+	b := newBench(t)
+	held, first := make(chan struct{}, 20), make(chan struct{})
+	b.gateway.respond = func(ctx context.Context, prompt string) Response {
+		if prompt == "r0" {
+			close(first)
+			return answered(ctx, prompt)
+		}
+		held <- struct{}{}
+		<-ctx.Done()
+		return Response{Status: 499}
+	}
+	b.create(time.Now(), requests(20))
+	b.start()
+	<-held
+	<-first
+	b.do(time.Now(), domain.Intend(domain.Batches, batchName, domain.Command[domain.Batch](domain.CancelBatch{})))
+	end := b.until(domain.BatchCancelledState)
+	require.Equal(t, domain.BatchCounts{Total: 20, Completed: 1}, end.Counts)
+	require.Len(t, b.file(end.Results.Output), 1)
+	missing := b.file(end.Results.Errors)
+	require.Len(t, missing, 19)
+	require.Equal(t, "batch_cancelled", missing["r9"].Error.Code)
+}
+
+// TestExpire checks that a batch ends with its window, and names the requests without a response.
+func TestExpire(t *testing.T) {
+	b := newBench(t)
+	b.gateway.respond = func(ctx context.Context, prompt string) Response {
+		if prompt == "r0" {
+			return answered(ctx, prompt)
+		}
+		<-ctx.Done()
+		return Response{Status: 499}
+	}
+	b.create(time.Now().Add(3*time.Second-domain.BatchTime), requests(3))
+	b.start()
+	end := b.until(domain.BatchExpiredState)
+	require.Equal(t, domain.BatchCounts{Total: 3, Completed: 1}, end.Counts)
+	require.Equal(t, "batch_expired", b.file(end.Results.Errors)["r2"].Error.Code)
+}
+
+// TestRetries checks that a request that lacks capacity is sent again, also many times, and that a
+// request with which the server fails is sent a few times.
+func TestRetries(t *testing.T) {
+	b := newBench(t)
+	b.gateway.respond = func(ctx context.Context, prompt string) Response {
+		switch {
+		case prompt == "r0" && b.gateway.times("r0") < 2:
+			return Response{Status: 429, Waits: true}
+		case prompt == "r2" && b.gateway.times("r2") < 2:
+			return Response{Status: 503, Unreachable: true}
+		case prompt == "r1":
+			return Response{Status: 500, Failed: true, Body: []byte(`{}`)}
+		}
+		return answered(ctx, prompt)
+	}
+	b.create(time.Now(), requests(3))
+	b.start()
+	end := b.until(domain.BatchCompletedState)
+	require.Equal(t, domain.BatchCounts{Total: 3, Completed: 2, Failed: 1}, end.Counts)
+	require.Equal(t, 2, b.gateway.times("r0"))
+	require.Equal(t, 2, b.gateway.times("r2"))
+	require.Equal(t, maxFailures, b.gateway.times("r1"))
+	require.Equal(t, 500, b.file(end.Results.Errors)["r1"].Response.StatusCode)
+}
+
+// TestInteractiveRequestsFirst checks the number of requests in progress, with and without clients
+// that wait for responses of the deployment.
+func TestInteractiveRequestsFirst(t *testing.T) {
+	for interactive, limit := range map[bool]int{true: maxBesideOthers, false: maxOfBatch} {
+		b := newBench(t)
+		b.gateway.interactive = interactive
+		b.gateway.respond = func(ctx context.Context, prompt string) Response {
+			if !interactive { // wait until all others have come
+				for b.inside() < maxOfBatch && ctx.Err() == nil {
+					eventlog.Sleep(ctx, time.Millisecond)
+				}
+			}
+			return answered(ctx, prompt)
+		}
+		b.create(time.Now(), requests(maxOfBatch))
+		b.start()
+		b.until(domain.BatchCompletedState)
+		require.Equal(t, limit, b.gateway.highest)
+	}
+}
+
+func (b *bench) inside() int {
+	b.gateway.mu.Lock()
+	defer b.gateway.mu.Unlock()
+	return b.gateway.highest
+}
+
+// TestGates checks that refusals close the gate of their account for longer and longer.
+func TestGates(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	g := newGates(&fakeGateway{}, func() time.Time { return now })
+	one, other := route{"acme", deployment}, route{"globex", deployment}
+	for _, length := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		require.True(t, g.tryEnter(one))
+		require.True(t, g.tryEnter(one))
+		g.leave(one, true)
+		g.leave(one, true)
+		require.True(t, g.tryEnter(other), "another account")
+		g.leave(other, false)
+		now = now.Add(length*time.Second - 1)
+		require.False(t, g.tryEnter(one))
+		now = now.Add(1)
+	}
+	require.True(t, g.tryEnter(one))
+	g.leave(one, false)
+	require.True(t, g.tryEnter(one))
+	g.leave(one, false)
+	require.Empty(t, g.inside)
+	require.Empty(t, g.pauses)
+	for range maxOfDeployment {
+		require.True(t, g.tryEnter(one))
+	}
+	require.False(t, g.tryEnter(other), "the limit of the deployment")
+}

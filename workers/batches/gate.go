@@ -1,0 +1,89 @@
+package batches
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+const (
+	// maxOfBatch is the maximum number of requests of one batch in progress.
+	maxOfBatch = 8
+	// maxOfDeployment is the maximum number of requests of all batches in progress on a deployment.
+	maxOfDeployment = 16
+	// maxBesideOthers replaces maxOfDeployment while clients wait for responses of the deployment.
+	maxBesideOthers = 1
+	// pollInterval is the interval at which a closed gate is tried again.
+	pollInterval = 50 * time.Millisecond
+)
+
+// gates bound the requests of batches to each deployment.
+type gates struct {
+	gateway Gateway
+	now     func() time.Time
+
+	mu     sync.Mutex
+	inside map[domain.Name]int // requests in progress, by deployment
+	pauses map[route]pause
+}
+
+// A route is an account whose batches send requests to a deployment.
+type route struct {
+	account    string
+	deployment domain.Name
+}
+
+// A pause follows the refusal of a request, for lack of capacity of the deployment or because of a
+// limit of the account. Each one is twice as long as the one before, until a request succeeds.
+type pause struct {
+	length time.Duration
+	end    time.Time
+}
+
+func newGates(gateway Gateway, now func() time.Time) *gates {
+	return &gates{gateway: gateway, now: now, inside: map[domain.Name]int{}, pauses: map[route]pause{}}
+}
+
+// enter returns when a request may be sent, or false when ctx is done. The caller calls leave when
+// the request has ended; refused reports that it was refused and can succeed later.
+func (g *gates) enter(ctx context.Context, r route) (leave func(refused bool), ok bool) {
+	for !g.tryEnter(r) {
+		if !eventlog.Sleep(ctx, pollInterval) {
+			return nil, false
+		}
+	}
+	return func(refused bool) { g.leave(r, refused) }, true
+}
+
+func (g *gates) tryEnter(r route) bool {
+	limit := maxOfDeployment
+	if g.gateway.Interactive(r.deployment) {
+		limit = maxBesideOthers
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inside[r.deployment] >= limit || g.now().Before(g.pauses[r].end) {
+		return false
+	}
+	g.inside[r.deployment]++
+	return true
+}
+
+func (g *gates) leave(r route, refused bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.inside[r.deployment]--; g.inside[r.deployment] == 0 {
+		delete(g.inside, r.deployment)
+	}
+	last, now := g.pauses[r], g.now()
+	switch {
+	case !refused:
+		delete(g.pauses, r)
+	case !now.Before(last.end): // refusals of requests that were sent together count once
+		length := min(max(2*last.length, firstPause), maxPause)
+		g.pauses[r] = pause{length, now.Add(length)}
+	}
+}

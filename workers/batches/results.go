@@ -1,0 +1,152 @@
+package batches
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"anneal/blobs"
+)
+
+// A stored result is one line of a segment: a file with some of the results of a running batch. A
+// result is durable once its segment is stored, and its request is then not sent again. The segments
+// of a batch are read in the order of their names; of several results of one line of the input, which
+// only a process that has lost its lease can store, the first counts.
+type stored struct {
+	Line   int    `json:"line"`
+	Result result `json:"result"`
+}
+
+// A result is a line of a file with results, in the format of OpenAI's interface.
+type result struct {
+	ID       string         `json:"id"`
+	CustomID string         `json:"custom_id"`
+	Response *answer        `json:"response"`
+	Error    *resultMissing `json:"error"`
+}
+
+type answer struct {
+	StatusCode int             `json:"status_code"`
+	RequestID  string          `json:"request_id"`
+	Body       json.RawMessage `json:"body"`
+}
+
+// A resultMissing is why a request has no response.
+type resultMissing struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+// succeeded reports whether the result belongs to the output file.
+func (r *result) succeeded() bool { return r.Response != nil && r.Response.StatusCode == http.StatusOK }
+
+// resultID returns the ID of the result of a line.
+func resultID(event string, line int) string {
+	sum := sha256.Sum256([]byte(event + "/" + strconv.Itoa(line)))
+	return "batch-req-" + hex.EncodeToString(sum[:16])
+}
+
+// A tally is what the segments of a batch hold.
+type tally struct {
+	done              map[int]bool // lines of the input with a result
+	completed, failed int
+	segments          int
+}
+
+func (t *tally) add(one stored) (first bool) {
+	if t.done[one.Line] {
+		return false
+	}
+	t.done[one.Line] = true
+	if one.Result.succeeded() {
+		t.completed++
+	} else {
+		t.failed++
+	}
+	return true
+}
+
+// results reads all segments, and calls visit, unless it is nil, for the first result of each line.
+func (s *session) results(ctx context.Context, visit func(stored) error) (*tally, error) {
+	t := &tally{done: map[int]bool{}}
+	for file, err := range s.Blobs.List(ctx, blobs.BatchPrefix(s.name, s.event)) {
+		if err != nil {
+			return nil, err
+		}
+		t.segments++
+		if err := s.segment(ctx, file.Key, t, visit); err != nil {
+			return nil, fmt.Errorf("read results %s: %w", file.Key, err)
+		}
+	}
+	return t, nil
+}
+
+func (s *session) segment(ctx context.Context, key string, t *tally, visit func(stored) error) (err error) {
+	content, err := s.Blobs.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, content.Close()) }()
+	for in := json.NewDecoder(content); ; {
+		var one stored
+		if err := in.Decode(&one); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if t.add(one) && visit != nil {
+			if err := visit(one); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// store stores a segment, after the others in the order of names.
+func (s *session) store(ctx context.Context, number int, results []stored) error {
+	var data bytes.Buffer
+	for _, one := range results {
+		if err := writeLine(&data, one); err != nil {
+			return err
+		}
+	}
+	key := fmt.Sprintf("%s%09d-%s.jsonl", blobs.BatchPrefix(s.name, s.event), number, uuid.NewString())
+	_, err := s.Blobs.Put(ctx, key, &data)
+	return err
+}
+
+func writeLine(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}
+
+// write stores a file of lines, and returns the number of its lines and of its bytes.
+func (s *session) write(ctx context.Context, key string, lines func(add func(result) error) error) (n int, size int64,
+	err error) {
+	reader, pipe := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		out := bufio.NewWriterSize(pipe, 64<<10)
+		failed := lines(func(one result) error {
+			n++
+			return writeLine(out, one)
+		})
+		_ = pipe.CloseWithError(errors.Join(failed, out.Flush())) // always nil
+	}()
+	size, err = s.Blobs.Put(ctx, key, reader)
+	_ = reader.Close() // ends the writer, if Put has failed; always nil
+	<-done
+	return n, size, err
+}

@@ -1,0 +1,184 @@
+// Package batches runs batches: it validates their requests, sends them to models at low priority,
+// and stores the results.
+package batches
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// A Gateway sends requests to models as the inference operations do.
+type Gateway interface {
+	// Resolve returns the deployment to which requests of a key to a model go.
+	Resolve(ctx context.Context, key domain.Name, path, model string) (domain.Name, error)
+	// Interactive reports whether clients wait for responses of a deployment.
+	Interactive(deployment domain.Name) bool
+	// Send sends a request, and returns when its response is complete or ctx is done.
+	Send(ctx context.Context, q Request) Response
+}
+
+// A Request is one request of a batch.
+type Request struct {
+	Key  domain.Name // API key that created the batch
+	ID   string
+	Path string
+	Body []byte
+}
+
+// A Response is the response to a Request.
+type Response struct {
+	Status int
+	Body   []byte // JSON
+	// Waits states that the request can succeed later without a change, for lack of capacity.
+	Waits bool
+	// Unreachable states that no replica could be reached, because of its node or because the request
+	// has ended it.
+	Unreachable bool
+	// Failed states that the server or the engine failed otherwise, so that another attempt may succeed.
+	Failed bool
+}
+
+// A Runner runs the batches of all accounts. Of several control planes, one at a time may run it.
+type Runner struct {
+	Log     eventlog.Log
+	World   *projections.World // follows Log
+	Blobs   *blobs.Store
+	Gateway Gateway
+	Now     func() time.Time
+	Logger  *slog.Logger
+}
+
+const (
+	firstPause = time.Second
+	maxPause   = time.Minute
+	// giveUpAfter is how long after its expireTime a batch is failed that cannot be ended, because
+	// its files cannot be read or written.
+	giveUpAfter = time.Hour
+)
+
+// Run runs batches until ctx is done.
+func (r *Runner) Run(ctx context.Context) error {
+	gates := newGates(r.Gateway, r.Now)
+	running, ended := map[string]bool{}, make(chan string)
+	var all sync.WaitGroup
+	defer all.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var seen any
+	for {
+		view := r.World.View()
+		if version := view.TableVersion(domain.Batches); version != seen {
+			seen = version
+			for row := range view.Batches.All() {
+				if !row.State.Live() || running[row.CreateEvent] {
+					continue
+				}
+				running[row.CreateEvent] = true
+				s := &session{Runner: r, gates: gates, name: row.Name, event: row.CreateEvent}
+				all.Go(func() {
+					s.run(ctx)
+					select {
+					case ended <- s.event:
+					case <-ctx.Done():
+					}
+				})
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.World.Changed(view.Position):
+		case event := <-ended:
+			delete(running, event)
+		}
+	}
+}
+
+// A session runs one batch.
+type session struct {
+	*Runner
+	gates *gates
+	name  domain.Name
+	event string // ID of the event that created the batch
+}
+
+// row returns the batch; false when it was removed.
+func (s *session) row() (*projections.Row[domain.Batch], bool) {
+	row, ok := s.World.View().Batches.Get(s.name)
+	return row, ok && row.CreateEvent == s.event
+}
+
+// run takes the batch from state to state until it has ended. A step that fails is repeated.
+func (s *session) run(ctx context.Context) {
+	pause := firstPause
+	for ctx.Err() == nil {
+		row, ok := s.row()
+		if !ok || !row.State.Live() {
+			return
+		}
+		err := s.step(ctx, row)
+		if err == nil {
+			pause = firstPause
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		s.Logger.Warn("a batch was interrupted", "batch", s.name, "error", err, "pause", pause)
+		if s.Now().After(row.State.ExpireTime.Add(giveUpAfter)) {
+			_ = s.record(ctx, failure("storage_unavailable", "the files of the batch could not be read or written for "+
+				giveUpAfter.String()+": create the batch again")) // repeated after the pause if it fails
+		}
+		if !eventlog.Sleep(ctx, pause) {
+			return
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// step does the work of the batch's state. When it returns nil, the world has the next state.
+func (s *session) step(ctx context.Context, row *projections.Row[domain.Batch]) error {
+	switch row.State.State {
+	case domain.BatchValidating:
+		return s.validate(ctx, row)
+	case domain.BatchInProgress:
+		return s.process(ctx, row)
+	}
+	return s.conclude(ctx, row)
+}
+
+func failure(code, message string) domain.FailBatch {
+	return domain.FailBatch{Failures: []domain.BatchError{{Code: code, Message: message}}}
+}
+
+// recordTimeout bounds the time to record an event after ctx is done.
+const recordTimeout = 15 * time.Second
+
+// record records a command on the batch, and waits until the world has its event. A command that
+// another change has made impossible is no error, because the next step sees that change.
+func (s *session) record(ctx context.Context, command domain.Command[domain.Batch]) error {
+	err := s.do(ctx, domain.Intend(domain.Batches, s.name, command))
+	switch domain.CodeOf(err) {
+	case domain.NotFound, domain.FailedPrecondition:
+		return nil
+	}
+	return err
+}
+
+func (s *session) do(ctx context.Context, intent domain.Intent) error {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	request := eventlog.Request{Time: s.Now(), Actor: "task/batches", Cause: s.event}
+	change, err := eventlog.Do(ctx, s.Log, s.World, request, intent)
+	if err != nil {
+		return err
+	}
+	return s.World.WaitFor(ctx, change.Position())
+}
