@@ -64,6 +64,9 @@ var unmodifiedClients = []unmodifiedClient{
 		"the file's content; the job succeeds and its model responds; errors name the fields"},
 	{"TestUnmodifiedClientsFineTune/openai for Go", "openai for Go, fine-tuning", "go github.com/openai/openai-go/v3",
 		"files; DPO; events; checkpoints; chat with the new model", "the job succeeds and its model responds"},
+	{"TestUnmodifiedClientsBatch/openai for JavaScript", "openai for JavaScript, batches", "npm openai",
+		"a file of requests; create, retrieve, list and cancel; an invalid file; a wrong endpoint; a missing batch",
+		"each request has a result; invalid lines are named; errors have the client's types"},
 	{"TestUnmodifiedClientsTranscribe/curl", "curl", "any", "transcription with a key without Bearer", "the spoken text"},
 }
 

@@ -22,7 +22,7 @@ import (
 // before it created.
 var pages = []string{
 	"README.md", "docs/quickstart.md", "docs/cli.md", "docs/http-api.md", "docs/clients.md", "docs/training.md",
-	"docs/fine-tuning.md",
+	"docs/fine-tuning.md", "docs/batches.md",
 	"docs/evaluators.md",
 	"docs/models.md", "docs/deployments.md", "docs/structured-output.md", "docs/speech.md",
 	"docs/events.md", "docs/operations.md", "docs/gpu-engines.md", "docs/limits.md",
@@ -93,7 +93,8 @@ func TestDocuments(t *testing.T) {
 		"docs/clients.md":    {"ROS-15-PC", `"object":"response"`, `"object":"embedding"`, `"id":"codes"`},
 		"docs/fine-tuning.md": {`"object":"fine_tuning.job.event"`, `"object":"fine_tuning.job.checkpoint"`,
 			`"object":"chat.completion"`},
-		"docs/events.md": {"id: 1", ": equal"},
+		"docs/batches.md": {`"custom_id":"q-3"`, `"status_code":200`, `"object":"batch"`},
+		"docs/events.md":  {"id: 1", ": equal"},
 	}
 	for _, page := range pages {
 		var script strings.Builder

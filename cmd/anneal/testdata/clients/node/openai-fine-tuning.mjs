@@ -12,7 +12,7 @@ const file = await client.files.create({ file: createReadStream(rows), purpose: 
 const processed = await client.files.waitForProcessing(file.id)
 const content = await (await client.files.content(file.id)).text()
 const rejected = await client.files.create({ file: createReadStream(wrong), purpose: 'fine-tune' }).catch((error) => error)
-const purpose = await client.files.create({ file: await toFile(Buffer.from('{}'), 'a.jsonl'), purpose: 'batch' }).catch((error) => error)
+const purpose = await client.files.create({ file: await toFile(Buffer.from('{}'), 'a.jsonl'), purpose: 'vision' }).catch((error) => error)
 
 const created = await client.fineTuning.jobs.create({
   model: MODEL, training_file: file.id, validation_file: file.id, suffix: 'packing', seed: 42, metadata: { team: 'orders' },
