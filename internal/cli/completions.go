@@ -70,6 +70,8 @@ func completeArguments(c *cobra.Command, before []string, word string) ([]string
 		return nil, cobra.ShellCompDirectiveDefault
 	case name == "DIR":
 		return nil, cobra.ShellCompDirectiveFilterDirs
+	case name == "BATCH":
+		return completeBatches(c)
 	case name == "SHAPE":
 		return completeIDs(shapes.name)(c, before, word)
 	case name == "ACCOUNT", name == "ID" && c.Parent().Name() == "account":
@@ -193,7 +195,7 @@ func completionItems(c *cobra.Command, connect func(*cobra.Command) (*client, er
 	ctx, stop := context.WithTimeout(c.Context(), completionTimeout)
 	defer stop()
 	query := url.Values{}
-	if strings.HasPrefix(path(made), "/v1/") { // the list of names for inference has no pages
+	if strings.HasPrefix(path(made), "/v1/accounts") { // other lists have other parameters
 		query.Set("pageSize", pageSize)
 	}
 	var page map[string]any

@@ -71,7 +71,7 @@ func NewRoot(version string) *cobra.Command {
 	addGroup(root, groupUser, "Resources and inference:",
 		datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
 		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), evalCommand(),
-		transcribeCommand(), eventsCommand(), keyCommand(), secretCommand())
+		batchCommand(), transcribeCommand(), eventsCommand(), keyCommand(), secretCommand())
 	addGroup(root, groupOther, "Other:", loginCommand(), logoutCommand(), whoamiCommand(), versionCommand())
 	root.SetHelpCommand(helpCommand())
 	root.SetCompletionCommandGroupID(groupOther)

@@ -86,20 +86,20 @@ func TestListsAndGetsEscape(t *testing.T) {
 			continue
 		}
 		args := strings.Fields(c.CommandPath())[1:]
-		if strings.Contains(c.Use, " ID") {
+		if strings.Contains(c.Use, " ID") || strings.Contains(c.Use, " BATCH") {
 			args = append(args, "some-id")
 		}
 		for _, format := range []string{"table", "json"} {
 			shown := terminalOutput(t, func(w http.ResponseWriter, r *http.Request) {
 				item := map[string]any{}
 				for _, field := range []string{"name", "state", "displayName", "description", "subject", "actor", "type", "email",
-					"keyName", "format", "value"} {
+					"keyName", "format", "value", "id", "status"} {
 					item[field] = hostile
 				}
 				w.Header().Set("Anneal-Warning", "warned of \u009b31m")
 				of := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 				_ = json.NewEncoder(w).Encode(map[string]any{of: []any{item}, "name": hostile, "state": hostile,
-					"displayName": hostile})
+					"displayName": hostile, "id": hostile, "data": []any{item}})
 			}, append(args, "-o", format)...)
 			require.NotContains(t, shown, "\nState: READY", args)
 			for _, r := range shown {

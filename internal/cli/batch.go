@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"anneal/domain"
+	"anneal/internal/usage"
+)
+
+const batchesPath = "/v1/batches"
+
+var (
+	batchColumns = []column{{"ID", "id"}, {"STATUS", "status"}, {"MODEL", "model"}, {"REQUESTS", "request_counts.total"},
+		{"COMPLETED", "request_counts.completed"}, {"FAILED", "request_counts.failed"}, {"CREATED", "createTime"}}
+	batchDetails = []column{{"ID", "id"}, {"Status", "status"}, {"Model", "model"}, {"Endpoint", "endpoint"},
+		{"Requests", "request_counts.total"}, {"Completed", "request_counts.completed"},
+		{"Failed", "request_counts.failed"}, {"Input file", "input_file_id"}, {"Output file", "output_file_id"},
+		{"Error file", "error_file_id"}, {"Created", "createTime"}, {"Expires", "expireTime"}, {"Errors", "reasons"}}
+)
+
+func batchCommand() *cobra.Command {
+	return group("batch", "Send the requests of a file at low priority", batchCreate(), batchGet(), batchList(),
+		batchResults(), batchCancel())
+}
+
+// batchTable adds to a batch the values that only tables show.
+func batchTable(c *cobra.Command, item map[string]any) map[string]any {
+	if inJSON, err := wantsJSON(c); err != nil || inJSON {
+		return item
+	}
+	for name, from := range map[string]string{"createTime": "created_at", "expireTime": "expires_at"} {
+		if seconds, ok := item[from].(float64); ok {
+			item[name] = time.Unix(int64(seconds), 0).UTC().Format(time.RFC3339)
+		}
+	}
+	errs, _ := item["errors"].(map[string]any)
+	all, _ := errs["data"].([]any)
+	var reasons []string
+	for _, one := range all {
+		reason, _ := one.(map[string]any)
+		text := cell(reason, "message")
+		if param := cell(reason, "param"); param != "-" {
+			text = param + ": " + text
+		}
+		if line := cell(reason, "line"); line != "-" {
+			text = "line " + line + ": " + text
+		}
+		reasons = append(reasons, text)
+	}
+	if len(reasons) > 0 {
+		item["reasons"] = strings.Join(reasons, "\n")
+	}
+	return item
+}
+
+func batchCreate() *cobra.Command {
+	var endpoint string
+	var watch bool
+	c := &cobra.Command{Use: "create FILE", Short: "Upload a file of requests, and create a batch of it",
+		Args:    arguments(1, 1),
+		Example: "  anneal batch create requests.jsonl --endpoint /v1/completions --watch",
+		RunE: func(c *cobra.Command, args []string) error {
+			if !slices.Contains(domain.BatchEndpoints, endpoint) {
+				return usage.Errorf("--endpoint: %q must be one of %s", endpoint, strings.Join(domain.BatchEndpoints, ", "))
+			}
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			file, err := uploadRequests(c.Context(), client, args[0])
+			if err != nil {
+				return err
+			}
+			var item map[string]any
+			body := map[string]any{"input_file_id": file, "endpoint": endpoint, "completion_window": domain.BatchWindow}
+			if err := client.call(c.Context(), http.MethodPost, batchesPath, nil, body, &item); err != nil {
+				return err
+			}
+			for watch && !endedBatch(item) {
+				if err := sleep(c.Context(), time.Second); err != nil {
+					return err
+				}
+				path, latest := batchesPath+"/"+cell(item, "id"), map[string]any(nil)
+				if err := client.call(c.Context(), http.MethodGet, path, nil, nil, &latest); err != nil {
+					return err
+				}
+				item = latest
+			}
+			return printItem(c, batchTable(c, item), batchDetails...)
+		}}
+	c.Flags().StringVar(&endpoint, "endpoint", domain.BatchEndpoints[0], "path to which the requests are sent")
+	c.Flags().BoolVar(&watch, "watch", false, "wait until the batch has ended")
+	return c
+}
+
+func endedBatch(item map[string]any) bool {
+	return slices.Contains([]string{domain.BatchCompletedState, domain.BatchFailedState, domain.BatchExpiredState,
+		domain.BatchCancelledState}, cell(item, "status"))
+}
+
+// uploadRequests uploads a file of requests, and returns its ID.
+func uploadRequests(ctx context.Context, client *client, path string) (string, error) {
+	if err := isFile(path); err != nil {
+		return "", err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	body, err := newForm(map[string]string{"purpose": domain.PurposeBatch}, path, f)
+	if err != nil {
+		return "", err
+	}
+	res, err := client.request(ctx, http.MethodPost, "/v1/files", nil, body.contentType, body)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	var file struct{ ID string }
+	err = json.NewDecoder(res.Body).Decode(&file)
+	return file.ID, err
+}
+
+func batchGet() *cobra.Command {
+	return batchVerb("get", "Show a batch", http.MethodGet, "")
+}
+
+func batchCancel() *cobra.Command {
+	return batchVerb("cancel", "Cancel a batch; results so far are kept", http.MethodPost, "/cancel")
+}
+
+// batchVerb returns a command that sends a request for one batch, and prints the batch.
+func batchVerb(verb, short, method, suffix string) *cobra.Command {
+	return &cobra.Command{Use: verb + " BATCH", Short: short, Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			var item map[string]any
+			path := batchesPath + "/" + url.PathEscape(id(args[0])) + suffix
+			if err := client.call(c.Context(), method, path, nil, nil, &item); err != nil {
+				return err
+			}
+			return printItem(c, batchTable(c, item), batchDetails...)
+		}}
+}
+
+func batchList() *cobra.Command {
+	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List batches, newest first", Args: arguments(0, 0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			items, query := []map[string]any{}, url.Values{"limit": {"100"}}
+			for {
+				var page struct {
+					Data    []map[string]any
+					LastID  string `json:"last_id"`
+					HasMore bool   `json:"has_more"`
+				}
+				if err := client.call(c.Context(), http.MethodGet, batchesPath, query, nil, &page); err != nil {
+					return err
+				}
+				for _, item := range page.Data {
+					items = append(items, batchTable(c, item))
+				}
+				if !page.HasMore {
+					return printItems(c, items, batchColumns...)
+				}
+				query.Set("after", page.LastID)
+			}
+		}}
+}
+
+func batchResults() *cobra.Command {
+	var errorFile bool
+	c := &cobra.Command{Use: "results BATCH", Short: "Print the results of a batch, one JSON object a line",
+		Args: arguments(1, 1),
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			var item map[string]any
+			path := batchesPath + "/" + url.PathEscape(id(args[0]))
+			if err := client.call(c.Context(), http.MethodGet, path, nil, nil, &item); err != nil {
+				return err
+			}
+			field := "output_file_id"
+			if errorFile {
+				field = "error_file_id"
+			}
+			file := cell(item, field)
+			if file == "-" {
+				return fmt.Errorf("the batch is %s and has no %s", cell(item, "status"), field)
+			}
+			res, err := client.request(c.Context(), http.MethodGet, "/v1/files/"+file+"/content", nil, "", nil)
+			if err != nil {
+				return err
+			}
+			defer res.Body.Close()
+			_, err = io.Copy(c.OutOrStdout(), res.Body)
+			return err
+		}}
+	c.Flags().BoolVar(&errorFile, "errors", false, "print the results of the requests that have failed")
+	return c
+}
+
+// completeBatches completes the IDs of batches, with their states as descriptions.
+func completeBatches(c *cobra.Command) (words []string, _ cobra.ShellCompDirective) {
+	path := func(*client) string { return batchesPath }
+	for _, item := range completionItems(c, completionClient, path, "data") {
+		words = append(words, cell(item, "id")+"\t"+cell(item, "status"))
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp
+}
