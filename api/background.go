@@ -58,9 +58,10 @@ func (s *Server) ResolveInBackground(ctx context.Context, q BackgroundRequest, m
 	return target.Name, err
 }
 
-// HasInteractiveRequests reports whether clients wait for responses of a deployment.
-func (s *Server) HasInteractiveRequests(deployment domain.Name) bool {
-	return routing.Interactive(s.core, deployment)
+// LoadOf returns the number of requests that a deployment serves concurrently, and whether clients
+// wait for its responses: see routing.Load.
+func (s *Server) LoadOf(deployment domain.Name) (slots int, busy bool) {
+	return routing.Load(s.core, deployment)
 }
 
 func (s *Server) backgroundCall(ctx context.Context, q BackgroundRequest) *request.Call {

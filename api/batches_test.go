@@ -132,7 +132,7 @@ func TestRequestsInBackground(t *testing.T) {
 	interactive := false
 	s.replicas.respond = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
-		interactive = s.server.HasInteractiveRequests(hearer)
+		_, interactive = s.server.LoadOf(hearer)
 		return engines.Usage{PromptTokens: 5, CompletionTokens: 3},
 			emit(engines.Chunk{Text: "<abc>", Tokens: []int{1, 2, 3}, Finish: engines.FinishStop})
 	}
@@ -150,7 +150,8 @@ func TestRequestsInBackground(t *testing.T) {
 		CompletionTokens: 3}}, book.taken(t))
 	require.Equal(t, 200, s.complete(`"prompt": "a"`).status)
 	require.True(t, interactive)
-	require.False(t, s.server.HasInteractiveRequests(hearer))
+	_, interactive = s.server.LoadOf(hearer)
+	require.False(t, interactive)
 
 	target, err := s.server.ResolveInBackground(t.Context(), BackgroundRequest{Key: "accounts/acme/apiKeys/gone",
 		Path: "/v1/completions"}, hearer)

@@ -254,7 +254,7 @@ var volatiles = []volatile{
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "uuid", func(d string) string {
 		return "0195564a-" + d[:4] + "-7" + d[4:7] + "-9" + d[7:10] + "-" + d[10:22]
 	}},
-	{regexp.MustCompile(`"(?:file|ftjob)-([0-9a-f]{32})"`), "compatible", func(d string) string { return d[:32] }},
+	{regexp.MustCompile(`"(?:file|ftjob|batch)-([0-9a-f]{32})"`), "compatible", func(d string) string { return d[:32] }},
 	{regexp.MustCompile(`ank_[a-z0-9-]+_[a-z0-9-]+_([0-9a-f]{72})`), "key", func(d string) string {
 		return d[:4] + d[8:] + d[:12]
 	}},

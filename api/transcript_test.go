@@ -167,7 +167,7 @@ var scrubs = []struct {
 	with    string
 }{
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "UUID"},
-	{regexp.MustCompile(`"(file|ftjob)-[0-9a-f]{32}"`), `"$1-HEX"`},
+	{regexp.MustCompile(`"(file|ftjob|batch)-[0-9a-f]{32}"`), `"$1-HEX"`},
 	{regexp.MustCompile(`(ank_[a-z-]+_[a-z0-9A-Z-]+)_[0-9a-f]{72}`), "${1}_SECRET"},
 	{regexp.MustCompile(`("prefix": "ank_[a-z-]+_[a-zA-Z0-9-]+_)[0-9a-f]{4}`), "${1}ABCD"},
 	{regexp.MustCompile(`signature=[A-Za-z0-9_-]+`), "signature=SIGNATURE"},

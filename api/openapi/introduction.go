@@ -19,8 +19,10 @@ var tags = []struct{ name, description string }{
 	{"deploymentShapes", "Versioned sets of hardware and serving settings."},
 	{"deployments", "Models that are served by replicas."},
 	{"deployedModels", "LoRA addons that are loaded into a deployment of their base model."},
-	{"files", "Datasets as files of OpenAI's interface. Field names are in snake_case."},
+	{"files", "Datasets, and files of batches, as files of OpenAI's interface. Field names are in snake_case."},
 	{"fineTuning", "Training jobs as fine-tuning jobs of OpenAI's interface. Field names are in snake_case."},
+	{"batches", "Files of requests that are sent at low priority, as in OpenAI's interface. Field names are in " +
+		"snake_case."},
 	{"inference", "Completions, chat completions, responses, embeddings and transcriptions. Field names are in " +
 		"snake_case."},
 	{"events", "The log of all state changes, as CloudEvents."},

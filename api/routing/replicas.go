@@ -129,18 +129,16 @@ func replicaKey(deployment domain.Name, replica string) string {
 
 func interactiveKey(deployment domain.Name) string { return "interactive " + string(deployment) }
 
-// Interactive reports whether a deployment has requests in progress on this server that a client
-// waits for, or whether requests from any server wait in the queue of a replica.
-func Interactive(core *request.Core, deployment domain.Name) bool {
-	if core.Busy.Of(interactiveKey(deployment)) > 0 {
-		return true
-	}
+// Load returns the number of requests that the replicas of a deployment serve concurrently, as their
+// last heartbeats say. busy reports whether the deployment has requests in progress on this server
+// that a client waits for, or requests from any server that wait in the queue of a replica.
+func Load(core *request.Core, deployment domain.Name) (slots int, busy bool) {
+	busy = core.Busy.Of(interactiveKey(deployment)) > 0
 	for _, load := range core.World.View().Live.Replicas(deployment) {
-		if load.Queued > 0 {
-			return true
-		}
+		busy = busy || load.Queued > 0
+		slots += load.Slots
 	}
-	return false
+	return slots, busy
 }
 
 // isRetryable reports whether another replica may succeed after one has failed with err.

@@ -47,7 +47,7 @@ func quotaSet() *cobra.Command {
 		Example: "  anneal quota set acme requests-per-minute 600\n  anneal quota set acme accelerators 8\n  anneal " +
 			"quota set acme storage-bytes 50000000000\n  anneal quota set acme jobs none",
 		Long: "The quotas are accelerators, deployments, jobs, requests-per-minute and storage-bytes (of the files of " +
-			"datasets, models and evaluators).",
+			"datasets, models, evaluators and batches).",
 		RunE: func(c *cobra.Command, args []string) error {
 			var limit any // null removes the quota
 			if args[2] != "none" {

@@ -30,10 +30,8 @@ func (g gateway) Resolve(ctx context.Context, key domain.Name, path, model strin
 	return g.api.ResolveInBackground(ctx, api.BackgroundRequest{Key: key, Path: path}, model)
 }
 
-// Interactive implements batches.Gateway.
-func (g gateway) Interactive(deployment domain.Name) bool {
-	return g.api.HasInteractiveRequests(deployment)
-}
+// Load implements batches.Gateway.
+func (g gateway) Load(deployment domain.Name) (slots int, busy bool) { return g.api.LoadOf(deployment) }
 
 // Send implements batches.Gateway.
 func (g gateway) Send(ctx context.Context, q batches.Request) batches.Response {

@@ -41,6 +41,7 @@ type bench struct {
 // A fakeGateway answers each request with respond, and records what is sent.
 type fakeGateway struct {
 	respond     func(ctx context.Context, customer string) Response
+	slots       int
 	interactive bool
 
 	mu      sync.Mutex
@@ -56,7 +57,7 @@ func (g *fakeGateway) Resolve(_ context.Context, _ domain.Name, _, model string)
 	return deployment, nil
 }
 
-func (g *fakeGateway) Interactive(domain.Name) bool { return g.interactive }
+func (g *fakeGateway) Load(domain.Name) (int, bool) { return g.slots, g.interactive }
 
 func (g *fakeGateway) Send(ctx context.Context, q Request) Response {
 	var body struct{ Prompt string }
@@ -87,7 +88,7 @@ func answered(_ context.Context, prompt string) Response {
 
 func newBench(t testing.TB) *bench {
 	b := &bench{TB: t, log: eventlog.NewMemory(), world: projections.NewWorld(),
-		gateway: &fakeGateway{respond: answered, sent: map[string]int{}}}
+		gateway: &fakeGateway{respond: answered, sent: map[string]int{}, slots: 2 * maxOfDeployment}}
 	var err error
 	b.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: t.TempDir(), BaseURL: "http://127.0.0.1/blobs",
 		Key: make([]byte, 32)})
@@ -427,7 +428,8 @@ func (b *bench) inside() int {
 // TestGates checks that refusals close the gate of their account for longer and longer.
 func TestGates(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	g := newGates(&fakeGateway{}, func() time.Time { return now })
+	gateway := &fakeGateway{slots: 2*maxOfDeployment + 2}
+	g := newGates(gateway, func() time.Time { return now })
 	one, other := route{"acme", deployment}, route{"globex", deployment}
 	for _, length := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		require.True(t, g.tryEnter(one))
@@ -446,8 +448,14 @@ func TestGates(t *testing.T) {
 	g.leave(one, false)
 	require.Empty(t, g.inside)
 	require.Empty(t, g.pauses)
-	for range maxOfDeployment {
-		require.True(t, g.tryEnter(one))
+	for slots, limit := range map[int]int{0: 1, 1: 1, 8: 4, 100: maxOfDeployment} {
+		gateway.slots = slots
+		for range limit {
+			require.True(t, g.tryEnter(one))
+		}
+		require.False(t, g.tryEnter(other), "the limit of the deployment")
+		for range limit {
+			g.leave(one, false)
+		}
 	}
-	require.False(t, g.tryEnter(other), "the limit of the deployment")
 }

@@ -12,7 +12,8 @@ import (
 const (
 	// maxOfBatch is the maximum number of requests of one batch in progress.
 	maxOfBatch = 8
-	// maxOfDeployment is the maximum number of requests of all batches in progress on a deployment.
+	// maxOfDeployment is the maximum number of requests of all batches in progress on a deployment. They
+	// have at most half of its slots, so that a request of a client finds a free one.
 	maxOfDeployment = 16
 	// maxBesideOthers replaces maxOfDeployment while clients wait for responses of the deployment.
 	maxBesideOthers = 1
@@ -59,8 +60,9 @@ func (g *gates) enter(ctx context.Context, r route) (leave func(refused bool), o
 }
 
 func (g *gates) tryEnter(r route) bool {
-	limit := maxOfDeployment
-	if g.gateway.Interactive(r.deployment) {
+	slots, busy := g.gateway.Load(r.deployment)
+	limit := min(max(1, slots/2), maxOfDeployment)
+	if busy {
 		limit = maxBesideOthers
 	}
 	g.mu.Lock()

@@ -18,8 +18,9 @@ import (
 type Gateway interface {
 	// Resolve returns the deployment to which requests of a key to a model go.
 	Resolve(ctx context.Context, key domain.Name, path, model string) (domain.Name, error)
-	// Interactive reports whether clients wait for responses of a deployment.
-	Interactive(deployment domain.Name) bool
+	// Load returns the number of requests that a deployment serves concurrently, 0 if it is unknown,
+	// and whether clients wait for its responses.
+	Load(deployment domain.Name) (slots int, busy bool)
 	// Send sends a request, and returns when its response is complete or ctx is done.
 	Send(ctx context.Context, q Request) Response
 }
