@@ -53,6 +53,14 @@ func (p referencePair) String() string {
 	return p.used.Collection() + "_by_" + p.user.Collection()
 }
 
+// path returns the path at which the resource used is deleted.
+func (p referencePair) path() string {
+	if p.used.Collection() == domain.BatchFiles.Collection {
+		return "/v1/files/" + p.used.ID()
+	}
+	return "/v1/" + string(p.used)
+}
+
 // create creates the resource used, and further resources that user needs.
 func (p referencePair) create(s *harness) {
 	s.readyDataset("other")
@@ -247,11 +255,7 @@ func runRace(t *testing.T, p referencePair, before, after string, deleted bool) 
 		require.NoError(t, other.world.WaitFor(t.Context(), s.world.Position()))
 	}}
 	other = s.another(func(o *Options) { o.Log = log })
-	path := "/v1/" + string(p.used)
-	if p.used.Collection() == domain.BatchFiles.Collection {
-		path = "/v1/files/" + p.used.ID()
-	}
-	a := other.call(http.MethodDelete, path, "admin", "")
+	a := other.call(http.MethodDelete, p.path(), "admin", "")
 	require.Empty(t, log.before+log.after, "the race has happened: %s", a.body)
 	last, err := s.log.Last(t.Context())
 	require.NoError(t, err)
@@ -366,7 +370,7 @@ func TestWorkThatLostRaceFails(t *testing.T) {
 				s.start(p.user)
 			}}
 			other := s.another(func(o *Options) { o.Log = log })
-			a := other.call(http.MethodDelete, "/v1/"+string(p.used), "admin", "")
+			a := other.call(http.MethodDelete, p.path(), "admin", "")
 			require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 			require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
 			s.settlePlans()
@@ -375,12 +379,16 @@ func TestWorkThatLostRaceFails(t *testing.T) {
 	}
 }
 
-// start records the first attempt of a job, or that a deployment is READY, without checking the
+// start records the first attempt of a job, or that a deployment or a batch runs, without checking the
 // references of the resource.
 func (s *harness) start(name domain.Name) {
 	s.Helper()
-	if name.Collection() == domain.Deployments.Collection {
+	switch name.Collection() {
+	case domain.Deployments.Collection:
 		s.serve(name)
+		return
+	case domain.Batches.Collection:
+		s.do(domain.Intend(domain.Batches, name, domain.Command[domain.Batch](domain.StartBatch{Total: 1, Model: "m"})))
 		return
 	}
 	for _, command := range []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.QueueJob{},
