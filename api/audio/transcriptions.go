@@ -161,7 +161,7 @@ func (t *transcription) run() (any, error) {
 // send sends the request to replicas. Each attempt transcribes the recording from its start, but a
 // stream omits the segments that an earlier attempt has sent.
 func (t *transcription) send(ctx context.Context) (err error) {
-	t.placement, err = routing.Send(ctx, t.Call, routing.Request{Deployment: t.target.Name, Choose: t.target.Choose,
+	t.placement, err = t.Router.Send(ctx, t.Call, routing.Request{Deployment: t.target.Name, Choose: t.target.Choose,
 		Send: func(ctx context.Context, replica domain.Replica, _ string) (disconnected bool, err error) {
 			if t.sent = t.builder.end(); !t.q.stream {
 				t.sent, t.builder = 0, newTranscriptBuilder(t.q.format)

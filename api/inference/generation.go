@@ -148,7 +148,7 @@ func (g *generation) checkContextLength() error {
 	for _, p := range q.prompts {
 		counting := engines.CompletionRequest{Prompt: p.text, PromptTokens: p.tokens, Chat: p.chat,
 			Reasoning: q.settings.Reasoning, Addon: q.settings.Addon}
-		discard := func(engines.Chunk) error { return nil }
+		discard := routing.Output{Emit: func(engines.Chunk) error { return nil }, Restart: func() {}}
 		usage, _, err := g.complete(g.Ctx, p, counting, discard)
 		if err != nil {
 			return err
@@ -246,7 +246,11 @@ func (g *generation) generateChoice(ctx context.Context, index int) error {
 		req.Seed = &seed
 	}
 	c := g.choices[index]
-	usage, at, err := g.complete(ctx, p, req, func(chunk engines.Chunk) error { return g.emit(c, chunk) })
+	out := routing.Output{Emit: func(chunk engines.Chunk) error { return g.emit(c, chunk) }}
+	if !g.q.stream {
+		out.Restart = func() { g.restart(c) }
+	}
+	usage, at, err := g.complete(ctx, p, req, out)
 	if err != nil {
 		return err
 	}
@@ -257,14 +261,14 @@ func (g *generation) generateChoice(ctx context.Context, index int) error {
 // not reason, complete sends the request again without the effort and the budget of reasoning, and
 // adds a warning; with Strict, it returns the error unless the request disables reasoning.
 func (g *generation) complete(ctx context.Context, p prompt, req engines.CompletionRequest,
-	emit func(engines.Chunk) error) (usage engines.Usage, at routing.Placement, err error) {
-	usage, at, err = g.Router.Generate(ctx, g.Call, g.target, g.session, req, emit)
+	out routing.Output) (usage engines.Usage, at routing.Placement, err error) {
+	usage, at, err = g.Router.Generate(ctx, g.Call, g.target, g.session, req, out)
 	var fault *domain.Error
 	disabled := req.Reasoning.Acts() && req.Reasoning.Effort == "none" && req.Reasoning.Budget == 0
 	if errors.As(err, &fault) && fault.Reason == engines.NoReasoning && (disabled || !g.Strict) {
 		g.warnNoReasoning(fault)
 		req.Reasoning = &engines.Reasoning{History: req.Reasoning.History}
-		usage, at, err = g.Router.Generate(ctx, g.Call, g.target, g.session, req, emit)
+		usage, at, err = g.Router.Generate(ctx, g.Call, g.target, g.session, req, out)
 	}
 	return usage, at, g.q.translateError(p, err)
 }
@@ -305,6 +309,13 @@ func (g *generation) emit(c *choice, chunk engines.Chunk) error {
 	}
 	c.started = true
 	return g.send(event)
+}
+
+// restart discards the chunks of a choice, which another replica generates again.
+func (g *generation) restart(c *choice) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	*c = choice{index: c.index}
 }
 
 // finish ends a choice, and adds its usage to the usage of the generation. The tokens of a prompt

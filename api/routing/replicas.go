@@ -37,7 +37,8 @@ type Replicas interface {
 // request, so that the deployment is not scaled to zero during the wait.
 const renewInterval = time.Second
 
-// maxAttempts is the maximum number of replicas that one request is sent to.
+// maxAttempts is the maximum number of replicas that may run a part of one request, because a
+// request may be what ends them.
 const maxAttempts = 3
 
 // A Request is sent to the replicas of a deployment until one responds. Requests of one session go
@@ -58,54 +59,92 @@ type Placement struct {
 	Concurrent int // requests that this server has in progress on the replica, including this request
 }
 
-// Send sends a request to up to maxAttempts replicas and returns the Placement of the last attempt.
-// When a replica fails before its response has begun, Send tries another replica. When all replicas
-// fail and the queue of one was full, Send returns the error of that replica.
-func Send(ctx context.Context, c *request.Call, q Request) (Placement, error) {
-	tried, full := map[string]bool{}, error(nil)
+// Send sends a request to the replicas of its deployment until one responds, and returns the
+// Placement of the last attempt. After a replica that did not run the request, or that is gone, it
+// sends the request to another one, unless a part of the response was sent to the client. At most
+// maxAttempts replicas may run a part of the request. While no replica can be reached, Send waits
+// for one, for Limits.Wake in total. When the queues of all replicas are full, Send returns the
+// error of one.
+func (r *Router) Send(ctx context.Context, c *request.Call, q Request) (Placement, error) {
 	c.World.Live().RecordRequest(q.Deployment, c.Time)
 	if !c.Background {
 		leave, _ := c.Busy.Enter(interactiveKey(q.Deployment), 1<<30)
 		defer leave()
 	}
+	s := &sending{c: c, q: q, marks: &r.unreachable, tried: map[string]bool{}, patience: c.Limits.Wake}
 	for {
-		ready, err := awaitReplicas(ctx, c, q.Deployment, q.Addon)
-		if next, ok := successor(c, q); ok && domain.CodeOf(err) == domain.NotFound {
-			q.Addon, tried = next, map[string]bool{}
+		ready, err := s.awaitReplicas(ctx)
+		if domain.CodeOf(err) == domain.NotFound && s.replaceAddon() {
 			continue
 		}
 		if err != nil {
 			return Placement{}, err
 		}
-		replica, ok := choose(c, q, ready, tried)
-		if !ok && full != nil {
-			return Placement{}, full
-		}
+		replica, ok := choose(c, s.q, ready, s.tried)
 		if !ok {
-			return Placement{}, domain.Errorf(domain.Unavailable, "no replica of %s could be reached: try again", q.Deployment)
+			return Placement{}, s.failure
 		}
-		tried[replica.ID] = true
 		at := Placement{replica.Node.ID(), c.Busy.Of(replicaKey(q.Deployment, replica.ID)) + 1}
-		begun, err := attempt(ctx, c, q, replica)
-		if domain.CodeOf(err) == domain.ResourceExhausted {
-			full = err
-		}
+		begun, err := s.attempt(ctx, replica)
 		if err == nil || begun || ctx.Err() != nil || !isRetryable(err) {
 			return at, err
 		}
 		if c.Closing.Err() != nil {
 			return at, errStopping
 		}
-		if next, ok := successor(c, q); ok && isUnloaded(err) {
-			q.Addon, tried = next, map[string]bool{}
+		if isUnloaded(err) && s.replaceAddon() {
 			continue
 		}
-		if len(tried) == maxAttempts {
-			return at, cmp.Or(full, err)
+		if s.failed(replica, err); s.runs == maxAttempts {
+			return at, s.failure
 		}
 		c.Logger.Warn("a replica failed before its response began", "request", c.ID, "deployment", q.Deployment,
 			"replica", replica.ID, "error", err)
 	}
+}
+
+// A sending is one call of Send.
+type sending struct {
+	c        *request.Call
+	q        Request
+	marks    *unreachable
+	tried    map[string]bool // replicas that do not get the request again
+	runs     int             // replicas that may have run a part of the request
+	failure  error           // why they failed
+	patience time.Duration   // how long the request may still wait for replicas
+}
+
+// replaceAddon changes the addon of the request to the one that has replaced it, if any.
+func (s *sending) replaceAddon() bool {
+	next, ok := successor(s.c, s.q)
+	if ok {
+		s.q.Addon, s.tried, s.runs = next, map[string]bool{}, 0
+	}
+	return ok
+}
+
+// failed records that a replica failed with the retryable error err. A replica that is gone may get
+// the request again once a heartbeat lists it.
+func (s *sending) failed(replica domain.Replica, err error) {
+	reason := request.ReasonOf(err)
+	if reason == engines.ReplicaUnreachable || reason == engines.ReplicaGone {
+		return
+	}
+	s.runs++
+	s.tried[replica.ID] = reason != engines.ReplicaLost
+	if domain.CodeOf(s.failure) != domain.ResourceExhausted {
+		s.failure = err
+	}
+}
+
+// isGone reports whether err means that the replica, or its node, is gone: nothing of the request
+// runs there any more.
+func isGone(err error) bool {
+	switch request.ReasonOf(err) {
+	case engines.ReplicaUnreachable, engines.ReplicaGone, engines.ReplicaLost:
+		return true
+	}
+	return false
 }
 
 var errStopping = &domain.Error{Code: domain.Unavailable, Reason: request.ReasonStopping,
@@ -113,12 +152,15 @@ var errStopping = &domain.Error{Code: domain.Unavailable, Reason: request.Reason
 
 // attempt sends the request to one replica, and counts the request in the load of the replica until
 // the request ends. begun reports whether a part of the response was sent to the client.
-func attempt(ctx context.Context, c *request.Call, q Request, replica domain.Replica) (begun bool, err error) {
-	leave, _ := c.Busy.Enter(replicaKey(q.Deployment, replica.ID), 1<<30)
+func (s *sending) attempt(ctx context.Context, replica domain.Replica) (begun bool, err error) {
+	leave, _ := s.c.Busy.Enter(replicaKey(s.q.Deployment, replica.ID), 1<<30)
 	defer leave()
-	begun, err = q.Send(ctx, replica, q.Addon)
+	begun, err = s.q.Send(ctx, replica, s.q.Addon)
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
+	}
+	if isGone(err) {
+		s.marks.mark(s.q.Deployment, replica, request.ReasonOf(err), s.c.Now())
 	}
 	return begun, err
 }
@@ -141,11 +183,12 @@ func Load(core *request.Core, deployment domain.Name) (slots int, busy bool) {
 	return slots, busy
 }
 
-// isRetryable reports whether another replica may succeed after one has failed with err.
+// isRetryable reports whether the request may be sent to another replica after one has failed with
+// err: the replica has rejected the request, or does not run it any more. A request that failed on a
+// replica that continues to serve is not retryable, because it may fail in the same way everywhere.
 func isRetryable(err error) bool {
 	switch domain.CodeOf(err) {
-	case domain.Unavailable, domain.ResourceExhausted, domain.Internal, domain.Unknown, domain.NotFound, domain.Aborted,
-		domain.DeadlineExceeded:
+	case domain.Unavailable, domain.ResourceExhausted, domain.NotFound:
 		return true
 	}
 	return false
@@ -196,13 +239,15 @@ func load(c *request.Call, status live.View, deployment domain.Name, replica str
 	return max(c.Busy.Of(replicaKey(deployment, replica)), reported.Active+reported.Queued)
 }
 
-// awaitReplicas returns the ready replicas of a deployment once the addon, if any, is loaded.
-// Without ready replicas, it wakes a deployment that is scaled to zero and waits. It returns an
-// error after Limits.Wake, or as soon as no replica can respond.
-func awaitReplicas(ctx context.Context, c *request.Call, name domain.Name, addon string) ([]domain.Replica, error) {
-	timeout, renew := time.NewTimer(c.Limits.Wake), time.NewTicker(renewInterval)
+// awaitReplicas returns the ready and reachable replicas of the deployment once the addon, if any,
+// is loaded. Without such replicas, it wakes a deployment that is scaled to zero and waits. It
+// returns an error when the patience of the request ends, or as soon as no replica can respond.
+func (s *sending) awaitReplicas(ctx context.Context) ([]domain.Replica, error) {
+	c, name, begin := s.c, s.q.Deployment, time.Now()
+	timeout, renew := time.NewTimer(s.patience), time.NewTicker(renewInterval)
 	defer timeout.Stop()
 	defer renew.Stop()
+	defer func() { s.patience -= time.Since(begin) }()
 	for {
 		v := c.World.View()
 		row, ok := v.Deployments.Get(name)
@@ -213,12 +258,15 @@ func awaitReplicas(ctx context.Context, c *request.Call, name domain.Name, addon
 		if err := serving(row); err != nil {
 			return nil, err
 		}
-		loading, err := addonState(v, addon)
+		loading, err := addonState(v, s.q.Addon)
 		if err != nil {
 			return nil, err
 		}
 		alive := v.Alive(&row.State)
-		ready := slices.DeleteFunc(slices.Clone(alive), func(r domain.Replica) bool { return r.State != domain.ReplicaReady })
+		unreachable := s.marks.of(v.Live, &row.State, name, c.Now)
+		ready := slices.DeleteFunc(slices.Clone(alive), func(r domain.Replica) bool {
+			return r.State != domain.ReplicaReady || unreachable[r.ID]
+		})
 		if len(ready) > 0 && !loading {
 			return ready, nil
 		}
@@ -243,19 +291,24 @@ func awaitReplicas(ctx context.Context, c *request.Call, name domain.Name, addon
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-timeout.C:
-			return nil, notReady(c, v, row, loading)
+			return nil, notReady(c, v, row, loading, len(unreachable))
 		}
 	}
 }
 
 // notReady returns the error of a request for which no replica became ready within Limits.Wake.
-// loading reports whether the requested addon is still being loaded.
-func notReady(c *request.Call, v *projections.View, row *projections.Row[domain.Deployment], loading bool) error {
+// loading reports whether the requested addon is still being loaded, and unreachable is the number
+// of replicas that could not be reached.
+func notReady(c *request.Call, v *projections.View, row *projections.Row[domain.Deployment], loading bool,
+	unreachable int) error {
 	if loading {
 		return &domain.Error{Code: domain.Unavailable, Reason: request.ReasonScalingUp,
 			Message: fmt.Sprintf("%s was still loading the addon after %s: try again shortly", row.Name, c.Limits.Wake)}
 	}
 	why := TryAgain
+	if unreachable > 0 {
+		why = fmt.Sprintf("%d of its %d replicas cannot be reached: try again", unreachable, len(row.State.Replicas))
+	}
 	if pending := row.State.DesiredReplicas - len(row.State.Replicas); pending > 0 {
 		why = cmp.Or(StatusOf(v, &row.State, pending).Message, why)
 	}

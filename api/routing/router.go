@@ -22,19 +22,34 @@ type Router struct {
 	Replicas   Replicas
 	Meter      Meter // nil records no usage
 	LastServed *LastServed
+
+	unreachable unreachable
 }
 
-// Generate generates one continuation on a replica of a target, and passes the continuation to
-// emit in chunks. at identifies the node of the replica.
+// An Output receives a continuation.
+type Output struct {
+	Emit func(engines.Chunk) error
+	// Restart discards the chunks emitted so far, because another replica generates the continuation
+	// again after the node of the first one was lost. It is nil when the chunks are sent to the client,
+	// so that a continuation that has begun is not generated again.
+	Restart func()
+}
+
+// Generate generates one continuation on a replica of a target, and passes the continuation to out
+// in chunks. at identifies the node of the replica.
 func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, session string,
-	req engines.CompletionRequest, emit func(engines.Chunk) error) (usage engines.Usage, at Placement, err error) {
-	at, err = Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
+	req engines.CompletionRequest, out Output) (usage engines.Usage, at Placement, err error) {
+	at, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
 		func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error) {
 			req.Addon = addon
 			usage, err = r.Replicas.Complete(ctx, target.Name, replica, req, func(chunk engines.Chunk) error {
 				begun = true
-				return emit(chunk)
+				return out.Emit(chunk)
 			})
+			if begun && out.Restart != nil && isGone(err) {
+				out.Restart()
+				begun = false
+			}
 			return begun, err
 		}})
 	return usage, at, err
@@ -43,7 +58,7 @@ func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, s
 // Embed computes one embedding on a replica of a target. at identifies the node of the replica.
 func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.EmbeddingRequest) (embedding engines.Embedding, usage engines.Usage, at Placement, err error) {
-	at, err = Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
+	at, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
 		func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error) {
 			req.Addon = addon
 			embedding, usage, err = r.Replicas.Embed(ctx, target.Name, replica, req)

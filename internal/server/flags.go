@@ -116,7 +116,8 @@ func (flags *Flags) addScheduling(f *pflag.FlagSet) {
 		"experiment tracker for jobs with trackerConfig, as wandb=`URL` or mlflow=URL; a URL given here may have a private "+
 			"address")
 	f.DurationVar(&flags.coldStartTimeout, "cold-start-timeout", request.DefaultLimits.Wake,
-		"time for which a request waits for a deployment that is scaled to zero to become ready")
+		"time for which a request waits until a replica of its deployment is ready and reachable, for example when the "+
+			"deployment is scaled to zero or its node is gone")
 	f.DurationVar(&flags.zeroFloor, "scale-to-zero-floor", domain.MinScaleToZeroWindow,
 		"minimum scaleToZeroWindow of a deployment")
 	f.DurationVar(&flags.keepDeleted, "keep-deleted", 30*24*time.Hour,

@@ -279,8 +279,8 @@ func (r *replica) useModel(ctx context.Context,
 	return usage, err
 }
 
-var errReplicaGone = &domain.Error{Code: domain.Unavailable, Reason: "REPLICA_GONE", Message: "the replica does not " +
-	"serve requests on this node: send the request to another replica"}
+var errReplicaGone = &domain.Error{Code: domain.Unavailable, Reason: engines.ReplicaGone,
+	Message: "the replica does not serve requests on this node: send the request to another replica"}
 
 // errModelKind is the error for a request that does not match the kind of the model. The gateway
 // does not send such requests.

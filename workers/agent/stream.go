@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -103,6 +104,11 @@ func (a *Agent) refuse(reply string, err error) {
 	}
 }
 
+// errStreamUnknown is sent to the reader of a stream that this run of the agent has not started. The
+// reader of a stream that has ended has received its last message before.
+var errStreamUnknown = &domain.Error{Code: domain.Unavailable, Reason: protocol.StreamUnknown,
+	Message: "the node does not have the stream"}
+
 // handleAck handles a reader's acknowledgement of messages of a stream.
 func (a *Agent) handleAck(m *nats.Msg) {
 	var ack protocol.StreamAck
@@ -112,10 +118,16 @@ func (a *Agent) handleAck(m *nats.Msg) {
 	a.mu.Lock()
 	s := a.streams[ack.ID]
 	a.mu.Unlock()
-	if s != nil {
+	switch {
+	case s != nil:
 		s.ack(ack)
+	case m.Reply != "" && streamID(ack.ID): // only keep-alives have a reply subject
+		a.refuse(protocol.StreamSubject(a.options.Node, ack.ID), errStreamUnknown)
 	}
 }
+
+// streamID reports whether id is one token of a subject without wildcards.
+func streamID(id string) bool { return id != "" && !strings.ContainsAny(id, ".*> \t\r\n") }
 
 func (s *stream[Request, Chunk, Total]) ack(ack protocol.StreamAck) {
 	if ack.Stop {

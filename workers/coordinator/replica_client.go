@@ -21,6 +21,9 @@ type ReplicaClient struct {
 	// Timeout is the time without a message after which a node counts as unreachable; 0 is 10 s. A
 	// reachable node sends a message every 2 s, also while it computes.
 	Timeout time.Duration
+	// KeepAlive is the interval of messages to the node during a response, which notice that the node
+	// is gone; 0 is 2 s.
+	KeepAlive time.Duration
 }
 
 // Complete generates one completion on a replica and passes it to emit chunk by chunk, in order and
@@ -86,7 +89,8 @@ func stream[Total, Request, Chunk any](
 		return none, requestTooLarge(unreachable(err))
 	}
 	reader := &streamReader[Chunk, Total]{conn: r.Conn, node: node, id: request.ID,
-		timeout: cmp.Or(r.Timeout, protocol.StreamTimeout), messages: messages, emit: emit}
+		timeout: cmp.Or(r.Timeout, protocol.StreamTimeout), every: cmp.Or(r.KeepAlive, protocol.KeepAlive),
+		messages: messages, gone: make(chan struct{}), emit: emit}
 	total, done, err := reader.read(ctx)
 	if !done {
 		reader.ack(true)
@@ -99,7 +103,9 @@ type streamReader[Chunk, Total any] struct {
 	conn     *nats.Conn
 	node, id string
 	timeout  time.Duration
+	every    time.Duration // interval of keepAlive
 	messages <-chan *nats.Msg
+	gone     chan struct{} // closed when keepAlive has noticed that the node is gone
 	emit     func(Chunk) error
 	emitted  atomic.Uint64 // number of messages whose chunks were passed to emit
 }
@@ -115,21 +121,30 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 		var m *nats.Msg
 		select {
 		case m = <-r.messages:
+		case <-r.gone:
+			select {
+			case m = <-r.messages: // arrived before the node was gone
+			default:
+				return total, false, unavailable(engines.ReplicaLost, "node %s was lost during the request", r.node)
+			}
 		case <-expired.C:
-			return total, false, unavailable("node %s stopped responding during the request", r.node)
+			return total, false, unavailable(engines.ReplicaLost, "node %s stopped responding during the request", r.node)
 		case <-ctx.Done():
 			return total, false, ctx.Err()
 		}
 		if m.Header.Get("Status") == "503" {
-			return total, true, unavailable("no agent responds on node %s", r.node)
+			return total, true, unavailable(engines.ReplicaUnreachable, "no agent responds on node %s", r.node)
 		}
 		var message protocol.StreamMessage[Chunk, Total]
 		if err := protocol.Unmarshal(m.Data, &message); err != nil {
 			return total, false, err
 		}
+		if message.Error != nil && message.Error.Reason == protocol.StreamUnknown {
+			return total, true, unavailable(engines.ReplicaLost, "the agent on node %s was restarted during the request", r.node)
+		}
 		if want := r.emitted.Load() + 1; message.Seq != want {
-			return total, false, unavailable("a message of the response was lost: received %d instead of %d",
-				message.Seq, want)
+			return total, false, unavailable(engines.ReplicaLost,
+				"a message of the response was lost: received %d instead of %d", message.Seq, want)
 		}
 		for _, chunk := range message.Chunks {
 			if err := r.emit(chunk); err != nil {
@@ -149,33 +164,70 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 	}
 }
 
+// Times of the search for a node without an agent. An agent whose connection to NATS was interrupted
+// has connected again before goneAfter.
+const (
+	goneAfter  = 2 * time.Second // time without a subscriber after which a node is gone
+	retryPause = 100 * time.Millisecond
+)
+
 // keepAlive sends acknowledgements until ctx is done, so that the node knows that the reader is
-// connected.
+// connected. It closes gone when the node has had no subscription to them for goneAfter: its agent
+// has ended, or is disconnected.
 func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
-	ticker := time.NewTicker(protocol.KeepAlive)
+	ticker := time.NewTicker(r.every)
 	defer ticker.Stop()
+	var since time.Time // of the first acknowledgement without a subscriber
 	for {
+		wait := ticker.C
+		if !since.IsZero() {
+			wait = time.After(retryPause)
+		}
 		select {
-		case <-ticker.C:
-			r.ack(false)
+		case <-wait:
 		case <-ctx.Done():
+			return
+		}
+		sent := time.Now()
+		switch {
+		case r.delivered(ctx):
+			since = time.Time{}
+		case since.IsZero():
+			since = sent
+		case sent.Sub(since) > goneAfter:
+			close(r.gone)
 			return
 		}
 	}
 }
 
+// delivered sends an acknowledgement, and reports whether a client has a subscription to it, as far
+// as is known. Agents do not reply: the server replies when there is no subscription.
+func (r *streamReader[Chunk, Total]) delivered(ctx context.Context) bool {
+	data, err := r.encodeAck(false)
+	if err != nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.every/2)
+	defer cancel()
+	_, err = r.conn.RequestWithContext(ctx, protocol.AckSubject(r.node), data)
+	return !errors.Is(err, nats.ErrNoResponders)
+}
+
 // ack acknowledges the emitted messages. If stop is set, the acknowledgment also ends the stream.
 func (r *streamReader[Chunk, Total]) ack(stop bool) {
-	data, err := protocol.Marshal(protocol.StreamAck{Version: protocol.Version, ID: r.id, Seq: r.emitted.Load(),
-		Stop: stop})
-	if err == nil {
+	if data, err := r.encodeAck(stop); err == nil {
 		_ = r.conn.Publish(protocol.AckSubject(r.node), data) // if the message is lost, the node times out
 	}
 }
 
+func (r *streamReader[Chunk, Total]) encodeAck(stop bool) ([]byte, error) {
+	return protocol.Marshal(protocol.StreamAck{Version: protocol.Version, ID: r.id, Seq: r.emitted.Load(), Stop: stop})
+}
+
 func unreachable(err error) error {
 	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrReconnectBufExceeded) {
-		return unavailable("the connection to the nodes is lost: try again")
+		return unavailable(engines.ReplicaUnreachable, "the connection to the nodes is lost: try again")
 	}
 	return err
 }
@@ -195,8 +247,8 @@ func requestTooLarge(err error) error {
 	return e
 }
 
-func unavailable(format string, args ...any) error {
+func unavailable(reason, format string, args ...any) error {
 	e := domain.Errorf(domain.Unavailable, format, args...)
-	e.Reason = "REPLICA_UNREACHABLE"
+	e.Reason = reason
 	return e
 }
