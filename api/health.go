@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"reflect"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"anneal/api/openapi"
 	"anneal/api/request"
 	"anneal/api/wire"
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -25,8 +27,11 @@ func (s *Server) systemOperations() []request.Operation {
 			Gate:     request.Everyone,
 			Response: reflect.TypeFor[health](), Handle: healthy},
 		{ID: "getReadiness", Method: "GET", Path: "/readyz", Tag: "system",
-			Summary: "Report whether the server has read the log to its end", Gate: request.Everyone,
-			Response: reflect.TypeFor[health](), Handle: ready},
+			Summary: "Report whether the server can read and infer: a load balancer sends requests to it",
+			Gate:    request.Everyone, Response: reflect.TypeFor[health](), Handle: s.ready},
+		{ID: "getWriteReadiness", Method: "GET", Path: "/readyz/write", Tag: "system",
+			Summary: "Report whether the server can also record changes", Gate: request.Everyone,
+			Response: reflect.TypeFor[health](), Handle: s.readyToWrite},
 		{ID: "getMetrics", Method: "GET", Path: "/metrics", Tag: "system",
 			Summary: "Read metrics in the text format of Prometheus", Gate: request.Everyone,
 			Media: "text/plain", Handle: func(c *request.Call) (any, error) {
@@ -42,7 +47,7 @@ var documentation = openapi.Documentation{
 	Types: map[string]string{"Health": "The state of the server."},
 }
 
-// health is the response of health checks. Position is the position of the last event of the log.
+// health is the response of health checks. Position is the position of the last event in the world.
 type health struct {
 	Status   string `json:"status"`
 	Position string `json:"position,omitempty"`
@@ -51,9 +56,31 @@ type health struct {
 // healthy responds with 200 as long as the process runs.
 func healthy(*request.Call) (any, error) { return health{Status: "ok"}, nil }
 
-// ready responds with 200 when the log can be read and the world is at the last position of the
-// log.
-func ready(c *request.Call) (any, error) {
+// ready responds with 200 when the server can read and infer: it is connected to NATS, and its world
+// follows the log. It does not ask the log, which has no leader during an election or when its quorum
+// is lost: reads and inference continue then.
+func (s *Server) ready(c *request.Call) (any, error) {
+	if s.leaving.Load() {
+		return nil, notReady("the server is shutting down: send requests to another server")
+	}
+	if s.Link != nil {
+		if err := s.Link(); err != nil {
+			return nil, notReady("%v", err)
+		}
+	}
+	if since := c.World.Behind(); !since.IsZero() && c.Now().Sub(since) > request.StaleAfter {
+		return nil, notReady("the world is at position %d, and has not followed the log for more than %s",
+			c.World.Position(), request.StaleAfter)
+	}
+	return health{"ok", strconv.FormatUint(c.World.Position(), 10)}, nil
+}
+
+// readyToWrite responds with 200 when the server is ready, the log responds, the world is at its
+// last position, and the disk has space for events.
+func (s *Server) readyToWrite(c *request.Call) (any, error) {
+	if _, err := s.ready(c); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(c.Ctx, healthTime)
 	defer cancel()
 	last, err := c.Log.Last(ctx)
@@ -61,13 +88,19 @@ func ready(c *request.Call) (any, error) {
 		err = c.World.WaitFor(ctx, last.Position)
 	}
 	if err != nil {
-		c.Logger.Warn("not ready", "error", err)
-		return nil, domain.Errorf(domain.Unavailable,
-			"not ready: the log cannot be read, or the world has not reached the last position of the log; the world is at "+
-				"position %d",
-			c.World.Position())
+		c.Logger.Warn("not ready to write", "error", err)
+		return nil, notReady("the log cannot be read, or the world has not reached the last position of the log; the world "+
+			"is at position %d", c.World.Position())
+	}
+	if err := c.Space.Check(disk.Requests, 0); err != nil {
+		return nil, notReady("%v", err)
 	}
 	return health{"ok", strconv.FormatUint(last.Position, 10)}, nil
+}
+
+func notReady(format string, args ...any) error {
+	return &domain.Error{Code: domain.Unavailable, Reason: "SERVER_NOT_READY",
+		Message: "not ready: " + fmt.Sprintf(format, args...)}
 }
 
 // meters are the metrics of this server on /metrics.

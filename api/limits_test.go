@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -220,18 +219,6 @@ func TestHealthAndMetrics(t *testing.T) {
 	require.Contains(t, metrics, `anneal_http_requests_total{method="GET",route="/v1/accounts/{account}",status="200"} 1`)
 	require.Contains(t, metrics, "anneal_world_lag_events 0")
 	require.Contains(t, metrics, fmt.Sprintf("anneal_world_position %d", s.world.Position()))
-}
-
-// TestNotReady checks that the readiness check fails when the log cannot be read.
-func TestNotReady(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	w := httptest.NewRecorder()
-	s.server.core.Log = brokenLog{s.log}
-	s.server.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/readyz", nil))
-	require.Equal(t, 503, w.Code)
-	require.Equal(t, "5", w.Header().Get("Retry-After"))
 }
 
 func TestRequestIDs(t *testing.T) {

@@ -83,6 +83,7 @@ func systemRows() []row {
 		{id: "getOpenAPI", request: "GET /openapi.json -", bulky: true},
 		{id: "getHealth", request: "GET /healthz -"},
 		{id: "getReadiness", request: "GET /readyz -"},
+		{id: "getWriteReadiness", request: "GET /readyz/write -"},
 		{id: "getDocs", request: "GET /docs -", bulky: true},
 		{id: "getMetrics", request: "GET /metrics -", bulky: true},
 		{id: "getDigest", request: "GET /v1/system/digest operator"},

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -51,6 +52,7 @@ type Options struct {
 	Meter    routing.Meter   // nil records no usage
 	Replicas routing.Replicas
 	Space    *disk.Space    // checks the space on the server's disk; nil disables the check
+	Link     func() error   // reports that the server is not connected to NATS; nil when it needs no connection
 	Scorer   engines.Scorer // runs previews of evaluators; nil rejects previews
 	Cluster  string         // name of the installation, shown in its deployments; "" means DefaultCluster
 	Direct   string         // domain of direct routes; "" disables them
@@ -81,6 +83,7 @@ type Server struct {
 	bodies  *connection.Budget
 	cors    corsPolicy
 	stop    context.CancelFunc
+	leaving atomic.Bool // see LameDuck
 
 	document  *openapi.Document
 	uploads   *upload.Store
@@ -142,6 +145,10 @@ var errorSamples = map[int]*domain.Error{
 			request.DefaultLimits.Wake, routing.TryAgain)),
 }
 
+// LameDuck makes the server report that it is not ready, so that load balancers send requests to
+// other servers, and close each connection after the next response. Requests are served as before.
+func (s *Server) LameDuck() { s.leaving.Store(true) }
+
 // Close ends the streams of events, and stops requests from being retried on other replicas.
 func (s *Server) Close() {
 	s.stop()
@@ -156,6 +163,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x, r := connection.Begin(&s.Limits, s.bodies, w, r)
 	defer x.End()
 	w = x
+	if s.leaving.Load() {
+		w.Header().Set("Connection", "close")
+	}
 	if label, ok := s.direct.labelOf(r); ok {
 		s.direct.serve(label, w, r)
 		return

@@ -36,9 +36,14 @@ func (w *World) KeepConfirming(ctx context.Context, log eventlog.Log) error {
 		if asked.IsZero() {
 			asked, end = endOf(ctx, log)
 		}
-		if !asked.IsZero() && w.Position() >= end {
+		switch {
+		case asked.IsZero():
+		case w.Position() >= end:
 			w.confirmed.Store(new(asked))
+			w.behind.Store(nil)
 			asked = time.Time{}
+		case w.behind.Load() == nil:
+			w.behind.Store(new(asked))
 		}
 		select {
 		case <-ticker.C:
@@ -68,4 +73,13 @@ func (w *World) Age(now time.Time) time.Duration {
 		return now.Sub(*at)
 	}
 	return 0
+}
+
+// Behind returns since when the world has lacked an event that KeepConfirming has found in the log;
+// zero when there is none. While the log does not respond, nothing is known of newer events.
+func (w *World) Behind() time.Time {
+	if at := w.behind.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
 }

@@ -46,11 +46,18 @@ func TestAgeOfAWorld(t *testing.T) {
 		log.silent.Store(true)
 		elapse(10 * time.Second)
 		require.InDelta(t, 10*time.Second, w.Age(time.Now()), float64(projections.ConfirmEvery))
+		require.Zero(t, w.Behind(), "nothing is known of events that the world lacks")
 		log.silent.Store(false)
 		elapse(projections.ConfirmEvery)
 		require.LessOrEqual(t, w.Age(time.Now()), projections.ConfirmEvery)
-		logtest.Append(t, log.Memory, logtest.Write("a", 0)) // the world does not follow the log
+		account := logtest.Write("a", 0) // the world does not follow the log
+		account.Name, account.Type, account.Data = "accounts/acme", "account.created.v1", []byte("{}")
+		logtest.Append(t, log.Memory, account)
 		elapse(10 * time.Second)
 		require.InDelta(t, 10*time.Second, w.Age(time.Now()), float64(2*projections.ConfirmEvery))
+		require.InDelta(t, 10*time.Second, time.Since(w.Behind()), float64(2*projections.ConfirmEvery))
+		go func() { _ = w.Run(ctx, log) }()
+		elapse(2 * projections.ConfirmEvery)
+		require.Zero(t, w.Behind())
 	})
 }

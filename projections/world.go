@@ -78,6 +78,7 @@ type World struct {
 	live    *live.Status
 
 	confirmed atomic.Pointer[time.Time] // see Confirm
+	behind    atomic.Pointer[time.Time] // see Behind
 }
 
 // NewWorldOf returns an empty world with tables of the given kinds. The typed fields of its views

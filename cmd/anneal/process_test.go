@@ -91,6 +91,7 @@ func environment(home string, more ...string) []string {
 type process struct {
 	t      testing.TB
 	cmd    *exec.Cmd
+	env    []string // added to the environment of the tests
 	stdout transcript
 	stderr *transcript
 	exited chan struct{}
@@ -100,14 +101,20 @@ type process struct {
 // launch starts the program. Its stderr is written to log, which is printed when the test fails.
 func launch(t testing.TB, log *transcript, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(binary(t), args...), stderr: log, exited: make(chan struct{})}
+	return launchIn(t, log, nil, args...)
+}
+
+// launchIn is like launch, with environment variables in addition to those of the tests.
+func launchIn(t testing.TB, log *transcript, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: exec.Command(binary(t), args...), env: env, stderr: log, exited: make(chan struct{})}
 	p.run()
 	return p
 }
 
 func (p *process) run() {
 	p.t.Helper()
-	p.cmd.Env = environment(p.t.TempDir())
+	p.cmd.Env = environment(p.t.TempDir(), p.env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, p.stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(p.t, p.cmd.Start())
@@ -253,8 +260,9 @@ type plane struct {
 	t       testing.TB
 	dir     string
 	args    []string
-	files   int // limit of open files of the process; 0 is the limit of the tests
-	data    int // limit of the process's data segment in KB, if files is set; 0 is the limit of the tests
+	env     []string // added to the environment of the tests
+	files   int      // limit of open files of the process; 0 is the limit of the tests
+	data    int      // limit of the process's data segment in KB, if files is set; 0 is the limit of the tests
 	log     *transcript
 	context contextFile
 }
@@ -278,7 +286,7 @@ func (s *plane) launch() {
 	s.t.Helper()
 	args := append([]string{"serve", "--data", s.dir, "--listen", "127.0.0.1:0"}, s.args...)
 	if s.files == 0 {
-		s.process = launch(s.t, s.log, args...)
+		s.process = launchIn(s.t, s.log, s.env, args...)
 		return
 	}
 	limit := fmt.Sprintf("ulimit -n %d", s.files)

@@ -253,6 +253,16 @@ func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas 
 	return replicas, nil
 }
 
+// Connected returns an error while a connection is interrupted that reads and inference need.
+func (c *Connection) Connected() error {
+	for _, nc := range []*nats.Conn{c.control, c.desk} {
+		if !nc.IsConnected() {
+			return domain.Errorf(domain.Unavailable, "the server is not connected to NATS")
+		}
+	}
+	return nil
+}
+
 // Control returns the connection into the NATS account CONTROL, which has the log, the buckets and
 // the tasks.
 func (c *Connection) Control() *nats.Conn { return c.control }

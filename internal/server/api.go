@@ -81,7 +81,7 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 		Answers: answers,
 		Uses:    uses, Meter: s.meter, Replicas: coordinator.ReplicaClient{Conn: s.events.Coordinator()}, Scorer: s.code,
 		Pepper: pepper,
-		Logger: s.logger, Space: disk.On(s.flags.Data),
+		Logger: s.logger, Space: disk.On(s.flags.Data), Link: s.events.Connected,
 		Limits: request.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles,
 			Wake: s.flags.coldStartTimeout, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
 			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.transcriptionTimeout},

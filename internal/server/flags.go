@@ -27,6 +27,8 @@ type Flags struct {
 	natsURL, natsListen      string
 	natsReplicas             int
 	acceptLogLoss            bool
+	lameDuck                 time.Duration
+	lameDuckFlag             *pflag.Flag
 	blobs                    string
 	corsOrigins              []string
 	worker                   bool
@@ -82,6 +84,10 @@ func (flags *Flags) addAddresses(f *pflag.FlagSet) {
 	f.StringVar(&flags.directDomain, "direct-domain", "",
 		"domain in which each deployment with directRouteType INTERNET has a host name; DNS must resolve "+
 			"*.DOMAIN to this server (default: no host names)")
+	f.DurationVar(&flags.lameDuck, "lame-duck", 0,
+		"time at shutdown in which the server still serves requests, but /readyz responds with 503, so that a load balancer "+
+			"sends requests to other servers (default: 5s with --nats-url, otherwise 0s)")
+	flags.lameDuckFlag = f.Lookup("lame-duck")
 	f.StringArrayVar(&flags.corsOrigins, "cors-origin", nil,
 		"`ORIGIN` whose web pages may call this server from a browser, such as https://app.example.com, or * for every "+
 			"origin; repeat the flag for more (default: none)")
@@ -180,6 +186,18 @@ func addDeprecated(f *pflag.FlagSet) {
 	}
 }
 
+// defaultLameDuck is the default of --lame-duck with --nats-url, when other servers may serve the
+// installation.
+const defaultLameDuck = 5 * time.Second
+
+// lameDuckTime returns the value of --lame-duck, or its default.
+func (f Flags) lameDuckTime() time.Duration {
+	if f.natsURL == "" || f.lameDuckFlag != nil && f.lameDuckFlag.Changed {
+		return f.lameDuck
+	}
+	return defaultLameDuck
+}
+
 // minBodyMemory is the minimum of --max-body-memory. It leaves each account, which may use a
 // quarter of the memory, enough for a text of 4 MiB.
 const minBodyMemory = 96 << 20
@@ -222,6 +240,7 @@ func (f Flags) Check() error {
 	require(f.maxConnections >= 0 && f.maxConnectionsPerAddress >= 0,
 		"--max-connections and --max-connections-per-address must not be negative")
 	require(f.jobDeadline >= 0, "--job-deadline must not be negative")
+	require(f.lameDuck >= 0, "--lame-duck must not be negative")
 	for _, origin := range f.corsOrigins {
 		err := api.CheckOrigin(origin)
 		require(err == nil, "--cors-origin %q %v", origin, err)

@@ -103,8 +103,8 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	if flags.publicURL != "" {
 		s.context.Address = strings.TrimRight(flags.publicURL, "/")
 	}
-	for _, step := range []func(context.Context) error{s.openLog, s.openBlobs, s.openWorld, s.bootstrap, s.ensureReader,
-		s.startServices} {
+	for _, step := range []func(context.Context) error{s.openLog, s.openBlobs, s.openWorld, s.bootstrap,
+		s.ensureReader, s.startServices} {
 		if err := step(duty); err != nil {
 			listener.Close()
 			return nil, err
@@ -129,9 +129,17 @@ func (s *Server) Wait(ctx context.Context) error {
 	var failed error
 	select {
 	case <-ctx.Done():
-		s.logger.Info("shutting down: waiting for running requests and checkpoints; interrupt "+
-			"again to exit immediately", "timeout", leaveTimeout+drainTimeout)
+		lameDuck := s.flags.lameDuckTime()
+		s.logger.Info("shutting down: waiting for load balancers, running requests and checkpoints; interrupt "+
+			"again to exit immediately", "lameDuck", lameDuck, "timeout", lameDuck+leaveTimeout+drainTimeout)
+		s.handler.LameDuck()
+		select {
+		case <-time.After(lameDuck):
+		case failed = <-s.services.failed:
+		}
 	case failed = <-s.services.failed:
+	}
+	if failed != nil {
 		s.logger.Error("the server stops after a failure", "error", failed)
 	}
 	return errors.Join(failed, s.close())

@@ -1,0 +1,112 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+
+	"anneal/eventlog/natsserver"
+)
+
+// A natsCluster is three NATS servers with compose/nats.conf, in the process of the test.
+type natsCluster struct {
+	t       testing.TB
+	options []*server.Options
+	servers []*server.Server // nil for a server that is stopped
+	env     []string         // of control planes
+}
+
+func startNATS(t *testing.T) *natsCluster {
+	t.Helper()
+	seed, public, err := natsserver.NewIssuer()
+	require.NoError(t, err)
+	const password = "0123456789abcdef"
+	c := &natsCluster{t: t, servers: make([]*server.Server, 3), env: []string{"ANNEAL_NATS_PASSWORD=" + password,
+		"ANNEAL_NATS_READER_PASSWORD=reader-" + password, "ANNEAL_NATS_ISSUER_SEED=" + seed}}
+	var peers, routes []string
+	for range c.servers {
+		peers = append(peers, freePort(t))
+		routes = append(routes, fmt.Sprintf("nats://route:%s@%s", password, peers[len(peers)-1]))
+	}
+	t.Setenv("ANNEAL_NATS_ROUTES", "["+strings.Join(routes, ", ")+"]")
+	t.Setenv("ANNEAL_NATS_PASSWORD", password)
+	t.Setenv("ANNEAL_NATS_READER_PASSWORD", "reader-"+password)
+	t.Setenv("ANNEAL_NATS_ISSUER", public)
+	for i := range c.servers {
+		t.Setenv("ANNEAL_NATS_NAME", fmt.Sprintf("nats-%d", i+1))
+		o, err := server.ProcessConfigFile(filepath.Join("..", "..", "compose", "nats.conf"))
+		require.NoError(t, err)
+		o.Host, o.Port = splitAddress(t, freePort(t))
+		o.Cluster.Host, o.Cluster.Port = splitAddress(t, peers[i])
+		o.HTTPPort, o.StoreDir, o.SyncAlways = 0, t.TempDir(), false // the test simulates no power failure
+		o.NoSigs, o.NoLog = true, true
+		c.options = append(c.options, o)
+		c.start(i)
+	}
+	for _, s := range c.servers {
+		require.True(t, s.ReadyForConnections(patience))
+	}
+	t.Cleanup(func() {
+		for i := range c.servers {
+			c.stop(i)
+		}
+	})
+	return c
+}
+
+// start starts a server (again) with its directory.
+func (c *natsCluster) start(i int) {
+	c.t.Helper()
+	s, err := server.NewServer(c.options[i].Clone())
+	require.NoError(c.t, err)
+	s.Start()
+	c.servers[i] = s
+}
+
+func (c *natsCluster) stop(i int) {
+	if c.servers[i] != nil {
+		c.servers[i].Shutdown()
+		c.servers[i].WaitForShutdown()
+		c.servers[i] = nil
+	}
+}
+
+// url returns the URL of one server, from which clients learn those of the others.
+func (c *natsCluster) url(i int) string {
+	return fmt.Sprintf("nats://127.0.0.1:%d", c.options[i].Port)
+}
+
+// serve starts a control plane whose log is stored in the cluster.
+func (c *natsCluster) serve(dir string, args ...string) *plane {
+	c.t.Helper()
+	s := &plane{t: c.t, dir: dir, args: append([]string{"--nats-url", c.url(0)}, args...), env: c.env,
+		log: logFor(c.t, "anneal serve")}
+	s.start()
+	return s
+}
+
+func splitAddress(t testing.TB, address string) (host string, port int) {
+	_, err := fmt.Sscanf(strings.ReplaceAll(address, ":", " "), "%s %d", &host, &port)
+	require.NoError(t, err)
+	return host, port
+}
+
+// copyKeys copies the keys of a control plane to the data directory of another one.
+func copyKeys(t testing.TB, from, to string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(from, "keys", "*"))
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(filepath.Join(to, "keys"), 0o700))
+	for _, path := range append(files, filepath.Join(from, "context.json"), filepath.Join(from, "operator.json")) {
+		name, err := filepath.Rel(from, path)
+		require.NoError(t, err)
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(to, name), content, 0o600))
+	}
+}

@@ -1,0 +1,211 @@
+package main_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// status returns the status of a response, and its header anneal-stale.
+func (c caller) status(method, path string, body any) (status int, stale string) {
+	c.t.Helper()
+	res, err := c.send(method, path, body)
+	require.NoError(c.t, err)
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, res.Body)
+	require.NoError(c.t, err)
+	return res.StatusCode, res.Header.Get("anneal-stale")
+}
+
+// TestReadsAndCompletionsContinueWithoutQuorum stops two of three NATS servers: the control plane
+// stays ready to read and infer, and is ready to write again when the quorum is back.
+func TestReadsAndCompletionsContinueWithoutQuorum(t *testing.T) {
+	c := startNATS(t)
+	s := c.serve(t.TempDir(), "--lame-duck", "0s")
+	s.joined()
+	user, anyone := s.user(), s.as("", "")
+	user.must(http.MethodPost, "/deployments?deploymentId=d", object{"baseModel": baseModel, "minReplicaCount": 1})
+	user.until("/deployments/d", "state", "READY")
+	is := func(path string, want int) func() bool {
+		return func() bool {
+			status, _ := anyone.status(http.MethodGet, path, nil)
+			return status == want
+		}
+	}
+	require.True(t, is("//readyz", 200)())
+	require.True(t, is("//readyz/write", 200)())
+
+	c.stop(1)
+	c.stop(2)
+	var stop atomic.Bool
+	var checks sync.WaitGroup
+	defer func() { stop.Store(true); checks.Wait() }()
+	checks.Go(func() {
+		for !stop.Load() && !t.Failed() {
+			assert.True(t, is("//readyz", 200)(), "the server stays ready")
+			status, answer, err := user.complete("accounts/default/deployments/d", "hello")
+			assert.NoError(t, err)
+			assert.Equal(t, http.StatusOK, status, "%v", answer)
+		}
+	})
+	eventually(t, "the server is not ready to write", is("//readyz/write", 503))
+	eventually(t, "reads are marked as stale", func() bool {
+		status, stale := user.status(http.MethodGet, "/deployments/d", nil)
+		require.Equal(t, http.StatusOK, status)
+		seconds, _ := strconv.Atoi(stale)
+		return seconds > 0
+	})
+	status, _ := user.status(http.MethodPost, "/datasets", object{"datasetId": "late", "dataset": object{}})
+	require.GreaterOrEqual(t, status, 500, "nothing can be recorded")
+
+	c.start(1)
+	eventually(t, "the server is ready to write", is("//readyz/write", 200))
+	eventually(t, "reads are not stale", func() bool {
+		_, stale := user.status(http.MethodGet, "/deployments/d", nil)
+		return stale == ""
+	})
+	stop.Store(true)
+	checks.Wait()
+	user.must(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
+	require.Zero(t, s.end())
+}
+
+// A balancer is a load balancer that sends requests in turn to the servers whose /readyz responds
+// with 200, and repeats none.
+type balancer struct {
+	t       testing.TB
+	servers []*url.URL
+	ready   []atomic.Bool
+	next    atomic.Int64
+	proxy   *httputil.ReverseProxy
+}
+
+// balance starts a balancer and returns its address.
+func balance(t *testing.T, addresses ...string) string {
+	b := &balancer{t: t, ready: make([]atomic.Bool, len(addresses))}
+	for _, address := range addresses {
+		b.servers = append(b.servers, &url.URL{Scheme: "http", Host: address})
+	}
+	b.proxy = &httputil.ReverseProxy{FlushInterval: -1,
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(b.choose()) },
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			assert.NoError(t, err, "%s %s", r.Method, r.URL)
+			w.WriteHeader(http.StatusBadGateway)
+		}}
+	for i := range b.servers {
+		b.check(i)
+	}
+	stop, checks := make(chan struct{}), sync.WaitGroup{}
+	for i := range b.servers {
+		checks.Go(func() {
+			ticker := time.NewTicker(50 * time.Millisecond)
+			defer ticker.Stop()
+			for {
+				select {
+				case <-ticker.C:
+					b.check(i)
+				case <-stop:
+					return
+				}
+			}
+		})
+	}
+	web := httptest.NewServer(b.proxy)
+	t.Cleanup(func() { web.Close(); close(stop); checks.Wait() })
+	return web.URL
+}
+
+func (b *balancer) check(i int) {
+	res, err := http.Get(b.servers[i].String() + "/readyz")
+	if err == nil {
+		_ = res.Body.Close()
+	}
+	b.ready[i].Store(err == nil && res.StatusCode == http.StatusOK)
+}
+
+func (b *balancer) choose() *url.URL {
+	for range b.servers {
+		if i := int(b.next.Add(1)) % len(b.servers); b.ready[i].Load() {
+			return b.servers[i]
+		}
+	}
+	assert.Fail(b.t, "no server is ready")
+	return b.servers[0]
+}
+
+// TestRollingRestart restarts two control planes behind a load balancer, one after the other, under
+// a load of reads, writes and completions: no request fails.
+func TestRollingRestart(t *testing.T) {
+	c := startNATS(t)
+	shared := "file://" + filepath.ToSlash(t.TempDir())
+	addresses := []string{freePort(t), freePort(t)}
+	dirs := []string{t.TempDir(), t.TempDir()}
+	public := balance(t, addresses...)
+	args := func(i int) []string {
+		return []string{"--listen", addresses[i], "--public-url", public, "--blobs", shared, "--lame-duck", "1s",
+			"--worker=false"}
+	}
+	planes := []*plane{c.serve(dirs[0], args(0)...)}
+	copyKeys(t, dirs[0], dirs[1])
+	planes = append(planes, c.serve(dirs[1], args(1)...))
+	token := filepath.Join(t.TempDir(), "node.token")
+	require.NoError(t, os.WriteFile(token, []byte(planes[0].run("node", "token", "--data", dirs[0]).ok(t)), 0o600))
+	worker := launch(t, logFor(t, "anneal work"), "work", "--join", c.url(0), "--token-file", token, "--node-id", "w",
+		"--data", t.TempDir())
+	worker.says("node w joined ")
+	planes[0].joined()
+	user := planes[0].user()
+	user.must(http.MethodPost, "/deployments?deploymentId=d", object{"baseModel": baseModel, "minReplicaCount": 1})
+	user.until("/deployments/d", "state", "READY")
+
+	load := loadCompletions(user, "d", 2)
+	var stop atomic.Bool
+	var others sync.WaitGroup
+	var sent atomic.Int64
+	defer func() { stop.Store(true); others.Wait(); load.end() }()
+	for client := range 2 {
+		others.Go(func() {
+			for n := 0; !stop.Load() && !t.Failed(); n++ {
+				status, _ := user.status(http.MethodPost, "/datasets", object{"datasetId": fmt.Sprintf("d-%d-%d", client, n),
+					"dataset": object{}})
+				assert.Equal(t, http.StatusOK, status)
+				status, _ = user.status(http.MethodGet, "/deployments/d", nil)
+				assert.Equal(t, http.StatusOK, status)
+				sent.Add(2)
+			}
+		})
+	}
+	more := func() {
+		want := sent.Load() + 20
+		eventually(t, "more requests are served", func() bool { return sent.Load() >= want || t.Failed() })
+		load.more(5)
+	}
+	more()
+	for _, i := range []int{1, 0, 1} {
+		require.Zero(t, planes[i].end())
+		more()
+		planes[i].start()
+		more()
+	}
+	stop.Store(true)
+	others.Wait()
+	load.end()
+	require.Zero(t, load.cut.Load(), "streams in progress end before the server does")
+	require.Zero(t, worker.end())
+	for _, s := range planes {
+		require.Zero(t, s.end())
+	}
+}
