@@ -251,6 +251,27 @@ func eachFile(t *testing.T, visit func(path string, file *ast.File, set *token.F
 	}))
 }
 
+// TestDecisionsIgnoreTheControlPlane checks that only the log, lists of events and the wiring of the
+// server use the control plane in the envelope of events, so that the same log gives the same
+// decisions, whichever control planes wrote it.
+func TestDecisionsIgnoreTheControlPlane(t *testing.T) {
+	uses := 0
+	eachFile(t, func(path string, file *ast.File, _ *token.FileSet) {
+		if strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		may := strings.HasPrefix(path, "eventlog/") || strings.HasPrefix(path, "api/events/")
+		ast.Inspect(file, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok && id.Name == "ControlPlane" {
+				uses++
+				require.True(t, may, "%s uses the control plane of an event", path)
+			}
+			return true
+		})
+	})
+	require.Positive(t, uses)
+}
+
 func TestDomainAndSchedulersArePure(t *testing.T) {
 	eachFile(t, func(path string, file *ast.File, set *token.FileSet) {
 		if strings.HasSuffix(path, "_test.go") || !isPure(path) {

@@ -17,19 +17,20 @@ import (
 // Headers and fixed values of the envelope: CloudEvents 1.0, NATS protocol binding, binary mode.
 // Attributes are headers; the event's data is the body.
 const (
-	headerSpec        = "ce-specversion"
-	HeaderID          = "ce-id"
-	headerType        = "ce-type"
-	headerSource      = "ce-source"
-	HeaderSubject     = "ce-subject"
-	headerTime        = "ce-time"
-	headerActor       = "ce-actor"
-	headerCommand     = "ce-command"
-	headerCause       = "ce-cause"
-	headerCorrelation = "ce-correlation"
-	headerAttempt     = "ce-attempt"
-	headerState       = "ce-state"
-	headerContent     = "content-type"
+	headerSpec         = "ce-specversion"
+	HeaderID           = "ce-id"
+	headerType         = "ce-type"
+	headerSource       = "ce-source"
+	HeaderSubject      = "ce-subject"
+	headerTime         = "ce-time"
+	headerActor        = "ce-actor"
+	headerCommand      = "ce-command"
+	headerCause        = "ce-cause"
+	headerCorrelation  = "ce-correlation"
+	headerControlPlane = "ce-controlplane"
+	headerAttempt      = "ce-attempt"
+	headerState        = "ce-state"
+	headerContent      = "content-type"
 
 	specVersion = "1.0"
 	source      = "anneal"
@@ -48,7 +49,8 @@ func (w Write) check() error {
 	if w.ID == "" || w.Type == "" {
 		return domain.Errorf(domain.Internal, "event of %s has no ID or no type", w.Name)
 	}
-	for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.State} {
+	for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.State,
+		w.ControlPlane} {
 		if len(value) > maxAttribute {
 			return domain.Errorf(domain.InvalidArgument,
 				"attribute of an event of %s has %d bytes: at most %d are allowed", w.Name, len(value), maxAttribute)
@@ -82,6 +84,7 @@ func Encode(e Event) *nats.Msg {
 	set(headerCommand, e.Command)
 	set(headerCause, e.Cause)
 	set(headerCorrelation, e.Correlation)
+	set(headerControlPlane, e.ControlPlane)
 	set(headerAttempt, attemptOf(e.Data))
 	set(headerState, e.State)
 	return &nats.Msg{Subject: e.Name.Subject(), Header: header, Data: e.Data}
@@ -101,14 +104,15 @@ func Decode(subject string, header nats.Header, data []byte, position uint64) (E
 	return Event{
 		Record: domain.Record{Type: HeaderValue(header, headerType), Data: data,
 			State: HeaderValue(header, headerState)},
-		Position:    position,
-		ID:          HeaderValue(header, HeaderID),
-		Name:        name,
-		Time:        at,
-		Actor:       HeaderValue(header, headerActor),
-		Command:     HeaderValue(header, headerCommand),
-		Cause:       HeaderValue(header, headerCause),
-		Correlation: HeaderValue(header, headerCorrelation),
+		Position:     position,
+		ID:           HeaderValue(header, HeaderID),
+		Name:         name,
+		Time:         at,
+		Actor:        HeaderValue(header, headerActor),
+		Command:      HeaderValue(header, headerCommand),
+		Cause:        HeaderValue(header, headerCause),
+		Correlation:  HeaderValue(header, headerCorrelation),
+		ControlPlane: HeaderValue(header, headerControlPlane),
 	}, nil
 }
 
@@ -174,32 +178,34 @@ func attemptOf(data []byte) string {
 // structured is a CloudEvent in JSON. The position is a decimal string, as all 64-bit integers are
 // in the JSON of the API, because CloudEvents integers have 32 bits.
 type structured struct {
-	SpecVersion string          `json:"specversion"`
-	ID          string          `json:"id"`
-	Type        string          `json:"type"`
-	Source      string          `json:"source"`
-	Subject     string          `json:"subject"`
-	Time        string          `json:"time"`
-	ContentType string          `json:"datacontenttype"`
-	Position    string          `json:"position"`
-	Actor       string          `json:"actor,omitempty"`
-	Command     string          `json:"command,omitempty"`
-	Cause       string          `json:"cause,omitempty"`
-	Correlation string          `json:"correlation,omitempty"`
-	Attempt     string          `json:"attempt,omitempty"`
-	State       string          `json:"state,omitempty"` // the resource's state after the event
-	Data        json.RawMessage `json:"data,omitempty"`
+	SpecVersion string `json:"specversion"`
+	ID          string `json:"id"`
+	Type        string `json:"type"`
+	Source      string `json:"source"`
+	Subject     string `json:"subject"`
+	Time        string `json:"time"`
+	ContentType string `json:"datacontenttype"`
+	Position    string `json:"position"`
+	Actor       string `json:"actor,omitempty"`
+	Command     string `json:"command,omitempty"`
+	Cause       string `json:"cause,omitempty"`
+	Correlation string `json:"correlation,omitempty"`
+	// ControlPlane has the name of the header: names of extension attributes have no capital letters.
+	ControlPlane string          `json:"controlplane,omitempty"`
+	Attempt      string          `json:"attempt,omitempty"`
+	State        string          `json:"state,omitempty"` // the resource's state after the event
+	Data         json.RawMessage `json:"data,omitempty"`
 }
 
 // Structured returns a value that encoding/json marshals as the event in CloudEvents 1.0
 // structured mode, with the extension attributes position, actor, command, cause, correlation,
-// attempt and state.
+// controlplane, attempt and state.
 func Structured(e Event) any {
 	return structured{
 		SpecVersion: specVersion, ID: e.ID, Type: e.Type, Source: source, Subject: string(e.Name),
 		Time: e.Time.UTC().Format(time.RFC3339Nano), ContentType: contentJSON,
 		Position: strconv.FormatUint(e.Position, 10),
 		Actor:    e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation,
-		Attempt: attemptOf(e.Data), State: e.State, Data: e.Data,
+		ControlPlane: e.ControlPlane, Attempt: attemptOf(e.Data), State: e.State, Data: e.Data,
 	}
 }

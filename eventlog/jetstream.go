@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,6 +45,8 @@ type JetStream struct {
 	mark     *integrity.MarkFile // nil when this process keeps no high-water mark
 	space    *disk.Space         // nil for servers of a cluster
 	history  history             // the newest event that this process has seen
+
+	controlPlane string // see DecideAs
 }
 
 // OpenJetStream opens the log and creates its stream if it does not exist.
@@ -109,8 +112,13 @@ func Retry(ctx context.Context, try func(context.Context) error) error {
 	}
 }
 
+// DecideAs sets the control plane in the envelopes of the events that are appended. Call it before
+// Append.
+func (l *JetStream) DecideAs(controlPlane string) { l.controlPlane = controlPlane }
+
 // Append implements Log.
 func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
+	w.ControlPlane = cmp.Or(w.ControlPlane, l.controlPlane)
 	if err := w.check(); err != nil {
 		return 0, err
 	}

@@ -34,6 +34,9 @@ type Event struct {
 	Command     string      // ce-command: ID of the command that decided the event
 	Cause       string      // ce-cause: ID of the event to which this one is a reaction, or ""
 	Correlation string      // ce-correlation: ID of the request at the root of the chain, or ""
+	// ControlPlane is ce-controlplane: the control plane that decided the event; "" in events of
+	// earlier versions. It informs readers of the log: no decision depends on it.
+	ControlPlane string
 }
 
 // A Write is an event to append on the condition that Expect is the position of the last event of

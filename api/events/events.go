@@ -40,21 +40,23 @@ func HistoryOf(op request.Operation) request.Operation {
 // Event has the fields that filters, orders and masks can use. The response contains the CloudEvent
 // itself, in structured JSON with its position.
 type Event struct {
-	SpecVersion string          `json:"specversion"`
-	ID          string          `json:"id"`
-	Type        string          `json:"type"`
-	Source      string          `json:"source"`
-	Subject     string          `json:"subject"`
-	Time        time.Time       `json:"time"`
-	ContentType string          `json:"datacontenttype"`
-	Position    domain.Count    `json:"position"`
-	Actor       string          `json:"actor"`
-	Command     string          `json:"command"`
-	Cause       string          `json:"cause"`
-	Correlation string          `json:"correlation"`
-	Attempt     string          `json:"attempt,omitempty" query:"-"`
-	State       string          `json:"state,omitempty" query:"-"`
-	Data        json.RawMessage `json:"data" query:"-"`
+	SpecVersion string       `json:"specversion"`
+	ID          string       `json:"id"`
+	Type        string       `json:"type"`
+	Source      string       `json:"source"`
+	Subject     string       `json:"subject"`
+	Time        time.Time    `json:"time"`
+	ContentType string       `json:"datacontenttype"`
+	Position    domain.Count `json:"position"`
+	Actor       string       `json:"actor"`
+	Command     string       `json:"command"`
+	Cause       string       `json:"cause"`
+	Correlation string       `json:"correlation"`
+	// ControlPlane has the name of the attribute of the CloudEvent, which has no capital letters.
+	ControlPlane string          `json:"controlplane,omitempty"`
+	Attempt      string          `json:"attempt,omitempty" query:"-"`
+	State        string          `json:"state,omitempty" query:"-"`
+	Data         json.RawMessage `json:"data" query:"-"`
 }
 
 var eventFields = query.FieldsOf[Event]().WithValues(openapi.Values(rules))
@@ -71,7 +73,7 @@ func (recorded) Exists() bool { return true }
 func renderEvent(row *projections.Row[recorded], out *Event) {
 	e := &row.State.Event
 	*out = Event{ID: e.ID, Type: e.Type, Subject: string(e.Name), Time: e.Time, Position: domain.Count(e.Position),
-		Actor: e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation}
+		Actor: e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation, ControlPlane: e.ControlPlane}
 }
 
 // A history is the part of the log that a request lists.

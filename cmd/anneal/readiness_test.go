@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -152,11 +153,11 @@ func TestRollingRestart(t *testing.T) {
 	c := startNATS(t)
 	shared := "file://" + filepath.ToSlash(t.TempDir())
 	addresses := []string{freePort(t), freePort(t)}
-	dirs := []string{t.TempDir(), t.TempDir()}
+	dirs, names := []string{t.TempDir(), t.TempDir()}, []string{"", "second"}
 	public := balance(t, addresses...)
 	args := func(i int) []string {
 		return []string{"--listen", addresses[i], "--public-url", public, "--blobs", shared, "--lame-duck", "1s",
-			"--worker=false"}
+			"--worker=false", "--name", names[i]}
 	}
 	planes := []*plane{c.serve(dirs[0], args(0)...)}
 	copyKeys(t, dirs[0], dirs[1])
@@ -204,8 +205,26 @@ func TestRollingRestart(t *testing.T) {
 	others.Wait()
 	load.end()
 	require.Zero(t, load.cut.Load(), "streams in progress end before the server does")
+	namesItsControlPlanes(t, planes[0])
 	require.Zero(t, worker.end())
 	for _, s := range planes {
 		require.Zero(t, s.end())
 	}
+}
+
+// namesItsControlPlanes checks that events name the control planes that decided them: the one with
+// --name second, and s by the ID in its data directory.
+func namesItsControlPlanes(t *testing.T, s *plane) {
+	id, err := os.ReadFile(filepath.Join(s.dir, "control-plane"))
+	require.NoError(t, err)
+	deciders := map[any]int{}
+	for _, e := range s.user().list("/events", "events") {
+		deciders[e["controlplane"]]++
+	}
+	require.Len(t, deciders, 2, "%v", deciders)
+	require.Positive(t, deciders["second"])
+	require.Positive(t, deciders[strings.TrimSpace(string(id))])
+	table := s.run("events", "--filter", `controlplane = "second"`).ok(t)
+	require.Contains(t, table, "CONTROL PLANE")
+	require.Equal(t, deciders["second"], strings.Count(table, " second"))
 }

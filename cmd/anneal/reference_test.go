@@ -185,7 +185,8 @@ func (d *openAPI) operationsPage() string {
 func eventsPage() string {
 	var page strings.Builder
 	page.WriteString("Each event is a CloudEvent: `ce-type` is its name, `ce-subject` the resource, `ce-state` the\n" +
-		"state that it leads to; `ce-actor`, `ce-cause`, `ce-correlation` and `ce-command` name its origin.\n" +
+		"state that it leads to; `ce-actor`, `ce-cause`, `ce-correlation`, `ce-command` and\n" +
+		"`ce-controlplane` name its origin.\n" +
 		"The body is JSON with these fields; an event of an older version may have fewer.\n")
 	for _, kind := range domain.Kinds {
 		fmt.Fprintf(&page, "\n## %s\n\n| event | fields |\n|---|---|\n", kind.CollectionID())

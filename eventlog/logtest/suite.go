@@ -129,6 +129,7 @@ func testEnvelope(t *testing.T, log eventlog.Log) {
 		Record: domain.Record{Type: "job.attempt-started.v1", Data: []byte(`{"attempt":2,"note":"100 % \"sure\""}`)},
 		ID:     uuid.NewString(), Name: "accounts/acme", Time: time.Date(2026, 1, 2, 3, 4, 5, 678_900_001, time.UTC),
 		Actor: "Zoë \"the\" 100%\r\nce-type: forged", Command: "c-1", Cause: "e-1", Correlation: "r-1",
+		ControlPlane: "cp-1",
 	}}
 	w.Position = Append(t, log, w)
 	got, err := log.At(t.Context(), w.Position)

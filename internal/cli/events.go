@@ -58,7 +58,8 @@ func eventsCommand() *cobra.Command {
 				return err
 			}
 			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"},
-				column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"})
+				column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"},
+				column{"CONTROL PLANE", "controlplane"})
 		}}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow events from now on, with automatic reconnects")
 	c.Flags().BoolVarP(&follow, "watch", "w", false, "alias of --follow")

@@ -49,6 +49,7 @@ type Flags struct {
 	maxBodyMemory            int64
 	idempotency              idempotency.Limit
 	cluster, directDomain    string
+	name                     string
 	currency                 string
 	price, fullPrice         string // decimal amounts of a currency
 	tracker                  string // KIND=URL
@@ -81,6 +82,9 @@ func (flags *Flags) addAddresses(f *pflag.FlagSet) {
 		"URL by which clients and workers reach this server (default: http://LISTEN, with --tls-cert https://LISTEN)")
 	f.StringVar(&flags.cluster, "cluster", api.DefaultCluster,
 		"name of this installation, shown in its deployments")
+	f.StringVar(&flags.name, "name", "",
+		"ID of this control plane in the events that it decides, which all readers of events see (default: a random ID, "+
+			"stored in DATA/control-plane)")
 	f.StringVar(&flags.directDomain, "direct-domain", "",
 		"domain in which each deployment with directRouteType INTERNET has a host name; DNS must resolve "+
 			"*.DOMAIN to this server (default: no host names)")
@@ -246,6 +250,7 @@ func (f Flags) Check() error {
 		require(err == nil, "--cors-origin %q %v", origin, err)
 	}
 	require(domain.ValidID(f.cluster), "--cluster %q %s", f.cluster, domain.IDRule)
+	require(f.name == "" || domain.ValidID(f.name), "--name %q %s", f.name, domain.IDRule)
 	_, err := tracking.ParseService(f.tracker)
 	require(err == nil, "--tracker %q %v", f.tracker, err)
 	_, unpriced := f.prices()

@@ -103,7 +103,7 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	if flags.publicURL != "" {
 		s.context.Address = strings.TrimRight(flags.publicURL, "/")
 	}
-	for _, step := range []func(context.Context) error{s.openLog, s.openBlobs, s.openWorld, s.bootstrap,
+	for _, step := range []func(context.Context) error{s.openLog, identify(s), s.openBlobs, s.openWorld, s.bootstrap,
 		s.ensureReader, s.startServices} {
 		if err := step(duty); err != nil {
 			listener.Close()

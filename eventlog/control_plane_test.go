@@ -1,0 +1,38 @@
+package eventlog_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/eventlog"
+	"anneal/eventlog/logtest"
+	"anneal/eventlog/servertest"
+)
+
+// TestEventsNameTheirControlPlane checks that the log names the control plane in the events that it
+// appends, and that events of earlier versions, which name none, are read as before.
+func TestEventsNameTheirControlPlane(t *testing.T) {
+	log := servertest.StartLog(t)
+	last := logtest.Append(t, log, logtest.Write("a", 0))
+	log.DecideAs("cp-1")
+	last = logtest.Append(t, log, logtest.Write("a", last))
+	restored := logtest.Write("a", last)
+	restored.ControlPlane = "cp-0"
+	logtest.Append(t, log, restored)
+	var named []string
+	for _, e := range logtest.Collect(t, log.Read(t.Context(), "", 0)) {
+		named = append(named, e.ControlPlane)
+		text, err := json.Marshal(eventlog.Structured(e))
+		require.NoError(t, err)
+		var tree map[string]any
+		require.NoError(t, json.Unmarshal(text, &tree))
+		if e.ControlPlane == "" {
+			require.NotContains(t, tree, "controlplane")
+		} else {
+			require.Equal(t, e.ControlPlane, tree["controlplane"])
+		}
+	}
+	require.Equal(t, []string{"", "cp-1", "cp-0"}, named)
+}

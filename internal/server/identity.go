@@ -1,0 +1,54 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"anneal/domain"
+	"anneal/internal/datadir"
+)
+
+// identityFile is the file with the ID of a control plane without --name.
+const identityFile = "control-plane"
+
+// identify returns the step of Start that sets the control plane in the envelopes of events: --name,
+// or a random ID that stays the same. Readers of events see the ID, so by default it does not contain
+// the name of the host.
+func identify(s *Server) func(context.Context) error {
+	return func(context.Context) (err error) {
+		id := s.flags.name
+		if id == "" {
+			id, err = storedIdentity(s.dir.Path(identityFile))
+		}
+		if err != nil {
+			return err
+		}
+		s.events.Log().DecideAs(id)
+		s.logger.Info("events name this control plane", "controlplane", id)
+		return nil
+	}
+}
+
+// storedIdentity returns the ID in the file at path, and creates the file with a new ID if it does
+// not exist.
+func storedIdentity(path string) (id string, err error) {
+	content, err := os.ReadFile(path)
+	if id = strings.TrimSpace(string(content)); err == nil && domain.ValidID(id) {
+		return id, nil
+	}
+	if err == nil {
+		return "", fmt.Errorf("%s does not contain an ID: delete the file, so that the server creates another ID", path)
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	random := make([]byte, 4)
+	_, _ = rand.Read(random) // never fails
+	id = "cp-" + hex.EncodeToString(random)
+	return id, datadir.WritePrivate(path, []byte(id+"\n"))
+}

@@ -1,0 +1,21 @@
+package projections
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestControlPlaneDoesNotAffectTheWorld checks that events fold to the same world whichever control
+// plane decided them, also those of earlier versions, which name none.
+func TestControlPlaneDoesNotAffectTheWorld(t *testing.T) {
+	log, unnamed := threeToys(t)
+	named := toyWorld()
+	for e, err := range log.Read(t.Context(), everything, 0) {
+		require.NoError(t, err)
+		require.Empty(t, e.ControlPlane)
+		e.ControlPlane = "cp-1"
+		require.NoError(t, named.Apply(e))
+	}
+	require.Equal(t, digestOf(t, unnamed), digestOf(t, named))
+}
