@@ -167,7 +167,7 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 // Times of the search for a node without an agent. An agent whose connection to NATS was interrupted
 // has connected again before goneAfter.
 const (
-	goneAfter  = 2 * time.Second // time without a subscriber after which a node is gone
+	goneAfter  = 3 * time.Second // time without a subscriber after which a node is gone
 	retryPause = 100 * time.Millisecond
 )
 
