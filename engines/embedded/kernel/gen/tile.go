@@ -243,9 +243,11 @@ func (s shape) eachRow(a *assembly, rows int, visit func(row, v int)) {
 func tileGo() []byte {
 	var text strings.Builder
 	for _, s := range shapes {
-		fmt.Fprintf(&text, "// tileRows%s is the maximum number of rows that tile%s computes.\nconst tileRows%s = %d\n\n", s.suffix, s.suffix,
+		fmt.Fprintf(&text, "// tileRows%s is the maximum number of rows that tile%s computes.\n"+
+			"const tileRows%s = %d\n\n", s.suffix, s.suffix,
 			s.suffix, s.rows)
-		fmt.Fprintf(&text, "// quadRows%s is the maximum number of rows that quad%s computes.\nconst quadRows%s = %d\n\n", s.suffix, s.suffix,
+		fmt.Fprintf(&text, "// quadRows%s is the maximum number of rows that quad%s computes.\n"+
+			"const quadRows%s = %d\n\n", s.suffix, s.suffix,
 			s.suffix, s.quadRows())
 	}
 	for _, f := range storages {
