@@ -44,7 +44,6 @@ type dyingReplica struct {
 
 	mu   sync.Mutex
 	runs int // requests to the node
-	dead bool
 }
 
 // die makes the replica on the first node that gets a request fail all its requests.

@@ -115,7 +115,7 @@ func (c *call) transcribe(translation bool) (any, error) {
 			return nil, err
 		}
 	}
-	c.WarnUnknown(slices.Concat(in.unknown, wire.SortedKeys(unread.Values)))
+	request.WarnUnknown(c.Call, slices.Concat(in.unknown, wire.SortedKeys(unread.Values)))
 	request.WarnInert(c.Call, q.inert)
 	link, err := c.Uploads.Blobs.SignGet(c.Ctx, in.Files.Prefix+audioFile, c.Limits.Transcription)
 	if err != nil {

@@ -107,7 +107,7 @@ func (c *call) enter(q *generationRequest) (target routing.Target, leave func(),
 	if !ok {
 		return target, nil, TooManyCompletions(c.Principal.Account, c.Limits.Generations)
 	}
-	c.WarnUnknown(slices.Concat(q.unknown, wire.SortedKeys(unread.Values)))
+	request.WarnUnknown(c.Call, slices.Concat(q.unknown, wire.SortedKeys(unread.Values)))
 	request.WarnInert(c.Call, inert.Warnings(inert.Of(q.operation), q.given,
 		inert.Facts{Fields: q.given, NoDrafts: target.State.DisableSpeculativeDecoding}))
 	q.given = nil // its memory is no longer reserved: see Connection.ReleaseBody

@@ -29,7 +29,7 @@ func (c *Call) ReadBody() ([]byte, error) {
 
 // handle runs the operation's handler. Each violation of an InvalidArgument error then has the value
 // that the body gives, where it is a number, or the length of a text or list that is too long.
-func (c *Call) handle() (any, error) {
+func handle(c *Call) (any, error) {
 	result, err := c.Operation.Handle(c)
 	var invalid *domain.Error
 	if c.sent == nil || !errors.As(err, &invalid) || invalid.Reason != domain.InvalidFields {

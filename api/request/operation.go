@@ -109,7 +109,7 @@ func (c *Call) Answer() (any, error) {
 	c.View() // sets the header anneal-position, also for responses to rejected requests
 	markStale(c)
 	if c.Operation.Gate == Everyone {
-		return idempotent{c}.once((*Call).handle)
+		return idempotent{c}.once(handle)
 	}
 	position, invalid := minPosition(c)
 	admit := c.admit
@@ -119,7 +119,7 @@ func (c *Call) Answer() (any, error) {
 	if err := cmp.Or(admit(), invalid); err != nil {
 		return nil, err
 	}
-	return idempotent{c}.once((*Call).handle)
+	return idempotent{c}.once(handle)
 }
 
 // AnswerInBackground is like Answer for a request of a batch, in the name of the call's Principal.

@@ -6,8 +6,9 @@ import "anneal/api/wire"
 // more than 100 headers.
 const MaxWarnings = 32
 
-// WarnUnknown adds a warning for each of the unknown parameters names, which the operation ignores.
-func (c *Call) WarnUnknown(names []string) {
+// WarnUnknown adds to the response of c a warning for each of the unknown parameters names, which
+// the operation ignores.
+func WarnUnknown(c *Call, names []string) {
 	for _, name := range names[:min(len(names), MaxWarnings)] {
 		c.Warn("unknown parameter %s was ignored", wire.Quote(name))
 	}

@@ -92,6 +92,7 @@ type balancer struct {
 	ready   []atomic.Bool
 	next    atomic.Int64
 	proxy   *httputil.ReverseProxy
+	checks  http.Client
 }
 
 // balance starts a balancer and returns its address.
@@ -100,7 +101,10 @@ func balance(t *testing.T, addresses ...string) string {
 	for _, address := range addresses {
 		b.servers = append(b.servers, &url.URL{Scheme: "http", Host: address})
 	}
-	b.proxy = &httputil.ReverseProxy{FlushInterval: -1,
+	// Other tests close the idle connections of http.DefaultTransport.
+	requests := http.DefaultTransport.(*http.Transport).Clone()
+	b.checks.Transport = http.DefaultTransport.(*http.Transport).Clone()
+	b.proxy = &httputil.ReverseProxy{FlushInterval: -1, Transport: requests,
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(b.choose()) },
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			assert.NoError(t, err, "%s %s", r.Method, r.URL)
@@ -125,12 +129,18 @@ func balance(t *testing.T, addresses ...string) string {
 		})
 	}
 	web := httptest.NewServer(b.proxy)
-	t.Cleanup(func() { web.Close(); close(stop); checks.Wait() })
+	t.Cleanup(func() {
+		web.Close()
+		close(stop)
+		checks.Wait()
+		requests.CloseIdleConnections()
+		b.checks.CloseIdleConnections()
+	})
 	return web.URL
 }
 
 func (b *balancer) check(i int) {
-	res, err := http.Get(b.servers[i].String() + "/readyz")
+	res, err := b.checks.Get(b.servers[i].String() + "/readyz")
 	if err == nil {
 		_ = res.Body.Close()
 	}
