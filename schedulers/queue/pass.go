@@ -1,0 +1,168 @@
+package queue
+
+import (
+	"cmp"
+	"slices"
+)
+
+// A Reason says why a job starts.
+type Reason int
+
+// The reasons of decisions.
+const (
+	Fits     Reason = iota // its nodes have free capacity
+	Due                    // its deadline has passed, so jobs with more slack give way
+	Idle                   // its account runs nothing, so jobs with more slack give way
+	Promised               // jobs were preempted for it in an earlier pass
+)
+
+// String returns the reason as a clause for messages.
+func (r Reason) String() string {
+	return [...]string{"nodes have free capacity", "its deadline in the queue has passed",
+		"its account runs no other job", "other jobs were preempted for it"}[r]
+}
+
+// A Decision starts a job on nodes, once the jobs in Preempt, and those that are Stopping there, have
+// stopped.
+type Decision struct {
+	Job     *Job
+	Nodes   []int
+	Preempt []*Job // in the order in which they were planned
+	Waits   bool   // jobs on its nodes must stop first
+	Reason  Reason
+}
+
+// A Snapshot is the state of a cluster.
+type Snapshot struct {
+	Now      int64
+	Nodes    []Node // Free is without what the running jobs hold
+	Accounts []Account
+	Jobs     []*Job
+	Accepts  func(class string, node int) bool // nil accepts all
+	Placer   Placer                            // nil is best fit on the lowest nodes
+}
+
+// Plan decides what to do with a cluster. It changes the jobs of the snapshot as the decisions do.
+func Plan(r Rules, s Snapshot) []Decision {
+	q := New(r, s.Nodes, s.Accounts, s.Accepts, s.Placer)
+	for _, j := range s.Jobs {
+		q.Add(j)
+	}
+	return q.Pass(s.Now)
+}
+
+// Pass decides which waiting jobs start now and which running jobs give way to them, and records
+// the decisions in the queue: a job that starts has its nodes, and a preempted job waits again. Pass
+// is due at every arrival and completion, and every minute while jobs wait, because deadlines pass.
+func (q *Queue) Pass(now int64) []Decision {
+	q.now = now
+	decisions := q.keepPromises(nil)
+	decisions = q.start(decisions)
+	failed := make([]bool, len(q.list))
+	for {
+		decision, ok := q.preempt(failed)
+		if !ok {
+			return decisions
+		}
+		decisions = q.start(append(decisions, decision))
+	}
+}
+
+// start starts the first job in the order that fits, until none does.
+func (q *Queue) start(decisions []Decision) []Decision {
+	excluded := make([]bool, len(q.list))
+	for {
+		q.updateLate()
+		first := q.first(func(g *group) bool { return !excluded[g.shape] && !q.limited(g.heap[0]) })
+		if first == nil {
+			return decisions
+		}
+		e := first.heap[0]
+		nodes, ok := q.place(e)
+		if !ok {
+			for s := range q.list {
+				excluded[s] = excluded[s] || q.list[s].covers(q.list[e.shape])
+			}
+			continue
+		}
+		q.begin(e, nodes)
+		decisions = append(decisions, Decision{Job: e.Job, Nodes: nodes})
+	}
+}
+
+// first returns the group whose first job is the first in the order, among those with jobs that
+// match; nil for none.
+func (q *Queue) first(match func(*group) bool) *group {
+	var first *group
+	for _, g := range q.groups {
+		if len(g.heap) > 0 && match(g) && (first == nil || q.compare(g, first) < 0) {
+			first = g
+		}
+	}
+	return first
+}
+
+// limited reports whether a job would exceed the limit of its account.
+func (q *Queue) limited(e *entry) bool {
+	return e.Type != "" && e.account.Limit >= 0 && e.account.Used+e.Nodes*e.Takes.Units > e.account.Limit
+}
+
+// begin moves a job from its group to nodes.
+func (q *Queue) begin(e *entry, nodes []int) {
+	q.leave(e)
+	e.Start, e.Checkpoint = q.now, q.now
+	q.hold(e, nodes)
+}
+
+// suits reports whether a job accepts a node.
+func (q *Queue) suits(e *entry, node int) bool {
+	return (e.Type == "" || q.nodes[node].Type == e.Type) && (q.accepts == nil || q.accepts(e.Class, node))
+}
+
+// place returns the nodes on which a job fits: for one node, the node with the least free units, and
+// for several, the lowest nodes.
+func (q *Queue) place(e *entry) ([]int, bool) {
+	if q.placer != nil {
+		return q.placer.Place(e.Job)
+	}
+	var nodes []int
+	best := -1
+	for i := range q.nodes {
+		if !e.Takes.fits(q.nodes[i].Free) || !q.suits(e, i) {
+			continue
+		}
+		if e.Nodes > 1 {
+			if nodes = append(nodes, i); int64(len(nodes)) == e.Nodes {
+				return nodes, true
+			}
+		} else if best < 0 || q.nodes[i].Free.Units < q.nodes[best].Free.Units {
+			best = i
+		}
+	}
+	if best < 0 {
+		return nil, false
+	}
+	return []int{best}, true
+}
+
+// keepPromises starts jobs for which others were preempted in an earlier pass, before the others may
+// take what became free, and holds nodes for those whose victims are still stopping.
+func (q *Queue) keepPromises(decisions []Decision) []Decision {
+	promised := slices.DeleteFunc(q.promised, func(e *entry) bool { return e.group == nil })
+	q.promised = nil
+	slices.SortFunc(promised, func(a, b *entry) int {
+		return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.ID, b.ID))
+	})
+	for _, e := range promised {
+		if q.limited(e) {
+			continue
+		}
+		if nodes, ok := q.place(e); ok {
+			q.begin(e, nodes)
+			decisions = append(decisions, Decision{Job: e.Job, Nodes: nodes, Reason: Promised})
+		} else if p, ok := q.plan(e, func(v *entry) bool { return v.Stopping }); ok {
+			decisions = append(decisions, q.carryOut(e, p, Promised))
+		}
+	}
+	return decisions
+}

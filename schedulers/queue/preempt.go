@@ -1,0 +1,200 @@
+package queue
+
+import (
+	"cmp"
+	"slices"
+)
+
+// preempt plans the start of the first job in the order that may preempt others and for which a
+// complete plan exists. A shape whose attempt fails is not tried again in the pass.
+func (q *Queue) preempt(failed []bool) (Decision, bool) {
+	for {
+		q.updateLate()
+		g := q.first(func(g *group) bool { return !failed[g.shape] && !g.last && q.urgent(g) && !q.limited(g.heap[0]) })
+		if g == nil {
+			return Decision{}, false
+		}
+		e, slack, reason := g.heap[0], q.key(g)-q.now, Due
+		if q.due(g) > q.now {
+			reason = Idle
+		}
+		p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || q.eligible(v, e, slack) })
+		if ok {
+			return q.carryOut(e, p, reason), true
+		}
+		failed[g.shape] = true
+	}
+}
+
+// due returns when the first job of a group may preempt others.
+func (q *Queue) due(g *group) int64 {
+	return g.heap[0].deadline + q.extra(g.account, q.list[g.shape].kind)
+}
+
+// urgent reports whether the first job of a group may preempt others: its deadline has passed, or it
+// is fresh and its account runs nothing.
+func (q *Queue) urgent(g *group) bool {
+	return q.due(g) <= q.now || g.fresh && g.account.held[q.list[g.shape].kind] == 0
+}
+
+// slack returns how long a running job could wait until its deadline if it waited from now on.
+func (q *Queue) slack(v *entry) int64 {
+	work := v.Work + v.uncheckpointed(q.now)
+	fresh := q.fresh(v, work)
+	return q.rules.target(fresh) - (q.now - v.Arrival - work) + q.extra(v.account, v.Type) -
+		q.boost(v.account, v.Type, fresh)
+}
+
+// eligible reports whether a running job may be preempted for a candidate with the given slack. The
+// margin between the two slacks, the minimum run and the maximum number of preemptions prevent loops.
+func (q *Queue) eligible(v, candidate *entry, slack int64) bool {
+	return v.Type == candidate.Type && (v.Nodes == 1 || candidate.Nodes > 1) && v.Preemptions < q.rules.MaxPreemptions &&
+		q.now-v.Start >= q.rules.MinRun && q.slack(v) >= slack+q.rules.Margin
+}
+
+// cost returns what the preemption of a job costs in units × seconds: the work since its checkpoint,
+// and the restart. A job that is stopping costs nothing more.
+func (q *Queue) cost(v *entry) int64 {
+	if v.Stopping {
+		return 0
+	}
+	return q.list[v.shape].size * (v.uncheckpointed(q.now) + q.rules.Restart)
+}
+
+// An overlay is a complete plan: the nodes of a job, and who leaves them first.
+type overlay struct {
+	nodes   []int
+	victims []*entry
+}
+
+// plan finds the cheapest nodes for a job, on which the running jobs that match may be stopped: on
+// each node the cheapest subset. Ties go to the lowest node. It changes nothing.
+func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
+	type choice struct {
+		node    int
+		cost    int64
+		victims []*entry
+	}
+	var choices []choice
+	for n := range q.nodes {
+		if !q.suits(e, n) || !e.Takes.fits(q.nodes[n].Capacity) {
+			continue
+		}
+		victims, cost, ok := q.cheapest(e, n, match)
+		if !ok {
+			continue
+		}
+		if e.Nodes == 1 && len(choices) == 1 {
+			if cost < choices[0].cost {
+				choices[0] = choice{n, cost, victims}
+			}
+			continue
+		}
+		choices = append(choices, choice{n, cost, victims})
+	}
+	if int64(len(choices)) < e.Nodes {
+		return overlay{}, false
+	}
+	slices.SortStableFunc(choices, func(a, b choice) int { return cmp.Compare(a.cost, b.cost) })
+	var p overlay
+	for _, c := range choices[:e.Nodes] {
+		p.nodes = append(p.nodes, c.node)
+		for _, v := range c.victims {
+			if !slices.Contains(p.victims, v) { // a gang may be on several of the nodes
+				p.victims = append(p.victims, v)
+			}
+		}
+	}
+	slices.Sort(p.nodes)
+	return p, true
+}
+
+// cheapest returns the subset of the matching jobs of a node that costs least and whose stop makes
+// room for the job; false when there is none. It is the 0/1 knapsack problem, solved by dynamic
+// programming over the units that are missing.
+func (q *Queue) cheapest(e *entry, node int, match func(*entry) bool) ([]*entry, int64, bool) {
+	free := q.nodes[node].Free
+	if e.Takes.fits(free) {
+		return nil, 0, true
+	}
+	short := e.units() - available(e, free)
+	var eligible []*entry
+	total, all := int64(0), free
+	for _, v := range q.running[node] {
+		if match(v) {
+			eligible, total, all = append(eligible, v), total+v.units(), all.plus(v.Takes)
+		}
+	}
+	if total < short || !e.Takes.fits(all) {
+		return nil, 0, false
+	}
+	victims, cost := q.knapsack(eligible, max(0, short))
+	left := free
+	for _, v := range victims {
+		left = left.plus(v.Takes)
+	}
+	if !e.Takes.fits(left) { // another resource than the units is missing, so all of the jobs must go
+		victims, cost = eligible, 0
+		for _, v := range eligible {
+			cost += q.cost(v)
+		}
+	}
+	return victims, cost, true
+}
+
+// available returns the free units that count for a job: accelerators, or cores rounded down.
+func available(e *entry, free Amount) int64 {
+	if e.Type == "" && e.Takes.Units == 0 {
+		return max(0, free.CPUMilli) / 1000
+	}
+	return free.Units
+}
+
+// knapsack returns the subset of the jobs with at least short units that costs least; among equal
+// costs, the one that prefers earlier jobs. best[u] is the least cost of u units, where the last u
+// stands for short or more.
+func (q *Queue) knapsack(jobs []*entry, short int64) ([]*entry, int64) {
+	const none = int64(1) << 62
+	best := make([]int64, short+1)
+	taken := make([][]bool, len(jobs)) // taken[i][u]: whether job i is in the best subset of the first i+1 jobs
+	for u := range best {
+		best[u] = none
+	}
+	best[0] = 0
+	for i, v := range jobs {
+		taken[i] = make([]bool, short+1)
+		cost := q.cost(v)
+		for u := short; u > 0; u-- {
+			if from := best[max(0, u-v.units())]; from != none && from+cost < best[u] {
+				best[u], taken[i][u] = from+cost, true
+			}
+		}
+	}
+	var victims []*entry
+	u := short
+	for i := len(jobs) - 1; i >= 0 && u > 0; i-- {
+		if taken[i][u] {
+			victims = append(victims, jobs[i])
+			u = max(0, u-jobs[i].units())
+		}
+	}
+	slices.Reverse(victims)
+	return victims, best[short]
+}
+
+// carryOut stops the victims of a plan, which then wait again, and starts the job.
+func (q *Queue) carryOut(e *entry, p overlay, reason Reason) Decision {
+	d := Decision{Job: e.Job, Nodes: p.nodes, Reason: reason, Waits: len(p.victims) > 0}
+	for _, v := range p.victims {
+		q.free(v)
+		if v.Stopping {
+			delete(q.jobs, v.ID)
+			continue
+		}
+		v.Preemptions++
+		d.Preempt = append(d.Preempt, v.Job)
+		q.wait(v)
+	}
+	q.begin(e, p.nodes)
+	return d
+}

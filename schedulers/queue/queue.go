@@ -1,0 +1,296 @@
+package queue
+
+import "cmp"
+
+// A Queue holds the waiting and running jobs of a cluster. Pass decides what to do next; the caller
+// reports arrivals and completions with Add and Remove.
+type Queue struct {
+	rules    Rules
+	nodes    []Node
+	running  [][]*entry // by node
+	accepts  func(class string, node int) bool
+	placer   Placer
+	accounts map[string]*account
+	weights  int64
+	units    map[string]int64 // by type, the units of the cluster
+	jobs     map[string]*entry
+	promised []*entry
+	groups   []*group
+	index    map[groupKey]*group
+	shapes   map[shape]int
+	list     []shape
+	now      int64
+	late     int64
+}
+
+// A Placer chooses the nodes of jobs that start without preemption. It is told of every change of the
+// free capacity, also of those that are only planned.
+type Placer interface {
+	// Place returns Job.Nodes distinct nodes with enough free capacity; false when there are fewer.
+	Place(j *Job) ([]int, bool)
+	// Take and Release report that a job takes or releases its part of nodes.
+	Take(j *Job, nodes []int)
+	Release(j *Job, nodes []int)
+}
+
+type account struct {
+	Account
+	held map[string]int64 // units of its running jobs, by type
+}
+
+// entry is a job in the queue.
+type entry struct {
+	*Job
+	account  *account
+	group    *group // of a waiting job
+	at       int    // its place in the heap of the group
+	shape    int
+	cluster  int64 // units of the cluster of its type
+	deadline int64 // D, fixed on entering the queue
+}
+
+// A shape is what jobs need of the cluster. Jobs of one shape fit or do not fit together.
+type shape struct {
+	kind  string
+	class string
+	nodes int64
+	takes Amount
+	size  int64
+}
+
+// covers reports whether s does not fit wherever smaller does not fit.
+func (s shape) covers(smaller shape) bool {
+	return s.kind == smaller.kind && s.class == smaller.class && s.nodes >= smaller.nodes &&
+		smaller.takes.fits(s.takes)
+}
+
+type groupKey struct {
+	account string
+	shape   int
+	fresh   bool
+	last    bool
+}
+
+// A group holds the waiting jobs of one account, shape and freshness. Within it, extra and boost are
+// equal, so that the order of its jobs never changes.
+type group struct {
+	groupKey
+	account *account
+	heap    []*entry // by deadline, then ID
+}
+
+// New returns an empty queue for nodes. accepts reports whether jobs of a class can run on a node; nil
+// accepts every node that has the type of the job. A nil placer is best fit on the lowest nodes.
+func New(rules Rules, nodes []Node, accounts []Account, accepts func(class string, node int) bool, placer Placer) *Queue {
+	q := &Queue{rules: rules, nodes: nodes, running: make([][]*entry, len(nodes)), accepts: accepts, placer: placer,
+		accounts: map[string]*account{}, units: map[string]int64{}, jobs: map[string]*entry{},
+		index: map[groupKey]*group{}, shapes: map[shape]int{}}
+	for i := range nodes {
+		if nodes[i].Type != "" {
+			q.units[nodes[i].Type] += nodes[i].Capacity.Units
+		}
+		q.units[""] += nodes[i].Capacity.CPUMilli / 1000
+	}
+	for _, a := range accounts {
+		a.Weight = max(1, a.Weight)
+		q.accounts[a.Name] = &account{a, map[string]int64{}}
+		q.weights += a.Weight
+	}
+	return q
+}
+
+// Add adds a waiting or running job. Its account must be one of New.
+func (q *Queue) Add(j *Job) {
+	e := &entry{Job: j, account: q.accounts[j.Account], cluster: q.units[j.Type]}
+	s := shape{j.Type, j.Class, j.Nodes, j.Takes, j.size()}
+	number, known := q.shapes[s]
+	if !known {
+		number = len(q.list)
+		q.shapes[s], q.list = number, append(q.list, s)
+	}
+	e.shape = number
+	q.jobs[j.ID] = e
+	if len(j.On) == 0 {
+		q.wait(e)
+		if j.Promised {
+			q.promised = append(q.promised, e)
+		}
+		return
+	}
+	q.hold(e, j.On)
+}
+
+// Remove removes a job that has ended. If it was running, its part of its nodes becomes free.
+func (q *Queue) Remove(id string) {
+	e, ok := q.jobs[id]
+	if !ok {
+		return
+	}
+	delete(q.jobs, id)
+	if e.group != nil {
+		q.leave(e)
+		return
+	}
+	q.free(e)
+}
+
+// Waiting returns the number of jobs that wait.
+func (q *Queue) Waiting() int {
+	n := 0
+	for _, g := range q.groups {
+		n += len(g.heap)
+	}
+	return n
+}
+
+// fresh reports whether the job is fresh after the given work.
+func (q *Queue) fresh(e *entry, work int64) bool {
+	return q.rules.fresh(q.list[e.shape].size, work, e.cluster)
+}
+
+// wait puts a job into the heap of its group.
+func (q *Queue) wait(e *entry) {
+	fresh := q.fresh(e, e.Work)
+	e.deadline = e.Arrival + e.Work + q.rules.target(fresh)
+	key := groupKey{e.Account, e.shape, fresh, e.Last}
+	g := q.index[key]
+	if g == nil {
+		g = &group{groupKey: key, account: e.account}
+		q.index[key], q.groups = g, append(q.groups, g)
+	}
+	e.group, e.at = g, len(g.heap)
+	g.heap = append(g.heap, e)
+	g.up(e.at)
+}
+
+func (q *Queue) leave(e *entry) {
+	g, at, last := e.group, e.at, len(e.group.heap)-1
+	g.swap(at, last)
+	g.heap = g.heap[:last]
+	if at < last {
+		g.down(at)
+		g.up(at)
+	}
+	e.group = nil
+}
+
+// hold makes a job run on nodes.
+func (q *Queue) hold(e *entry, nodes []int) {
+	e.On = nodes
+	for _, n := range nodes {
+		q.nodes[n].Free = q.nodes[n].Free.minus(e.Takes)
+		q.running[n] = append(q.running[n], e)
+	}
+	e.account.held[e.Type] += q.list[e.shape].size
+	if e.Type != "" {
+		e.account.Used += e.Nodes * e.Takes.Units
+	}
+	if q.placer != nil {
+		q.placer.Take(e.Job, nodes)
+	}
+}
+
+// free makes a job run on no nodes.
+func (q *Queue) free(e *entry) {
+	for _, n := range e.On {
+		q.nodes[n].Free = q.nodes[n].Free.plus(e.Takes)
+		for i, other := range q.running[n] {
+			if other == e {
+				q.running[n] = append(q.running[n][:i], q.running[n][i+1:]...)
+				break
+			}
+		}
+	}
+	e.account.held[e.Type] -= q.list[e.shape].size
+	if e.Type != "" {
+		e.account.Used -= e.Nodes * e.Takes.Units
+	}
+	if q.placer != nil {
+		q.placer.Release(e.Job, e.On)
+	}
+	e.On = nil
+}
+
+// over reports whether the running jobs of an account use more units of a type than its share.
+func (q *Queue) over(a *account, kind string) bool {
+	return a.held[kind]*q.weights > q.units[kind]*a.Weight
+}
+
+// extra postpones the deadlines of an account that uses more than its share.
+func (q *Queue) extra(a *account, kind string) int64 {
+	if q.over(a, kind) {
+		return q.rules.Extra
+	}
+	return 0
+}
+
+// boost returns the boost of the jobs of an account.
+func (q *Queue) boost(a *account, kind string, fresh bool) int64 {
+	if !fresh {
+		return 0
+	}
+	return q.rules.boost(q.late, !q.over(a, kind))
+}
+
+// updateLate computes how late the first of the long jobs is.
+func (q *Queue) updateLate() {
+	q.late = 0
+	for _, g := range q.groups {
+		if len(g.heap) > 0 && !g.fresh && !g.last {
+			q.late = max(q.late, q.now-g.heap[0].deadline-q.extra(g.account, q.list[g.shape].kind))
+		}
+	}
+}
+
+// key returns the value by which the first job of a group is ordered.
+func (q *Queue) key(g *group) int64 {
+	kind := q.list[g.shape].kind
+	return g.heap[0].deadline + q.extra(g.account, kind) - q.boost(g.account, kind, g.fresh)
+}
+
+// compare orders the first jobs of two groups: jobs that others were preempted for first, jobs that
+// are Last last, then by key, then by ID.
+func (q *Queue) compare(a, b *group) int {
+	return cmp.Or(rank(a.last)-rank(b.last), cmp.Compare(q.key(a), q.key(b)), cmp.Compare(a.heap[0].ID, b.heap[0].ID))
+}
+
+func rank(last bool) int {
+	if last {
+		return 1
+	}
+	return 0
+}
+
+func (g *group) less(i, j int) bool {
+	a, b := g.heap[i], g.heap[j]
+	return a.deadline < b.deadline || a.deadline == b.deadline && a.ID < b.ID
+}
+
+func (g *group) swap(i, j int) {
+	g.heap[i], g.heap[j] = g.heap[j], g.heap[i]
+	g.heap[i].at, g.heap[j].at = i, j
+}
+
+func (g *group) up(i int) {
+	for i > 0 && g.less(i, (i-1)/2) {
+		g.swap(i, (i-1)/2)
+		i = (i - 1) / 2
+	}
+}
+
+func (g *group) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(g.heap) {
+			return
+		}
+		if child+1 < len(g.heap) && g.less(child+1, child) {
+			child++
+		}
+		if !g.less(child, i) {
+			return
+		}
+		g.swap(i, child)
+		i = child
+	}
+}

@@ -1,0 +1,202 @@
+package queue_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/schedulers/queue"
+)
+
+const now = 1_000_000
+
+// cluster returns GPU nodes with the given numbers of free units, of 8.
+func cluster(free ...int64) []queue.Node {
+	var nodes []queue.Node
+	for _, f := range free {
+		nodes = append(nodes, queue.Node{Type: "GPU", Capacity: queue.Amount{Units: 8}, Free: queue.Amount{Units: f}})
+	}
+	return nodes
+}
+
+// waits returns a waiting job of nodes × units that arrived age seconds ago.
+func waits(id, account string, nodes, units, age int64) *queue.Job {
+	return &queue.Job{ID: id, Account: account, Type: "GPU", Nodes: nodes, Takes: queue.Amount{Units: units},
+		Arrival: now - age}
+}
+
+// runs returns a job that runs on a node for the given time, whose last checkpoint is a time ago.
+func runs(id, account string, units, run, since int64, nodes ...int) *queue.Job {
+	j := waits(id, account, int64(len(nodes)), units, run)
+	j.On, j.Start, j.Checkpoint, j.Work = nodes, now-run, now-since, run-since
+	return j
+}
+
+// decide returns what Plan decides, one line for each decision.
+func decide(nodes []queue.Node, jobs ...*queue.Job) []string {
+	accounts := map[string]bool{}
+	s := queue.Snapshot{Now: now, Nodes: nodes, Jobs: jobs}
+	for _, j := range jobs {
+		if !accounts[j.Account] {
+			accounts[j.Account] = true
+			s.Accounts = append(s.Accounts, queue.Account{Name: j.Account, Weight: 1, Limit: -1})
+		}
+	}
+	var lines []string
+	for _, d := range queue.Plan(queue.Default(), s) {
+		line := fmt.Sprint(d.Job.ID, " on ", d.Nodes)
+		for _, v := range d.Preempt {
+			line += " for " + v.ID
+		}
+		if d.Waits {
+			line += ": " + d.Reason.String()
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+const (
+	hour = 3600
+	day  = 24 * hour
+)
+
+// TestDecisions checks single rules.
+func TestDecisions(t *testing.T) {
+	change := func(j *queue.Job, f func(*queue.Job)) *queue.Job {
+		f(j)
+		return j
+	}
+	idle := ": its account runs no other job"
+	for name, c := range map[string]struct {
+		nodes []queue.Node
+		jobs  []*queue.Job
+		want  []string
+	}{
+		"the oldest first, on the fullest node": {cluster(8, 3, 8),
+			[]*queue.Job{waits("a", "x", 1, 2, 10), waits("b", "x", 1, 2, 20)}, []string{"b on [1]", "a on [0]"}},
+		"gangs on the lowest whole nodes": {cluster(8, 7, 8, 8),
+			[]*queue.Job{waits("a", "x", 2, 8, 10)}, []string{"a on [0 2]"}},
+		"a gang that does not fit is skipped": {cluster(8, 7),
+			[]*queue.Job{waits("a", "x", 2, 8, 500), waits("b", "x", 1, 1, 10)}, []string{"b on [1]"}},
+		"jobs that are last": {cluster(1),
+			[]*queue.Job{change(waits("a", "x", 1, 1, day), func(j *queue.Job) { j.Last = true }), waits("b", "x", 1, 1, 1)},
+			[]string{"b on [0]"}},
+		"the cheapest subset gives way": {cluster(8, 8), []*queue.Job{waits("new", "y", 1, 4, 10),
+			runs("big", "x", 8, day, 100, 0), runs("costly", "x", 4, day, 290, 1), runs("cheap", "x", 2, day, 10, 1),
+			runs("cheap-too", "x", 2, day, 20, 1)}, []string{"new on [1] for cheap for cheap-too" + idle}},
+		"jobs that have just started stay": {cluster(8),
+			[]*queue.Job{waits("new", "y", 1, 4, 10), runs("old", "x", 8, 1799, 0, 0)}, nil},
+		"jobs that were preempted often stay": {cluster(8), []*queue.Job{waits("new", "y", 1, 4, 10),
+			change(runs("old", "x", 8, day, 0, 0), func(j *queue.Job) { j.Preemptions = 6 })}, nil},
+		"nothing is preempted in part": {cluster(8, 8), []*queue.Job{waits("new", "y", 2, 8, 10),
+			runs("old", "x", 8, day, 0, 0), runs("young", "x", 8, 60, 0, 1)}, nil},
+		"gangs give way to gangs only": {cluster(8, 8),
+			[]*queue.Job{waits("new", "y", 1, 8, 10), runs("gang", "x", 8, day, 0, 0, 1)}, nil},
+		"a job of the same account waits until it is due": {cluster(8),
+			[]*queue.Job{waits("new", "x", 1, 8, 599), runs("old", "x", 8, day, 0, 0)}, nil},
+		"who is within the margin stays": {cluster(8, 8), []*queue.Job{waits("new", "x", 1, 1, day),
+			runs("a", "x", 8, day, 0, 0), change(runs("b", "x", 8, day, 0, 1), func(j *queue.Job) { j.Arrival -= 4 * day })},
+			[]string{"new on [0] for a: its deadline in the queue has passed"}},
+		"a stopping job costs nothing": {cluster(8, 8), []*queue.Job{waits("new", "y", 1, 8, 10),
+			runs("a", "x", 8, day, 0, 0), change(runs("b", "x", 8, 60, 0, 1), func(j *queue.Job) { j.Stopping = true })},
+			[]string{"new on [1]" + idle}},
+		"what was freed for a job stays for it": {cluster(8, 8), []*queue.Job{
+			change(waits("gang", "x", 2, 8, day), func(j *queue.Job) { j.Promised = true }), waits("new", "y", 1, 8, 10),
+			change(runs("b", "x", 8, 60, 0, 1), func(j *queue.Job) { j.Stopping = true })},
+			[]string{"gang on [0 1]: other jobs were preempted for it"}},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, decide(c.nodes, c.jobs...)) })
+	}
+}
+
+// TestLimits checks that an account gets no more than its limit, and that others pass it.
+func TestLimits(t *testing.T) {
+	jobs := []*queue.Job{waits("a", "x", 1, 3, 30), waits("b", "x", 1, 2, 20), waits("c", "y", 1, 3, 10)}
+	accounts := []queue.Account{{Name: "x", Weight: 1, Limit: 4, Used: 1}, {Name: "y", Weight: 1, Limit: -1}}
+	var started []string
+	for _, d := range queue.Plan(queue.Default(), queue.Snapshot{Now: now, Nodes: cluster(8), Accounts: accounts,
+		Jobs: jobs}) {
+		started = append(started, d.Job.ID)
+	}
+	require.Equal(t, []string{"a", "c"}, started)
+}
+
+// TestWeights checks that a share in proportion to the weight decides whose deadlines are postponed.
+func TestWeights(t *testing.T) {
+	for weight, want := range map[int64]string{1: "b", 3: "a"} {
+		nodes := cluster(8, 8)
+		accounts := []queue.Account{{Name: "x", Weight: weight, Limit: -1}, {Name: "y", Weight: 1, Limit: -1}}
+		// x holds 12 of 16: above a half, and not above three quarters. Its job is a little older.
+		jobs := []*queue.Job{runs("x1", "x", 8, 60, 0, 0), runs("x2", "x", 4, 60, 0, 1), runs("y1", "y", 3, 60, 0, 1),
+			waits("a", "x", 1, 1, 100), waits("b", "y", 1, 1, 90)}
+		d := queue.Plan(queue.Default(), queue.Snapshot{Now: now, Nodes: nodes, Accounts: accounts, Jobs: jobs})
+		require.Equal(t, want, d[0].Job.ID, "with weight %d", weight)
+	}
+}
+
+// TestPositions checks that positions are the order in which jobs start, after random additions and
+// removals.
+func TestPositions(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	accounts := []queue.Account{{Name: "x", Weight: 1, Limit: -1}, {Name: "y", Weight: 2, Limit: -1}}
+	q := queue.New(queue.Default(), cluster(8), accounts, nil, nil)
+	block := runs("block", "x", 8, 60, 0, 0)
+	q.Add(block)
+	waiting := map[string]bool{}
+	for i := range 400 {
+		id := fmt.Sprintf("j%03d", i)
+		j := waits(id, accounts[random.IntN(2)].Name, 1, 8, random.Int64N(3000))
+		j.Work = random.Int64N(2) * 10_000
+		q.Add(j)
+		waiting[id] = true
+		if gone := fmt.Sprintf("j%03d", random.IntN(400)); random.IntN(2) == 0 {
+			q.Remove(gone)
+			delete(waiting, gone)
+		}
+	}
+	require.Equal(t, len(waiting), q.Waiting())
+	q.Remove("block")
+	for len(waiting) > 0 {
+		first := ""
+		for id := range waiting {
+			if before, _, ok := q.Position(id, now); ok && before == 0 {
+				require.Empty(t, first, "two jobs are first")
+				first = id
+			}
+		}
+		d := q.Pass(now)
+		require.Len(t, d, 1)
+		require.Equal(t, first, d[0].Job.ID)
+		q.Remove(first)
+		delete(waiting, first)
+	}
+}
+
+// TestEstimates checks that intervals cover 80 % of waits of a distribution, also after it changes.
+func TestEstimates(t *testing.T) {
+	random, e := rand.New(rand.NewPCG(3, 4)), queue.NewEstimator()
+	_, ok := e.Estimate(queue.Features{})
+	require.False(t, ok, "nothing is known")
+	covered, total := 0, 0
+	for i := range 20_000 {
+		wait := random.Int64N(1000)
+		if i > 10_000 {
+			wait *= 7
+		}
+		f := queue.Features{Size: i % 3}
+		interval, ok := e.Estimate(f)
+		if !ok {
+			e.Observe(f, nil, wait)
+			continue
+		}
+		total++
+		if interval.Low <= wait && wait <= interval.High {
+			covered++
+		}
+		e.Observe(f, &interval, wait)
+	}
+	require.InDelta(t, 0.8, float64(covered)/float64(total), 0.02)
+}
