@@ -134,13 +134,13 @@ func (q *Queue) Position(id string, now int64) (jobs, units int64, ok bool) {
 	}
 	q.now = now
 	q.updateLate()
-	mine := q.orderOf(e)
+	mine := orderOf(q, e)
 	for _, g := range q.groups {
 		if q.list[g.shape].kind != e.Type {
 			continue
 		}
 		for _, other := range g.heap {
-			if other != e && q.orderOf(other).compare(mine) < 0 {
+			if other != e && orderOf(q, other).compare(mine) < 0 {
 				jobs, units = jobs+1, units+q.list[g.shape].size
 			}
 		}
@@ -155,7 +155,7 @@ type order struct {
 	id             string
 }
 
-func (q *Queue) orderOf(e *entry) order {
+func orderOf(q *Queue, e *entry) order {
 	return order{e.Promised, e.Last,
 		e.deadline + q.extra(e.account, e.Type) - q.boost(e.account, e.Type, e.group.fresh), e.ID}
 }

@@ -35,7 +35,7 @@ type Decision struct {
 // A Snapshot is the state of a cluster.
 type Snapshot struct {
 	Now      int64
-	Nodes    []Node // Free is without what the running jobs hold
+	Nodes    []Node // Free includes what the running jobs in Jobs hold, and no other part in use
 	Accounts []Account
 	Jobs     []*Job
 	Accepts  func(class string, node int) bool // nil accepts all
@@ -57,6 +57,7 @@ func Plan(r Rules, s Snapshot) []Decision {
 func (q *Queue) Pass(now int64) []Decision {
 	q.now = now
 	decisions := q.keepPromises(nil)
+	defer q.drain()()
 	decisions = q.start(decisions)
 	failed := make([]bool, len(q.list))
 	for {
@@ -68,12 +69,41 @@ func (q *Queue) Pass(now int64) []Decision {
 	}
 }
 
+// drain holds the nodes with the most free capacity for the first gang of several nodes whose
+// deadline has passed: nothing else starts on them in this pass. Without it, a gang could wait for
+// ever on a cluster of short jobs, which never end at the same time and never run long enough to be
+// preempted. The result ends the hold.
+func (q *Queue) drain() func() {
+	q.updateLate()
+	g := q.first(func(g *group) bool {
+		return q.list[g.shape].nodes > 1 && !g.last && q.due(g) <= q.now && !limited(q, g.heap[0])
+	})
+	if g == nil {
+		return func() {}
+	}
+	e := g.heap[0]
+	var nodes []int
+	for n := range q.nodes {
+		if suits(q, e, n) && e.Takes.fits(q.nodes[n].Capacity) {
+			nodes = append(nodes, n)
+		}
+	}
+	slices.SortStableFunc(nodes, func(a, b int) int {
+		return cmp.Compare(available(e, q.nodes[b].Free), available(e, q.nodes[a].Free))
+	})
+	if int64(len(nodes)) < e.Nodes {
+		return func() {}
+	}
+	q.held, q.heldFor = nodes[:e.Nodes], e
+	return func() { q.held, q.heldFor = nil, nil }
+}
+
 // start starts the first job in the order that fits, until none does.
 func (q *Queue) start(decisions []Decision) []Decision {
 	excluded := make([]bool, len(q.list))
 	for {
 		q.updateLate()
-		first := q.first(func(g *group) bool { return !excluded[g.shape] && !q.limited(g.heap[0]) })
+		first := q.first(func(g *group) bool { return !excluded[g.shape] && !limited(q, g.heap[0]) })
 		if first == nil {
 			return decisions
 		}
@@ -103,19 +133,28 @@ func (q *Queue) first(match func(*group) bool) *group {
 }
 
 // limited reports whether a job would exceed the limit of its account.
-func (q *Queue) limited(e *entry) bool {
+func limited(q *Queue, e *entry) bool {
 	return e.Type != "" && e.account.Limit >= 0 && e.account.Used+e.Nodes*e.Takes.Units > e.account.Limit
 }
 
 // begin moves a job from its group to nodes.
 func (q *Queue) begin(e *entry, nodes []int) {
 	q.leave(e)
+	if e == q.heldFor {
+		q.held, q.heldFor = nil, nil
+	}
 	e.Start, e.Checkpoint = q.now, q.now
 	q.hold(e, nodes)
+	if q.placer != nil {
+		q.placer.Take(e.Job, nodes)
+	}
 }
 
-// suits reports whether a job accepts a node.
-func (q *Queue) suits(e *entry, node int) bool {
+// suits reports whether a job accepts a node, which is not held for another job.
+func suits(q *Queue, e *entry, node int) bool {
+	if e != q.heldFor && slices.Contains(q.held, node) {
+		return false
+	}
 	return (e.Type == "" || q.nodes[node].Type == e.Type) && (q.accepts == nil || q.accepts(e.Class, node))
 }
 
@@ -123,12 +162,16 @@ func (q *Queue) suits(e *entry, node int) bool {
 // for several, the lowest nodes.
 func (q *Queue) place(e *entry) ([]int, bool) {
 	if q.placer != nil {
-		return q.placer.Place(e.Job)
+		var held []int
+		if q.heldFor != nil && q.heldFor != e {
+			held = q.held
+		}
+		return q.placer.Place(e.Job, held)
 	}
 	var nodes []int
 	best := -1
 	for i := range q.nodes {
-		if !e.Takes.fits(q.nodes[i].Free) || !q.suits(e, i) {
+		if !e.Takes.fits(q.nodes[i].Free) || !suits(q, e, i) {
 			continue
 		}
 		if e.Nodes > 1 {
@@ -154,7 +197,7 @@ func (q *Queue) keepPromises(decisions []Decision) []Decision {
 		return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.ID, b.ID))
 	})
 	for _, e := range promised {
-		if q.limited(e) {
+		if limited(q, e) {
 			continue
 		}
 		if nodes, ok := q.place(e); ok {

@@ -10,7 +10,7 @@ import (
 func (q *Queue) preempt(failed []bool) (Decision, bool) {
 	for {
 		q.updateLate()
-		g := q.first(func(g *group) bool { return !failed[g.shape] && !g.last && q.urgent(g) && !q.limited(g.heap[0]) })
+		g := q.first(func(g *group) bool { return !failed[g.shape] && !g.last && urgent(q, g) && !limited(q, g.heap[0]) })
 		if g == nil {
 			return Decision{}, false
 		}
@@ -33,7 +33,7 @@ func (q *Queue) due(g *group) int64 {
 
 // urgent reports whether the first job of a group may preempt others: its deadline has passed, or it
 // is fresh and its account runs nothing.
-func (q *Queue) urgent(g *group) bool {
+func urgent(q *Queue, g *group) bool {
 	return q.due(g) <= q.now || g.fresh && g.account.held[q.list[g.shape].kind] == 0
 }
 
@@ -52,9 +52,9 @@ func (q *Queue) eligible(v, candidate *entry, slack int64) bool {
 		q.now-v.Start >= q.rules.MinRun && q.slack(v) >= slack+q.rules.Margin
 }
 
-// cost returns what the preemption of a job costs in units × seconds: the work since its checkpoint,
+// costOf returns what the preemption of a job costs in units × seconds: the work since its checkpoint,
 // and the restart. A job that is stopping costs nothing more.
-func (q *Queue) cost(v *entry) int64 {
+func costOf(q *Queue, v *entry) int64 {
 	if v.Stopping {
 		return 0
 	}
@@ -77,10 +77,10 @@ func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 	}
 	var choices []choice
 	for n := range q.nodes {
-		if !q.suits(e, n) || !e.Takes.fits(q.nodes[n].Capacity) {
+		if !suits(q, e, n) || !e.Takes.fits(q.nodes[n].Capacity) {
 			continue
 		}
-		victims, cost, ok := q.cheapest(e, n, match)
+		victims, cost, ok := cheapest(q, e, n, match)
 		if !ok {
 			continue
 		}
@@ -112,7 +112,7 @@ func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 // cheapest returns the subset of the matching jobs of a node that costs least and whose stop makes
 // room for the job; false when there is none. It is the 0/1 knapsack problem, solved by dynamic
 // programming over the units that are missing.
-func (q *Queue) cheapest(e *entry, node int, match func(*entry) bool) ([]*entry, int64, bool) {
+func cheapest(q *Queue, e *entry, node int, match func(*entry) bool) ([]*entry, int64, bool) {
 	free := q.nodes[node].Free
 	if e.Takes.fits(free) {
 		return nil, 0, true
@@ -128,7 +128,7 @@ func (q *Queue) cheapest(e *entry, node int, match func(*entry) bool) ([]*entry,
 	if total < short || !e.Takes.fits(all) {
 		return nil, 0, false
 	}
-	victims, cost := q.knapsack(eligible, max(0, short))
+	victims, cost := knapsack(q, eligible, max(0, short))
 	left := free
 	for _, v := range victims {
 		left = left.plus(v.Takes)
@@ -136,7 +136,7 @@ func (q *Queue) cheapest(e *entry, node int, match func(*entry) bool) ([]*entry,
 	if !e.Takes.fits(left) { // another resource than the units is missing, so all of the jobs must go
 		victims, cost = eligible, 0
 		for _, v := range eligible {
-			cost += q.cost(v)
+			cost += costOf(q, v)
 		}
 	}
 	return victims, cost, true
@@ -153,7 +153,7 @@ func available(e *entry, free Amount) int64 {
 // knapsack returns the subset of the jobs with at least short units that costs least; among equal
 // costs, the one that prefers earlier jobs. best[u] is the least cost of u units, where the last u
 // stands for short or more.
-func (q *Queue) knapsack(jobs []*entry, short int64) ([]*entry, int64) {
+func knapsack(q *Queue, jobs []*entry, short int64) ([]*entry, int64) {
 	const none = int64(1) << 62
 	best := make([]int64, short+1)
 	taken := make([][]bool, len(jobs)) // taken[i][u]: whether job i is in the best subset of the first i+1 jobs
@@ -163,7 +163,7 @@ func (q *Queue) knapsack(jobs []*entry, short int64) ([]*entry, int64) {
 	best[0] = 0
 	for i, v := range jobs {
 		taken[i] = make([]bool, short+1)
-		cost := q.cost(v)
+		cost := costOf(q, v)
 		for u := short; u > 0; u-- {
 			if from := best[max(0, u-v.units())]; from != none && from+cost < best[u] {
 				best[u], taken[i][u] = from+cost, true
@@ -186,6 +186,9 @@ func (q *Queue) knapsack(jobs []*entry, short int64) ([]*entry, int64) {
 func (q *Queue) carryOut(e *entry, p overlay, reason Reason) Decision {
 	d := Decision{Job: e.Job, Nodes: p.nodes, Reason: reason, Waits: len(p.victims) > 0}
 	for _, v := range p.victims {
+		if q.placer != nil {
+			q.placer.Release(v.Job, v.On)
+		}
 		q.free(v)
 		if v.Stopping {
 			delete(q.jobs, v.ID)

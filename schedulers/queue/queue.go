@@ -21,14 +21,17 @@ type Queue struct {
 	list     []shape
 	now      int64
 	late     int64
+	held     []int // nodes that are held for heldFor: see drain
+	heldFor  *entry
 }
 
-// A Placer chooses the nodes of jobs that start without preemption. It is told of every change of the
-// free capacity, also of those that are only planned.
+// A Placer chooses the nodes of jobs that start without preemption. It is told of
+// every change of the free capacity that the decisions make.
 type Placer interface {
-	// Place returns Job.Nodes distinct nodes with enough free capacity; false when there are fewer.
-	Place(j *Job) ([]int, bool)
-	// Take and Release report that a job takes or releases its part of nodes.
+	// Place returns Job.Nodes distinct nodes with enough free capacity, none of which is held for
+	// another job; false when there are fewer.
+	Place(j *Job, held []int) ([]int, bool)
+	// Take and Release report that a decision gives nodes to a job or takes them from it.
 	Take(j *Job, nodes []int)
 	Release(j *Job, nodes []int)
 }
@@ -81,7 +84,8 @@ type group struct {
 
 // New returns an empty queue for nodes. accepts reports whether jobs of a class can run on a node; nil
 // accepts every node that has the type of the job. A nil placer is best fit on the lowest nodes.
-func New(rules Rules, nodes []Node, accounts []Account, accepts func(class string, node int) bool, placer Placer) *Queue {
+func New(rules Rules, nodes []Node, accounts []Account, accepts func(class string, node int) bool,
+	placer Placer) *Queue {
 	q := &Queue{rules: rules, nodes: nodes, running: make([][]*entry, len(nodes)), accepts: accepts, placer: placer,
 		accounts: map[string]*account{}, units: map[string]int64{}, jobs: map[string]*entry{},
 		index: map[groupKey]*group{}, shapes: map[shape]int{}}
@@ -185,9 +189,6 @@ func (q *Queue) hold(e *entry, nodes []int) {
 	if e.Type != "" {
 		e.account.Used += e.Nodes * e.Takes.Units
 	}
-	if q.placer != nil {
-		q.placer.Take(e.Job, nodes)
-	}
 }
 
 // free makes a job run on no nodes.
@@ -204,9 +205,6 @@ func (q *Queue) free(e *entry) {
 	e.account.held[e.Type] -= q.list[e.shape].size
 	if e.Type != "" {
 		e.account.Used -= e.Nodes * e.Takes.Units
-	}
-	if q.placer != nil {
-		q.placer.Release(e.Job, e.On)
 	}
 	e.On = nil
 }
