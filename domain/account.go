@@ -22,6 +22,9 @@ var Accounts = NewKind("accounts", map[string]Event[Account]{
 // (RFC 5321, 4.5.3.1.3) without its brackets.
 const MaxEmail = 254
 
+// MaxQueueWeight is the maximum weight of an account in the queue of jobs.
+const MaxQueueWeight = 1000
+
 // Account types and states.
 const (
 	Enterprise   = "ENTERPRISE"
@@ -38,6 +41,9 @@ type AccountSpec struct {
 	Email       string `json:"email"`
 	DisplayName string `json:"displayName"`
 	AccountType string `json:"accountType,omitempty"`
+	// QueueWeight is the account's share of the cluster, relative to the weights of other accounts with
+	// jobs; 0 is 1.
+	QueueWeight int `json:"queueWeight,omitempty"`
 }
 
 // Account is the state of one account.
@@ -156,6 +162,8 @@ func (s AccountSpec) check() error {
 	var v Violations
 	checkShortName(&v, s.DisplayName)
 	v.Require(len([]rune(s.Email)) <= MaxEmail, "email", "must have at most %d characters", MaxEmail)
+	v.Require(s.QueueWeight >= 0 && s.QueueWeight <= MaxQueueWeight, "queueWeight",
+		"is %d: it must be from 0 to %d; 0 is 1", s.QueueWeight, MaxQueueWeight)
 	oneOf(&v, "accountType", s.AccountType, Enterprise, "ACCOUNT_TYPE_UNSPECIFIED")
 	return v.Err()
 }

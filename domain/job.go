@@ -27,6 +27,7 @@ import (
 //	live, PAUSED       --CancelJob-->        CANCELLING --ConfirmCancel--> CANCELLED
 //	live               --PauseJob-->         PAUSED, or unchanged while an attempt is running
 //	pausing            --ConfirmPause-->     PAUSED, when the attempt has stopped
+//	RUNNING, IDLE      --PreemptJob-->       unchanged; ConfirmPause makes the job RE_QUEUEING
 //	live, PAUSED       --ExpireJob-->        EXPIRED
 //	FAILED, CANCELLED, PAUSED --ResumeJob--> PENDING, from the last checkpoint
 //	any                --RecordTracking-->   unchanged
@@ -125,10 +126,12 @@ type JobInputs struct {
 	Evaluation Name `json:"evaluation"`
 }
 
-// A JobPause is a request to pause a job whose attempt is running.
+// A JobPause is a request to pause or preempt a job whose attempt is running.
 type JobPause struct {
 	Reason string    `json:"reason"`
 	Time   time.Time `json:"time"`
+	// Preempted makes the job wait for capacity again, instead of PAUSED, when its attempt has stopped.
+	Preempted bool `json:"preempted,omitempty"`
 }
 
 // JobLife is the lifecycle state that all kinds of jobs share.
@@ -162,6 +165,11 @@ type JobLife struct {
 	Tracking          *JobTracking `json:"tracking,omitempty"` // run in the experiment tracker; nil is none
 
 	Options *JobOptions `json:"options,omitempty"`
+
+	Arrival     *time.Time `json:"arrival,omitempty"` // when the job entered the queue; nil in events of earlier versions
+	Work        int64      `json:"work,omitempty"`    // seconds of training that the last checkpoint contains
+	Preemptions int        `json:"preemptions,omitempty"`
+	Promised    bool       `json:"promised,omitempty"` // other jobs were preempted for its next attempt
 }
 
 func newJobLife(createdBy string, deadline *time.Time) JobLife {
@@ -248,7 +256,7 @@ func (l *JobLife) end(at time.Time) {
 			l.Seconds["CPU"] += spent * int64(len(l.Nodes))
 		}
 	}
-	l.Nodes, l.StartTime, l.Resources, l.Pausing = nil, nil, Resources{}, nil
+	l.Nodes, l.StartTime, l.Resources, l.Pausing, l.Promised = nil, nil, Resources{}, nil, false
 }
 
 func (l *JobLife) conclude(state string, status Status, at time.Time) {
@@ -268,16 +276,6 @@ func (e JobPreparing) Evolve(l *JobLife) {
 	l.State, l.Inputs = JobCreatingInputState, e.Inputs
 }
 
-type JobQueued struct{}
-
-func (JobQueued) Evolve(l *JobLife) { l.State = JobPendingState }
-
-type JobHeld struct {
-	Status Status `json:"status"`
-}
-
-func (e JobHeld) Evolve(l *JobLife) { l.Status = e.Status }
-
 type JobStarted struct {
 	Attempt   int       `json:"attempt"`
 	Nodes     []Name    `json:"nodes"`
@@ -290,6 +288,7 @@ type JobStarted struct {
 func (e JobStarted) Evolve(l *JobLife) {
 	l.State, l.Status, l.Attempt, l.Nodes, l.Resources, l.StartTime = JobRunningState, StatusOf(nil), e.Attempt, e.Nodes,
 		e.Resources, &e.Time
+	l.Promised = false
 	l.EvaluatorRevision = e.EvaluatorRevision
 }
 
@@ -310,6 +309,7 @@ type JobCheckpointed struct {
 func (e JobCheckpointed) Evolve(l *JobLife) {
 	l.progressed(e.Progress)
 	l.Orphans, l.OrphanTime = 0, nil
+	l.worked(e.Time)
 	l.Checkpoints = append(slices.Clone(l.Checkpoints), e.JobCheckpoint)
 	if extra := len(l.Checkpoints) - MaxCheckpoints; extra > 0 {
 		l.Checkpoints = l.Checkpoints[extra:]
@@ -386,28 +386,6 @@ func (e JobCompleted) Evolve(l *JobLife) {
 	l.conclude(state, status, e.Time)
 }
 
-type JobRequeued struct {
-	Attempt int       `json:"attempt"`
-	Reason  string    `json:"reason"`
-	Counted bool      `json:"counted"`
-	Orphan  bool      `json:"orphan,omitempty"`
-	Time    time.Time `json:"time"`
-}
-
-func (e JobRequeued) Evolve(l *JobLife) {
-	l.end(e.Time)
-	l.State, l.Status = JobReQueueingState, Status{Unavailable.String(), e.Reason}
-	if e.Counted {
-		l.Failures++
-	}
-	if e.Orphan {
-		if l.Orphans == 0 {
-			l.OrphanTime = &e.Time
-		}
-		l.Orphans++
-	}
-}
-
 type JobFailed struct {
 	Attempt int       `json:"attempt"`
 	Status  Status    `json:"status"`
@@ -438,6 +416,9 @@ type JobPausing struct{ JobPause }
 
 func (e JobPausing) Evolve(l *JobLife) {
 	l.Pausing, l.Status = &e.JobPause, Status{FailedPrecondition.String(), e.Reason}
+	if e.Preempted {
+		l.Status.Code = Unavailable.String()
+	}
 }
 
 type JobPaused struct {
@@ -458,9 +439,13 @@ func (e JobExpired) Evolve(l *JobLife) {
 	l.conclude(JobExpiredState, Status{DeadlineExceeded.String(), "the job's deadline has passed"}, e.Time)
 }
 
-type JobResumed struct{}
+type JobResumed struct {
+	Time time.Time `json:"time,omitzero"` // zero in events of earlier versions
+}
 
-func (JobResumed) Evolve(l *JobLife) {
+func (e JobResumed) Evolve(l *JobLife) {
+	l.arrive(e.Time)
+	l.Promised = false
 	l.State, l.Status, l.Failures, l.Orphans, l.OrphanTime, l.CompletedTime = JobPendingState, StatusOf(nil), 0, 0, nil,
 		nil
 }

@@ -64,15 +64,19 @@ func (c PrepareInput) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 // QueueJob makes the job PENDING: it waits in the queue for capacity.
 type QueueJob struct{}
 
-func (QueueJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
+func (QueueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if l.State == JobPendingState {
 		return nil, nil
 	}
-	return JobQueued{}, l.must(JobValidatingState, JobCreatingInputState, JobReQueueingState)
+	return JobQueued{now}, l.must(JobValidatingState, JobCreatingInputState, JobReQueueingState)
 }
 
 // HoldJob records in the status message what a job waits for. An empty For clears the message.
-type HoldJob struct{ For string }
+// Promised records that other jobs are preempted for the next attempt of the job.
+type HoldJob struct {
+	For      string
+	Promised bool `json:",omitempty"`
+}
 
 // HeldPrefix begins the status message of a held job. HeldForCapacity follows HeldPrefix when the
 // job waits for capacity on nodes.
@@ -89,10 +93,10 @@ func (c HoldJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	if err := l.must(JobValidatingState, JobPendingState); err != nil {
 		return nil, err
 	}
-	if l.Status == status {
+	if l.Status == status && (l.Promised || !c.Promised) {
 		return nil, nil
 	}
-	return JobHeld{status}, nil
+	return JobHeld{status, c.Promised}, nil
 }
 
 // Held reports whether the job's status message says what it waits for.
@@ -278,7 +282,7 @@ func (c RequeueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 		message = c.Reason + " with its control plane: " + strconv.Itoa(l.Orphans+1) + " consecutive attempts ended in " +
 			"this way without a checkpoint; make sure that the server has enough memory and keeps running, then resume the job"
 	default:
-		return JobRequeued{c.Attempt, c.Reason, counted, c.Orphan, now}, nil
+		return JobRequeued{Attempt: c.Attempt, Reason: c.Reason, Counted: counted, Orphan: c.Orphan, Time: now}, nil
 	}
 	return JobFailed{c.Attempt, Status{Unavailable.String(), message}, now}, nil
 }
@@ -346,30 +350,32 @@ func (c PauseJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	switch {
 	case !l.Exists():
 		return nil, notFound("job")
-	case l.State == JobPausedState, l.Pausing != nil && l.Live():
+	case l.State == JobPausedState, l.Pausing != nil && !l.Pausing.Preempted && l.Live():
 		return nil, nil
 	case !l.Live():
 		return nil, precondition("JOB_STATE", "the job is %s and cannot be paused", l.State)
 	case l.Active():
-		return JobPausing{JobPause{c.Reason, now}}, l.unfinished()
+		return JobPausing{JobPause{Reason: c.Reason, Time: now}}, l.unfinished()
 	}
 	return JobPaused{c.Reason, now}, l.unfinished()
 }
 
-// ConfirmPause records that no attempt of a job that is being paused is running any more. Attempt is
-// the job's newest attempt.
+// ConfirmPause records that no attempt of a job that is being paused or preempted is running any
+// more. Attempt is the job's newest attempt.
 type ConfirmPause struct{ Attempt int }
 
 func (c ConfirmPause) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	switch {
 	case !l.Exists():
 		return nil, notFound("job")
-	case l.State == JobPausedState:
+	case l.State == JobPausedState, l.State == JobReQueueingState && c.Attempt == l.Attempt:
 		return nil, nil
 	case c.Attempt != l.Attempt:
 		return nil, precondition("STALE_ATTEMPT", "attempt %d is over: the job is at attempt %d", c.Attempt, l.Attempt)
 	case l.Pausing == nil:
 		return nil, precondition("JOB_STATE", "the job is %s and is not being paused", l.State)
+	case l.Pausing.Preempted:
+		return JobRequeued{Attempt: c.Attempt, Reason: l.Pausing.Reason, Time: now, Preempted: true}, l.unfinished()
 	}
 	return JobPaused{l.Pausing.Reason, now}, l.unfinished()
 }
@@ -400,7 +406,7 @@ func (ResumeJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 			"the job's deadline passed at %s: create another job, which can start from a promoted checkpoint of this job",
 			l.Deadline.Format(time.RFC3339))
 	}
-	return JobResumed{}, l.must(JobFailedState, JobCancelledState, JobPausedState)
+	return JobResumed{now}, l.must(JobFailedState, JobCancelledState, JobPausedState)
 }
 
 // DeleteJob stops the job and starts its deletion.

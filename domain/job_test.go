@@ -43,7 +43,7 @@ func TestJobLife(t *testing.T) {
 
 	decide(t, domain.JobLives, []D{
 		{name: "a job must exist", when: domain.QueueJob{}, fault: "NOT_FOUND"},
-		{name: "queue", given: validating, when: domain.QueueJob{}, then: domain.JobQueued{}},
+		{name: "queue", given: validating, when: domain.QueueJob{}, then: domain.JobQueued{Time: noon}},
 		{name: "queue what runs", given: running, when: domain.QueueJob{}, fault: "JOB_STATE",
 			says: "the job is JOB_STATE_RUNNING; the operation requires"},
 		{name: "start", given: pending, when: domain.StartJob{Attempt: 1, Nodes: nodes, Resources: takes}, then: started},
@@ -126,7 +126,7 @@ func TestJobLife(t *testing.T) {
 			when: domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 7}},
 			then: domain.JobCheckpointed{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 7, Time: noon}}},
 		{name: "pause twice", given: paused, when: domain.PauseJob{Reason: "account suspended"}},
-		{name: "resume", given: paused, when: domain.ResumeJob{}, then: domain.JobResumed{}},
+		{name: "resume", given: paused, when: domain.ResumeJob{}, then: domain.JobResumed{Time: noon}},
 		{name: "resume what runs", given: running, when: domain.ResumeJob{}, fault: "JOB_STATE"},
 		{name: "expire without a deadline", given: running, when: domain.ExpireJob{}, fault: "NOT_DUE"},
 		{name: "delete", given: running, when: domain.DeleteJob{}, then: domain.JobDeleting{Time: noon}},

@@ -240,8 +240,9 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		Reason: "the reservation was not committed in time"}
 	idle, wake, write := domain.IdleJob{Attempt: attempt}, domain.WakeJob{Attempt: attempt},
 		domain.WriteResults{Attempt: attempt}
-	hold := domain.HoldJob{For: pick(t, "held for", "", "a node")}
+	hold := domain.HoldJob{For: pick(t, "held for", "", "a node"), Promised: pick(t, "promised", true, false)}
 	paused := domain.ConfirmPause{Attempt: attempt}
+	preempt := domain.PreemptJob{Attempt: attempt, Reason: "preempted"}
 	confirm, fail := domain.ConfirmCancel{Attempt: attempt},
 		domain.FailJob{Attempt: pick(t, "by", 0, attempt), Status: someStatus}
 	prepare := domain.PrepareInput{
@@ -258,7 +259,7 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		domain.JobCreatingInputState: {domain.QueueJob{}},
 		domain.JobPendingState:       {start, start, start, expire, hold, prepare, abandon},
 		domain.JobRunningState: {mark, mark, idle, write, requeue, complete, store, cancel, pause, paused, fail,
-			track},
+			track, preempt, paused},
 		domain.JobIdleState:           {wake, wake, write, track},
 		domain.JobWritingResultsState: {complete, complete, store, requeue, cancel, pause},
 		domain.JobReQueueingState:     {domain.QueueJob{}},

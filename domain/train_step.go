@@ -21,12 +21,17 @@ func (j TrainerJob) HasStep() bool { return j.Step.Number > j.Finished }
 // for the model in the job's settings (warmStartFrom or baseModel).
 func (j TrainerJob) From() Name { return j.Output }
 
-type TrainerStepGiven struct{ TrainStep }
+type TrainerStepGiven struct {
+	TrainStep
+	Time time.Time `json:"time,omitzero"` // zero in events of earlier versions
+}
 
 // Evolve queues the job like a new job, because a train step has no node before it starts, and does
 // not resume from a checkpoint of the previous step.
 func (e TrainerStepGiven) Evolve(j *TrainerJob) {
 	j.Step = e.TrainStep
+	j.arrive(e.Time)
+	j.Work = 0
 	j.State, j.Status, j.Failures, j.Orphans, j.OrphanTime, j.Checkpoints = JobPendingState, StatusOf(nil), 0, 0, nil, nil
 }
 
@@ -54,7 +59,7 @@ func (TrainerAwaiting) Evolve(j *TrainerJob) { j.State, j.Status = JobIdleState,
 // exists, and that the name of the output model is free.
 type ExecuteTrainStep struct{ Dataset, OutputModel string }
 
-func (c ExecuteTrainStep) Decide(j TrainerJob, _ time.Time) (Event[TrainerJob], error) {
+func (c ExecuteTrainStep) Decide(j TrainerJob, now time.Time) (Event[TrainerJob], error) {
 	if !j.Exists() {
 		return nil, notFound("job")
 	}
@@ -80,7 +85,7 @@ func (c ExecuteTrainStep) Decide(j TrainerJob, _ time.Time) (Event[TrainerJob], 
 		return nil, precondition("STEP_UNDER_WAY", "the job is %s at train step %d: wait until it is %s", j.State,
 			j.Step.Number, JobIdleState)
 	}
-	return TrainerStepGiven{step}, j.must(JobIdleState)
+	return TrainerStepGiven{step, now}, j.must(JobIdleState)
 }
 
 // FinishTrainStep records the result of a train step. After StoreResults, Attempt is the only field

@@ -33,7 +33,8 @@ func TestTrainSteps(t *testing.T) {
 	finished := domain.TrainerStepFinished{Attempt: 1, Output: "accounts/a/models/m1", Results: results, Time: noon}
 	idle := also(running, event(finished))
 	step := domain.ExecuteTrainStep{Dataset: "accounts/a/datasets/e", OutputModel: "m2"}
-	given := domain.TrainerStepGiven{TrainStep: domain.TrainStep{Number: 2, Dataset: step.Dataset, OutputModel: "m2"}}
+	given := domain.TrainerStepGiven{TrainStep: domain.TrainStep{Number: 2, Dataset: step.Dataset, OutputModel: "m2"},
+		Time: noon}
 	second := life(start(2))(also(idle, event(given)))
 	validating := life(domain.StartValidation{})([]event{domain.TrainerJobCreated{TrainerSpec: empty}})
 
@@ -59,7 +60,8 @@ func TestTrainSteps(t *testing.T) {
 		{"nothing to do, known", also(validating, event(domain.TrainerAwaiting{})), domain.AwaitStep{}, nil, "", ""},
 		{"something to do", running, domain.AwaitStep{}, nil, "STEP_TO_DO", "step 1"},
 		{"the first step of one without", also(validating, event(domain.TrainerAwaiting{})), step,
-			domain.TrainerStepGiven{TrainStep: domain.TrainStep{Number: 1, Dataset: step.Dataset, OutputModel: "m2"}}, "", ""},
+			domain.TrainerStepGiven{TrainStep: domain.TrainStep{Number: 1, Dataset: step.Dataset, OutputModel: "m2"},
+				Time: noon}, "", ""},
 	})
 	at := fold(t, domain.TrainerJobs, second...)
 	require.Equal(t, domain.JobRunningState, at.State)

@@ -61,9 +61,9 @@ func (j job) data(v *projections.View, dataset, evaluation string) (string, stri
 	return dataset, evaluation
 }
 
-// queue returns the intent that follows the validation of a job: to create its evaluation split, to
+// afterValidation returns the intent that follows the validation of a job: to create its evaluation split, to
 // wait for its first step, or to queue it.
-func queue(v *projections.View, j job) domain.Intent {
+func afterValidation(v *projections.View, j job) domain.Intent {
 	if j.carves(v) {
 		return carveOut(v, j)
 	}

@@ -25,9 +25,10 @@ const CancelWithin = 5 * time.Minute
 //	VALIDATING, PENDING     -> CREATING_INPUT_DATASET, to create its evaluation split
 //	CREATING_INPUT_DATASET  -> PENDING when the datasets are READY, FAILED when creating them fails
 //	RE_QUEUEING             -> PENDING
-//	PENDING                 -> RUNNING on nodes with capacity: the oldest first, pilots last,
-//	                           skipping jobs that do not fit. A job that no node can train stays
-//	                           PENDING, and its status says so
+//	PENDING                 -> RUNNING on nodes with capacity, in the order of the package queue,
+//	                           pilots last. A job that no node can train stays PENDING, and its
+//	                           status says so
+//	RUNNING, preempted      -> RE_QUEUEING when its attempt has stopped, as for CANCELLING
 //	VALIDATING, PENDING     -> IDLE, for a trainer that waits for its first step
 //	WRITING_RESULTS, stored -> COMPLETED, EARLY_STOPPED or IDLE, once the model is registered
 //	CANCELLING              -> CANCELLED when its attempt has stopped, its node is lost, or
@@ -53,7 +54,7 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 		switch suspended := s.suspended(v, j); {
 		case j.Life.Outcome != nil:
 			finish(&plan, v, j)
-		case j.Life.Pausing != nil && j.Life.Live():
+		case j.Life.Pausing != nil && j.Life.Live() && (suspended == "" || !j.Life.Pausing.Preempted):
 			s.stop(&plan, fleet, j, j.Life.Pausing.Time, now)
 		case suspended != "" && j.Life.Live():
 			plan.add(domain.IntendJob(j.Name, domain.PauseJob{Reason: suspended}))
@@ -68,7 +69,7 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 			plan.add(domain.IntendJob(j.Name, domain.StartValidation{}))
 		case j.Life.State == domain.JobValidatingState:
 			if s.admit(&plan, v, j) {
-				plan.add(queue(v, j))
+				plan.add(afterValidation(v, j))
 			}
 		case j.Life.State == domain.JobCreatingInputState:
 			prepare(&plan, v, j)
@@ -82,7 +83,7 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 			plan.add(domain.IntendJob(j.Name, domain.CleanJob{}))
 		}
 	}
-	s.start(&plan, v, fleet, waiting)
+	s.start(&plan, v, fleet, waiting, now)
 	return plan
 }
 
@@ -160,17 +161,15 @@ func (s Jobs) stop(plan *Plan, fleet *fleet, j job, requested, now time.Time) {
 	plan.add(domain.IntendJob(j.Name, j.Life.ConfirmStop(j.Life.Attempt)))
 }
 
-// start plans the next attempts of pending jobs, the oldest first and pilots last. It validates the
-// resources that a job names again, because a resumed job was not validated and a dataset may have
-// been deleted after the validation.
-func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) {
-	slices.SortStableFunc(queue, func(a, b job) int {
+// start plans the next attempts of pending jobs, in the order of the package queue over all accounts,
+// and preempts running jobs for them. It validates the resources that a job names again, because a
+// resumed job was not validated and a dataset may have been deleted after the validation.
+func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job, now time.Time) {
+	slices.SortStableFunc(pending, func(a, b job) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 	})
-	queue = pilotsLast(queue)
-	full := map[string]bool{} // needs that did not fit; planning only takes capacity, so they do not fit later
-	quotas := acceleratorQuotas{v, map[string]int64{}}
-	for _, j := range queue {
+	var waiting []waitingJob
+	for _, j := range pending {
 		if len(plan.Steps) >= maxSteps {
 			return // Run executes no more steps of one plan
 		}
@@ -179,55 +178,55 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 		}
 		spec := j.spec()
 		need := fleet.needOf(v, spec)
-		if j.carves(v) {
+		switch {
+		case j.carves(v):
 			plan.add(carveOut(v, j))
-			continue
-		}
-		if spec.Awaits() {
+		case spec.Awaits():
 			plan.add(await(j)) // the job was resumed between two train steps
-			continue
-		}
-		if !fleet.engines[need.Engine] {
+		case !fleet.engines[need.Engine]:
 			setWaiting(plan, j, fmt.Sprintf(
 				"a node that can %s: no registered node has this capability; start an "+
 					"agent whose engine has it", need.Engine))
-			continue
+		default:
+			waiting = append(waiting, waitingJob{j, need})
 		}
-		exceeded, capacity := quotas.exceeded(j.Name.Account(), need), domain.HeldForCapacity+": "+need.String()
-		if exceeded != "" && !j.waitsFor(capacity) {
-			setWaiting(plan, j, exceeded)
-			continue
-		}
-		var chosen []domain.Name
-		if !full[need.String()] {
-			chosen, _ = placement(s.Placement).Place(fleet.nodes, need)
-		}
-		if len(chosen) == 0 {
-			full[need.String()] = true
-			setWaiting(plan, j, capacity)
-			continue
-		}
-		if exceeded != "" {
-			setWaiting(plan, j, exceeded)
-			continue
-		}
-		quotas.take(j.Name.Account(), need)
-		fleet.take(chosen, need.Resources)
-		fleet.gang(plan, j, need, chosen, revision(v, j))
+	}
+	if len(waiting) == 0 {
+		return
+	}
+	started := s.carryOut(plan, v, fleet, waiting, decide(v, fleet, s.Placement, now, waiting))
+	s.hold(plan, v, fleet, waiting, started)
+	if len(started) < len(waiting) && len(fleet.placed) > 0 {
+		plan.planAgainAt(now.Truncate(queuePeriod).Add(queuePeriod))
 	}
 }
 
-// pilotsLast returns the jobs in their order, the pilots after all others.
-func pilotsLast(queue []job) []job {
-	var others, pilots []job
-	for _, j := range queue {
-		if j.spec().Pilot {
-			pilots = append(pilots, j)
-		} else {
-			others = append(others, j)
+// hold records what the jobs that do not start wait for. A job that lacks both quota and capacity
+// keeps the one in its status while it lacks that.
+func (s Jobs) hold(plan *Plan, v *projections.View, fleet *fleet, waiting []waitingJob, started map[domain.Name]bool) {
+	quotas, fits := acceleratorQuotas{v, map[string]int64{}}, map[string]bool{}
+	for _, w := range waiting {
+		if started[w.Name] {
+			quotas.exceeded(w.Name.Account(), w.need) // counts what the account uses
+			quotas.take(w.Name.Account(), w.need)
 		}
 	}
-	return append(others, pilots...)
+	for _, w := range waiting {
+		if started[w.Name] || len(plan.Steps) >= maxSteps {
+			continue
+		}
+		need := w.need.String()
+		exceeded := quotas.exceeded(w.Name.Account(), w.need)
+		if exceeded != "" && w.waitsFor(capacityOf(w.need)) {
+			if _, known := fits[need]; !known {
+				_, fits[need] = placement(s.Placement).Place(fleet.nodes, w.need)
+			}
+			if !fits[need] {
+				exceeded = ""
+			}
+		}
+		setWaiting(plan, w.job, cmp.Or(exceeded, capacityOf(w.need)))
+	}
 }
 
 // gang adds the step that starts the next attempt of a job. The step reserves an allocation on

@@ -28,7 +28,7 @@ type Account struct {
 var accounts = &resource[domain.Account, Account]{
 	kind: domain.Accounts, noun: "account", wrapper: "account", idParam: "accountId", writes: request.Operate,
 	fields: storedFieldsOf[domain.Account, Account]("name", "email", "displayName", "createTime", "updateTime", "state",
-		"status", "suspendState"),
+		"status", "suspendState", "queueWeight"),
 	render: func(_ *projections.View, row *projections.Row[domain.Account], out *Account) {
 		*out = Account{Name: string(row.Name), AccountSpec: row.State.AccountSpec,
 			CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),

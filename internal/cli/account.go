@@ -2,7 +2,9 @@ package cli
 
 import (
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,7 +19,7 @@ var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"},
 
 func accountCommand() *cobra.Command {
 	c := group("account", "Manage accounts (run on the server's machine)", accountCreate(), accountSuspend(),
-		accountRestore(),
+		accountRestore(), accountWeight(),
 		accountList(), accountGet())
 	dataFlag(c.PersistentFlags())
 	return c
@@ -28,6 +30,8 @@ func accountCreate() *cobra.Command {
 	fields := []field{
 		{flag: "display-name", path: "displayName", value: "", usage: "display name"},
 		{flag: "email", path: "email", value: "", usage: "primary email address"},
+		{flag: "queue-weight", path: "queueWeight", value: 1,
+			usage: "share of the cluster for its jobs, relative to other accounts"},
 	}
 	c := &cobra.Command{Use: "create ID", Short: "Create an account and its first admin key, which is only shown once",
 		Args:    arguments(1, 1),
@@ -86,6 +90,28 @@ func accountRestore() *cobra.Command {
 	return &cobra.Command{Use: "restore ID", Short: "End the suspension of an account", Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return accountVerb(c, args[0], "restore", map[string]any{}, "restored")
+		}}
+}
+
+func accountWeight() *cobra.Command {
+	return &cobra.Command{Use: "weight ID WEIGHT", Args: arguments(2, 2),
+		Short:   "Set an account's share of the cluster for its jobs, relative to other accounts",
+		Example: "  anneal account weight acme 2",
+		RunE: func(c *cobra.Command, args []string) error {
+			weight, err := strconv.Atoi(args[1])
+			if err != nil || weight < 1 || weight > domain.MaxQueueWeight {
+				return usage.Errorf("the weight %q must be a number from 1 to %d", args[1], domain.MaxQueueWeight)
+			}
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			query := url.Values{"updateMask": {"queueWeight"}}
+			if err := operator.call(c.Context(), http.MethodPatch, "/v1/accounts/"+args[0], query,
+				map[string]any{"queueWeight": weight}, nil); err != nil {
+				return err
+			}
+			return printDone(c, "account", args[0], "has weight "+args[1])
 		}}
 }
 

@@ -1,0 +1,246 @@
+package schedulers
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/schedulers/queue"
+)
+
+// queuePeriod is the time between plans while jobs wait and others could be preempted for them:
+// deadlines pass without an event.
+const queuePeriod = time.Minute
+
+// Preempted is the status message of a job that is told to stop for another job. It does not name the
+// other job, which may belong to another account.
+const Preempted = "preempted: the job saves a checkpoint, gives its nodes to a job that has waited longer, and " +
+	"continues when there is capacity again"
+
+// A waitingJob is a pending job with what its next attempt needs.
+type waitingJob struct {
+	job
+	need domain.Need
+}
+
+// A jobQueue translates a view for the package queue, and its decisions into steps.
+type jobQueue struct {
+	view      *projections.View
+	fleet     *fleet
+	placement Placement
+	now       time.Time
+	waiting   map[domain.Name]*waitingJob
+	classes   map[string]domain.Need
+	snapshot  queue.Snapshot
+	running   map[string]int64 // account → accelerators of its running jobs
+}
+
+// decide returns what the rules of the queue decide for the waiting jobs. It gives the nodes of jobs
+// that start, or that will start when others have stopped, to these jobs in the fleet.
+func decide(v *projections.View, f *fleet, p Placement, now time.Time, waiting []waitingJob) []queue.Decision {
+	q := &jobQueue{view: v, fleet: f, placement: p, now: now, waiting: map[domain.Name]*waitingJob{},
+		classes: map[string]domain.Need{}, running: map[string]int64{}}
+	q.addNodes()
+	for j := range jobs(v) {
+		if j.Life.Active() {
+			q.addRunning(j)
+		}
+	}
+	for i := range waiting {
+		q.addWaiting(&waiting[i])
+	}
+	q.addAccounts()
+	q.snapshot.Now, q.snapshot.Placer = now.Unix(), q
+	q.snapshot.Accepts = func(class string, node int) bool { return f.nodes[node].suits(q.classes[class]) }
+	return queue.Plan(queue.Default(), q.snapshot)
+}
+
+// addNodes adds the READY nodes in the order of the fleet.
+func (q *jobQueue) addNodes() {
+	for i := range q.fleet.nodes {
+		c := &q.fleet.nodes[i]
+		row, _ := q.view.Nodes.Get(c.Name)
+		capacity := row.State.Capacity
+		kind := acceleratorType(capacity)
+		q.snapshot.Nodes = append(q.snapshot.Nodes, queue.Node{Type: kind, Capacity: amount(capacity, kind),
+			Free: amount(c.Free, kind)})
+	}
+}
+
+// acceleratorType returns the type of which resources have the most devices; "" for none.
+func acceleratorType(r domain.Resources) (kind string) {
+	for _, t := range slices.Sorted(maps.Keys(r.Accelerators)) {
+		if r.Accelerators[t] > 0 && (kind == "" || r.Accelerators[t] > r.Accelerators[kind]) {
+			kind = t
+		}
+	}
+	return kind
+}
+
+func amount(r domain.Resources, kind string) queue.Amount {
+	return queue.Amount{Units: int64(r.Accelerators[kind]), CPUMilli: r.CPUMilli, MemoryMiB: r.MemoryMiB}
+}
+
+// describe returns what running and waiting jobs have in common.
+func (q *jobQueue) describe(j job, takes domain.Resources, nodes int) *queue.Job {
+	kind := acceleratorType(takes)
+	arrival := j.Created
+	if j.Life.Arrival != nil {
+		arrival = *j.Life.Arrival
+	}
+	return &queue.Job{ID: string(j.Name), Account: j.Name.Account(), Type: kind, Nodes: int64(nodes),
+		Takes: amount(takes, kind), Arrival: arrival.Unix(), Work: j.Life.Work, Preemptions: j.Life.Preemptions,
+		Last: j.spec().Pilot}
+}
+
+// addRunning adds a job with an attempt on READY nodes. An attempt on other nodes is requeued by Nodes.
+func (q *jobQueue) addRunning(j job) {
+	d := q.describe(j, j.Life.Resources, len(j.Life.Nodes))
+	id := domain.AllocationID(j.Name, j.Life.Attempt)
+	for _, name := range j.Life.Nodes {
+		node, ready := q.fleet.index[name]
+		if !ready || !q.fleet.has(name, id) {
+			return
+		}
+		d.On = append(d.On, node)
+	}
+	for _, node := range d.On {
+		free := &q.snapshot.Nodes[node].Free
+		free.Units, free.CPUMilli, free.MemoryMiB = free.Units+d.Takes.Units, free.CPUMilli+d.Takes.CPUMilli,
+			free.MemoryMiB+d.Takes.MemoryMiB
+	}
+	if d.Type != "" {
+		q.running[d.Account] += d.Nodes * d.Takes.Units
+	}
+	d.Stopping = j.Life.Stopping()
+	d.Start = q.now.Unix() // a job that writes its results is about to end, so it is not preempted
+	if j.Life.StartTime != nil && j.Life.State != domain.JobWritingResultsState {
+		d.Start = j.Life.StartTime.Unix()
+	}
+	d.Checkpoint = d.Start
+	if last, ok := j.Life.LastCheckpoint(); ok && last.Attempt == j.Life.Attempt {
+		d.Checkpoint = max(d.Start, last.Time.Unix())
+	}
+	q.snapshot.Jobs = append(q.snapshot.Jobs, d)
+}
+
+func (q *jobQueue) addWaiting(w *waitingJob) {
+	d := q.describe(w.job, w.need.Resources, w.need.Count)
+	d.Promised = w.Life.Promised
+	d.Class = w.need.Engine + " " + w.need.Pool + " " + strings.Join(w.need.Regions, " ")
+	q.classes[d.Class] = w.need
+	q.waiting[w.Name] = w
+	q.snapshot.Jobs = append(q.snapshot.Jobs, d)
+}
+
+// addAccounts adds the accounts that have waiting or running jobs, which share the cluster.
+func (q *jobQueue) addAccounts() {
+	known := map[string]bool{}
+	for _, j := range q.snapshot.Jobs {
+		if known[j.Account] {
+			continue
+		}
+		known[j.Account] = true
+		a := queue.Account{Name: j.Account, Weight: 1, Limit: -1}
+		if row, ok := q.view.Accounts.Get(domain.NewName("", "accounts", j.Account)); ok {
+			a.Weight = int64(max(1, row.State.QueueWeight))
+		}
+		if limit, set := q.view.Quota(j.Account, domain.QuotaAccelerators); set {
+			a.Limit, a.Used = limit, q.view.Usage(j.Account).Accelerators-q.running[j.Account]
+		}
+		q.snapshot.Accounts = append(q.snapshot.Accounts, a)
+	}
+}
+
+// Place implements queue.Placer.
+func (q *jobQueue) Place(j *queue.Job, held []int) ([]int, bool) {
+	w, ok := q.waiting[domain.Name(j.ID)]
+	if !ok {
+		return nil, false // it has just been preempted, and starts after it has stopped
+	}
+	nodes := q.fleet.nodes
+	if len(held) > 0 {
+		nodes = slices.Clone(nodes)
+		slices.SortFunc(held, func(a, b int) int { return b - a })
+		for _, node := range held {
+			nodes = slices.Delete(nodes, node, node+1)
+		}
+	}
+	names, ok := placement(q.placement).Place(nodes, w.need)
+	if !ok {
+		return nil, false
+	}
+	chosen := make([]int, len(names))
+	for i, name := range names {
+		chosen[i] = q.fleet.index[name]
+	}
+	return chosen, true
+}
+
+// Take implements queue.Placer.
+func (q *jobQueue) Take(j *queue.Job, nodes []int) {
+	if w, ok := q.waiting[domain.Name(j.ID)]; ok {
+		q.fleet.take(q.names(nodes), w.need.Resources)
+	}
+}
+
+// Release implements queue.Placer.
+func (q *jobQueue) Release(j *queue.Job, nodes []int) {
+	running, ok := jobNamed(q.view, domain.Name(j.ID))
+	if !ok {
+		return
+	}
+	for _, node := range nodes {
+		c := &q.fleet.nodes[node]
+		c.Free = c.Free.Plus(running.Life.Resources)
+	}
+}
+
+func (q *jobQueue) names(nodes []int) []domain.Name { return q.fleet.names(nodes) }
+
+// names returns the names of nodes.
+func (f *fleet) names(nodes []int) []domain.Name {
+	names := make([]domain.Name, len(nodes))
+	for i, node := range nodes {
+		names[i] = f.nodes[node].Name
+	}
+	return names
+}
+
+// carryOut adds the steps of decisions: starts, and preemptions. It returns the jobs that start.
+func (s Jobs) carryOut(plan *Plan, v *projections.View, f *fleet, waiting []waitingJob,
+	decisions []queue.Decision) map[domain.Name]bool {
+	byName, started := map[domain.Name]waitingJob{}, map[domain.Name]bool{}
+	for _, w := range waiting {
+		byName[w.Name] = w
+	}
+	for _, d := range decisions {
+		w, ok := byName[domain.Name(d.Job.ID)]
+		switch {
+		case !ok: // it has just been preempted
+		case len(plan.Steps)+len(d.Preempt) >= maxSteps:
+			return started // Run executes no more steps of one plan
+		case d.Waits:
+			if len(d.Preempt) > 0 {
+				plan.add(domain.IntendJob(w.Name, domain.HoldJob{For: capacityOf(w.need), Promised: true}))
+			}
+			for _, victim := range d.Preempt {
+				j, _ := jobNamed(v, domain.Name(victim.ID))
+				plan.add(domain.IntendJob(j.Name, domain.PreemptJob{Attempt: j.Life.Attempt, Reason: Preempted}))
+			}
+		default:
+			started[w.Name] = true
+			f.gang(plan, w.job, w.need, f.names(d.Nodes), revision(v, w.job))
+		}
+	}
+	return started
+}
+
+// capacityOf returns what the status of a job without capacity says that it waits for.
+func capacityOf(need domain.Need) string {
+	return fmt.Sprintf("%s: %s", domain.HeldForCapacity, need)
+}
