@@ -97,11 +97,11 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 		at, err := url.Parse(o.URL)
 		if err != nil {
 			return domain.Errorf(domain.InvalidArgument,
-				"the URL of the bucket is invalid: use s3://BUCKET, or leave it out to store files in a directory")
+				"the URL of the bucket is invalid: use s3://BUCKET or file:///DIR")
 		}
 		if at.Scheme == "" {
 			return domain.Errorf(domain.InvalidArgument,
-				"%q is not the URL of a bucket: use s3://BUCKET, or leave it out to store files in a directory", o.URL)
+				"%q is not the URL of a bucket: use s3://BUCKET or file:///DIR", o.URL)
 		}
 		if at.Scheme == "file" {
 			o.URL, o.Dir = "", at.Path
@@ -109,7 +109,7 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 		}
 		if !blob.DefaultURLMux().ValidBucketScheme(at.Scheme) {
 			return domain.Errorf(domain.InvalidArgument,
-				"%s:// buckets are not supported: use s3://, or leave the URL out to store files in a directory", at.Scheme)
+				"%s:// buckets are not supported: use s3://BUCKET or file:///DIR", at.Scheme)
 		}
 		if s.bucket, err = blob.OpenBucket(ctx, o.URL); err != nil {
 			return fmt.Errorf("open bucket %s://%s: %w", at.Scheme, at.Host, err)
