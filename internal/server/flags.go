@@ -96,7 +96,7 @@ func (flags *Flags) addAddresses(f *pflag.FlagSet) {
 		"`ORIGIN` whose web pages may call this server from a browser, such as https://app.example.com, or * for every "+
 			"origin; repeat the flag for more (default: none)")
 	f.StringVar(&flags.blobs, "blobs", "",
-		"bucket for datasets and weights, such as s3://BUCKET?region=R (default: DATA/blobs)")
+		"bucket for datasets and weights, such as s3://BUCKET?region=R or file:///DIR (default: DATA/blobs)")
 }
 
 func (flags *Flags) addLog(f *pflag.FlagSet) {

@@ -36,7 +36,9 @@ func (s *Server) startServices(ctx context.Context) error {
 		schedulers.Accounts{},
 	} {
 		s.services.start("scheduler "+scheduler.Name(), func(ctx context.Context) error {
-			return schedulers.Run(ctx, log, s.world, scheduler, s.logger)
+			return whileLeading(ctx, s.membership, func(ctx context.Context) error {
+				return schedulers.Run(ctx, log, s.world, scheduler, s.logger)
+			})
 		})
 	}
 	if err := s.openTasks(sealer); err != nil {
