@@ -38,8 +38,6 @@ var inertInference = map[string]string{
 	"createChatCompletion mirostat_lr without mirostat_target": `"mirostatLr": 0.5`,
 	"createChatCompletion messages.refusal": `"messages": [{"role": "user", "content": "a"}, {"role": "assistant", ` +
 		`"content": "b", "refusal": "no"}, {"role": "user", "content": "c"}]`,
-	"createChatCompletion tools.function.strict": `"tools": [{"type": "function", "function": {"name": "look", ` +
-		`"strict": true}}]`,
 	"createResponse include with a value other than message.output_text.logprobs": `"include": ` +
 		`["message.output_text.logprobs", "reasoning.encrypted_content"]`,
 	"!createResponse include": `"include": ["message.output_text.logprobs"]`,
@@ -54,15 +52,9 @@ var inertInference = map[string]string{
 	"createResponse stream_options.include_obfuscation":        `"streamOptions": {"includeObfuscation": true}`,
 	"createResponse text.verbosity unless it is medium":        `"text": {"verbosity": "low"}`,
 	"!createResponse text.verbosity":                           `"text": {"verbosity": "medium"}`,
-	"createResponse tools.strict": `"tools": [{"type": "function", ` +
-		`"name": "look", "strict": true}]`,
-	"!createResponse tools.strict": `"tools": [{"type": "function", ` +
-		`"name": "look", "strict": false}]`,
-	"!createResponse stream_options.include_obfuscation": `"stream_options": {"include_obfuscation": false}`,
-	"!createResponse max_tool_calls":                     `"store": false`,
-	"!createChatCompletion mirostat_lr":                  `"mirostat_lr": 0.5, "mirostat_target": 2`,
-	"!createChatCompletion tools.function.strict without strict": `"tools": ` +
-		`[{"type": "function", "function": {"name": "look"}}]`,
+	"!createResponse stream_options.include_obfuscation":       `"stream_options": {"include_obfuscation": false}`,
+	"!createResponse max_tool_calls":                           `"store": false`,
+	"!createChatCompletion mirostat_lr":                        `"mirostat_lr": 0.5, "mirostat_target": 2`,
 }
 
 const draftless = "on a deployment that was created with disableSpeculativeDecoding"

@@ -100,8 +100,6 @@ var Table = []Field{
 		Reason: "it is the learning rate of mirostat", When: &Condition{Text: "without mirostat_target",
 			Holds: func(f Facts) bool { return !f.isSet("mirostat_target") }}},
 	{Requests: []string{"createChatCompletion"}, Path: "messages.refusal", Reason: "chat templates render no refusals"},
-	{Requests: []string{"createChatCompletion"}, Path: "tools.function.strict",
-		Reason: strictTools},
 
 	{Requests: []string{"createResponse"}, Path: "include", Reason: "reasoning is not encrypted, and the server has no " +
 		"built-in tools", When: &Condition{Text: "with a value other than message.output_text.logprobs",
@@ -123,7 +121,6 @@ var Table = []Field{
 		Reason: "no model has a setting for the length of its " +
 			"text: ask for it in instructions", When: &Condition{Text: "unless it is medium",
 			Holds: func(f Facts) bool { return f.Value != "medium" }}},
-	{Requests: []string{"createResponse"}, Path: "tools.strict", Reason: strictTools},
 
 	{Requests: []string{"createTranscription", "createTranslation"}, Path: "min_speakers", Reason: countsSpeakers,
 		When: withoutDiarize},
@@ -143,7 +140,6 @@ const (
 		"chooses"
 	noDrafts       = "its replicas draft no tokens"
 	countsSpeakers = "only diarization counts speakers"
-	strictTools    = "the arguments of a required call always follow the schema, and those of other calls never have to"
 	noSummaries    = "the server does not summarize reasoning: the reasoning itself is in content"
 )
 
