@@ -170,7 +170,7 @@ func TestRollingRestart(t *testing.T) {
 			"--worker=false", "--name", names[i]}
 	}
 	planes := []*plane{c.serve(dirs[0], args(0)...)}
-	copyKeys(t, dirs[0], dirs[1])
+	planes[0].join(dirs[1])
 	planes = append(planes, c.serve(dirs[1], args(1)...))
 	token := filepath.Join(t.TempDir(), "node.token")
 	require.NoError(t, os.WriteFile(token, []byte(planes[0].run("node", "token", "--data", dirs[0]).ok(t)), 0o600))
