@@ -129,7 +129,7 @@ func fileReady(v *projections.View) bool {
 	return false
 }
 
-// effects are the requests that change more than the log.
+// effects are the requests with side effects outside the log.
 var effects = map[string]effect{
 	"create a secret": {covers: []string{"sealSecret", "seal", "sealOnce", "command"},
 		act:   sends("POST", secretsPath, `{"name": "s", "keyName": "K", "value": "v"}`),

@@ -407,8 +407,8 @@ func TestFineTuningMetricsAfterRestart(t *testing.T) {
 	require.Equal(t, []any{"Step 5/9", "Step 2/9: training loss=0.5000"}, messages("limit=2&after=ftevent-step-6"))
 }
 
-// TestFineTuningEventsOfALongJob checks that the newest steps are listed of a metrics file of which
-// only a part is read.
+// TestFineTuningEventsOfALongJob checks that the newest steps are listed when the metrics file is
+// so large that only its end is read.
 func TestFineTuningEventsOfALongJob(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	id := s.fineTune(s.file("chats.jsonl", chatRows), "")["id"].(string)

@@ -56,9 +56,9 @@ type health struct {
 // healthy responds with 200 as long as the process runs.
 func healthy(*request.Call) (any, error) { return health{Status: "ok"}, nil }
 
-// ready responds with 200 when the server can read and infer: it is connected to NATS, and its world
-// follows the log. It does not ask the log, which has no leader during an election or when its quorum
-// is lost: reads and inference continue then.
+// ready responds with 200 when the server can serve reads and inference: it is connected to NATS, and
+// its world follows the log. It does not query the log, which has no leader during an election or when
+// its quorum is lost: reads and inference continue then.
 func (s *Server) ready(c *request.Call) (any, error) {
 	if s.leaving.Load() {
 		return nil, notReady("the server is shutting down: send requests to another server")

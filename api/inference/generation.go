@@ -187,9 +187,9 @@ func (c *call) contextLength(d domain.Deployment) int {
 // fill a replica's queue.
 const maxConcurrentChoices = 16
 
-// concurrently calls do for each number from 0 to n-1, at most maxConcurrentChoices at a time. The
-// first error cancels the context of the calls in progress, and concurrently returns it.
-func concurrently(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+// forEachChoice calls do for each number from 0 to n-1, at most maxConcurrentChoices at a time. The
+// first error cancels the context of the other calls. It is returned when all calls have ended.
+func forEachChoice(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
@@ -216,7 +216,7 @@ func concurrently(ctx context.Context, n int, do func(ctx context.Context, i int
 // run generates all choices and returns the response. The first error cancels the choices that have
 // not finished.
 func (g *generation) run() (any, error) {
-	if err := concurrently(g.Ctx, len(g.choices), g.generateChoice); err != nil {
+	if err := forEachChoice(g.Ctx, len(g.choices), g.generateChoice); err != nil {
 		if !g.firstChunk.IsZero() {
 			g.Router.RecordUsage(g.Call, g.target.Name, g.q.model, g.usageRecord(false))
 		}
