@@ -100,6 +100,8 @@ type Allocation struct {
 	Replica   string    `json:"replica,omitempty"` // ID of the deployment's replica
 	Resources Resources `json:"takes"`
 	Since     time.Time `json:"since,omitzero"` // time of the placement; zero in events of earlier versions
+
+	Reason *PlacementReason `json:"reason,omitempty"` // nil in events of earlier versions
 }
 
 // Node is the state of one node.

@@ -55,10 +55,13 @@ func NewFleet(nodes []Node, classes []Class, prices map[string]int64) (*Fleet, e
 // Len returns the number of nodes.
 func (f *Fleet) Len() int { return len(f.nodes) }
 
+// Model returns the model of a node's devices.
+func (f *Fleet) Model(node int) string { return f.nodes[node].Model }
+
 // Left returns what is left of a node's devices, in milli-GPU. The caller must not change it.
 func (f *Fleet) Left(node int) []int64 { return f.nodes[node].left }
 
-// Free returns the sum of what is left of a node's devices, in milli-GPU.
+// Free returns the sum of Left.
 func (f *Fleet) Free(node int) int64 { return f.nodes[node].gpu }
 
 // Fragmentation returns the fragmentation of a node in millionths of a milli-GPU.

@@ -11,7 +11,8 @@ import (
 )
 
 func whole(devices int) placement.Request {
-	return placement.Request{CPUMilli: int64(devices) * 1000, MemoryMiB: 1024, Devices: devices, Share: placement.WholeDevice}
+	return placement.Request{CPUMilli: int64(devices) * 1000, MemoryMiB: 1024, Devices: devices,
+		Share: placement.WholeDevice}
 }
 
 func newFleet(t *testing.T, nodes []placement.Node, counts map[placement.Request]int64) *placement.Fleet {
@@ -58,7 +59,8 @@ func TestPrices(t *testing.T) {
 func TestSharesFillDevices(t *testing.T) {
 	half := placement.Request{CPUMilli: 1000, Devices: 1, Share: 500}
 	third := placement.Request{CPUMilli: 1000, Devices: 1, Share: 300}
-	fleet := newFleet(t, slices.Repeat([]placement.Node{{Model: "T4", Devices: 2, CPUMilli: 64000, MemoryMiB: 1 << 20}}, 2),
+	nodes := slices.Repeat([]placement.Node{{Model: "T4", Devices: 2, CPUMilli: 64000, MemoryMiB: 1 << 20}}, 2)
+	fleet := newFleet(t, nodes,
 		map[placement.Request]int64{half: 4, whole(1): 1, third: 1})
 	fleet.Take(1, half, []int{1})
 	choice, ok := fleet.Place(half, nil)

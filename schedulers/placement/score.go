@@ -2,12 +2,13 @@ package placement
 
 // The weights of the score. A weight multiplies a quantity in milli-GPU, and the result is in
 // millionths of a milli-GPU, like fragmentation. The values were fitted on the 17 traces of the
-// publication; the results hold for half and twice of each.
+// publication. The results hold for 0.5 to 1.5 of the weight of CPU, for 0.25 to 2 of that of the price,
+// and for half of the quantum.
 const (
 	surplusPercent = 160       // devices that a share of the node's CPU or memory can feed
 	weightCPU      = 1_000_000 // of devices that lack CPU
 	weightMemory   = 200_000   // of devices that lack memory
-	weightLeft     = 10_000    // of what is left of the node's devices, for requests with devices
+	weightLeft     = 10_000    // of the rest of the node's devices, for requests with devices
 	weightPrice    = 500       // of the requested devices × the price of their model
 	quantum        = 40_000_000
 )
@@ -73,7 +74,7 @@ func (n *nodeState) fits(r *Request) bool {
 
 // after returns the fragmentation of the node after the request, and the devices that the request
 // takes. For a share this is the device with the greatest decrease of fragmentation, and otherwise
-// the first ones with enough left. buffer holds a copy of what is left of the devices.
+// the first ones with enough left. The contents of buffer are overwritten.
 func (n *nodeState) after(r *Request, buffer []int64, devices []int) (int64, []int) {
 	devices = devices[:0]
 	copy(buffer, n.left)
