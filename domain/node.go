@@ -100,6 +100,8 @@ type Allocation struct {
 	Replica   string    `json:"replica,omitempty"` // ID of the deployment's replica
 	Resources Resources `json:"takes"`
 	Since     time.Time `json:"since,omitzero"` // time of the placement; zero in events of earlier versions
+
+	Reason *PlacementReason `json:"reason,omitempty"` // nil in events of earlier versions
 }
 
 // Node is the state of one node.
@@ -237,6 +239,9 @@ type LoseNode struct {
 	Reason string
 	Seen   time.Time // last heartbeat received; zero if unknown
 	Left   bool      // the agent shut down: attempts on the node are requeued and do not count as failures
+	// Registered is the node's Since when the loss was planned. A node that has registered again after
+	// that time is not lost. A zero Registered is not checked.
+	Registered time.Time `json:"-"`
 }
 
 func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
@@ -246,7 +251,10 @@ func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	case NodeLostState, NodeRevoked:
 		return nil, nil
 	}
-	return NodeLost(c), nil
+	if !c.Registered.IsZero() && !c.Registered.Equal(n.Since) {
+		return nil, nil
+	}
+	return NodeLost{c.Reason, c.Seen, c.Left}, nil
 }
 
 // RemoveNode removes a node without allocations.

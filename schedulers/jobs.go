@@ -36,7 +36,6 @@ const CancelWithin = 5 * time.Minute
 //	                           the account is restored
 //	DELETING                -> DELETING_CLEANING_UP when no node holds an allocation for it
 type Jobs struct {
-	Placement    Placement     // nil is BestFit
 	CancelWithin time.Duration // 0 is the constant CancelWithin
 }
 
@@ -198,9 +197,9 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 			setWaiting(plan, j, exceeded)
 			continue
 		}
-		var chosen []domain.Name
+		var chosen []chosenNode
 		if !full[need.String()] {
-			chosen, _ = placement(s.Placement).Place(fleet.nodes, need)
+			chosen, _ = fleet.place(v, need, nil)
 		}
 		if len(chosen) == 0 {
 			full[need.String()] = true
@@ -212,7 +211,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 			continue
 		}
 		quotas.take(j.Name.Account(), need)
-		fleet.take(chosen, need.Resources)
+		fleet.take(namesOf(chosen), need.Resources)
 		fleet.gang(plan, j, need, chosen, revision(v, j))
 	}
 }
@@ -233,23 +232,25 @@ func pilotsLast(queue []job) []job {
 // gang adds the step that starts the next attempt of a job. The step reserves an allocation on
 // every node, and its commit starts the attempt. evaluator is the revision of the job's evaluator;
 // 0 without an evaluator.
-func (f *fleet) gang(plan *Plan, j job, need domain.Need, nodes []domain.Name, evaluator int) {
+func (f *fleet) gang(plan *Plan, j job, need domain.Need, chosen []chosenNode, evaluator int) {
 	attempt := j.Life.NextAttempt()
 	allocation := domain.Allocation{ID: domain.AllocationID(j.Name, attempt), For: j.Name, Attempt: attempt,
 		Resources: need.Resources}
-	parts := make([]domain.Intent, len(nodes))
-	for i, node := range nodes {
+	parts := make([]domain.Intent, len(chosen))
+	for i, node := range chosen {
 		parts[i] = f.allocate(node, allocation)
 	}
-	plan.reserve(parts, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Resources: need.Resources,
-		Evaluator: evaluator}),
+	plan.reserve(parts, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: namesOf(chosen),
+		Resources: need.Resources, Evaluator: evaluator}),
 		abandonment(allocation, "the attempt could not start on all of its nodes"))
 }
 
 // allocate returns the intent to reserve an allocation on a node. The intent is refused if the
 // agent has registered the node again after the view.
-func (f *fleet) allocate(node domain.Name, a domain.Allocation) domain.Intent {
-	return domain.Intend(domain.Nodes, node, domain.PlaceAllocation{Allocation: a, Registered: f.registered[node]})
+func (f *fleet) allocate(node chosenNode, a domain.Allocation) domain.Intent {
+	a.Reason = &node.reason
+	return domain.Intend(domain.Nodes, node.name,
+		domain.PlaceAllocation{Allocation: a, Registered: f.registered[node.name]})
 }
 
 // revision returns the newest built revision of the job's evaluator; 0 without an evaluator.
@@ -259,11 +260,4 @@ func revision(v *projections.View, j job) int {
 		return 0
 	}
 	return row.State.Active
-}
-
-func placement(p Placement) Placement {
-	if p == nil {
-		return BestFit{}
-	}
-	return p
 }

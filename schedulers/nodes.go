@@ -58,7 +58,7 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 			continue
 		}
 		plan.add(domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: fmt.Sprintf(
-			"no heartbeat received for %s", limit), Seen: seen}))
+			"no heartbeat received for %s", limit), Seen: seen, Registered: row.State.Since}))
 	}
 	fleet := fleetOf(v)
 	for j := range jobs(v) {

@@ -25,14 +25,14 @@ const (
 //  2. surplus replicas are removed: those that are not ready first, then the newest
 //  3. changed settings are rolled out with one replica above the desired count; without capacity
 //     for it, one old replica is removed first
-//  4. missing replicas are placed, the oldest deployment first, if possible each on a node that has
-//     no other replica of the deployment
+//  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
+//     fewest devices that no other work can use; of equal nodes, on one that has no other replica of
+//     the deployment, so that the loss of one node does not stop all replicas
 //  5. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
 //     when its replicas keep failing or no node has capacity
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	Placement   Placement     // nil is BestFit
 	PlaceWithin time.Duration // time after which a new deployment without capacity fails; 0 is the constant PlaceWithin
 	KeepDeleted time.Duration // how long a deleted deployment can be undeleted; 0 is the constant KeepDeleted
 }
@@ -84,7 +84,7 @@ func (s Replicas) reconcile(v *projections.View, d deployment) {
 	}
 	d.trim()
 	d.markReady()
-	if !d.place(placement(s.Placement), v.NeedOf(d.Deployment)) && d.State == domain.DeploymentCreatingState &&
+	if !d.place(v, v.NeedOf(d.Deployment)) && d.State == domain.DeploymentCreatingState &&
 		len(d.current) < d.minReady() {
 		d.failAt(due, domain.StatusOf(domain.Errorf(domain.ResourceExhausted, "no node has capacity for a replica: %s",
 			v.Feasibility(v.NeedOf(d.Deployment)))))
@@ -182,7 +182,7 @@ func ready(replicas []domain.Replica) int {
 
 // place plans missing replicas. It returns false when no node has capacity for them. While there
 // are old replicas, the deployment gets at most one replica more than desired.
-func (d *deployment) place(placement Placement, need domain.Need) bool {
+func (d *deployment) place(v *projections.View, need domain.Need) bool {
 	missing, limit := d.DesiredReplicas-len(d.current), d.DesiredReplicas
 	if len(d.old) > 0 {
 		limit++
@@ -195,47 +195,31 @@ func (d *deployment) place(placement Placement, need domain.Need) bool {
 		}
 	}
 	for i := range max(0, wanted) {
-		chosen, ok := d.spread(placement, need)
+		chosen, ok := d.fleet.place(v, need, d.occupied)
 		if !ok {
-			d.replaceOld(placement, need)
+			d.replaceOld(need)
 			return false
 		}
-		d.fleet.take(chosen, need.Resources)
-		d.occupied[chosen[0]] = true
+		d.fleet.take(namesOf(chosen), need.Resources)
+		d.occupied[chosen[0].name] = true
 		id := fmt.Sprintf("r%d", d.ReplicaSeq+1+i)
 		allocation := domain.Allocation{ID: domain.ReplicaAllocationID(d.name, id), For: d.name, Replica: id,
 			Resources: need.Resources}
 		d.plan.reserve([]domain.Intent{d.fleet.allocate(chosen[0], allocation)},
-			d.intend(domain.PlaceReplica{ID: id, Node: chosen[0], Generation: d.Generation}), abandonment(allocation,
+			d.intend(domain.PlaceReplica{ID: id, Node: chosen[0].name, Generation: d.Generation}), abandonment(allocation,
 				"the replica could not be placed"))
 	}
 	return true
 }
 
-// spread chooses a node for one replica, if possible a node without a replica of this deployment,
-// so that the loss of one node does not stop all replicas. It returns false when no node has
-// capacity. A replica without accelerators does not spread to nodes with free accelerators.
-func (d *deployment) spread(placement Placement, need domain.Need) ([]domain.Name, bool) {
-	others := make([]Candidate, 0, len(d.fleet.nodes))
-	for _, node := range d.fleet.nodes {
-		if !d.occupied[node.Name] && (devices(need.Resources) > 0 || devices(node.Free) == 0) {
-			others = append(others, node)
-		}
-	}
-	if chosen, ok := placement.Place(others, need); ok {
-		return chosen, true
-	}
-	return placement.Place(d.fleet.nodes, need)
-}
-
 // replaceOld removes one old replica if a new replica then fits on the node, unless fewer replicas
 // than desired are running or a new replica is still starting.
-func (d *deployment) replaceOld(placement Placement, need domain.Need) {
+func (d *deployment) replaceOld(need domain.Need) {
 	if len(d.current)+len(d.old) < d.DesiredReplicas || ready(d.current) < len(d.current) {
 		return
 	}
 	for _, r := range dispensable(d.old) {
-		if _, fits := placement.Place(d.fleet.without(r.Node, domain.ReplicaAllocationID(d.name, r.ID)), need); fits {
+		if d.fleet.fitsWithout(r.Node, domain.ReplicaAllocationID(d.name, r.ID), need) {
 			d.remove(r, "replaced by a replica with newer settings")
 			return
 		}
