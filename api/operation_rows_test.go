@@ -58,6 +58,8 @@ const (
 	threeRows  = "{\"text\": \"Lima\"}\n{\"text\": \"Quito\"}\n{\"text\": \"Cusco\"}"
 	aFilledOne = aDataset + "> POST /v1/accounts/acme/datasets/rows:upload user upload=rows.jsonl\n> {\"text\": " +
 		"\"Lima\"}\n> {\"text\": \"Quito\"}\n> {\"text\": \"Cusco\"}\n\n"
+	aStoreSecret = "> POST /v1/accounts/acme/secrets admin\n> {\"name\": \"store\", \"keyName\": \"STORE\", " +
+		`"value": "{\"access_key_id\": \"a\", \"secret_access_key\": \"canary\"}"}` + "\n\n"
 	anAddon = "! addon accounts/acme/models/polite\n"
 	aShape  = "> POST /v1/accounts/acme/deploymentShapes user\n> {\"deploymentShapeId\": \"small\", " +
 		"\"deploymentShape\": {\"baseModel\": \"accounts/default/models/anneal-base\", \"acceleratorType\": " +
@@ -193,6 +195,10 @@ func datasetRows() []row {
 		{id: "validateDatasetUpload", scene: aFilledOne, request: "POST " + one + ":validateUpload user"},
 		{id: "getDatasetDownloadEndpoint", scene: aFilledOne, request: "GET " + one + ":getDownloadEndpoint user"},
 		{id: "previewDataset", scene: aFilledOne, request: "GET " + one + ":preview?pageSize=2 user"},
+		{id: "importDataset", scene: aDataset,
+			request: "POST " + one + ":import user\n{\"externalUrl\": \"s3://archive/chats/\"}"},
+		{id: "exportDataset", scene: aFilledOne + aStoreSecret, request: "POST " + one + ":export user\n" +
+			"{\"externalUrl\": \"s3://archive/chats/\", \"credentialsSecret\": \"accounts/acme/secrets/store\"}"},
 	}
 }
 

@@ -91,13 +91,21 @@ func randomDatasetCommand(t *rapid.T, d domain.Dataset) domain.Command[domain.Da
 	from := pick(t, "from", nil,
 		&domain.Derivation{Source: "accounts/a/datasets/d", Prefix: "d/1/",
 			Split: pick(t, "split", nil, domain.SplitOf(9, 0.3, 7, true))})
+	store := domain.TransferSpec{ExternalURL: pick(t, "url", "s3://rows/a/", "s3://rows/a.jsonl", "file:///a", ""),
+		CredentialsSecret: pick(t, "secret", "accounts/a/secrets/s", "", "nonsense")}
+	imported := spec
+	imported.ExternalURL, imported.CredentialsSecret = store.ExternalURL, store.CredentialsSecret
 	return pick[domain.Command[domain.Dataset]](t, "command", domain.CreateDataset{DatasetSpec: spec, From: from},
+		domain.CreateDataset{DatasetSpec: imported}, domain.UpdateDataset{DatasetSpec: imported},
 		domain.FillDataset{Files: someFiles(t), DatasetStats: rows}, domain.FailFill{Status: someStatus},
 		domain.UploadDataset{Upload: near(t, d.Upload+1), Files: someFiles(t)}, domain.UploadDataset{Upload: 1},
 		domain.AcceptDataset{Upload: near(t, d.Upload), DatasetStats: rows},
 		domain.RejectDataset{Upload: near(t, d.Upload), Status: someStatus},
 		domain.UpdateDataset{DatasetSpec: spec}, domain.RequestDeletion(domain.Datasets),
-		domain.AbandonDeletion(domain.Datasets, "IN_USE"), domain.DeleteDataset{})
+		domain.AbandonDeletion(domain.Datasets, "IN_USE"), domain.DeleteDataset{},
+		domain.RequestImport{TransferSpec: store}, domain.CompleteImport{Import: near(t, 1), Files: someFiles(t)},
+		domain.FailImport{Import: near(t, 1), Status: someStatus}, domain.RequestExport{TransferSpec: store},
+		domain.CompleteExport{Export: near(t, 1)}, domain.FailExport{Export: near(t, 1), Status: someStatus})
 }
 
 var oneKey, otherKey = "U" + strings.Repeat("A", 55), "U" + strings.Repeat("B", 55)

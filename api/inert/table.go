@@ -19,7 +19,10 @@ var Table = []Field{
 
 	{Requests: []string{"prepareModel"}, Path: "readMask", Reason: "the response is empty"},
 
-	{Requests: []string{"datasets"}, Path: "externalUrl", Reason: "the server reads nothing from it: upload the rows"},
+	{Requests: []string{"datasets"}, Path: "externalUrl", Reason: rowsGiven, When: withRows},
+	{Requests: []string{"datasets"}, Path: "credentialsSecret", Reason: rowsGiven, When: withRows},
+	{Requests: []string{"datasets"}, Path: "credentialsSecret", Reason: "it is the secret for externalUrl",
+		When: &Condition{Text: "without externalUrl", Holds: func(f Facts) bool { return !f.isSet("externalUrl") }}},
 
 	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.deploymentId", Reason: matches},
 	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.disableAutoDeploy", Reason: matches},
@@ -133,7 +136,8 @@ const (
 	matches      = "the operation lists validated versions that fit the model, and creates nothing"
 	hotLoadStore = "replicas load weights from the server's own storage"
 	noRegions    = "the operator must start agents with --region"
-	ownStore     = "jobs read from and write to the server's own storage"
+	ownStore     = "jobs read from and write to the server's own storage: import datasets with their externalUrl"
+	rowsGiven    = "its rows do not change"
 	firstNode    = "the first node trains, and the others are only reserved"
 	noMTP        = "no trainer trains the prediction of several tokens"
 	refCache     = "the trainer computes the log-probabilities of the reference model in batches of a size that it " +
@@ -145,6 +149,9 @@ const (
 
 // Conditions that several fields share.
 var (
+	withRows = &Condition{Text: "on a dataset that is READY or derived", Holds: func(f Facts) bool {
+		return f.text("state") == "READY" || f.isSet("transformed") || f.isSet("splitted.fraction")
+	}}
 	withoutNgrams = &Condition{Text: "without ngramSpeculationLength",
 		Holds: func(f Facts) bool {
 			return !f.isSet("ngramSpeculationLength") && !f.isSet("disableSpeculativeDecoding")

@@ -51,9 +51,15 @@ var datasetTexts = map[string]string{
 	"format":                       "Format of the rows.",
 	"rowShape": "Shape that all rows have. It is more specific than the format: preference is also CHAT, and samples " +
 		"is also RL. Absent until the rows are validated.",
-	"originalFormat":   "Format of the rows before the transformation.",
-	"sourceJobName":    "Resource name of the job that produced the dataset.",
-	"externalUrl":      "URL of another copy.",
+	"originalFormat": "Format of the rows before the transformation.",
+	"sourceJobName":  "Resource name of the job that produced the dataset.",
+	"externalUrl": "Address in an S3-compatible object store: s3://BUCKET/KEY, or s3://BUCKET/DIRECTORY/ for the " +
+		"objects directly in a directory, with the parameters region=REGION and endpoint=https://HOST if needed. A dataset " +
+		"that is created with an externalUrl imports its rows from there.",
+	"Dataset.credentialsSecret": "Resource name of the secret with the credentials for externalUrl, as JSON: " +
+		"access_key_id, secret_access_key and, for temporary credentials, session_token. Without a secret, requests are " +
+		"anonymous.",
+	"export":           "The newest export of the files.",
 	"userUploaded":     "Present when the rows were uploaded.",
 	"evaluationResult": "Present when an evaluation wrote the dataset.",
 	"evaluationJobId":  "ID of the evaluation that wrote the dataset.",

@@ -24,6 +24,9 @@ var typeTexts = map[string]string{
 	"DPOTraining":             "Training settings of a DPO job. Zero values mean the default.",
 	"Dataset": "Rows of training or evaluation data. The content of a READY dataset is immutable. At most " +
 		"one of userUploaded, evaluationResult, transformed, splitted and evalProtocol states its origin.",
+	"DatasetExport":           "An export of a dataset's files to an object store.",
+	"ImportBody":              "Object store to import from. The default is that of the dataset.",
+	"ExportBody":              "Object store to export to.",
 	"DatasetEvaluationResult": "Marks a dataset that an evaluation wrote.",
 	"DatasetSplitted":         "Marks a dataset that is one part of a split.",
 	"DatasetTransformed":      "Marks a dataset that was derived from another dataset.",
