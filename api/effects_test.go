@@ -281,8 +281,10 @@ var effectElsewhere = map[string]string{
 	"readForm": "files of a request that nothing refers to: requireNoRecordings in the tests of transcriptions, " +
 		"and " +
 		"reconcile.Grace",
-	"fetch": "the same",
-	"keep":  "seals a response for the idempotency store, where it expires",
+	"fetch":       "the same",
+	"storeImages": "files of a request that nothing refers to: TestImagesReachReplicas checks that none is left",
+	"storeImage":  "the same",
+	"keep":        "seals a response for the idempotency store, where it expires",
 }
 
 // TestEveryEffectIsTested checks that every function with a side effect is in effects or in

@@ -199,12 +199,29 @@ func (s DeploymentSpec) ReplicaResources(model Hosted) Resources {
 	case s.SpeechFormat != "":
 		takes.MemoryMiB = speechMemoryMiB
 	case s.AcceleratorCount == 0:
-		takes.MemoryMiB = int64(math.Ceil(model.memory(s.MaxContextLength, s.LongPrompts()) / (1 << 20)))
+		takes.MemoryMiB = int64(math.Ceil(model.memory(s.MaxContextLength, s.LongPrompts())/(1<<20))) +
+			s.DraftMemoryMiB(model)
 	}
 	if s.AcceleratorCount > 0 {
 		takes.Accelerators = map[string]int{s.AcceleratorType: s.AcceleratorCount}
 	}
 	return takes
+}
+
+// DraftMemoryMiB returns the part of the memory of ReplicaResources that the draft model takes.
+func (s DeploymentSpec) DraftMemoryMiB(model Hosted) int64 {
+	if model.Draft == nil || s.AcceleratorCount > 0 || s.ServedDrafter() == "" {
+		return 0
+	}
+	return int64(math.Ceil(model.Draft.memory(s.MaxContextLength, false) / (1 << 20)))
+}
+
+// ServedDrafter returns the draft model that replicas load; "" is none.
+func (s DeploymentSpec) ServedDrafter() string {
+	if s.DisableSpeculativeDecoding || s.SpeechFormat != "" {
+		return ""
+	}
+	return s.Drafter()
 }
 
 // ServedPrecision returns the precision whose copy of the model a replica serves, if that copy

@@ -32,10 +32,9 @@ var Table = []Field{
 	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.skipImageTagValidation", Reason: matches},
 	{Requests: []string{"deploymentShapes"}, Path: "disableSpeculativeDecoding",
 		Reason: "it is deprecated: create the deployment with the parameter disableSpeculativeDecoding"},
-	{Requests: []string{"deployments", "deploymentShapes"}, Path: "draftModel",
-		Reason: "no engine drafts with a second model: use ngramSpeculationLength"},
+	{Requests: []string{"deployments"}, Path: "draftModel", Reason: noDrafts, When: undrafted},
 	{Requests: []string{"deployments"}, Path: "enableMtp",
-		Reason: "no engine predicts several tokens at once: use ngramSpeculationLength"},
+		Reason: "no engine predicts several tokens at once: use draftModel or ngramSpeculationLength"},
 	{Requests: []string{"deployments", "deploymentShapes"}, Path: "draftTokenCount",
 		Reason: "only requests with a prediction draft tokens", When: withoutNgrams},
 	{Requests: []string{"deployments"}, Path: "draftTokenCount", Reason: noDrafts, When: undrafted},
@@ -102,6 +101,9 @@ var Table = []Field{
 	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "mirostat_lr",
 		Reason: "it is the learning rate of mirostat", When: &Condition{Text: "without mirostat_target",
 			Holds: func(f Facts) bool { return !f.isSet("mirostat_target") }}},
+	{Requests: []string{"createChatCompletion"}, Path: "messages.content.image_url.detail",
+		Reason: "engines scale images as their model requires", When: &Condition{Text: "unless it is auto",
+			Holds: func(f Facts) bool { return f.Value != "auto" }}},
 	{Requests: []string{"createChatCompletion"}, Path: "messages.refusal", Reason: "chat templates render no refusals"},
 
 	{Requests: []string{"createResponse"}, Path: "include", Reason: "reasoning is not encrypted, and the server has no " +
@@ -152,9 +154,9 @@ var (
 	withRows = &Condition{Text: "on a dataset that is READY or derived", Holds: func(f Facts) bool {
 		return f.text("state") == "READY" || f.isSet("transformed") || f.isSet("splitted.fraction")
 	}}
-	withoutNgrams = &Condition{Text: "without ngramSpeculationLength",
+	withoutNgrams = &Condition{Text: "without ngramSpeculationLength and draftModel",
 		Holds: func(f Facts) bool {
-			return !f.isSet("ngramSpeculationLength") && !f.isSet("disableSpeculativeDecoding")
+			return !f.isSet("ngramSpeculationLength") && !f.isSet("draftModel") && !f.isSet("disableSpeculativeDecoding")
 		}}
 	undrafted = &Condition{Text: "on a deployment that was created with disableSpeculativeDecoding",
 		Holds: func(f Facts) bool { return f.isSet("disableSpeculativeDecoding") }}

@@ -68,6 +68,14 @@ func (c *call) generate(q *generationRequest, enc encoder, idPrefix string) (any
 		return nil, err
 	}
 	defer leave()
+	if err := c.requireVision(q, target); err != nil {
+		return nil, err
+	}
+	discard, err := c.storeImages(q)
+	defer discard()
+	if err != nil {
+		return nil, err
+	}
 	session := c.sessionOf(q, target.State)
 	count := len(q.prompts) * q.n
 	g := &generation{call: c, out: request.Stream{Call: c.Call}, q: q, encoder: enc, target: target, session: session,
@@ -147,7 +155,7 @@ func (g *generation) checkContextLength() error {
 	q := g.q
 	for _, p := range q.prompts {
 		counting := engines.CompletionRequest{Prompt: p.text, PromptTokens: p.tokens, Chat: p.chat,
-			Reasoning: q.settings.Reasoning, Addon: q.settings.Addon}
+			Images: q.settings.Images, Reasoning: q.settings.Reasoning, Addon: q.settings.Addon}
 		discard := routing.Output{Emit: func(engines.Chunk) error { return nil }, Restart: func() {}}
 		usage, _, err := g.complete(g.Ctx, p, counting, discard)
 		if err != nil {

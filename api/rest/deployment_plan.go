@@ -97,6 +97,19 @@ func disableSpeculation(spec *domain.DeploymentSpec) {
 	spec.DraftModel, spec.DraftTokenCount, spec.NgramSpeculationLength = nil, 0, 0
 }
 
+// planDrafter validates the draft model, and adds its memory to the plan.
+func (c *call) planDrafter(v *domain.Violations, given *Deployment, d *deploymentPlan) {
+	drafter := given.ServedDrafter()
+	v.Require(c.speechFormat(given.Drafter()) == "", "draftModel",
+		"%s is a speech model, which cannot draft text: use a text model", given.Drafter())
+	row, ok := c.UsableModel(c.Account, given.Drafter())
+	v.Require(!ok || row.State.Kind != domain.PEFTAddon, "draftModel",
+		"%s is an addon, which cannot draft: use a base model", given.Drafter())
+	if ok && drafter != "" && d.speechFormat == "" {
+		d.model.Draft = row.State.Size().Memory("", given.MaxContextLength)
+	}
+}
+
 // planDeployment validates the fields that creates and updates share, and returns the values for
 // the command. model is the deployment's baseModel.
 func (c *call) planDeployment(v *domain.Violations, name domain.Name, model string, given *Deployment) deploymentPlan {
@@ -108,8 +121,7 @@ func (c *call) planDeployment(v *domain.Violations, name domain.Name, model stri
 	requireAliases(c, v, name, given.Aliases)
 	c.requireModel(v, "baseModel", given.BaseModel, "")
 	c.requireModel(v, "draftModel", given.Drafter(), "")
-	v.Require(c.speechFormat(given.Drafter()) == "", "draftModel",
-		"%s is a speech model, which cannot draft text: use a text model", given.Drafter())
+	c.planDrafter(v, given, &d)
 	v.Require(len(given.DirectRouteAPIKeys) <= maxDirectKeys, "directRouteApiKeys", "must have at most %d keys",
 		maxDirectKeys)
 	for _, key := range given.DirectRouteAPIKeys {

@@ -125,11 +125,12 @@ func (r *replica) open() (release func(), err error) {
 		return release, err
 	}
 	files := engines.ModelFiles{Speculation: r.assignment.Speculation, MemoryBytes: r.assignment.MemoryMiB << 20,
-		ContextLength: r.assignment.ContextLength, LongPrompts: r.assignment.LongPrompts}
+		ContextLength: r.assignment.ContextLength, LongPrompts: r.assignment.LongPrompts,
+		DraftMemoryBytes: r.assignment.DraftMemoryMiB << 20}
 	for _, part := range []struct {
 		files *protocol.FileSet
 		dir   *string
-	}{{&r.assignment.Base, &files.Dir}, {r.assignment.Adapter, &files.AdapterDir}} {
+	}{{&r.assignment.Base, &files.Dir}, {r.assignment.Adapter, &files.AdapterDir}, {r.assignment.Draft, &files.DraftDir}} {
 		if part.files == nil {
 			continue
 		}
@@ -230,6 +231,9 @@ func (r *replica) complete(ctx context.Context, req engines.CompletionRequest,
 			return engines.Usage{}, err
 		}
 		defer done()
+		if err := r.readImages(ctx, model, &req); err != nil {
+			return engines.Usage{}, err
+		}
 		return model.Complete(ctx, req, emit)
 	})
 }
