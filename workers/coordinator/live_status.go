@@ -51,7 +51,7 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 			Active: r.Load.Active, Queued: r.Load.Queued, Slots: r.Load.Slots,
 			RequestsPerSecond: r.Load.RequestsPerSecond, CompletedPerSecond: r.Load.CompletedPerSecond,
 			PromptTokensPerSecond: r.Load.PromptTokensPerSecond,
-			TokensPerSecond: r.Load.TokensPerSecond, Time: now, Addons: addonStates(r),
+			TokensPerSecond:       r.Load.TokensPerSecond, Time: now, Addons: addonStates(r),
 		})
 	}
 }
