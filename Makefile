@@ -8,7 +8,7 @@ RACE_SKIP   ?= /cmd/anneal$$
 RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race corruption cost bench bench-others bench-placement crash hostile linearizable fuzz lint lint-openapi golden reference build clients oracle
+.PHONY: help demo run test race corruption cost bench bench-autoscale bench-others bench-placement crash hostile linearizable fuzz lint lint-openapi golden reference build clients oracle
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,9 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 	go test -run '^$$' -bench Transcribe -benchtime 1x ./engines/sphinx
 	@if echo '#include <cblas.h>' | c++ -E - >/dev/null 2>&1; then $(MAKE) --no-print-directory bench-others; \
 	else echo "Not compared with ggml and OpenBLAS: install a C++ compiler and libopenblas-dev."; fi
+
+bench-autoscale: ## replay public traces through the autoscaler and compare it with others; takes some 10 minutes
+	ANNEAL_AUTOSCALE=full go test -count=1 -timeout 60m -run TestAutoscaleReplaysTraces -v ./schedulers
 
 bench-others: ## compare the embedded engine with ggml and OpenBLAS; needs a C++ compiler, libopenblas-dev and some minutes
 	if grep -q avx512f /proc/cpuinfo; then export OPENBLAS_CORETYPE=SkylakeX; fi; \

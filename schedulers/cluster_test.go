@@ -91,6 +91,7 @@ func (c *cluster) step() {
 	}
 	if chance(12) && c.worlds[0].View().Deployments.Len() < 12 {
 		user(deployment(id, c.random.IntN(3), 3, func(d *domain.DeploymentSpec) {
+			d.MaxWithRevocableReplicaCount = []int{0, 5}[c.random.IntN(2)]
 			if c.random.IntN(4) == 0 {
 				end := time.Now().Add(time.Duration(1+c.random.IntN(30)) * time.Minute).UTC()
 				d.ExpireTime = &end
@@ -205,7 +206,7 @@ func (c *cluster) changeDeployment(user func(domain.Intent)) {
 	row := rows[c.random.IntN(len(rows))]
 	spec := row.State.DeploymentSpec
 	spec.MaxContextLength++
-	cmds := []domain.Command[domain.Deployment]{domain.ScaleDeployment{Replicas: c.random.IntN(4)},
+	cmds := []domain.Command[domain.Deployment]{domain.ScaleDeployment{Replicas: c.random.IntN(6)},
 		domain.ScaleDeployment{Replicas: c.random.IntN(4)},
 		domain.UpdateDeployment{DeploymentSpec: spec}, domain.UpdateDeployment{DeploymentSpec: spec},
 		domain.WakeDeployment{}, domain.RequestDeletion(domain.Deployments), domain.DeleteDeployment{},

@@ -90,6 +90,15 @@ func (f *fleet) take(names []domain.Name, takes domain.Resources) {
 	}
 }
 
+// give adds resources to the free resources of a node.
+func (f *fleet) give(name domain.Name, gives domain.Resources) {
+	i := f.index[name]
+	f.nodes[i].Free = f.nodes[i].Free.Plus(gives)
+	for _, p := range f.pools {
+		f.refresh(p, i)
+	}
+}
+
 // fitsWithout reports whether the need fits on a node once an allocation on the node is released.
 func (f *fleet) fitsWithout(node domain.Name, id string, need domain.Need) bool {
 	candidate := &f.nodes[f.index[node]]

@@ -27,7 +27,9 @@ const (
 //     for it, one old replica is removed first
 //  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
 //     fewest devices that no other work can use; of equal nodes, on one that has no other replica of
-//     the deployment, so that the loss of one node does not stop all replicas
+//     the deployment, so that the loss of one node does not stop all replicas. Those above
+//     maxReplicaCount (revocable ones) are placed only in capacity that no other replica and no job
+//     waits for, and they give way to such
 //  5. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
 //     when its replicas keep failing or no node has capacity
 //
@@ -47,48 +49,55 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	rows := slices.SortedStableFunc(v.Deployments.All(), func(a, b *projections.Row[domain.Deployment]) int {
 		return cmp.Or(a.CreateTime.Compare(b.CreateTime), cmp.Compare(a.Name, b.Name))
 	})
+	var placed []*deployment
 	for _, row := range rows {
-		d := deployment{Deployment: &row.State, name: row.Name, plan: &plan, fleet: fleet, now: now}
+		d := &deployment{Deployment: &row.State, name: row.Name, plan: &plan, fleet: fleet, now: now}
 		switch {
 		case d.State == domain.DeploymentDeletingState:
 			d.drain(cmp.Or(s.KeepDeleted, KeepDeleted))
 		case d.Live():
 			d.classify()
-			s.reconcile(v, d)
+			if s.reconcile(v, d) {
+				placed = append(placed, d)
+			}
 		}
 	}
+	share(v, fleet, placed)
 	return plan
 }
 
-// reconcile performs steps 2 to 5 for one deployment.
-func (s Replicas) reconcile(v *projections.View, d deployment) {
+// reconcile performs steps 2 to 5 for one deployment, without revocable replicas. It returns false
+// when the deployment cannot have replicas.
+func (s Replicas) reconcile(v *projections.View, d *deployment) bool {
 	due := d.Since.Add(cmp.Or(s.PlaceWithin, PlaceWithin))
 	if d.State == domain.DeploymentCreatingState {
 		if d.Failures >= domain.MaxReplicaFailures {
 			d.fail(domain.Status{Code: d.Status.Code, Message: fmt.Sprintf("%d consecutive replicas failed to start; "+
 				"the last error: %s", d.Failures, d.Status.Message)})
-			return
+			return false
 		}
 		if failure := d.model(v); failure != nil {
 			if failure.Code == domain.NotFound {
 				due = d.now
 			}
 			d.failAt(due, domain.StatusOf(failure))
-			return
+			return false
 		}
 	}
 	if lost := d.lost(v); lost != "" {
 		d.plan.add(d.intend(domain.FailDeployment{Status: domain.StatusOf(domain.Errorf(domain.NotFound, "%s", lost)),
 			Lost: true}))
-		return
+		return false
 	}
 	d.trim()
 	d.markReady()
-	if !d.place(v, v.NeedOf(d.Deployment)) && d.State == domain.DeploymentCreatingState &&
+	d.short = !d.place(v, v.NeedOf(d.Deployment))
+	if d.short && d.State == domain.DeploymentCreatingState &&
 		len(d.current) < d.minReady() {
 		d.failAt(due, domain.StatusOf(domain.Errorf(domain.ResourceExhausted, "no node has capacity for a replica: %s",
 			v.Feasibility(v.NeedOf(d.Deployment)))))
 	}
+	return true
 }
 
 // A deployment is the state of Replicas while it plans one deployment.
@@ -101,6 +110,8 @@ type deployment struct {
 
 	current, old []domain.Replica     // live replicas with the newest settings, and with older ones
 	occupied     map[domain.Name]bool // nodes with a current replica
+	planned      int                  // number of replicas that the plan places
+	short        bool                 // no node has capacity for a replica within maxReplicaCount
 }
 
 func (d *deployment) intend(cmd domain.Command[domain.Deployment]) domain.Intent {
@@ -183,26 +194,34 @@ func ready(replicas []domain.Replica) int {
 // place plans missing replicas. It returns false when no node has capacity for them. While there
 // are old replicas, the deployment gets at most one replica more than desired.
 func (d *deployment) place(v *projections.View, need domain.Need) bool {
-	missing, limit := d.DesiredReplicas-len(d.current), d.DesiredReplicas
+	missing, limit := d.firm()-len(d.current), d.firm()
 	if len(d.old) > 0 {
 		limit++
 	}
-	wanted := min(missing, limit-len(d.current)-len(d.old))
+	if !d.placeMore(v, need, min(missing, limit-len(d.current)-len(d.old))) {
+		d.replaceOld(need)
+		return false
+	}
+	return true
+}
+
+// placeMore plans a number of replicas. It returns false when no node has capacity for one of them.
+func (d *deployment) placeMore(v *projections.View, need domain.Need, wanted int) bool {
 	if wanted > 0 && d.Failures > 0 {
 		if due := d.FailedTime.Add(backoff(d.Failures)); d.now.Before(due) {
 			d.plan.planAgainAt(due)
 			return true
 		}
 	}
-	for i := range max(0, wanted) {
+	for range max(0, wanted) {
 		chosen, ok := d.fleet.place(v, need, d.occupied)
 		if !ok {
-			d.replaceOld(need)
 			return false
 		}
 		d.fleet.take(namesOf(chosen), need.Resources)
 		d.occupied[chosen[0].name] = true
-		id := fmt.Sprintf("r%d", d.ReplicaSeq+1+i)
+		d.planned++
+		id := fmt.Sprintf("r%d", d.ReplicaSeq+d.planned)
 		allocation := domain.Allocation{ID: domain.ReplicaAllocationID(d.name, id), For: d.name, Replica: id,
 			Resources: need.Resources}
 		d.plan.reserve([]domain.Intent{d.fleet.allocate(chosen[0], allocation)},
@@ -215,7 +234,7 @@ func (d *deployment) place(v *projections.View, need domain.Need) bool {
 // replaceOld removes one old replica if a new replica then fits on the node, unless fewer replicas
 // than desired are running or a new replica is still starting.
 func (d *deployment) replaceOld(need domain.Need) {
-	if len(d.current)+len(d.old) < d.DesiredReplicas || ready(d.current) < len(d.current) {
+	if len(d.current)+len(d.old) < d.firm() || ready(d.current) < len(d.current) {
 		return
 	}
 	for _, r := range dispensable(d.old) {

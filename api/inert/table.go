@@ -52,8 +52,6 @@ var Table = []Field{
 	{Requests: []string{"deployments"}, Path: "placement.multiRegion", Reason: noRegions, When: &Condition{
 		Text: unlocated.Text, Holds: func(f Facts) bool { return !f.Located && f.Value != "GLOBAL" }}},
 	{Requests: []string{"deployments"}, Path: "placement.regions", Reason: noRegions, When: unlocated},
-	{Requests: []string{"deployments"}, Path: "maxWithRevocableReplicaCount",
-		Reason: "nodes have no revocable capacity: use maxReplicaCount"},
 	{Requests: []string{"deployments"}, Path: "pricingPlanId", Reason: "the server has no billing"},
 	{Requests: []string{"deployments"}, Path: "directRouteApiKeys", Reason: "there is no direct route", When: &Condition{
 		Text: "without directRouteType", Holds: func(f Facts) bool { return !f.isSet("directRouteType") }}},

@@ -195,9 +195,9 @@ func (c *call) contextLength(d domain.Deployment) int {
 // fill a replica's queue.
 const maxConcurrentChoices = 16
 
-// forEachChoice calls do for each number from 0 to n-1, at most maxConcurrentChoices at a time. The
+// forEach calls do for each number from 0 to n-1, at most maxConcurrentChoices at a time. The
 // first error cancels the context of the other calls. It is returned when all calls have ended.
-func forEachChoice(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+func forEach(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
@@ -224,7 +224,7 @@ func forEachChoice(ctx context.Context, n int, do func(ctx context.Context, i in
 // run generates all choices and returns the response. The first error cancels the choices that have
 // not finished.
 func (g *generation) run() (any, error) {
-	if err := forEachChoice(g.Ctx, len(g.choices), g.generateChoice); err != nil {
+	if err := forEach(g.Ctx, len(g.choices), g.generateChoice); err != nil {
 		if !g.firstChunk.IsZero() {
 			g.Router.RecordUsage(g.Call, g.target.Name, g.q.model, g.usageRecord(false))
 		}

@@ -67,7 +67,7 @@ func (c *call) storeImages(q *generationRequest) (discard func(), err error) {
 		}
 	}
 	var total atomic.Int64
-	return discard, concurrently(c.Ctx, len(q.images), func(ctx context.Context, i int) error {
+	return discard, forEach(c.Ctx, len(q.images), func(ctx context.Context, i int) error {
 		return c.storeImage(ctx, prefix+strconv.Itoa(i), q.images[i], &total)
 	})
 }

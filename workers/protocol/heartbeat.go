@@ -77,6 +77,7 @@ type Load struct {
 	Queued                int     `json:"queued"`
 	Slots                 int     `json:"slots"`
 	RequestsPerSecond     float64 `json:"requestsPerSecond"`
+	CompletedPerSecond    float64 `json:"completedPerSecond"`
 	PromptTokensPerSecond float64 `json:"promptTokensPerSecond"`
 	TokensPerSecond       float64 `json:"tokensPerSecond"`
 }
