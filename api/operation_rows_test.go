@@ -330,6 +330,11 @@ func nodeRows() []row {
 		{id: "listNodes", scene: scene, request: "GET /v1/accounts/system/nodes operator"},
 		{id: "getNode", scene: scene, request: "GET " + one + " operator"},
 		{id: "listNodeEvents", scene: scene, request: "GET " + one + "/events" + briefly + " operator"},
+		{id: "cordonNode", scene: scene, request: "POST " + one + ":cordon operator\n{\"reason\": \"new driver\"}"},
+		{id: "drainNode", scene: scene,
+			request: "POST " + one + ":drain operator\n{\"reason\": \"new driver\", \"deadline\": \"1800s\"}"},
+		{id: "uncordonNode", scene: scene + "> POST " + one + ":cordon operator\n",
+			request: "POST " + one + ":uncordon operator"},
 		{id: "revokeNode", scene: scene, request: "POST " + one + ":revoke operator\n{\"reason\": \"stolen\"}"},
 		{id: "deleteNode", scene: scene, request: "DELETE " + one + " operator"},
 	}

@@ -83,6 +83,8 @@ func FeasibilityOf(need Need, fleet Fleet) Feasibility {
 				now = "is " + node.State
 			case len(node.Engines) == 0:
 				now = "is shutting down"
+			case node.Cordon != nil:
+				now = "is " + node.Scheduling()
 			}
 		}
 		switch shortage := cmp.Or(never, now); {

@@ -17,6 +17,7 @@ import (
 //	READY, ENROLLED --LoseNode--> LOST, all allocations released
 //	LOST   --RegisterNode--> READY
 //	READY  --PlaceAllocation, ReleaseAllocation--> READY
+//	any    --CordonNode, DrainNode, FinishDrain, UncordonNode--> unchanged: see Node.Scheduling
 //	(none) --EnrollNode-->   ENROLLED --RegisterNode--> READY
 //	any    --RevokeNode-->   REVOKED, all allocations released
 //	REVOKED --EnrollNode-->  ENROLLED
@@ -26,6 +27,10 @@ var Nodes = NewKind("nodes", map[string]Event[Node]{
 	"node.registered.v1":     NodeRegistered{},
 	"node.lost.v1":           NodeLost{},
 	"node.removed.v1":        NodeRemoved{},
+	"node.cordoned.v1":       NodeCordoned{},
+	"node.uncordoned.v1":     NodeUncordoned{},
+	"node.draining.v1":       NodeDraining{},
+	"node.drained.v1":        NodeDrained{},
 	"node.revoked.v1":        NodeAccessRevoked{},
 	"allocation.placed.v1":   AllocationPlaced{},
 	"allocation.released.v1": AllocationReleased{},
@@ -113,6 +118,7 @@ type Node struct {
 	Left        bool                  `json:"left,omitempty"` // the node was lost because its agent shut down
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 	Access      NodeAccess            `json:"access,omitzero"`
+	Cordon      *NodeCordon           `json:"cordon,omitempty"` // nil if the node gets new allocations
 }
 
 // Exists implements State.
@@ -237,16 +243,22 @@ type LoseNode struct {
 	Reason string
 	Seen   time.Time // last heartbeat received; zero if unknown
 	Left   bool      // the agent shut down: attempts on the node are requeued and do not count as failures
+	// Registered is the node's Since when its silence was observed. A node that has registered again
+	// after that time is not lost. A zero Registered is not checked.
+	Registered time.Time `json:"-"`
 }
 
 func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
-	switch n.State {
-	case "":
+	switch {
+	case !n.Exists():
 		return nil, notFound("node")
-	case NodeLostState, NodeRevoked:
+	case n.Absent():
 		return nil, nil
+	case !c.Registered.IsZero() && !c.Registered.Equal(n.Since):
+		return nil, precondition("NODE_BACK", "the node registered again at %s, after it was silent",
+			n.Since.Format(time.RFC3339))
 	}
-	return NodeLost(c), nil
+	return NodeLost{c.Reason, c.Seen, c.Left}, nil
 }
 
 // RemoveNode removes a node without allocations.
@@ -296,6 +308,8 @@ func (c PlaceAllocation) Decide(n Node, now time.Time) (Event[Node], error) {
 	case !c.Registered.IsZero() && !c.Registered.Equal(n.Since):
 		return nil, precondition("STALE_PLAN", "the node registered again at %s, after the allocation was planned",
 			n.Since.Format(time.RFC3339))
+	case n.Cordon != nil:
+		return nil, n.refuseCordoned()
 	}
 	if !n.HasCapacity(c.Resources) {
 		return nil, &Error{Code: ResourceExhausted, Reason: "NODE_FULL",

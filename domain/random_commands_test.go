@@ -115,7 +115,9 @@ func randomNodeCommand(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
 		domain.PlaceAllocation{Allocation: allocation}, domain.ReleaseAllocation{ID: allocation.ID, Reason: "over"},
 		domain.LoseNode{Reason: "silent"}, domain.RemoveNode{},
 		domain.EnrollNode{PublicKey: pick(t, "key", oneKey, otherKey, "none"), JoinToken: pick(t, "token", "t1", "t2")},
-		domain.RevokeNode{Reason: "stolen"},
+		domain.RevokeNode{Reason: "stolen"}, domain.CordonNode{Reason: "new driver"}, domain.UncordonNode{},
+		domain.UncordonNode{}, domain.UncordonNode{}, domain.FinishDrain{},
+		domain.DrainNode{Reason: "new driver", Within: pick(t, "within", time.Minute, 0, -time.Second)},
 		domain.RegisterNode{NodeSpec: spec, Enrolled: true})
 }
 
@@ -242,6 +244,7 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		domain.WriteResults{Attempt: attempt}
 	hold := domain.HoldJob{For: pick(t, "held for", "", "a node")}
 	paused := domain.ConfirmPause{Attempt: attempt}
+	preempt := domain.PreemptJob{Attempt: attempt, Reason: "node n1 is being drained"}
 	confirm, fail := domain.ConfirmCancel{Attempt: attempt},
 		domain.FailJob{Attempt: pick(t, "by", 0, attempt), Status: someStatus}
 	prepare := domain.PrepareInput{
@@ -258,8 +261,8 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		domain.JobCreatingInputState: {domain.QueueJob{}},
 		domain.JobPendingState:       {start, start, start, expire, hold, prepare, abandon},
 		domain.JobRunningState: {mark, mark, idle, write, requeue, complete, store, cancel, pause, paused, fail,
-			track},
-		domain.JobIdleState:           {wake, wake, write, track},
+			track, preempt},
+		domain.JobIdleState:           {wake, preempt, wake, write, track},
 		domain.JobWritingResultsState: {complete, complete, store, requeue, cancel, pause},
 		domain.JobReQueueingState:     {domain.QueueJob{}},
 		domain.JobFailedState:         {resume, resume, remove, track},

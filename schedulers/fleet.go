@@ -17,6 +17,7 @@ type fleet struct {
 	placed     map[allocationKey]domain.Allocation
 	registered map[domain.Name]time.Time // time of the last registration of each READY node
 	shutDown   map[domain.Name]bool      // whether the agent of each LOST node was shut down
+	drains     map[domain.Name]string    // see drainsOf
 	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
 	types      map[string]string         // by engine and regions, the result of domain.FleetAccelerator for jobs
 }
@@ -41,7 +42,7 @@ type allocationKey struct {
 func fleetOf(v *projections.View) *fleet {
 	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{},
 		placed: map[allocationKey]domain.Allocation{}, registered: map[domain.Name]time.Time{},
-		shutDown: map[domain.Name]bool{}, engines: map[string]bool{}, types: map[string]string{}}
+		shutDown: map[domain.Name]bool{}, drains: drainsOf(v), engines: map[string]bool{}, types: map[string]string{}}
 	located := v.Located()
 	for row := range v.Nodes.All() {
 		node := row.State
@@ -57,7 +58,8 @@ func fleetOf(v *projections.View) *fleet {
 		}
 		f.index[row.Name], f.registered[row.Name] = len(f.nodes), node.Since
 		f.nodes = append(f.nodes,
-			Candidate{row.Name, node.Pool, node.RegionIn(located), node.Engines, minus(node.Capacity, node.Used())})
+			Candidate{row.Name, node.Pool, node.RegionIn(located), node.Engines, node.Cordon != nil,
+				minus(node.Capacity, node.Used())})
 		for id, allocation := range node.Allocations {
 			f.holds[allocation.For]++
 			f.placed[allocationKey{row.Name, id}] = allocation

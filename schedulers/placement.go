@@ -13,7 +13,9 @@ type Candidate struct {
 	Pool    string // "" accepts work of every pool
 	Region  string // see domain.Node.RegionIn
 	Engines []string
-	Free    domain.Resources // negative on a node whose capacity has shrunk
+	// Cordoned reports that the node gets no new work
+	Cordoned bool
+	Free     domain.Resources // negative on a node whose capacity has shrunk
 }
 
 // A Placement chooses nodes for a need. Place returns need.Count distinct nodes with enough free
@@ -22,10 +24,10 @@ type Placement interface {
 	Place(nodes []Candidate, need domain.Need) (chosen []domain.Name, ok bool)
 }
 
-// suits reports whether the node accepts work of the need's pool, has the need's engine, and is in
-// one of the need's regions.
+// suits reports whether the node is not cordoned, accepts work of the need's pool, has the need's
+// engine, and is in one of the need's regions.
 func (c *Candidate) suits(need domain.Need) bool {
-	return (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
+	return !c.Cordoned && (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
 		need.Allows(c.Region)
 }
 

@@ -23,8 +23,9 @@ const (
 //
 //  1. a replica is removed when its node is lost or its allocation was released
 //  2. surplus replicas are removed: those that are not ready first, then the newest
-//  3. changed settings are rolled out with one replica above the desired count; without capacity
-//     for it, one old replica is removed first
+//  3. changed settings are rolled out, and replicas leave nodes that are being drained, with one
+//     replica above the desired count; without capacity for changed settings, one old replica is
+//     removed first
 //  4. missing replicas are placed, the oldest deployment first, if possible each on a node that has
 //     no other replica of the deployment
 //  5. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
@@ -99,8 +100,9 @@ type deployment struct {
 	fleet              *fleet
 	now                time.Time
 
-	current, old []domain.Replica     // live replicas with the newest settings, and with older ones
-	occupied     map[domain.Name]bool // nodes with a current replica
+	current  []domain.Replica     // live replicas with the newest settings
+	old      []domain.Replica     // live replicas with older settings, or on a node that is being drained
+	occupied map[domain.Name]bool // nodes with a current replica
 }
 
 func (d *deployment) intend(cmd domain.Command[domain.Deployment]) domain.Intent {
@@ -135,7 +137,7 @@ func (d *deployment) classify() {
 			d.remove(r, fmt.Sprintf("node %s was lost", r.Node.ID()))
 		case !d.fleet.has(r.Node, domain.ReplicaAllocationID(d.name, r.ID)):
 			d.remove(r, fmt.Sprintf("the allocation on node %s was released", r.Node.ID()))
-		case r.Generation == d.Generation:
+		case r.Generation == d.Generation && d.fleet.drains[r.Node] == "":
 			d.current = append(d.current, r)
 			d.occupied[r.Node] = true
 		default:
@@ -154,7 +156,7 @@ func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string) [
 	dispensable := dispensable(replicas)
 	extra := max(0, len(replicas)-n)
 	for _, r := range dispensable[:extra] {
-		d.remove(r, reason)
+		d.remove(r, cmp.Or(d.fleet.drains[r.Node], reason))
 	}
 	return dispensable[extra:]
 }

@@ -116,12 +116,21 @@ var accountTexts = map[string]string{
 
 // nodeTexts describe nodes and their allocations.
 var nodeTexts = map[string]string{
-	"seenTime":           "Time of the last heartbeat.",
-	"used":               "Allocated resources.",
-	"publicKey":          "Public NKey of the node's agent; empty before it enrolls and after its access is revoked.",
-	"enrollTime":         "Time at which the agent enrolled with this key.",
-	"revokeTime":         "Time at which the access was revoked.",
-	"allocations":        "Allocations of jobs and replicas on the node.",
+	"seenTime":    "Time of the last heartbeat.",
+	"used":        "Allocated resources.",
+	"publicKey":   "Public NKey of the node's agent; empty before it enrolls and after its access is revoked.",
+	"enrollTime":  "Time at which the agent enrolled with this key.",
+	"revokeTime":  "Time at which the access was revoked.",
+	"allocations": "Allocations of jobs and replicas on the node.",
+	"Node.scheduling": "Whether the node gets new work: SCHEDULABLE, CORDONED, DRAINING while its work moves to other " +
+		"nodes, or DRAINED when none is left.",
+	"Node.cordon":         "Why the node gets no new work; absent when it gets new work.",
+	"NodeCordon.reason":   "Reason that the operator gave.",
+	"NodeCordon.time":     "Time of the cordon.",
+	"NodeCordon.deadline": "Time at which the drain stops the work that is left; absent when the node is not drained.",
+	"NodeCordon.drained":  "Time at which the drained node had no work any more.",
+	"Drain.deadline": "Time until the work that is left is stopped, such as \"600s\"; at most 168h. " +
+		"The default is 600s.",
 	"Node.region":        "Region of the node, as its agent reports it.",
 	"pool":               "Work that the node runs: training, inference, or both when empty.",
 	"capacity":           "Total resources.",
