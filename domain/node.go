@@ -17,6 +17,7 @@ import (
 //	READY, ENROLLED --LoseNode--> LOST, all allocations released
 //	LOST   --RegisterNode--> READY
 //	READY  --PlaceAllocation, ReleaseAllocation--> READY
+//	any    --TaintNode, UntaintNode--> unchanged
 //	any    --CordonNode, DrainNode, FinishDrain, UncordonNode--> unchanged: see Node.Scheduling
 //	(none) --EnrollNode-->   ENROLLED --RegisterNode--> READY
 //	any    --RevokeNode-->   REVOKED, all allocations released
@@ -31,6 +32,8 @@ var Nodes = NewKind("nodes", map[string]Event[Node]{
 	"node.uncordoned.v1":     NodeUncordoned{},
 	"node.draining.v1":       NodeDraining{},
 	"node.drained.v1":        NodeDrained{},
+	"node.tainted.v1":        NodeTainted{},
+	"node.untainted.v1":      NodeUntainted{},
 	"node.revoked.v1":        NodeAccessRevoked{},
 	"allocation.placed.v1":   AllocationPlaced{},
 	"allocation.released.v1": AllocationReleased{},
@@ -95,6 +98,8 @@ type NodeSpec struct {
 	Capacity Resources `json:"capacity"`
 	Engines  []string  `json:"engines"` // train (supervised), train:METHOD, complete, transcribe:FORMAT, score
 	Version  string    `json:"version"` // version of the agent
+	// Labels describe the node: see NodePolicy
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // An Allocation is a part of a node that is allocated to an attempt of a job or to a replica.
@@ -118,6 +123,7 @@ type Node struct {
 	Left        bool                  `json:"left,omitempty"` // the node was lost because its agent shut down
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 	Access      NodeAccess            `json:"access,omitzero"`
+	Taints      []Taint               `json:"taints,omitempty"` // ordered by key
 	Cordon      *NodeCordon           `json:"cordon,omitempty"` // nil if the node gets new allocations
 }
 
@@ -221,6 +227,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	}
 	v.Require(len(c.Version) <= MaxShortName, "version", "must have at most %d characters", MaxShortName)
 	v.RequireText("version", c.Version, false)
+	checkLabels(&v, "labels", c.Labels)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -230,7 +237,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 			Message: "the node has not enrolled, or was revoked: start its agent with a token from `anneal node token`"}
 	}
 	same := n.Pool == c.Pool && n.Region == c.Region && n.Version == c.Version && n.Capacity.equal(c.Capacity) &&
-		slices.Equal(n.Engines, c.Engines)
+		slices.Equal(n.Engines, c.Engines) && maps.Equal(n.Labels, c.Labels)
 	if n.State == NodeReady && same {
 		return nil, nil
 	}

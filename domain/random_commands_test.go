@@ -40,6 +40,7 @@ func randomAccountCommand(t *rapid.T, _ domain.Account) domain.Command[domain.Ac
 	return pick[domain.Command[domain.Account]](t, "command", domain.CreateAccount{AccountSpec: spec},
 		domain.UpdateAccount{AccountSpec: spec},
 		domain.SuspendAccount{SuspendState: pick(t, "why", append(domain.SuspendStates, domain.Unsuspended, "")...)},
+		domain.SetAccountNodes{NodePolicy: domain.NodePolicy{Selector: map[string]string{"tier": pick(t, "tier", "a", "-")}}},
 		domain.RestoreAccount{})
 }
 
@@ -117,6 +118,8 @@ func randomNodeCommand(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
 		domain.EnrollNode{PublicKey: pick(t, "key", oneKey, otherKey, "none"), JoinToken: pick(t, "token", "t1", "t2")},
 		domain.RevokeNode{Reason: "stolen"}, domain.CordonNode{Reason: "new driver"}, domain.UncordonNode{},
 		domain.UncordonNode{}, domain.UncordonNode{}, domain.FinishDrain{},
+		domain.TaintNode{Taint: domain.Taint{Key: "dedicated", Value: pick(t, "value", "a", "b"), Effect: domain.NoSchedule}},
+		domain.UntaintNode{Key: "dedicated"},
 		domain.DrainNode{Reason: "new driver", Within: pick(t, "within", time.Minute, 0, -time.Second)},
 		domain.RegisterNode{NodeSpec: spec, Enrolled: true})
 }

@@ -19,19 +19,19 @@ type fleet struct {
 	shutDown   map[domain.Name]bool      // whether the agent of each LOST node was shut down
 	drains     map[domain.Name]string    // see drainsOf
 	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
-	types      map[string]string         // by engine and regions, the result of domain.FleetAccelerator for jobs
+	types      map[string]string         // by engine, regions and policy, the result of domain.FleetAccelerator for jobs
 }
 
-// needOf returns the resources that one attempt of a job needs.
-func (f *fleet) needOf(v *projections.View, spec domain.JobSpec) domain.Need {
-	need := spec.Need()
-	key := need.Engine + " " + strings.Join(need.Regions, " ")
+// needOf returns what one attempt of a job needs.
+func (f *fleet) needOf(v *projections.View, job domain.Name, spec domain.JobSpec) domain.Need {
+	need := projections.ForAccount(v, job.Account(), spec.Need())
+	key := need.Engine + " " + strings.Join(need.Regions, " ") + need.Policy.String()
 	accelerator, known := f.types[key]
 	if !known {
 		accelerator = domain.FleetAccelerator(v.Fleet(), need)
 		f.types[key] = accelerator
 	}
-	return v.NeedOfJobOn(spec, accelerator)
+	return projections.ForAccount(v, job.Account(), v.NeedOfJobOn(spec, accelerator))
 }
 
 type allocationKey struct {
@@ -59,7 +59,7 @@ func fleetOf(v *projections.View) *fleet {
 		f.index[row.Name], f.registered[row.Name] = len(f.nodes), node.Since
 		f.nodes = append(f.nodes,
 			Candidate{row.Name, node.Pool, node.RegionIn(located), node.Engines, node.Cordon != nil,
-				minus(node.Capacity, node.Used())})
+				node.Labels, node.Taints, minus(node.Capacity, node.Used())})
 		for id, allocation := range node.Allocations {
 			f.holds[allocation.For]++
 			f.placed[allocationKey{row.Name, id}] = allocation

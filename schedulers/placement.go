@@ -15,6 +15,8 @@ type Candidate struct {
 	Engines []string
 	// Cordoned reports that the node gets no new work
 	Cordoned bool
+	Labels   map[string]string
+	Taints   []domain.Taint
 	Free     domain.Resources // negative on a node whose capacity has shrunk
 }
 
@@ -25,10 +27,10 @@ type Placement interface {
 }
 
 // suits reports whether the node is not cordoned, accepts work of the need's pool, has the need's
-// engine, and is in one of the need's regions.
+// engine, is in one of the need's regions, and is allowed by the policy of the need's account.
 func (c *Candidate) suits(need domain.Need) bool {
 	return !c.Cordoned && (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
-		need.Allows(c.Region)
+		need.Allows(c.Region) && need.Admits(c.Labels, c.Taints)
 }
 
 // BestFit chooses the nodes with the fewest free accelerators, then those with the least free CPU,

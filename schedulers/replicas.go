@@ -85,10 +85,11 @@ func (s Replicas) reconcile(v *projections.View, d deployment) {
 	}
 	d.trim()
 	d.markReady()
-	if !d.place(placement(s.Placement), v.NeedOf(d.Deployment)) && d.State == domain.DeploymentCreatingState &&
+	need := projections.ForAccount(v, d.name.Account(), v.NeedOf(d.Deployment))
+	if !d.place(placement(s.Placement), need) && d.State == domain.DeploymentCreatingState &&
 		len(d.current) < d.minReady() {
 		d.failAt(due, domain.StatusOf(domain.Errorf(domain.ResourceExhausted, "no node has capacity for a replica: %s",
-			v.Feasibility(v.NeedOf(d.Deployment)))))
+			v.Feasibility(need))))
 	}
 }
 

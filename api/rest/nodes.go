@@ -22,6 +22,7 @@ type Node struct {
 	Status      domain.Status       `json:"status" api:"output"`
 	Scheduling  string              `json:"scheduling" api:"output"`
 	Cordon      *domain.NodeCordon  `json:"cordon,omitempty" api:"output"`
+	Taints      []domain.Taint      `json:"taints,omitempty" api:"output"`
 	Used        domain.Resources    `json:"used" api:"output"`
 	Allocations []domain.Allocation `json:"allocations" api:"output"`
 	PublicKey   string              `json:"publicKey" api:"output"`
@@ -49,6 +50,7 @@ var nodes = &resource[domain.Node, Node]{
 			UpdateTime: wire.TimestampOf(&row.UpdateTime),
 			SeenTime:   wire.Timestamp(seen(v, row)), State: row.State.State, Status: row.State.Status, Used: row.State.Used(),
 			Scheduling: row.State.Scheduling(), Cordon: row.State.Cordon,
+			Taints:      row.State.Taints,
 			Allocations: row.State.Allocated(), PublicKey: row.State.Access.PublicKey,
 			EnrollTime: wire.Timestamp(row.State.Access.EnrollTime), RevokeTime: wire.Timestamp(row.State.Access.RevokeTime)}
 		if out.Allocations == nil {
