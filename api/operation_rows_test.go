@@ -103,6 +103,8 @@ func accountRows() []row {
 		{id: "getAccount", request: "GET /v1/accounts/acme user"},
 		{id: "updateAccount", request: "PATCH /v1/accounts/acme operator\n{\"displayName\": \"Acme & sons\"}"},
 		{id: "suspendAccount", request: suspension},
+		{id: "setAccountNodes", request: "POST /v1/accounts/acme:setNodes operator\n" +
+			`{"nodeSelector": {"tier": "spot"}, "tolerations": [{"key": "dedicated", "value": "acme"}]}`},
 		{id: "restoreAccount", scene: marked(suspension), request: "POST /v1/accounts/acme:restore operator"},
 	}
 }
@@ -336,6 +338,15 @@ func nodeRows() []row {
 		{id: "listNodes", scene: scene, request: "GET /v1/accounts/system/nodes operator"},
 		{id: "getNode", scene: scene, request: "GET " + one + " operator"},
 		{id: "listNodeEvents", scene: scene, request: "GET " + one + "/events" + briefly + " operator"},
+		{id: "cordonNode", scene: scene, request: "POST " + one + ":cordon operator\n{\"reason\": \"new driver\"}"},
+		{id: "taintNode", scene: scene,
+			request: "POST " + one + ":taint operator\n{\"key\": \"dedicated\", \"value\": \"acme\"}"},
+		{id: "untaintNode", scene: scene + "> POST " + one + ":taint operator\n> {\"key\": \"dedicated\"}\n",
+			request: "POST " + one + ":untaint operator\n{\"key\": \"dedicated\"}"},
+		{id: "drainNode", scene: scene,
+			request: "POST " + one + ":drain operator\n{\"reason\": \"new driver\", \"deadline\": \"1800s\"}"},
+		{id: "uncordonNode", scene: scene + "> POST " + one + ":cordon operator\n",
+			request: "POST " + one + ":uncordon operator"},
 		{id: "revokeNode", scene: scene, request: "POST " + one + ":revoke operator\n{\"reason\": \"stolen\"}"},
 		{id: "deleteNode", scene: scene, request: "DELETE " + one + " operator"},
 	}

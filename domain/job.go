@@ -27,6 +27,7 @@ import (
 //	live, PAUSED       --CancelJob-->        CANCELLING --ConfirmCancel--> CANCELLED
 //	live               --PauseJob-->         PAUSED, or unchanged while an attempt is running
 //	pausing            --ConfirmPause-->     PAUSED, when the attempt has stopped
+//	working            --PreemptJob-->       unchanged, until RequeueJob when the attempt has stopped
 //	live, PAUSED       --ExpireJob-->        EXPIRED
 //	FAILED, CANCELLED, PAUSED --ResumeJob--> PENDING, from the last checkpoint
 //	any                --RecordTracking-->   unchanged
@@ -57,6 +58,7 @@ var JobLives = NewKind("jobs", map[string]Event[JobLife]{
 	"cancelling.v1":    JobCancelling{},
 	"cancelled.v1":     JobCancelled{},
 	"pausing.v1":       JobPausing{},
+	"preempting.v1":    JobPreempting{},
 	"paused.v1":        JobPaused{},
 	"expired.v1":       JobExpired{},
 	"resumed.v1":       JobResumed{},
@@ -139,6 +141,7 @@ type JobLife struct {
 	CompletedTime *time.Time `json:"completedTime,omitempty"`
 	CancelTime    *time.Time `json:"cancelTime,omitempty"` // when the cancellation was requested
 	Pausing       *JobPause  `json:"pausing,omitempty"`    // nil unless the running attempt must stop for a pause
+	Preempting    bool       `json:"preempting,omitempty"` // after Pausing, the job is queued again: see PreemptJob
 	Deadline      *time.Time `json:"deadline,omitempty"`
 	Inputs        *JobInputs `json:"inputs,omitempty"`
 	Attempt       int        `json:"attempt"` // number of the newest attempt, 0 before the first
@@ -202,13 +205,17 @@ func (l JobLife) Live() bool {
 }
 
 // Stopping reports whether the running attempt must save a checkpoint and stop, because the job is
-// being cancelled or paused.
+// being cancelled, paused or preempted.
 func (l JobLife) Stopping() bool { return l.State == JobCancellingState || l.Pausing != nil }
 
 // ConfirmStop returns the command that records that the attempt of a job that is Stopping has
 // stopped.
 func (l JobLife) ConfirmStop(attempt int) Command[JobLife] {
-	if l.Pausing != nil && l.State != JobCancellingState {
+	switch {
+	case l.State == JobCancellingState || l.Pausing == nil:
+	case l.Preempting:
+		return RequeueJob{Attempt: attempt, Reason: l.Pausing.Reason, Preempted: true}
+	default:
 		return ConfirmPause{attempt}
 	}
 	return ConfirmCancel{attempt}
@@ -249,6 +256,7 @@ func (l *JobLife) end(at time.Time) {
 		}
 	}
 	l.Nodes, l.StartTime, l.Resources, l.Pausing = nil, nil, Resources{}, nil
+	l.Preempting = false
 }
 
 func (l *JobLife) conclude(state string, status Status, at time.Time) {

@@ -368,7 +368,7 @@ func (c ConfirmPause) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 		return nil, nil
 	case c.Attempt != l.Attempt:
 		return nil, precondition("STALE_ATTEMPT", "attempt %d is over: the job is at attempt %d", c.Attempt, l.Attempt)
-	case l.Pausing == nil:
+	case l.Pausing == nil || l.Preempting:
 		return nil, precondition("JOB_STATE", "the job is %s and is not being paused", l.State)
 	}
 	return JobPaused{l.Pausing.Reason, now}, l.unfinished()

@@ -40,6 +40,7 @@ func randomAccountCommand(t *rapid.T, _ domain.Account) domain.Command[domain.Ac
 	return pick[domain.Command[domain.Account]](t, "command", domain.CreateAccount{AccountSpec: spec},
 		domain.UpdateAccount{AccountSpec: spec},
 		domain.SuspendAccount{SuspendState: pick(t, "why", append(domain.SuspendStates, domain.Unsuspended, "")...)},
+		domain.SetAccountNodes{NodePolicy: domain.NodePolicy{Selector: map[string]string{"tier": pick(t, "tier", "a", "-")}}},
 		domain.RestoreAccount{})
 }
 
@@ -123,7 +124,11 @@ func randomNodeCommand(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
 		domain.PlaceAllocation{Allocation: allocation}, domain.ReleaseAllocation{ID: allocation.ID, Reason: "over"},
 		domain.LoseNode{Reason: "silent"}, domain.RemoveNode{},
 		domain.EnrollNode{PublicKey: pick(t, "key", oneKey, otherKey, "none"), JoinToken: pick(t, "token", "t1", "t2")},
-		domain.RevokeNode{Reason: "stolen"},
+		domain.RevokeNode{Reason: "stolen"}, domain.CordonNode{Reason: "new driver"}, domain.UncordonNode{},
+		domain.UncordonNode{}, domain.UncordonNode{}, domain.FinishDrain{},
+		domain.TaintNode{Taint: domain.Taint{Key: "dedicated", Value: pick(t, "value", "a", "b"), Effect: domain.NoSchedule}},
+		domain.UntaintNode{Key: "dedicated"},
+		domain.DrainNode{Reason: "new driver", Within: pick(t, "within", time.Minute, 0, -time.Second)},
 		domain.RegisterNode{NodeSpec: spec, Enrolled: true})
 }
 
@@ -250,6 +255,7 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		domain.WriteResults{Attempt: attempt}
 	hold := domain.HoldJob{For: pick(t, "held for", "", "a node")}
 	paused := domain.ConfirmPause{Attempt: attempt}
+	preempt := domain.PreemptJob{Attempt: attempt, Reason: "node n1 is being drained"}
 	confirm, fail := domain.ConfirmCancel{Attempt: attempt},
 		domain.FailJob{Attempt: pick(t, "by", 0, attempt), Status: someStatus}
 	prepare := domain.PrepareInput{
@@ -266,8 +272,8 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		domain.JobCreatingInputState: {domain.QueueJob{}},
 		domain.JobPendingState:       {start, start, start, expire, hold, prepare, abandon},
 		domain.JobRunningState: {mark, mark, idle, write, requeue, complete, store, cancel, pause, paused, fail,
-			track},
-		domain.JobIdleState:           {wake, wake, write, track},
+			track, preempt},
+		domain.JobIdleState:           {wake, preempt, wake, write, track},
 		domain.JobWritingResultsState: {complete, complete, store, requeue, cancel, pause},
 		domain.JobReQueueingState:     {domain.QueueJob{}},
 		domain.JobFailedState:         {resume, resume, remove, track},

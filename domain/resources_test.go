@@ -156,8 +156,7 @@ func TestNode(t *testing.T) {
 		Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 1024, Accelerators: map[string]int{"VENDOR_A_L4_24GB": 1}}}
 	here := domain.NodeRegistered{NodeSpec: spec, Time: noon}
 	register := domain.RegisterNode{NodeSpec: spec}
-	lost := domain.NodeLost{Reason: "silent"}
-	lose := domain.LoseNode{Reason: "silent"}
+	lost, lose := domain.NodeLost{Reason: "silent"}, domain.LoseNode{Reason: "silent"}
 	one := domain.Resources{CPUMilli: 1500, MemoryMiB: 512}
 	placed := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "j@1",
 		For: "accounts/a/supervisedFineTuningJobs/j", Attempt: 1, Resources: one, Since: noon}}
@@ -185,6 +184,10 @@ func TestNode(t *testing.T) {
 				"not be negative; capacity.accelerators.X: must not be negative"},
 		{name: "lose", given: f(here), when: lose, then: lost},
 		{name: "lose twice", given: f(here, lost), when: lose},
+		{name: "lose what has returned", given: f(here, lost, here), fault: "NODE_BACK",
+			when: domain.LoseNode{Reason: "silent", Registered: noon.Add(-time.Minute)}},
+		{name: "lose what was silent since it registered", given: f(here),
+			when: domain.LoseNode{Reason: "silent", Registered: noon}, then: lost},
 		{name: "lose nothing", when: lose, fault: "NOT_FOUND"},
 		{name: "place", given: f(here), when: domain.PlaceAllocation{Allocation: placed.Allocation}, then: placed},
 		{name: "place twice", given: f(here, placed), when: domain.PlaceAllocation{Allocation: placed.Allocation}},

@@ -28,6 +28,14 @@ func (v *View) Feasibility(need domain.Need) domain.Feasibility {
 	return domain.FeasibilityOf(need, v.Fleet())
 }
 
+// ForAccount returns the need with the policy of the account whose work it is.
+func ForAccount(v *View, account string, need domain.Need) domain.Need {
+	if row, ok := v.Accounts.Get(domain.NewName(account, domain.Accounts.Collection, account)); ok {
+		need.Policy = row.State.Nodes
+	}
+	return need
+}
+
 // Alive returns the replicas of a deployment in order, without the replicas on nodes that are lost
 // or revoked, which the scheduler will remove.
 func (v *View) Alive(d *domain.Deployment) []domain.Replica {

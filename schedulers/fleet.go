@@ -18,24 +18,25 @@ type fleet struct {
 	placed     map[allocationKey]domain.Allocation
 	registered map[domain.Name]time.Time // time of the last registration of each READY node
 	shutDown   map[domain.Name]bool      // whether the agent of each LOST node was shut down
+	drains     map[domain.Name]string    // see drainsOf
 	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
-	types      map[string]string         // by engine and regions, the result of domain.FleetAccelerator for jobs
+	types      map[string]string         // by engine, regions and policy, the result of domain.FleetAccelerator for jobs
 
 	pools  map[string]*devicePool // by type of devices, made by pool
 	ranks  []int                  // of nodes, in the order of their ranks; nil before the first pool
 	counts map[string]map[placement.Request]int64
 }
 
-// needOf returns the resources that one attempt of a job needs.
-func (f *fleet) needOf(v *projections.View, spec domain.JobSpec) domain.Need {
-	need := spec.Need()
-	key := need.Engine + " " + strings.Join(need.Regions, " ")
+// needOf returns what one attempt of a job needs.
+func (f *fleet) needOf(v *projections.View, job domain.Name, spec domain.JobSpec) domain.Need {
+	need := projections.ForAccount(v, job.Account(), spec.Need())
+	key := need.Engine + " " + strings.Join(need.Regions, " ") + need.Policy.String()
 	accelerator, known := f.types[key]
 	if !known {
 		accelerator = domain.FleetAccelerator(v.Fleet(), need)
 		f.types[key] = accelerator
 	}
-	return v.NeedOfJobOn(spec, accelerator)
+	return projections.ForAccount(v, job.Account(), v.NeedOfJobOn(spec, accelerator))
 }
 
 type allocationKey struct {
@@ -46,7 +47,7 @@ type allocationKey struct {
 func fleetOf(v *projections.View) *fleet {
 	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{},
 		placed: map[allocationKey]domain.Allocation{}, registered: map[domain.Name]time.Time{},
-		shutDown: map[domain.Name]bool{}, engines: map[string]bool{}, types: map[string]string{},
+		shutDown: map[domain.Name]bool{}, drains: drainsOf(v), engines: map[string]bool{}, types: map[string]string{},
 		pools: map[string]*devicePool{}}
 	located := v.Located()
 	for row := range v.Nodes.All() {
@@ -63,8 +64,8 @@ func fleetOf(v *projections.View) *fleet {
 		}
 		f.index[row.Name], f.registered[row.Name] = len(f.nodes), node.Since
 		f.nodes = append(f.nodes,
-			Candidate{row.Name, node.Pool, node.RegionIn(located), node.Engines, node.Capacity,
-				minus(node.Capacity, node.Used())})
+			Candidate{row.Name, node.Pool, node.RegionIn(located), node.Engines, node.Cordon != nil,
+				node.Labels, node.Taints, node.Capacity, minus(node.Capacity, node.Used())})
 		for id, allocation := range node.Allocations {
 			f.holds[allocation.For]++
 			f.placed[allocationKey{row.Name, id}] = allocation

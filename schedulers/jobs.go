@@ -177,7 +177,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 			continue
 		}
 		spec := j.spec()
-		need := fleet.needOf(v, spec)
+		need := fleet.needOf(v, j.Name, spec)
 		if j.carves(v) {
 			plan.add(carveOut(v, j))
 			continue

@@ -28,15 +28,18 @@ type Candidate struct {
 	Pool     string // "" accepts work of every pool
 	Region   string // see domain.Node.RegionIn
 	Engines  []string
+	Cordoned bool // the node gets no new work
+	Labels   map[string]string
+	Taints   []domain.Taint
 	Capacity domain.Resources
 	Free     domain.Resources // negative on a node whose capacity has shrunk
 }
 
-// suits reports whether the node accepts work of the need's pool, has the need's engine, and is in
-// one of the need's regions.
+// suits reports whether the node is not cordoned, accepts work of the need's pool, has the need's
+// engine, is in one of the need's regions, and is allowed by the policy of the need's account.
 func (c *Candidate) suits(need domain.Need) bool {
-	return (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
-		need.Allows(c.Region)
+	return !c.Cordoned && (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
+		need.Allows(c.Region) && need.Admits(c.Labels, c.Taints)
 }
 
 // A chosenNode is a node that was chosen for an allocation, and the reason.
@@ -230,7 +233,7 @@ func (f *fleet) countRequests(v *projections.View) map[string]map[placement.Requ
 	}
 	for j := range jobs(v) {
 		if j.Life.State == domain.JobPendingState {
-			need := f.needOf(v, j.spec())
+			need := f.needOf(v, j.Name, j.spec())
 			add(need.Resources, need.Count)
 		}
 	}

@@ -23,8 +23,9 @@ const (
 //
 //  1. a replica is removed when its node is lost or its allocation was released
 //  2. surplus replicas are removed: those that are not ready first, then the newest
-//  3. changed settings are rolled out with one replica above the desired count; without capacity
-//     for it, one old replica is removed first
+//  3. changed settings are rolled out, and replicas leave nodes that are being drained, with one
+//     replica above the desired count; without capacity for changed settings, one old replica is
+//     removed first
 //  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
 //     fewest devices that no other work can use; of equal nodes, on one that has no other replica of
 //     the deployment, so that the loss of one node does not stop all replicas. Those above
@@ -91,11 +92,12 @@ func (s Replicas) reconcile(v *projections.View, d *deployment) bool {
 	}
 	d.trim()
 	d.markReady()
-	d.short = !d.place(v, v.NeedOf(d.Deployment))
+	need := d.need(v)
+	d.short = !d.place(v, need)
 	if d.short && d.State == domain.DeploymentCreatingState &&
 		len(d.current) < d.minReady() {
 		d.failAt(due, domain.StatusOf(domain.Errorf(domain.ResourceExhausted, "no node has capacity for a replica: %s",
-			v.Feasibility(v.NeedOf(d.Deployment)))))
+			v.Feasibility(need))))
 	}
 	return true
 }
@@ -108,10 +110,16 @@ type deployment struct {
 	fleet              *fleet
 	now                time.Time
 
-	current, old []domain.Replica     // live replicas with the newest settings, and with older ones
-	occupied     map[domain.Name]bool // nodes with a current replica
-	planned      int                  // number of replicas that the plan places
-	short        bool                 // no node has capacity for a replica within maxReplicaCount
+	current  []domain.Replica     // live replicas with the newest settings
+	old      []domain.Replica     // live replicas with older settings, or on a node that is being drained
+	occupied map[domain.Name]bool // nodes with a current replica
+	planned  int                  // number of replicas that the plan places
+	short    bool                 // no node has capacity for a replica within maxReplicaCount
+}
+
+// need returns what one replica needs.
+func (d *deployment) need(v *projections.View) domain.Need {
+	return projections.ForAccount(v, d.name.Account(), v.NeedOf(d.Deployment))
 }
 
 func (d *deployment) intend(cmd domain.Command[domain.Deployment]) domain.Intent {
@@ -146,7 +154,7 @@ func (d *deployment) classify() {
 			d.remove(r, fmt.Sprintf("node %s was lost", r.Node.ID()))
 		case !d.fleet.has(r.Node, domain.ReplicaAllocationID(d.name, r.ID)):
 			d.remove(r, fmt.Sprintf("the allocation on node %s was released", r.Node.ID()))
-		case r.Generation == d.Generation:
+		case r.Generation == d.Generation && d.fleet.drains[r.Node] == "":
 			d.current = append(d.current, r)
 			d.occupied[r.Node] = true
 		default:
@@ -165,7 +173,7 @@ func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string) [
 	dispensable := dispensable(replicas)
 	extra := max(0, len(replicas)-n)
 	for _, r := range dispensable[:extra] {
-		d.remove(r, reason)
+		d.remove(r, cmp.Or(d.fleet.drains[r.Node], reason))
 	}
 	return dispensable[extra:]
 }

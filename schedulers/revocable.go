@@ -60,7 +60,7 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 	}
 	for _, d := range deployments {
 		if d.short {
-			waiting = append(waiting, v.NeedOf(d.Deployment))
+			waiting = append(waiting, d.need(v))
 		}
 	}
 	for _, need := range append(waiting, waitingJobs(v, fleet)...) {
@@ -68,7 +68,7 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 	}
 	for _, d := range deployments {
 		if lends(d) && len(d.old) == 0 && !d.short {
-			d.placeMore(v, v.NeedOf(d.Deployment), d.DesiredReplicas-max(len(d.current), d.firm()))
+			d.placeMore(v, d.need(v), d.DesiredReplicas-max(len(d.current), d.firm()))
 		}
 	}
 }
@@ -86,7 +86,7 @@ func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 	})
 	for _, j := range waiting[:min(len(waiting), maxSteps)] {
-		needs = append(needs, fleet.needOf(v, j.spec()))
+		needs = append(needs, fleet.needOf(v, j.Name, j.spec()))
 	}
 	return needs
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/projections"
 )
 
 // A deploymentPlan holds the values that the validation of a create or update computes for its
@@ -80,7 +81,7 @@ func updateDeployment(c *call, q *update[domain.Deployment, Deployment]) (plan[d
 // speechFormat is the format of the baseModel, "" for a text model.
 func fleetAccelerator(c *call, speechFormat string, placement *domain.Placement) string {
 	need := domain.DeploymentSpec{SpeechFormat: speechFormat, Placement: placement}.Need(domain.Hosted{})
-	return domain.FleetAccelerator(c.View().Fleet(), need)
+	return domain.FleetAccelerator(c.View().Fleet(), projections.ForAccount(c.View(), c.Account, need))
 }
 
 // completeDeployment returns a function that adds the direct-route keys to the response, and warns

@@ -17,7 +17,7 @@ var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"},
 
 func accountCommand() *cobra.Command {
 	c := group("account", "Manage accounts (run on the server's machine)", accountCreate(), accountSuspend(),
-		accountRestore(),
+		accountRestore(), accountNodes(),
 		accountList(), accountGet())
 	dataFlag(c.PersistentFlags())
 	return c
