@@ -3,9 +3,9 @@ package schedulers
 import (
 	"cmp"
 	"crypto/sha256"
-	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"anneal/domain"
 	"anneal/projections"
@@ -92,12 +92,11 @@ func (f *fleet) place(v *projections.View, need domain.Need, avoid map[domain.Na
 // devices. If a need has several types, the request is for the first one.
 func requestOf(need domain.Need) (deviceType string, r placement.Request) {
 	deviceType, r = classOf(need.Resources)
-	others := need
-	others.Count, others.Resources = 0, domain.Resources{}
+	selector := []string{need.Pool, need.Engine, need.Policy.String(), strings.Join(need.Regions, " ")}
 	if len(need.Resources.Accelerators) > 1 {
-		others.Resources = need.Resources
+		selector = append(selector, need.Resources.String())
 	}
-	r.Selector = fmt.Sprintf("%+v", others)
+	r.Selector = strings.Join(selector, "\n")
 	return deviceType, r
 }
 

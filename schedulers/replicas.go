@@ -95,7 +95,7 @@ func (s Replicas) reconcile(v *projections.View, d *deployment) bool {
 	need := d.need(v)
 	d.short = !d.place(v, need)
 	if d.short && d.State == domain.DeploymentCreatingState &&
-		len(d.current) < d.minReady() {
+		len(d.current)+len(d.leaving()) < d.minReady() {
 		d.failAt(due, domain.StatusOf(domain.Errorf(domain.ResourceExhausted, "no node has capacity for a replica: %s",
 			v.Feasibility(need))))
 	}
@@ -259,10 +259,22 @@ func backoff(failures int) time.Duration {
 	return min(minBackoff<<min(failures-1, 20), maxBackoff)
 }
 
-// markReady marks the deployment as READY when enough current replicas are ready and no old replica
-// is left.
+// leaving returns the replicas with the newest settings on nodes that are being drained.
+func (d *deployment) leaving() (replicas []domain.Replica) {
+	for _, r := range d.old {
+		if r.Generation == d.Generation {
+			replicas = append(replicas, r)
+		}
+	}
+	return replicas
+}
+
+// markReady marks the deployment as READY when enough replicas with the newest settings are ready and
+// no replica with older settings is left.
 func (d *deployment) markReady() {
-	if d.State != domain.DeploymentReadyState && len(d.old) == 0 && ready(d.current) >= d.minReady() {
+	leaving := d.leaving()
+	if d.State != domain.DeploymentReadyState && len(d.old) == len(leaving) &&
+		ready(d.current)+ready(leaving) >= d.minReady() {
 		d.plan.add(d.intend(domain.MarkDeploymentReady{Generation: d.Generation}))
 	}
 }

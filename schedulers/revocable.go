@@ -63,14 +63,38 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 			waiting = append(waiting, d.need(v))
 		}
 	}
+	over := fleet.over(v)
+	for _, a := range over { // they are free before a replica that is revoked now
+		fleet.give(a.node, a.resources)
+	}
 	for _, need := range append(waiting, waitingJobs(v, fleet)...) {
 		r.reserve(need)
+	}
+	for _, a := range over {
+		fleet.take([]domain.Name{a.node}, a.resources)
 	}
 	for _, d := range deployments {
 		if lends(d) && len(d.old) == 0 && !d.short {
 			d.placeMore(v, d.need(v), d.DesiredReplicas-max(len(d.current), d.firm()))
 		}
 	}
+}
+
+// An overAllocation is an allocation of an attempt that is over or of a replica that was removed,
+// which is about to be released.
+type overAllocation struct {
+	node      domain.Name
+	resources domain.Resources
+}
+
+// over returns the allocations on READY nodes that are about to be released.
+func (f *fleet) over(v *projections.View) (over []overAllocation) {
+	for key, a := range f.placed {
+		if reason, _ := orphaned(v, key.node, a); reason != "" {
+			over = append(over, overAllocation{key.node, a.Resources})
+		}
+	}
+	return over
 }
 
 // waitingJobs returns the needs of the jobs that wait for capacity, the oldest first.

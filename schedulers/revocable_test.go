@@ -113,3 +113,28 @@ func TestRevocableReplicasAreRolledOut(t *testing.T) {
 	require.Equal(t, domain.DeploymentReadyState, row.State.State)
 	require.Equal(t, 3, row.State.Current())
 }
+
+// TestOneReplicaIsRevokedForOneNeed checks that no second replica is revoked while the allocation of
+// the first one is not released yet.
+func TestOneReplicaIsRevokedForOneNeed(t *testing.T) {
+	s := newHarness(t)
+	s.prerequisites()
+	s.do(node("n1", "", 40, map[string]int{"VENDOR_A_L4_24GB": 4}))
+	s.do(deployment("d1", 1, 1, func(d *domain.DeploymentSpec) {
+		onL4(d)
+		d.MaxWithRevocableReplicaCount = 4
+	}))
+	s.settle()
+	s.do(onDeployment("d1", domain.ScaleDeployment{Replicas: 4, Reason: "scaled by its user"}))
+	s.settle()
+	require.Equal(t, []string{"r1", "r2", "r3", "r4"}, s.placed("d1"))
+	s.do(deployment("d2", 1, 1, onL4))
+	for range 3 {
+		s.execute(schedulers.Replicas{})
+	}
+	require.Equal(t, []string{"r1", "r2", "r3"}, s.placed("d1"))
+	require.Empty(t, s.placed("d2"), "the allocation is not released")
+	s.settle()
+	require.Equal(t, []string{"r1", "r2", "r3"}, s.placed("d1"))
+	require.Equal(t, []string{"r1"}, s.placed("d2"))
+}

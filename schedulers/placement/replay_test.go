@@ -142,8 +142,8 @@ func processTime(t testing.TB) float64 {
 	return float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
 }
 
-// BenchmarkShares measures decisions for the default trace, most of them shares or single devices, on
-// eight times the nodes of the publication: 9,704.
+// BenchmarkShares measures decisions for the requests of the default trace, most of which need one
+// device or a share of one, on 9,704 nodes: eight times the nodes of the trace.
 func BenchmarkShares(b *testing.B) {
 	var nodes []placement.Node
 	for range 8 {
