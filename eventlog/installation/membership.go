@@ -50,6 +50,8 @@ type Membership struct {
 	mu           sync.Mutex
 	since        time.Time            // from when on this control plane has received all heartbeats
 	own          time.Time            // its last own heartbeat that it has received
+	candidate    bool                 // see Stand
+	candidates   map[string]time.Time // last heartbeat of each other control plane that can lead
 	received     map[string]time.Time // last heartbeat of each other control plane
 	eventVersion int
 	leads        bool
@@ -93,7 +95,8 @@ func Join(ctx context.Context, o Options) (*Membership, error) {
 		o.Interval = time.Second
 	}
 	m := &Membership{o: o, boot: nuid.Next(), bucket: bucket, now: time.Now, received: map[string]time.Time{},
-		changed: make(chan struct{})}
+		candidates: map[string]time.Time{},
+		changed:    make(chan struct{})}
 	return m, m.enter(ctx)
 }
 
@@ -111,6 +114,9 @@ func (m *Membership) enter(ctx context.Context) error {
 }
 
 func (m *Membership) addTo(r *Record) error {
+	if r.Keys == nil {
+		return domain.Errorf(domain.Unavailable, "the record of the installation is missing from the NATS cluster")
+	}
 	if err := r.Check(m.o.Keys, m.o.EventVersion); err != nil {
 		return err
 	}
@@ -150,8 +156,16 @@ func (m *Membership) setEventVersion(v int) {
 	m.eventVersion = max(m.eventVersion, v)
 }
 
-// Leads reports whether the control plane leads: of the control planes that it hears, and itself, it
-// has the first ID. Several may lead for a time, for example while the network is divided: what a
+// Stand makes the control plane a candidate for leading: it is ready to do what a leader does.
+func (m *Membership) Stand() {
+	m.mu.Lock()
+	m.candidate = true
+	m.mu.Unlock()
+	m.elect()
+}
+
+// Leads reports whether the control plane leads: of the candidates that it hears, and itself, it has
+// the first ID. Several may lead for a time, for example while the network is divided: what a
 // leader does must be safe when two do it. changed is closed when the result changes.
 func (m *Membership) Leads() (leads bool, changed <-chan struct{}) {
 	m.mu.Lock()
@@ -166,6 +180,8 @@ type heartbeat struct {
 	ID   string `json:"id"`
 	Boot string `json:"boot"`
 	Gone bool   `json:"gone,omitempty"` // the control plane has stopped
+	// Candidate is true when the control plane can lead.
+	Candidate bool `json:"candidate,omitempty"`
 }
 
 // Run sends heartbeats, listens to those of other control planes, and keeps the record up to date,
@@ -197,7 +213,10 @@ func (m *Membership) Run(ctx context.Context) error {
 }
 
 func (m *Membership) send(gone bool) {
-	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, gone}) // never fails
+	m.mu.Lock()
+	candidate := m.candidate && m.listensFor(m.now()) >= beforeLeading*m.o.Interval
+	m.mu.Unlock()
+	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, gone, candidate}) // never fails
 	if err := m.o.Conn.Publish(heartbeatSubject(m.o.ID), content); err != nil {
 		m.o.Logger.Debug("heartbeat of the control plane not sent", "error", err)
 	}
@@ -224,8 +243,12 @@ func (m *Membership) hear(msg *nats.Msg) {
 	case h.ID == m.o.ID:
 	case h.Gone:
 		delete(m.received, h.ID)
+		delete(m.candidates, h.ID)
 	default:
 		m.received[h.ID] = now
+		if h.Candidate {
+			m.candidates[h.ID] = now
+		}
 	}
 	m.mu.Unlock()
 	m.elect()
@@ -246,8 +269,8 @@ func (m *Membership) elect() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, silence := m.now(), silentAfter*m.o.Interval
-	leads := m.listensFor(now) >= beforeLeading*m.o.Interval
-	for id, last := range m.received {
+	leads := m.candidate && m.listensFor(now) >= beforeLeading*m.o.Interval
+	for id, last := range m.candidates {
 		if id < m.o.ID && now.Sub(last) < silence {
 			leads = false
 		}
@@ -266,13 +289,13 @@ func (m *Membership) elect() {
 func (m *Membership) maintain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.o.Interval)
 	defer cancel()
-	silent := m.silent()
 	record, err := update(ctx, m.bucket, func(r Record) (*Record, error) {
 		before := r.clone()
 		if err := m.addTo(&r); err != nil {
 			return nil, err
 		}
-		maps.DeleteFunc(r.Members, func(id string, _ Member) bool { return silent(id) })
+		silent := m.silent(r.Members)
+		maps.DeleteFunc(r.Members, func(id string, _ Member) bool { return slices.Contains(silent, id) })
 		r.EventVersion = max(r.EventVersion, lowestVersion(r.Members))
 		if r.EventVersion == before.EventVersion && maps.Equal(r.Members, before.Members) {
 			return nil, nil
@@ -285,15 +308,23 @@ func (m *Membership) maintain(ctx context.Context) error {
 	return err
 }
 
-// silent returns a function that reports whether a member has been silent for removeAfter intervals.
-func (m *Membership) silent() func(id string) bool {
+// silent returns the members that have been silent for removeAfter intervals. The time begins when this
+// process first finds them in the record.
+func (m *Membership) silent(members map[string]Member) (silent []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now, limit, received := m.now(), removeAfter*m.o.Interval, maps.Clone(m.received)
+	now, limit := m.now(), removeAfter*m.o.Interval
 	listens := m.listensFor(now)
-	return func(id string) bool {
-		return id != m.o.ID && listens >= limit && now.Sub(received[id]) >= limit
+	for id := range members {
+		if _, known := m.received[id]; !known {
+			m.received[id] = now
+		}
+		if id != m.o.ID && listens >= limit && now.Sub(m.received[id]) >= limit {
+			silent = append(silent, id)
+			delete(m.received, id) // it may return
+		}
 	}
+	return silent
 }
 
 // lowestVersion returns the maximum version of events that all members can read.

@@ -97,6 +97,28 @@ func Read(ctx context.Context, nc *nats.Conn) (record Record, ok bool, err error
 	return record, ok, err
 }
 
+// HasLog reports whether the cluster has a log with events.
+func HasLog(ctx context.Context, nc *nats.Conn) (has bool, err error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return false, fmt.Errorf("eventlog: %w", err)
+	}
+	err = eventlog.Retry(ctx, func(ctx context.Context) error {
+		there, err := js.Stream(ctx, eventlog.Stream)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return nil
+		}
+		if err == nil {
+			has = there.CachedInfo().State.LastSeq > 0
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("look up stream %s: %w", eventlog.Stream, err)
+	}
+	return has, nil
+}
+
 // update replaces the record with the result of change, and repeats this when another control plane
 // changes the record at the same time. change gets a copy, which it may change, and the zero Record
 // when there is none. When change returns nil, the record remains as it is.

@@ -127,13 +127,16 @@ func (b Bundle) Install(d Dir) error {
 	if _, err := os.Stat(d.Path("nats")); err == nil {
 		return fmt.Errorf("%s has the log of another installation: choose an empty directory with --data", d)
 	}
+	pepper, _ := os.ReadFile(d.Path("keys", "pepper"))
+	sameInstallation := string(pepper) == b.Files["keys/pepper"] // whose ring may have changed: see RotateKeyRing
 	var other []string
 	for _, name := range bundled() {
 		content, err := os.ReadFile(d.Path(name))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		if err == nil && string(content) != b.Files[name] && strings.HasPrefix(name, "keys/") {
+		replaceable := !strings.HasPrefix(name, "keys/") || name == "keys/ring" && sameInstallation
+		if err == nil && string(content) != b.Files[name] && !replaceable {
 			other = append(other, name)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 
@@ -50,14 +51,22 @@ func ringFingerprint(key []byte) string { return installation.Fingerprint(ringKe
 func checkInstallation(dir datadir.Dir) func(context.Context, *nats.Conn) error {
 	return func(ctx context.Context, nc *nats.Conn) error {
 		record, ok, err := installation.Read(ctx, nc)
-		if err != nil || !ok {
+		if err != nil {
 			return err
 		}
 		own, err := fingerprints(dir)
 		if err != nil {
 			return err
 		}
-		return record.Check(own, domain.EventVersion)
+		if ok {
+			return record.Check(own, domain.EventVersion)
+		}
+		if has, err := installation.HasLog(ctx, nc); err != nil || !has || len(own) > 0 {
+			return err
+		}
+		return &domain.Error{Code: domain.FailedPrecondition, Reason: installation.Reason,
+			Message: fmt.Sprintf("the NATS cluster has the log of an installation, but %s has no keys: start with the data "+
+				"directory of that installation's control plane, or choose another NATS cluster with --nats-url", dir)}
 	}
 }
 
@@ -99,7 +108,8 @@ func join(ctx context.Context, s *Server) (*installation.Membership, error) {
 	for _, name := range datadir.SharedKeys {
 		own[name] = []string{keys[name]}
 	}
-	m, err := installation.Join(ctx, installation.Options{Conn: s.events.Control(), ID: s.id,
+	m, err := installation.Join(ctx, installation.Options{Conn: s.events.Control(),
+		Replicas: s.events.Replicas(), ID: s.id,
 		Release: s.flags.Node.Version, EventVersion: domain.EventVersion, Keys: own, Logger: s.logger})
 	if err != nil {
 		return nil, err

@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 
 	"anneal/disk"
+	"anneal/domain"
 	"anneal/eventlog/installation"
 	"anneal/eventlog/natsconn"
 	"anneal/eventlog/natsserver"
@@ -34,6 +38,17 @@ func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tl
 		return 0, err
 	}
 	defer log.close()
+	if log.shared != nil {
+		record, _, err := installation.Read(ctx, log.shared)
+		if err != nil {
+			return 0, err
+		}
+		if len(record.Members) > 0 {
+			return 0, domain.Errorf(domain.FailedPrecondition, "control planes of the installation are running (%s): stop all "+
+				"of them first; one that was killed is listed for half a minute",
+				strings.Join(slices.Sorted(maps.Keys(record.Members)), ", "))
+		}
+	}
 	ring, err := secrets.RotateKeyRing(dir.RingPath())
 	if err != nil {
 		return 0, err

@@ -41,6 +41,9 @@ func (s *Server) startServices(ctx context.Context) error {
 			})
 		})
 	}
+	if s.membership != nil {
+		s.membership.Stand()
+	}
 	if err := s.openTasks(sealer); err != nil {
 		return err
 	}
