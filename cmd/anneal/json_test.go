@@ -44,7 +44,10 @@ var jsonCommands = []string{
 	"events credentials create e", "events credentials list", "events credentials revoke e",
 	"account create other", "account list", "account get other", "account suspend other --reason CREDIT_DEPLETED",
 	"account restore other",
-	"quota set other jobs 3", "quota list other", "node list", "node get local", "node token", "node token --file token",
+	"quota set other jobs 3", "quota list other", "node list", "node get local", "node cordon local",
+	"node drain local --reason maintenance", "node uncordon local", "node taint local dedicated=x:NoSchedule",
+	"node untaint local dedicated",
+	"account nodes other --tolerate dedicated=x:NoSchedule", "node token", "node token --file token",
 	"events", "log verify", "log credentials", "dataset delete plain",
 }
 
@@ -54,7 +57,8 @@ var stopped = []string{"log rotate-key", "log repair", "log verify", "server bun
 
 // otherCommands are tested against a handler, in output_test.go of package cli, or in
 // TestSecondControlPlane.
-var otherCommands = []string{"node delete away", "node revoke away", "batch cancel b", "server list"}
+var otherCommands = []string{"node delete away", "node revoke away", "batch cancel b", "server list",
+	"dataset import rows", "dataset export rows"}
 
 // scriptedCommands returns the commands whose JSON output the scripts in testdata read.
 func scriptedCommands(t *testing.T) (names []string) {

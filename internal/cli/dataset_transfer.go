@@ -75,7 +75,7 @@ func datasetExport() *cobra.Command {
 				return errors.New(name + " is not exported: " + cell(item, "export.status.message"))
 			}
 			note(c, "%s is exported to %s", name, cell(item, "export.externalUrl"))
-			return nil
+			return jsonOnly(c, item)
 		}}
 	c.Flags().StringVar(&secret, "secret", "", "secret with the credentials")
 	bindReference(c, "secret", "credentialsSecret", "secrets")

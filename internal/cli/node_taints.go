@@ -11,10 +11,9 @@ import (
 
 func nodeTaint() *cobra.Command {
 	return &cobra.Command{Use: "taint ID KEY=VALUE:NoSchedule",
-		Short: "Keep work off a node, but that of accounts that tolerate the taint",
-		Args:  arguments(2, 2),
-		Example: "  anneal node taint gpu-7 dedicated=acme:NoSchedule\n" +
-			"  anneal account nodes acme --tolerate dedicated=acme:NoSchedule",
+		Short:   "Keep work off a node, but that of accounts that tolerate the taint",
+		Args:    arguments(2, 2),
+		Example: "  anneal node taint gpu-7 dedicated=acme:NoSchedule",
 		RunE: func(c *cobra.Command, args []string) error {
 			taint, err := parseTaint(args[1])
 			if err != nil {
@@ -25,7 +24,7 @@ func nodeTaint() *cobra.Command {
 }
 
 func nodeUntaint() *cobra.Command {
-	return &cobra.Command{Use: "untaint ID KEY", Short: "Remove a taint of a node", Args: arguments(2, 2),
+	return &cobra.Command{Use: "untaint ID KEY", Short: "Remove a taint from a node", Args: arguments(2, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			return changeNode(c, args[0], ":untaint", map[string]any{"key": args[1]}, "untainted")
 		}}

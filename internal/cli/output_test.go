@@ -124,6 +124,12 @@ func TestVerbsInJSON(t *testing.T) {
 		out, _ := printed(t, map[string]any{}, "", "node", verb, "away", "-o", "json")
 		require.Equal(t, "{}\n", out)
 	}
+	for _, verb := range []string{"import", "export"} {
+		dataset := map[string]any{"name": "accounts/a/datasets/rows", "state": "READY",
+			"export": map[string]any{"state": "COMPLETED"}}
+		out, _ := printed(t, dataset, "", "dataset", verb, "rows", "s3://bucket/rows/", "--secret", "s", "-o", "json")
+		require.Contains(t, out, `"name": "accounts/a/datasets/rows"`)
+	}
 	out, _ := printed(t, map[string]any{"id": "b", "status": "cancelling"}, "", "batch", "cancel", "b", "-o", "json")
 	require.JSONEq(t, `{"id": "b", "status": "cancelling"}`, out)
 }
