@@ -150,7 +150,7 @@ func TestFineTuningViolations(t *testing.T) {
 			[]string{`model: "gpt-4o-mini" is not a model that accounts/acme may use`,
 				`training_file: there is no file "none"`, `validation_file: there is no file "neither"`,
 				"suffix: must contain a letter", "seed: must be from 0 to 2147483647", "n_epochs: is not a field of this object",
-				"hyperparameters.n_epochs: must be auto, or a whole number from 1 and at most 1000, not 0",
+				"hyperparameters.n_epochs: must be auto, or a whole number from 1 to 1000, not 0",
 				`hyperparameters.batch_size: must be auto, or a whole number from 1`,
 				"hyperparameters.learning_rate_multiplier: must be auto, or a number above 0 and at most 1000, not -1",
 				"hyperparameters.beta: is for the method dpo", "hyperparameters.eval_samples: is not supported",

@@ -69,8 +69,8 @@ func (s *Server) ready(c *request.Call) (any, error) {
 		}
 	}
 	if since := c.World.Behind(); !since.IsZero() && c.Now().Sub(since) > request.StaleAfter {
-		return nil, notReady("the world is at position %d, and has not followed the log for more than %s",
-			c.World.Position(), request.StaleAfter)
+		return nil, notReady("the server has been behind the log for more than %s, at position %d: check its connection to "+
+			"NATS", request.StaleAfter, c.World.Position())
 	}
 	return health{"ok", strconv.FormatUint(c.World.Position(), 10)}, nil
 }

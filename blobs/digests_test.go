@@ -151,8 +151,8 @@ func TestDamagedRanges(t *testing.T) {
 	}
 }
 
-// TestLostDigests checks that a file without a record cannot be read, also when the list of files
-// of earlier versions is lost or damaged.
+// TestLostDigests checks that a file without a digest cannot be read, even when the list of files
+// that earlier versions of anneal wrote is lost or damaged.
 func TestLostDigests(t *testing.T) {
 	dir, log := t.TempDir(), &bytes.Buffer{}
 	s := reopen(t, dir, log)

@@ -18,7 +18,7 @@ func nodePolicyOperations(s *Service) []request.Operation {
 				"A taint replaces one with the same key.",
 			Body: reflect.TypeFor[domain.Taint](), Response: reflect.TypeFor[Node](), Handle: s.handle(taintNode)},
 		{ID: "untaintNode", Method: "POST", Path: one + ":untaint", Tag: "nodes",
-			Summary: "Remove a taint of a node", Permission: request.Operate,
+			Summary: "Remove a taint from a node", Permission: request.Operate,
 			Body: reflect.TypeFor[untaint](), Response: reflect.TypeFor[Node](), Handle: s.handle(untaintNode)},
 		{ID: "setAccountNodes", Method: "POST", Path: "/v1/accounts/{account}:setNodes", Tag: "accounts",
 			Summary: "Set which nodes an account may use", Gate: request.ByOperator,

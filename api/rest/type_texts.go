@@ -71,11 +71,12 @@ var typeTexts = map[string]string{
 	"Preview": "A page of the stored rows of a dataset.",
 	"ReinforcementJob": "A job that generates responses to prompts, scores them with an evaluator, and trains " +
 		"the model to get higher scores.",
-	"Rollout":      "A response of the model in training to a row of the dataset, and its score.",
-	"ReplicaStats": "Number of replicas of a deployment by state.",
-	"Resources":    "CPU, memory and accelerators of a node, or of an allocation on a node.",
-	"Scaling":      "Target number of replicas.",
-	"Revocation":   "Reason for revoking the access of a node.",
+	"Rollout":         "A response of the model in training to a row of the dataset, and its score.",
+	"PlacementReason": "Why the node was chosen: it had the highest score of all nodes with capacity.",
+	"ReplicaStats":    "Number of replicas of a deployment by state.",
+	"Resources":       "CPU, memory and accelerators of a node, or of an allocation on a node.",
+	"Scaling":         "Target number of replicas.",
+	"Revocation":      "Reason for revoking the access of a node.",
 	"Secret": "A secret value. Only the response to the create or update that sets the value " +
 		"contains it.",
 	"ShapeMatch":     "A deployment to find shape versions for.",
