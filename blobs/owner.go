@@ -13,7 +13,7 @@ import (
 // below any of the Roots.
 const ownerFile = "installation"
 
-// bucketFile is the key under which SetBucketID stores the random ID of the bucket, by which control
+// bucketFile is the key under which ClaimBucketID stores the random ID of the bucket, by which control
 // planes find out whether they have the same bucket.
 const bucketFile = "bucket-id"
 
@@ -26,9 +26,15 @@ func (s *Store) Claim(ctx context.Context, log string) error { return s.setLabel
 // BucketID returns the random ID of the bucket; "" when it has none.
 func (s *Store) BucketID(ctx context.Context) (string, error) { return s.label(ctx, bucketFile) }
 
-// SetBucketID sets the random ID of the bucket.
-func (s *Store) SetBucketID(ctx context.Context, id string) error {
-	return s.setLabel(ctx, bucketFile, id)
+// ClaimBucketID stores id as the ID of the bucket unless the bucket has one, and returns the ID that
+// the bucket then has. Callers that claim a bucket at the same time get the same ID.
+func (s *Store) ClaimBucketID(ctx context.Context, id string) (string, error) {
+	failure := s.create(ctx, bucketFile, strings.NewReader(id+"\n"))
+	stored, err := s.BucketID(ctx)
+	if err == nil && stored == "" {
+		err = failure
+	}
+	return stored, err
 }
 
 func (s *Store) label(ctx context.Context, key string) (string, error) {

@@ -3,20 +3,19 @@ package installation
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
 
 	"anneal/domain"
-	"anneal/eventlog"
 	"anneal/eventlog/kv"
 )
 
 // A Bucket stores the ID of itself. blobs.Store implements it.
 type Bucket interface {
 	BucketID(ctx context.Context) (string, error) // "" when the bucket has none
-	SetBucketID(ctx context.Context, id string) error
+	// ClaimBucketID stores id unless the bucket has an ID, and returns the ID that it then has.
+	ClaimBucketID(ctx context.Context, id string) (string, error)
 }
 
 // CheckBucket returns an error unless the bucket is the one of the installation. The first control
@@ -26,40 +25,26 @@ func (m *Membership) CheckBucket(ctx context.Context, bucket Bucket, url string)
 }
 
 func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url string) error {
-	const settle, attempts = 100 * time.Millisecond, 30 // for control planes that start at the same time
-	id, err := bucket.BucketID(ctx)
-	if err != nil {
-		return fmt.Errorf("read the ID of the bucket %s: %w", url, err)
-	}
-	created := ""
 	record, err := update(ctx, records, func(r Record) (*Record, error) {
 		if r.Bucket != "" {
-			return nil, nil
+			return nil, nil // the bucket has had its ID since before this was recorded
 		}
-		if id == "" {
-			created = nuid.Next()
-			if err := bucket.SetBucketID(ctx, created); err != nil {
-				return nil, fmt.Errorf("write the ID of the bucket %s: %w", url, err)
-			}
-			id = created
+		id, err := bucket.ClaimBucketID(ctx, nuid.Next())
+		if err != nil {
+			return nil, fmt.Errorf("write the ID of the bucket %s: %w", url, err)
 		}
 		r.Bucket = id
 		return &r, nil
 	})
-	if err == nil && created != "" && record.Bucket == created {
-		// Another control plane may have overwritten the ID, before it found the recorded one.
-		return bucket.SetBucketID(ctx, created)
-	}
-	for attempt := 0; err == nil; attempt++ {
-		if id, err = bucket.BucketID(ctx); err == nil && id == record.Bucket {
-			return nil
-		}
-		if created == "" || attempt == attempts || !eventlog.Sleep(ctx, settle) {
-			break
-		}
-	}
 	if err != nil {
 		return err
+	}
+	id, err := bucket.BucketID(ctx)
+	if err != nil {
+		return fmt.Errorf("read the ID of the bucket %s: %w", url, err)
+	}
+	if id == record.Bucket {
+		return nil
 	}
 	return &domain.Error{Code: domain.FailedPrecondition, Reason: Reason,
 		Message: fmt.Sprintf("the bucket %s is not the one of the installation whose log is in the NATS cluster: its file "+

@@ -90,6 +90,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "NoSuchBucket")
 	case r.Method == http.MethodGet && key == "" && r.URL.Query().Get("list-type") == "2":
 		s.list(w, r.URL.Query())
+	case r.Method == http.MethodPut && exists && r.Header.Get("If-None-Match") == "*":
+		fail(w, http.StatusPreconditionFailed, "PreconditionFailed")
 	case r.Method == http.MethodPut:
 		s.objects[key] = string(body)
 	case !exists:
