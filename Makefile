@@ -8,7 +8,7 @@ RACE_SKIP   ?= /cmd/anneal$$
 RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race corruption cost bench bench-queue bench-others crash hostile linearizable fuzz lint lint-openapi golden reference build clients oracle
+.PHONY: help demo run test race corruption cost bench bench-autoscale bench-others bench-placement bench-queue crash hostile linearizable fuzz lint lint-openapi golden reference build clients oracle
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,10 @@ test: ## run the tests
 clients: ## install the JavaScript clients and tokenizers that tests compare with ours
 	npm ci --prefix cmd/anneal/testdata/clients/node --ignore-scripts --no-audit --no-fund
 	npm ci --prefix engines/embedded/tokenizer/testdata/published --ignore-scripts --no-audit --no-fund
+
+bench-placement: ## replay the 17 published placement traces with all policies (20 minutes), and measure decisions
+	ANNEAL_PLACEMENT=full go test -count=1 -timeout 120m -v -run 'TestPublishedTraces|TestDepartures' -bench . ./schedulers/placement
+	go test -run '^$$' -bench Plan ./schedulers
 
 oracle: ## compare the logits of each family with ggml; needs a C++ compiler and some minutes
 	go -C engines/embedded/oracle test -p 1 -count=1 .
@@ -49,6 +53,9 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 
 bench-queue: ## replay the Philly trace through the queue, in the scenarios of BENCHMARKS.md (some minutes)
 	go test -timeout 60m -run '^$$' -bench Philly -benchtime 1x ./schedulers/queue
+
+bench-autoscale: ## replay public traces through the autoscaler and compare it with others; takes some 10 minutes
+	ANNEAL_AUTOSCALE=full go test -count=1 -timeout 60m -run TestAutoscaleReplaysTraces -v ./schedulers
 
 bench-others: ## compare the embedded engine with ggml and OpenBLAS; needs a C++ compiler, libopenblas-dev and some minutes
 	if grep -q avx512f /proc/cpuinfo; then export OPENBLAS_CORETYPE=SkylakeX; fi; \

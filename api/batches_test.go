@@ -178,8 +178,8 @@ func TestRequestsInBackground(t *testing.T) {
 		return engines.Usage{}, domain.Errorf(domain.Internal, "the engine has failed")
 	}
 	a = send(body)
-	require.Equal(t, http.StatusServiceUnavailable, a.Status, "no other replica is left")
-	require.Equal(t, domain.Unavailable, a.Code)
+	require.Equal(t, http.StatusInternalServerError, a.Status, "%s", a.Body)
+	require.Equal(t, domain.Internal, a.Code)
 	require.False(t, a.Waits)
 
 	require.Equal(t, 200, s.call("PATCH", "/v1/accounts/acme/quotas/requests-per-minute", "operator",

@@ -129,7 +129,7 @@ func fileReady(v *projections.View) bool {
 	return false
 }
 
-// effects are the requests that change more than the log.
+// effects are the requests with side effects outside the log.
 var effects = map[string]effect{
 	"create a secret": {covers: []string{"sealSecret", "seal", "sealOnce", "command"},
 		act:   sends("POST", secretsPath, `{"name": "s", "keyName": "K", "value": "v"}`),
@@ -281,8 +281,10 @@ var effectElsewhere = map[string]string{
 	"readForm": "files of a request that nothing refers to: requireNoRecordings in the tests of transcriptions, " +
 		"and " +
 		"reconcile.Grace",
-	"fetch": "the same",
-	"keep":  "seals a response for the idempotency store, where it expires",
+	"fetch":       "the same",
+	"storeImages": "files of a request that nothing refers to: TestImagesReachReplicas checks that none is left",
+	"storeImage":  "the same",
+	"keep":        "seals a response for the idempotency store, where it expires",
 }
 
 // TestEveryEffectIsTested checks that every function with a side effect is in effects or in

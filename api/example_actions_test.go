@@ -74,7 +74,8 @@ func (s *exampleStory) act(words []string) {
 		"node": s.registerNode, "serve": s.serveReplica, "removed": s.removeReplicas, "start": s.startJob,
 		"report":   s.reportJob,
 		"complete": s.completeJob, "step": s.finishStep, "cancelled": s.confirmCancel, "built": s.finishBuild,
-		"loaded": s.loadAddon, "unloaded": s.unloadAddon, "filled": s.fillDataset, "prepared": s.prepareCopy,
+		"loaded": s.loadAddon, "unloaded": s.unloadAddon, "filled": s.fillDataset,
+		"import-failed": s.failImport, "prepared": s.prepareCopy,
 		"reject": s.rejectUpload, "batch": s.createBatch, "answered": s.answerBatch,
 	}
 	switch action, ok := actions[words[0]]; {
@@ -303,6 +304,14 @@ func (s *exampleStory) fillDataset(name domain.Name, words []string) {
 		DatasetStats: domain.DatasetStats{Format: domain.FormatChat, Shape: domain.ShapeChat,
 			ExampleCount: domain.Count(s.number(words[0])), EstimatedTokenCount: domain.Count(s.number(words[1])),
 			AverageTurnCount: 1}})))
+}
+
+// failImport: import-failed DATASET
+func (s *exampleStory) failImport(name domain.Name, _ []string) {
+	s.Helper()
+	s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FailImport{Import: 1,
+		Status: domain.Status{Code: "NOT_FOUND", Message: "the rows could not be imported: the directory has no objects: " +
+			"correct externalUrl"}})))
 }
 
 // prepareCopy: prepared MODEL PRECISION

@@ -150,7 +150,7 @@ func TestFineTuningViolations(t *testing.T) {
 			[]string{`model: "gpt-4o-mini" is not a model that accounts/acme may use`,
 				`training_file: there is no file "none"`, `validation_file: there is no file "neither"`,
 				"suffix: must contain a letter", "seed: must be from 0 to 2147483647", "n_epochs: is not a field of this object",
-				"hyperparameters.n_epochs: must be auto, or a whole number from 1 and at most 1000, not 0",
+				"hyperparameters.n_epochs: must be auto, or a whole number from 1 to 1000, not 0",
 				`hyperparameters.batch_size: must be auto, or a whole number from 1`,
 				"hyperparameters.learning_rate_multiplier: must be auto, or a number above 0 and at most 1000, not -1",
 				"hyperparameters.beta: is for the method dpo", "hyperparameters.eval_samples: is not supported",
@@ -407,8 +407,8 @@ func TestFineTuningMetricsAfterRestart(t *testing.T) {
 	require.Equal(t, []any{"Step 5/9", "Step 2/9: training loss=0.5000"}, messages("limit=2&after=ftevent-step-6"))
 }
 
-// TestFineTuningEventsOfALongJob checks that the newest steps are listed of a metrics file of which
-// only a part is read.
+// TestFineTuningEventsOfALongJob checks that the newest steps are listed when the metrics file is
+// so large that only its end is read.
 func TestFineTuningEventsOfALongJob(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	id := s.fineTune(s.file("chats.jsonl", chatRows), "")["id"].(string)

@@ -56,9 +56,9 @@ type health struct {
 // healthy responds with 200 as long as the process runs.
 func healthy(*request.Call) (any, error) { return health{Status: "ok"}, nil }
 
-// ready responds with 200 when the server can read and infer: it is connected to NATS, and its world
-// follows the log. It does not ask the log, which has no leader during an election or when its quorum
-// is lost: reads and inference continue then.
+// ready responds with 200 when the server can serve reads and inference: it is connected to NATS, and
+// its world follows the log. It does not query the log, which has no leader during an election or when
+// its quorum is lost: reads and inference continue then.
 func (s *Server) ready(c *request.Call) (any, error) {
 	if s.leaving.Load() {
 		return nil, notReady("the server is shutting down: send requests to another server")
@@ -69,8 +69,8 @@ func (s *Server) ready(c *request.Call) (any, error) {
 		}
 	}
 	if since := c.World.Behind(); !since.IsZero() && c.Now().Sub(since) > request.StaleAfter {
-		return nil, notReady("the world is at position %d, and has not followed the log for more than %s",
-			c.World.Position(), request.StaleAfter)
+		return nil, notReady("the server has been behind the log for more than %s, at position %d: check its connection to "+
+			"NATS", request.StaleAfter, c.World.Position())
 	}
 	return health{"ok", strconv.FormatUint(c.World.Position(), 10)}, nil
 }

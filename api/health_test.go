@@ -30,7 +30,7 @@ func TestReadiness(t *testing.T) {
 		"no connection to NATS": {func(_ *testing.T, o *Options) {
 			o.Link = func() error { return errors.New("not connected") }
 		}, 503, 503, "not connected"},
-		"the world does not follow it": {stopFollowing, 503, 503, "has not followed the log"},
+		"the world does not follow it": {stopFollowing, 503, 503, "has been behind the log"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newHarness(t, request.Limits{})

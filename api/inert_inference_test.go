@@ -38,8 +38,10 @@ var inertInference = map[string]string{
 	"createChatCompletion mirostat_lr without mirostat_target": `"mirostatLr": 0.5`,
 	"createChatCompletion messages.refusal": `"messages": [{"role": "user", "content": "a"}, {"role": "assistant", ` +
 		`"content": "b", "refusal": "no"}, {"role": "user", "content": "c"}]`,
-	"createChatCompletion tools.function.strict": `"tools": [{"type": "function", "function": {"name": "look", ` +
-		`"strict": true}}]`,
+	"createChatCompletion messages.content.image_url.detail unless it is auto": `"messages": [{"role": "user", ` +
+		`"content": [` + imagePart(pixel, "high") + `]}]`,
+	"!createChatCompletion messages.content.image_url.detail": `"messages": [{"role": "user", "content": [` +
+		imagePart(pixel, "auto") + `]}]`,
 	"createResponse include with a value other than message.output_text.logprobs": `"include": ` +
 		`["message.output_text.logprobs", "reasoning.encrypted_content"]`,
 	"!createResponse include": `"include": ["message.output_text.logprobs"]`,
@@ -54,15 +56,9 @@ var inertInference = map[string]string{
 	"createResponse stream_options.include_obfuscation":        `"streamOptions": {"includeObfuscation": true}`,
 	"createResponse text.verbosity unless it is medium":        `"text": {"verbosity": "low"}`,
 	"!createResponse text.verbosity":                           `"text": {"verbosity": "medium"}`,
-	"createResponse tools.strict": `"tools": [{"type": "function", ` +
-		`"name": "look", "strict": true}]`,
-	"!createResponse tools.strict": `"tools": [{"type": "function", ` +
-		`"name": "look", "strict": false}]`,
-	"!createResponse stream_options.include_obfuscation": `"stream_options": {"include_obfuscation": false}`,
-	"!createResponse max_tool_calls":                     `"store": false`,
-	"!createChatCompletion mirostat_lr":                  `"mirostat_lr": 0.5, "mirostat_target": 2`,
-	"!createChatCompletion tools.function.strict without strict": `"tools": ` +
-		`[{"type": "function", "function": {"name": "look"}}]`,
+	"!createResponse stream_options.include_obfuscation":       `"stream_options": {"include_obfuscation": false}`,
+	"!createResponse max_tool_calls":                           `"store": false`,
+	"!createChatCompletion mirostat_lr":                        `"mirostat_lr": 0.5, "mirostat_target": 2`,
 }
 
 const draftless = "on a deployment that was created with disableSpeculativeDecoding"
@@ -80,6 +76,7 @@ func TestInertFieldsOfInferenceAreWarnedOf(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	s.deploy("d1", 1)
 	s.deploy("draftless", 1, func(spec *domain.DeploymentSpec) { spec.DisableSpeculativeDecoding = true })
+	s.deploySeer()
 	missing := map[string]inert.Field{}
 	for operation := range inferencePaths {
 		for _, f := range inert.Of(operation) {
@@ -103,6 +100,9 @@ func TestInertFieldsOfInferenceAreWarnedOf(t *testing.T) {
 		model := "accounts/acme/deployments/d1"
 		if strings.HasSuffix(key, draftless) {
 			model = "accounts/acme/deployments/draftless"
+		}
+		if strings.Contains(fields, "image_url") {
+			model = "accounts/acme/deployments/seer"
 		}
 		required, _, _ := strings.Cut(at[1], ":")
 		if !strings.Contains(fields, required+":") {

@@ -119,13 +119,17 @@ func usesOf(table []request.Operation) (uses fieldUses, parameters map[string]bo
 			owner, field := f.Owner()
 			if owner == nil { // a field of an object whose fields the body's type does not list
 				whole := f
-				whole.Path, _, _ = strings.Cut(f.Path, ".")
+				for owner == nil && strings.Contains(whole.Path, ".") {
+					whole.Path = whole.Path[:strings.LastIndex(whole.Path, ".")]
+					owner, _ = whole.Owner()
+				}
 				if owner, field := whole.Owner(); owner != nil {
 					options, _ := wire.StructOf(owner).Field(field)
 					if kind := wire.KindOf(wire.Deref(options.Type)); kind == wire.Map || kind == wire.Any {
 						found(op.ID + " " + f.Path)
 					}
 				}
+				owner = nil
 			}
 			settable := owner != nil && slices.ContainsFunc(requestFields(owner),
 				func(one requestField) bool { return one.name == field })

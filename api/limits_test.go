@@ -22,8 +22,8 @@ import (
 func TestBodiesHaveLimits(t *testing.T) {
 	s := newHarness(t, request.Limits{Body: 2000})
 	fits := func(n int) string {
-		head, tail := `{"datasetId": "d%d", "dataset": {"externalUrl": "`, `"}}`
-		return fmt.Sprintf(head, n) + strings.Repeat("x", n-len(fmt.Sprintf(head, n))-len(tail)) + tail
+		head, tail := `{"datasetId": "d%d", "dataset": {`, `}}`
+		return fmt.Sprintf(head, n) + strings.Repeat(" ", n-len(fmt.Sprintf(head, n))-len(tail)) + tail
 	}
 	for _, c := range []struct {
 		name, body string

@@ -43,8 +43,8 @@ var patchables = map[string]patchable{
 		create: func(s *harness, body string) {
 			s.ok("POST", acme+"/models", `{"modelId": "one", "model": `+body+`}`)
 		}},
-	"datasets": {alias: "admin", lacks: "evaluationResult transformed splitted evalProtocol",
-		body: `{"displayName": "n", "exampleCount": "3", "format": "CHAT", "externalUrl": "https://example.com/rows",
+	"datasets": {alias: "admin", lacks: "evaluationResult transformed splitted evalProtocol credentialsSecret",
+		body: `{"displayName": "n", "exampleCount": "3", "format": "CHAT", "externalUrl": "s3://rows/chats.jsonl",
 			"sourceJobName": "accounts/acme/dpoJobs/j", "userUploaded": {}}`,
 		create: func(s *harness, body string) {
 			s.makeDataset("rows")

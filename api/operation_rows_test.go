@@ -58,6 +58,8 @@ const (
 	threeRows  = "{\"text\": \"Lima\"}\n{\"text\": \"Quito\"}\n{\"text\": \"Cusco\"}"
 	aFilledOne = aDataset + "> POST /v1/accounts/acme/datasets/rows:upload user upload=rows.jsonl\n> {\"text\": " +
 		"\"Lima\"}\n> {\"text\": \"Quito\"}\n> {\"text\": \"Cusco\"}\n\n"
+	aStoreSecret = "> POST /v1/accounts/acme/secrets admin\n> {\"name\": \"store\", \"keyName\": \"STORE\", " +
+		`"value": "{\"access_key_id\": \"a\", \"secret_access_key\": \"canary\"}"}` + "\n\n"
 	anAddon = "! addon accounts/acme/models/polite\n"
 	aShape  = "> POST /v1/accounts/acme/deploymentShapes user\n> {\"deploymentShapeId\": \"small\", " +
 		"\"deploymentShape\": {\"baseModel\": \"accounts/default/models/anneal-base\", \"acceleratorType\": " +
@@ -101,6 +103,8 @@ func accountRows() []row {
 		{id: "getAccount", request: "GET /v1/accounts/acme user"},
 		{id: "updateAccount", request: "PATCH /v1/accounts/acme operator\n{\"displayName\": \"Acme & sons\"}"},
 		{id: "suspendAccount", request: suspension},
+		{id: "setAccountNodes", request: "POST /v1/accounts/acme:setNodes operator\n" +
+			`{"nodeSelector": {"tier": "spot"}, "tolerations": [{"key": "dedicated", "value": "acme"}]}`},
 		{id: "restoreAccount", scene: marked(suspension), request: "POST /v1/accounts/acme:restore operator"},
 	}
 }
@@ -193,6 +197,10 @@ func datasetRows() []row {
 		{id: "validateDatasetUpload", scene: aFilledOne, request: "POST " + one + ":validateUpload user"},
 		{id: "getDatasetDownloadEndpoint", scene: aFilledOne, request: "GET " + one + ":getDownloadEndpoint user"},
 		{id: "previewDataset", scene: aFilledOne, request: "GET " + one + ":preview?pageSize=2 user"},
+		{id: "importDataset", scene: aDataset,
+			request: "POST " + one + ":import user\n{\"externalUrl\": \"s3://archive/chats/\"}"},
+		{id: "exportDataset", scene: aFilledOne + aStoreSecret, request: "POST " + one + ":export user\n" +
+			"{\"externalUrl\": \"s3://archive/chats/\", \"credentialsSecret\": \"accounts/acme/secrets/store\"}"},
 	}
 }
 
@@ -330,6 +338,15 @@ func nodeRows() []row {
 		{id: "listNodes", scene: scene, request: "GET /v1/accounts/system/nodes operator"},
 		{id: "getNode", scene: scene, request: "GET " + one + " operator"},
 		{id: "listNodeEvents", scene: scene, request: "GET " + one + "/events" + briefly + " operator"},
+		{id: "cordonNode", scene: scene, request: "POST " + one + ":cordon operator\n{\"reason\": \"new driver\"}"},
+		{id: "taintNode", scene: scene,
+			request: "POST " + one + ":taint operator\n{\"key\": \"dedicated\", \"value\": \"acme\"}"},
+		{id: "untaintNode", scene: scene + "> POST " + one + ":taint operator\n> {\"key\": \"dedicated\"}\n",
+			request: "POST " + one + ":untaint operator\n{\"key\": \"dedicated\"}"},
+		{id: "drainNode", scene: scene,
+			request: "POST " + one + ":drain operator\n{\"reason\": \"new driver\", \"deadline\": \"1800s\"}"},
+		{id: "uncordonNode", scene: scene + "> POST " + one + ":cordon operator\n",
+			request: "POST " + one + ":uncordon operator"},
 		{id: "revokeNode", scene: scene, request: "POST " + one + ":revoke operator\n{\"reason\": \"stolen\"}"},
 		{id: "deleteNode", scene: scene, request: "DELETE " + one + " operator"},
 	}

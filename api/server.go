@@ -20,6 +20,7 @@ import (
 
 	"anneal/api/audio"
 	"anneal/api/connection"
+	"anneal/api/download"
 	"anneal/api/events"
 	"anneal/api/inference"
 	"anneal/api/openapi"
@@ -62,8 +63,8 @@ type Options struct {
 	// ReaderURL is the URL of the NATS server for readers, each of which reads the events of one
 	// account; "" when there is no such server.
 	ReaderURL string
-	Private   bool             // allow downloading recordings from private addresses
-	Dial      audio.Dial       // connects to the servers of recordings; nil rejects what Private forbids
+	Private   bool             // allow downloading recordings and images from private addresses
+	Dial      download.Dial    // connects to the servers of recordings and images; nil rejects what Private forbids
 	Now       func() time.Time // nil means time.Now
 	Logger    *slog.Logger     // nil discards log records
 	Metrics   *prometheus.Registry
@@ -119,7 +120,8 @@ func New(o Options) *Server {
 	routes := routing.NewDirectRoutes(o.Direct, o.Pepper, o.World)
 	s.rest = rest.NewService(rest.Options{Uploads: s.uploads, Events: s.events, LastServed: router.LastServed,
 		Routes: routes, Sealer: o.Sealer, Scorer: o.Scorer, Cluster: o.Cluster, ReaderURL: o.ReaderURL, Prices: o.Prices})
-	s.inference = inference.NewService(router, o.Strict, o.Metrics)
+	s.inference = inference.NewService(inference.Options{Router: router, Uploads: s.uploads, Strict: o.Strict,
+		Private: o.Private, Dial: o.Dial}, o.Limits, o.Metrics)
 	s.audio = audio.NewService(audio.Options{Router: router, Uploads: s.uploads, Strict: o.Strict, Private: o.Private,
 		Dial: o.Dial},
 		o.Limits, o.Metrics)

@@ -125,8 +125,7 @@ func TestDeprecationWarnings(t *testing.T) {
 	require.Equal(t, []string{"enableAddons is deprecated in a deployment shape: set it on the deployment",
 		"draftModel is deprecated in a deployment shape: set it on the deployment",
 		"disableSpeculativeDecoding: accepted, but has no effect: it is deprecated: create the deployment with the " +
-			"parameter disableSpeculativeDecoding",
-		"draftModel: accepted, but has no effect: no engine drafts with a second model: use ngramSpeculationLength"},
+			"parameter disableSpeculativeDecoding"},
 		got.header.Values("anneal-warning"))
 	got = s.call("POST", "/v1/accounts/acme/deployments", "user",
 		`{"baseModel": "accounts/default/models/anneal-base", "directRouteApiKeys": ["k"], "directRouteType": "INTERNET"}`)

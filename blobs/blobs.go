@@ -97,11 +97,11 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 		at, err := url.Parse(o.URL)
 		if err != nil {
 			return domain.Errorf(domain.InvalidArgument,
-				"the URL of the bucket is invalid: use s3://BUCKET, or leave it out to store files in a directory")
+				"the URL of the bucket is invalid: use s3://BUCKET or file:///DIR")
 		}
 		if at.Scheme == "" {
 			return domain.Errorf(domain.InvalidArgument,
-				"%q is not the URL of a bucket: use s3://BUCKET, or leave it out to store files in a directory", o.URL)
+				"%q is not the URL of a bucket: use s3://BUCKET or file:///DIR", o.URL)
 		}
 		if at.Scheme == "file" {
 			o.URL, o.Dir = "", at.Path
@@ -109,7 +109,7 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 		}
 		if !blob.DefaultURLMux().ValidBucketScheme(at.Scheme) {
 			return domain.Errorf(domain.InvalidArgument,
-				"%s:// buckets are not supported: use s3://, or leave the URL out to store files in a directory", at.Scheme)
+				"%s:// buckets are not supported: use s3://BUCKET or file:///DIR", at.Scheme)
 		}
 		if s.bucket, err = blob.OpenBucket(ctx, o.URL); err != nil {
 			return fmt.Errorf("open bucket %s://%s: %w", at.Scheme, at.Host, err)
@@ -147,14 +147,31 @@ func (s *Store) Put(ctx context.Context, key string, r io.Reader) (n int64, err 
 	return n, err
 }
 
+// create stores the content of r under key, durably. The error is AlreadyExists when the key exists;
+// its content then remains.
+func (s *Store) create(ctx context.Context, key string, r io.Reader) error {
+	return s.change("put", key, func() error {
+		if s.files != nil {
+			_, err := s.files.put(ctx, key, r, s.files.commitNew)
+			return explain(err, key)
+		}
+		_, err := s.write(ctx, key, r, &blob.WriterOptions{ContentType: contentType, IfNotExist: true})
+		return err
+	})
+}
+
 func (s *Store) put(ctx context.Context, key string, r io.Reader) (int64, error) {
 	if s.files != nil {
-		n, err := s.files.put(ctx, key, r)
+		n, err := s.files.put(ctx, key, r, s.files.commit)
 		return n, explain(err, key)
 	}
+	return s.write(ctx, key, r, &blob.WriterOptions{ContentType: contentType})
+}
+
+func (s *Store) write(ctx context.Context, key string, r io.Reader, o *blob.WriterOptions) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // a writer whose context is canceled before Close discards the content
-	w, err := s.bucket.NewWriter(ctx, key, &blob.WriterOptions{ContentType: contentType})
+	w, err := s.bucket.NewWriter(ctx, key, o)
 	if err != nil {
 		return 0, explain(err, key)
 	}
@@ -342,8 +359,14 @@ func explain(err error, key string) error {
 	case errors.Is(err, os.ErrPermission):
 		return domain.Errorf(domain.Internal,
 			"the file store is not accessible: the operator must let the server's user read and write its directory")
+	case gcerrors.Code(err) == gcerrors.FailedPrecondition:
+		return alreadyExists(key)
 	case errors.Is(err, os.ErrNotExist), gcerrors.Code(err) == gcerrors.NotFound:
 		return domain.Errorf(domain.NotFound, "there is no file %s", key)
 	}
 	return err
+}
+
+func alreadyExists(key string) error {
+	return domain.Errorf(domain.AlreadyExists, "there is a file %s already", key)
 }

@@ -1,6 +1,7 @@
 package blobs
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -210,6 +211,23 @@ func (f *fileStore) commit(key string, contents []digest, place func() error) er
 		return err
 	}
 	defer unlock()
+	return f.commitLocked(key, contents, place)
+}
+
+// commitNew does the same as commit, but the error is AlreadyExists when the file exists.
+func (f *fileStore) commitNew(key string, contents []digest, place func() error) error {
+	unlock, err := f.lock(key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Lstat(f.path(key)); !errors.Is(err, os.ErrNotExist) {
+		return cmp.Or(err, alreadyExists(key))
+	}
+	return f.commitLocked(key, contents, place)
+}
+
+func (f *fileStore) commitLocked(key string, contents []digest, place func() error) error {
 	before, err := f.currentDigests(key)
 	if err != nil {
 		return err

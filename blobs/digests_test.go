@@ -151,8 +151,8 @@ func TestDamagedRanges(t *testing.T) {
 	}
 }
 
-// TestLostDigests checks that a file without a record cannot be read, also when the list of files
-// of earlier versions is lost or damaged.
+// TestLostDigests checks that a file without a digest cannot be read, even when the list of files
+// that earlier versions of anneal wrote is lost or damaged.
 func TestLostDigests(t *testing.T) {
 	dir, log := t.TempDir(), &bytes.Buffer{}
 	s := reopen(t, dir, log)
@@ -224,10 +224,10 @@ func TestCrashes(t *testing.T) {
 					f, err := openFileStore(dir, time.Now())
 					require.NoError(t, err)
 					if !earlier && old != "" {
-						_, err = f.put(t.Context(), key, strings.NewReader(old))
+						_, err = f.put(t.Context(), key, strings.NewReader(old), f.commit)
 						require.NoError(t, err)
 					}
-					_, err = f.put(t.Context(), other, strings.NewReader("the new one"))
+					_, err = f.put(t.Context(), other, strings.NewReader("the new one"), f.commit)
 					require.NoError(t, err)
 					var crashes []string
 					f.step = func() {
@@ -237,7 +237,7 @@ func TestCrashes(t *testing.T) {
 					f.step()
 					switch change {
 					case "put":
-						_, err = f.put(t.Context(), key, strings.NewReader("the new one"))
+						_, err = f.put(t.Context(), key, strings.NewReader("the new one"), f.commit)
 					case "copy":
 						err = f.link(key, other)
 					case "delete":

@@ -56,7 +56,9 @@ func openFileStore(dir string, now time.Time) (*fileStore, error) {
 	return f, f.openDigests()
 }
 
-func (f *fileStore) put(ctx context.Context, key string, r io.Reader) (n int64, err error) {
+// put writes the content of r to a temporary file and calls commit to give it the name of key.
+func (f *fileStore) put(ctx context.Context, key string, r io.Reader,
+	commit func(key string, contents []digest, place func() error) error) (n int64, err error) {
 	temp, err := os.CreateTemp(filepath.Join(f.dir, staging), "*")
 	if err != nil {
 		return 0, err
@@ -73,7 +75,7 @@ func (f *fileStore) put(ctx context.Context, key string, r io.Reader) (n int64, 
 	if err := errors.Join(err, temp.Close()); err != nil {
 		return d.length, err
 	}
-	return d.length, f.commit(key, []digest{d}, func() error { return f.place(temp.Name(), f.path(key)) })
+	return d.length, commit(key, []digest{d}, func() error { return f.place(temp.Name(), f.path(key)) })
 }
 
 // place renames the finished file temp to target, durably. It retries, because other calls may

@@ -29,7 +29,7 @@ func TestFullDisk(t *testing.T) {
 		return 1 << 40, nil
 	})
 	content := bytes.Repeat([]byte("x"), 3<<20)
-	_, err = f.put(t.Context(), "a/b", bytes.NewReader(content))
+	_, err = f.put(t.Context(), "a/b", bytes.NewReader(content), f.commit)
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(explain(err, "a/b")))
 	require.NoFileExists(t, filepath.Join(f.dir, "a", "b"))
 	unfinished, err := os.ReadDir(filepath.Join(f.dir, staging))
@@ -37,7 +37,7 @@ func TestFullDisk(t *testing.T) {
 	require.Empty(t, unfinished)
 
 	full = false
-	n, err := f.put(t.Context(), "a/b", bytes.NewReader(content))
+	n, err := f.put(t.Context(), "a/b", bytes.NewReader(content), f.commit)
 	require.NoError(t, err)
 	require.EqualValues(t, len(content), n)
 	stored, err := os.ReadFile(filepath.Join(f.dir, "a", "b"))

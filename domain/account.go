@@ -8,7 +8,7 @@ import (
 // An account owns every other resource. The operator creates and suspends it.
 //
 //	(none) --CreateAccount--> READY
-//	READY  --UpdateAccount--> READY
+//	READY  --UpdateAccount, SetAccountNodes--> READY
 //	READY  --SuspendAccount--> READY, suspendState set: jobs pause, inference returns 412
 //	READY  --RestoreAccount--> READY, UNSUSPENDED: jobs continue
 var Accounts = NewKind("accounts", map[string]Event[Account]{
@@ -16,6 +16,7 @@ var Accounts = NewKind("accounts", map[string]Event[Account]{
 	"account.updated.v1":   AccountUpdated{},
 	"account.suspended.v1": AccountSuspended{},
 	"account.restored.v1":  AccountRestored{},
+	"account.nodesSet.v1":  AccountNodesSet{},
 })
 
 // MaxEmail is the maximum length of an e-mail address in characters: what fits into an SMTP path
@@ -49,10 +50,11 @@ type AccountSpec struct {
 // Account is the state of one account.
 type Account struct {
 	AccountSpec
-	State        string    `json:"state"`
-	SuspendState string    `json:"suspendState"`
-	Status       Status    `json:"status"`
-	FirstKey     *FirstKey `json:"firstKey,omitempty"` // nil for accounts that earlier versions created
+	State        string     `json:"state"`
+	SuspendState string     `json:"suspendState"`
+	Status       Status     `json:"status"`
+	Nodes        NodePolicy `json:"nodes,omitzero"`     // which nodes its work may use
+	FirstKey     *FirstKey  `json:"firstKey,omitempty"` // nil for accounts that earlier versions created
 }
 
 // A FirstKey is the admin key that CreateAccount records with the account, so that no account

@@ -44,7 +44,7 @@ var LoadTargets = []string{CapacityTarget, TokensTarget, PromptTokensTarget, Req
 
 // Scaling holds the bounds, windows and targets by which load scales a deployment.
 type Scaling struct {
-	Min, Max       int
+	Min, Max       int           // Max includes revocable replicas
 	Up, Down, Zero time.Duration // scaleUpWindow, scaleDownWindow, scaleToZeroWindow
 	Targets        map[string]float64
 }
@@ -66,7 +66,7 @@ func (s DeploymentSpec) Scaling() Scaling {
 	if len(targets) == 0 {
 		targets = map[string]float64{CapacityTarget: DefaultCapacityTarget}
 	}
-	return Scaling{Min: s.MinReplicaCount, Max: s.maxReplicas(), Targets: targets,
+	return Scaling{Min: s.MinReplicaCount, Max: s.Ceiling(), Targets: targets,
 		Up:   window(p.ScaleUpWindow, DefaultScaleUpWindow),
 		Down: window(p.ScaleDownWindow, DefaultScaleDownWindow), Zero: window(p.ScaleToZeroWindow, DefaultScaleToZeroWindow)}
 }

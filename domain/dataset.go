@@ -11,6 +11,7 @@ import "time"
 //	UPLOADING --RejectDataset-->  UPLOADING, with the reason in its status: upload again
 //	UPLOADING, derived --FillDataset--> READY
 //	UPLOADING, derived --FailFill-->    UPLOADING, with the reason in its status: create another
+//	(none)    --CreateDataset with externalUrl--> UPLOADING, the rows are imported: see Transfer
 //	any       --UpdateDataset-->  state unchanged
 //	any       --DeleteDataset-->  (none)
 var Datasets = referenceable(NewKind("datasets", map[string]Event[Dataset]{
@@ -22,6 +23,12 @@ var Datasets = referenceable(NewKind("datasets", map[string]Event[Dataset]{
 	"dataset.unfilled.v1": DatasetUnfilled{},
 	"dataset.updated.v1":  DatasetUpdated{},
 	"dataset.deleted.v1":  DatasetDeleted{},
+
+	"dataset.importRequested.v1": DatasetImportRequested{},
+	"dataset.importFailed.v1":    DatasetImportFailed{},
+	"dataset.exportRequested.v1": DatasetExportRequested{},
+	"dataset.exported.v1":        DatasetExported{},
+	"dataset.exportFailed.v1":    DatasetExportFailed{},
 }), "dataset.", func(x *Dataset) *Deletion { return &x.Deletion })
 
 // Dataset states and formats.
@@ -55,7 +62,12 @@ type DatasetSpec struct {
 	Transformed      *DatasetTransformed      `json:"transformed,omitempty"`
 	Splitted         *DatasetSplitted         `json:"splitted,omitempty"`
 	EvalProtocol     *struct{}                `json:"evalProtocol,omitempty"`
+	// CredentialsSecret names the secret with the credentials for ExternalURL.
+	CredentialsSecret string `json:"credentialsSecret,omitempty"`
 }
+
+// transfer returns the object store that the specification names.
+func (s DatasetSpec) transfer() TransferSpec { return TransferSpec{s.ExternalURL, s.CredentialsSecret} }
 
 // DatasetEvaluationResult marks a dataset that an evaluation wrote.
 type DatasetEvaluationResult struct {
@@ -101,6 +113,8 @@ type Dataset struct {
 	Files      Files       `json:"files"`
 	// how the platform derives the rows; nil when they are uploaded
 	From                *Derivation `json:"from,omitempty"`
+	Import              *Transfer   `json:"import,omitempty"` // the newest import; nil without one
+	Export              *Transfer   `json:"export,omitempty"` // the newest export; nil without one
 	Shape               string      `json:"shape"`
 	EstimatedTokenCount Count       `json:"estimatedTokenCount"`
 	AverageTurnCount    int         `json:"averageTurnCount"`
@@ -116,6 +130,8 @@ type DatasetCreated struct {
 	DatasetSpec
 	CreatedBy string      `json:"createdBy"`
 	From      *Derivation `json:"from,omitempty"`
+	// Import requests an import of the rows from the externalUrl. Earlier versions did not import.
+	Import bool `json:"import,omitempty"`
 }
 
 func (e DatasetCreated) Evolve(d *Dataset) {
@@ -123,6 +139,9 @@ func (e DatasetCreated) Evolve(d *Dataset) {
 		Status: StatusOf(nil)}
 	if e.From != nil {
 		d.Status.Message = "the rows are being derived from " + string(e.From.Source)
+	}
+	if e.Import {
+		d.beginImport(1, e.transfer())
 	}
 }
 
@@ -134,6 +153,9 @@ type DatasetUploaded struct {
 func (e DatasetUploaded) Evolve(d *Dataset) {
 	d.Upload, d.Files, d.Status, d.Violations = e.Upload, e.Files, Status{OK.String(), "the upload is being validated"},
 		nil
+	if d.Import.Running() { // an upload by a client replaces a running import
+		d.Import = d.Import.ended(TransferCompleted, StatusOf(nil))
+	}
 }
 
 type DatasetAccepted struct {
@@ -169,7 +191,8 @@ type DatasetDeleted struct{}
 
 func (DatasetDeleted) Evolve(d *Dataset) { *d = Dataset{} }
 
-// CreateDataset creates a dataset whose rows will be uploaded, or derived from another dataset.
+// CreateDataset creates a dataset whose rows will be uploaded, derived from another dataset, or, with
+// an ExternalURL, imported.
 type CreateDataset struct {
 	DatasetSpec
 	CreatedBy string
@@ -182,10 +205,14 @@ func (c CreateDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	}
 	v := c.check()
 	c.From.check(&v, c.DatasetSpec)
+	imports := c.From == nil && c.ExternalURL != ""
+	if _, ok := ParseObjectURL(c.ExternalURL); imports {
+		v.Require(ok, "externalUrl", "%s", ObjectURLRule)
+	}
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
-	return DatasetCreated(c), nil
+	return DatasetCreated{c.DatasetSpec, c.CreatedBy, c.From, imports}, nil
 }
 
 // UploadDataset records that the files of an upload are stored and wait for validation. Upload is
@@ -297,7 +324,8 @@ func (s DatasetSpec) check() Violations {
 	checkText(&v, s.DisplayName, "")
 	oneOf(&v, "format", s.Format, "FORMAT_UNSPECIFIED", FormatChat, FormatCompletion, FormatRL)
 	v.Require(s.ExampleCount >= 0, "exampleCount", "must not be negative")
-	v.Require(len(s.ExternalURL) <= 2048, "externalUrl", "must have at most 2048 characters")
+	v.Require(len(s.ExternalURL) <= maxExternalURL, "externalUrl", "must have at most %d characters", maxExternalURL)
+	s.transfer().checkSecret(&v)
 	s.checkOrigin(&v)
 	return v
 }

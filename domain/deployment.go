@@ -215,7 +215,7 @@ type DeploymentUpdated struct {
 
 func (e DeploymentUpdated) Evolve(d *Deployment) {
 	d.DeploymentSpec, d.DirectKeys = e.DeploymentSpec, e.DirectKeys
-	d.DesiredReplicas = clamp(d.DesiredReplicas, e.MinReplicaCount, *e.MaxReplicaCount)
+	d.DesiredReplicas = clamp(d.DesiredReplicas, e.MinReplicaCount, e.Ceiling())
 	if !e.EnableHotLoad {
 		d.Hot = HotLoad{}
 	}

@@ -147,9 +147,13 @@ func (c ScaleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment],
 		return nil, err
 	}
 	var v Violations
-	v.Require(c.Replicas >= d.MinReplicaCount && c.Replicas <= *d.MaxReplicaCount, "replicaCount",
-		"must be from minReplicaCount (%d) to maxReplicaCount (%d): choose another number, or change these bounds first",
-		d.MinReplicaCount, *d.MaxReplicaCount)
+	highest := "maxReplicaCount"
+	if d.Ceiling() > d.MaxReplicas() {
+		highest = "maxWithRevocableReplicaCount"
+	}
+	v.Require(c.Replicas >= d.MinReplicaCount && c.Replicas <= d.Ceiling(), "replicaCount",
+		"must be from minReplicaCount (%d) to %s (%d): choose another number, or change these bounds first",
+		d.MinReplicaCount, highest, d.Ceiling())
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -173,7 +177,7 @@ func (WakeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], er
 		return nil, err
 	case d.DesiredReplicas > 0:
 		return nil, nil
-	case *d.MaxReplicaCount == 0:
+	case d.Ceiling() == 0:
 		return nil, precondition("SCALED_TO_ZERO", "the deployment's maxReplicaCount is 0: raise it to serve requests")
 	}
 	return DeploymentScaled{1, "a request waits", false, now}, nil

@@ -92,8 +92,9 @@ func (s DeploymentSpec) check() error {
 	v.Require(s.MaxContextLength >= 0, "maxContextLength", "must not be negative")
 	v.Require(s.DraftTokenCount >= 0, "draftTokenCount", "must not be negative")
 	v.Require(s.NgramSpeculationLength >= 0, "ngramSpeculationLength", "must not be negative")
-	v.Require(s.MaxWithRevocableReplicaCount == 0 || s.MaxWithRevocableReplicaCount >= s.maxReplicas(),
+	v.Require(s.MaxWithRevocableReplicaCount == 0 || s.MaxWithRevocableReplicaCount >= s.MaxReplicas(),
 		"maxWithRevocableReplicaCount", "must be at least maxReplicaCount")
+	v.Require(s.MaxWithRevocableReplicaCount <= 1000, "maxWithRevocableReplicaCount", "must be at most 1000")
 	devices := AcceleratorTypes
 	if s.DeploymentShape != "" {
 		devices = ShapeAcceleratorTypes
@@ -114,12 +115,17 @@ func (s DeploymentSpec) check() error {
 	return v.Err()
 }
 
-func (s DeploymentSpec) maxReplicas() int {
+// MaxReplicas returns the maxReplicaCount or its default.
+func (s DeploymentSpec) MaxReplicas() int {
 	if s.MaxReplicaCount == nil {
 		return max(s.MinReplicaCount, 1)
 	}
 	return *s.MaxReplicaCount
 }
+
+// Ceiling returns the maximum number of replicas, with the revocable ones: those above
+// maxReplicaCount, which run only in capacity that nobody else needs.
+func (s DeploymentSpec) Ceiling() int { return max(s.MaxReplicas(), s.MaxWithRevocableReplicaCount) }
 
 // MaxAliases is the maximum number of aliases of a deployment.
 const MaxAliases = 16
@@ -182,7 +188,7 @@ func (s DeploymentSpec) Drafter() string {
 // withDefaults returns the spec with unset fields set to their defaults, except those that resolve
 // sets.
 func (s DeploymentSpec) withDefaults() DeploymentSpec {
-	replicas := s.maxReplicas()
+	replicas := s.MaxReplicas()
 	s.MaxReplicaCount = &replicas
 	if s.Placement == nil {
 		s.Placement = &Placement{MultiRegion: "GLOBAL"}
@@ -199,12 +205,29 @@ func (s DeploymentSpec) ReplicaResources(model Hosted) Resources {
 	case s.SpeechFormat != "":
 		takes.MemoryMiB = speechMemoryMiB
 	case s.AcceleratorCount == 0:
-		takes.MemoryMiB = int64(math.Ceil(model.memory(s.MaxContextLength, s.LongPrompts()) / (1 << 20)))
+		takes.MemoryMiB = int64(math.Ceil(model.memory(s.MaxContextLength, s.LongPrompts())/(1<<20))) +
+			s.DraftMemoryMiB(model)
 	}
 	if s.AcceleratorCount > 0 {
 		takes.Accelerators = map[string]int{s.AcceleratorType: s.AcceleratorCount}
 	}
 	return takes
+}
+
+// DraftMemoryMiB returns the part of the memory of ReplicaResources that the draft model takes.
+func (s DeploymentSpec) DraftMemoryMiB(model Hosted) int64 {
+	if model.Draft == nil || s.AcceleratorCount > 0 || s.ServedDrafter() == "" {
+		return 0
+	}
+	return int64(math.Ceil(model.Draft.memory(s.MaxContextLength, false) / (1 << 20)))
+}
+
+// ServedDrafter returns the draft model that replicas load; "" is none.
+func (s DeploymentSpec) ServedDrafter() string {
+	if s.DisableSpeculativeDecoding || s.SpeechFormat != "" {
+		return ""
+	}
+	return s.Drafter()
 }
 
 // ServedPrecision returns the precision whose copy of the model a replica serves, if that copy

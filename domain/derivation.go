@@ -177,6 +177,6 @@ const (
 
 // immutableOrigin returns s without the fields that can change on a derived dataset.
 func (s DatasetSpec) immutableOrigin() DatasetSpec {
-	s.DisplayName, s.ExternalURL = "", ""
+	s.DisplayName, s.ExternalURL, s.CredentialsSecret = "", "", ""
 	return s
 }

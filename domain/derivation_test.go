@@ -21,7 +21,7 @@ func TestDerivedDataset(t *testing.T) {
 	renamed := spec
 	renamed.DisplayName = "mine"
 	decide(t, domain.Datasets, []D{
-		{name: "create", when: domain.CreateDataset(made), then: made},
+		{name: "create", when: domain.CreateDataset{DatasetSpec: spec, From: from}, then: made},
 		{name: "create an empty side",
 			when: domain.CreateDataset{From: &domain.Derivation{Split: &domain.Split{Held: 1, Of: 1}}}, fault: "INVALID_FIELDS",
 			says: "at least 2 rows"},

@@ -27,7 +27,7 @@ import (
 //	live, PAUSED       --CancelJob-->        CANCELLING --ConfirmCancel--> CANCELLED
 //	live               --PauseJob-->         PAUSED, or unchanged while an attempt is running
 //	pausing            --ConfirmPause-->     PAUSED, when the attempt has stopped
-//	RUNNING, IDLE      --PreemptJob-->       unchanged; ConfirmPause makes the job RE_QUEUEING
+//	working            --PreemptJob-->       unchanged, until RequeueJob when the attempt has stopped
 //	live, PAUSED       --ExpireJob-->        EXPIRED
 //	FAILED, CANCELLED, PAUSED --ResumeJob--> PENDING, from the last checkpoint
 //	any                --RecordTracking-->   unchanged
@@ -58,6 +58,7 @@ var JobLives = NewKind("jobs", map[string]Event[JobLife]{
 	"cancelling.v1":    JobCancelling{},
 	"cancelled.v1":     JobCancelled{},
 	"pausing.v1":       JobPausing{},
+	"preempting.v1":    JobPreempting{},
 	"paused.v1":        JobPaused{},
 	"expired.v1":       JobExpired{},
 	"resumed.v1":       JobResumed{},
@@ -126,12 +127,10 @@ type JobInputs struct {
 	Evaluation Name `json:"evaluation"`
 }
 
-// A JobPause is a request to pause or preempt a job whose attempt is running.
+// A JobPause is a request to pause a job whose attempt is running.
 type JobPause struct {
 	Reason string    `json:"reason"`
 	Time   time.Time `json:"time"`
-	// Preempted makes the job wait for capacity again, instead of PAUSED, when its attempt has stopped.
-	Preempted bool `json:"preempted,omitempty"`
 }
 
 // JobLife is the lifecycle state that all kinds of jobs share.
@@ -142,6 +141,7 @@ type JobLife struct {
 	CompletedTime *time.Time `json:"completedTime,omitempty"`
 	CancelTime    *time.Time `json:"cancelTime,omitempty"` // when the cancellation was requested
 	Pausing       *JobPause  `json:"pausing,omitempty"`    // nil unless the running attempt must stop for a pause
+	Preempting    bool       `json:"preempting,omitempty"` // after Pausing, the job is queued again: see PreemptJob
 	Deadline      *time.Time `json:"deadline,omitempty"`
 	Inputs        *JobInputs `json:"inputs,omitempty"`
 	Attempt       int        `json:"attempt"` // number of the newest attempt, 0 before the first
@@ -210,13 +210,17 @@ func (l JobLife) Live() bool {
 }
 
 // Stopping reports whether the running attempt must save a checkpoint and stop, because the job is
-// being cancelled or paused.
+// being cancelled, paused or preempted.
 func (l JobLife) Stopping() bool { return l.State == JobCancellingState || l.Pausing != nil }
 
 // ConfirmStop returns the command that records that the attempt of a job that is Stopping has
 // stopped.
 func (l JobLife) ConfirmStop(attempt int) Command[JobLife] {
-	if l.Pausing != nil && l.State != JobCancellingState {
+	switch {
+	case l.State == JobCancellingState || l.Pausing == nil:
+	case l.Preempting:
+		return RequeueJob{Attempt: attempt, Reason: l.Pausing.Reason, Preempted: true}
+	default:
 		return ConfirmPause{attempt}
 	}
 	return ConfirmCancel{attempt}
@@ -256,7 +260,8 @@ func (l *JobLife) end(at time.Time) {
 			l.Seconds["CPU"] += spent * int64(len(l.Nodes))
 		}
 	}
-	l.Nodes, l.StartTime, l.Resources, l.Pausing, l.Promised = nil, nil, Resources{}, nil, false
+	l.Nodes, l.StartTime, l.Resources, l.Pausing = nil, nil, Resources{}, nil
+	l.Preempting, l.Promised = false, false
 }
 
 func (l *JobLife) conclude(state string, status Status, at time.Time) {
@@ -415,10 +420,7 @@ func (e JobCancelled) Evolve(l *JobLife) {
 type JobPausing struct{ JobPause }
 
 func (e JobPausing) Evolve(l *JobLife) {
-	l.Pausing, l.Status = &e.JobPause, Status{FailedPrecondition.String(), e.Reason}
-	if e.Preempted {
-		l.Status.Code = Unavailable.String()
-	}
+	l.Pausing, l.Preempting, l.Status = &e.JobPause, false, Status{FailedPrecondition.String(), e.Reason}
 }
 
 type JobPaused struct {

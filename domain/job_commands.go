@@ -350,7 +350,7 @@ func (c PauseJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	switch {
 	case !l.Exists():
 		return nil, notFound("job")
-	case l.State == JobPausedState, l.Pausing != nil && !l.Pausing.Preempted && l.Live():
+	case l.State == JobPausedState, l.Pausing != nil && !l.Preempting && l.Live():
 		return nil, nil
 	case !l.Live():
 		return nil, precondition("JOB_STATE", "the job is %s and cannot be paused", l.State)
@@ -360,22 +360,20 @@ func (c PauseJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	return JobPaused{c.Reason, now}, l.unfinished()
 }
 
-// ConfirmPause records that no attempt of a job that is being paused or preempted is running any
-// more. Attempt is the job's newest attempt.
+// ConfirmPause records that no attempt of a job that is being paused is running any more. Attempt is
+// the job's newest attempt.
 type ConfirmPause struct{ Attempt int }
 
 func (c ConfirmPause) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	switch {
 	case !l.Exists():
 		return nil, notFound("job")
-	case l.State == JobPausedState, l.State == JobReQueueingState && c.Attempt == l.Attempt:
+	case l.State == JobPausedState:
 		return nil, nil
 	case c.Attempt != l.Attempt:
 		return nil, precondition("STALE_ATTEMPT", "attempt %d is over: the job is at attempt %d", c.Attempt, l.Attempt)
-	case l.Pausing == nil:
+	case l.Pausing == nil || l.Preempting:
 		return nil, precondition("JOB_STATE", "the job is %s and is not being paused", l.State)
-	case l.Pausing.Preempted:
-		return JobRequeued{Attempt: c.Attempt, Reason: l.Pausing.Reason, Time: now, Preempted: true}, l.unfinished()
 	}
 	return JobPaused{l.Pausing.Reason, now}, l.unfinished()
 }

@@ -34,18 +34,16 @@ type JobRequeued struct {
 	Counted bool      `json:"counted"`
 	Orphan  bool      `json:"orphan,omitempty"`
 	Time    time.Time `json:"time"`
-
-	Preempted bool `json:"preempted,omitempty"` // by the queue
 }
 
 func (e JobRequeued) Evolve(l *JobLife) {
+	if l.Preempting {
+		l.Preemptions++
+	}
 	l.end(e.Time)
 	l.State, l.Status = JobReQueueingState, Status{Unavailable.String(), e.Reason}
 	if e.Counted {
 		l.Failures++
-	}
-	if e.Preempted {
-		l.Preemptions++
 	}
 	if e.Orphan {
 		if l.Orphans == 0 {
@@ -65,26 +63,4 @@ func (l *JobLife) worked(until time.Time) {
 		since = last.Time
 	}
 	l.Work += int64(max(0, until.Sub(since)).Seconds())
-}
-
-// PreemptJob requests that the running attempt save a checkpoint and stop, because another job gets
-// its capacity. When the attempt has stopped (see ConfirmPause), the job waits for capacity again and
-// continues from the checkpoint. A preempted attempt does not count as failed.
-type PreemptJob struct {
-	Attempt int
-	Reason  string
-}
-
-// Decide implements Command.
-func (c PreemptJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
-	if err := l.fence(c.Attempt); err != nil {
-		return nil, err
-	}
-	if l.Pausing != nil {
-		return nil, nil // it stops already
-	}
-	if err := l.must(JobRunningState, JobIdleState); err != nil {
-		return nil, err
-	}
-	return JobPausing{JobPause{Reason: c.Reason, Time: now, Preempted: true}}, nil
 }

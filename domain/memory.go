@@ -21,7 +21,8 @@ const (
 // A Hosted model is a model loaded into the memory of a machine.
 type Hosted struct {
 	ModelSize
-	Weights int64 // bytes, 0 if unknown
+	Weights int64   // bytes, 0 if unknown
+	Draft   *Hosted // draft model that is loaded beside the model; nil without one
 }
 
 // Hosted returns the model as a machine serves it from its memory in a precision. Weights is the

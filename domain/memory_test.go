@@ -74,6 +74,29 @@ func TestReplicasTakeWhatTheirModelDoes(t *testing.T) {
 	require.Negative(t, domain.KVCacheCapacity(128<<20, 500<<20))
 }
 
+// TestDraftModelsTakeMemory checks that a replica without accelerators reserves the memory of its draft
+// model, unless it does not load the draft model.
+func TestDraftModelsTakeMemory(t *testing.T) {
+	model := domain.Hosted{ModelSize: domain.ModelSize{ParameterCount: 1e9, ContextLength: 4096}, Weights: 1 << 30}
+	draft := domain.Hosted{ModelSize: domain.ModelSize{ParameterCount: 1e8, ContextLength: 4096}, Weights: 100 << 20}
+	name := "accounts/a/models/draft"
+	spec := domain.DeploymentSpec{DraftModel: &name}
+	without := spec.ReplicaResources(model).MemoryMiB
+	alone := domain.DeploymentSpec{}.ReplicaResources(draft).MemoryMiB
+	model.Draft = &draft
+	require.Equal(t, without+alone, spec.ReplicaResources(model).MemoryMiB)
+	require.Equal(t, alone, spec.DraftMemoryMiB(model))
+	for _, change := range []func(*domain.DeploymentSpec){
+		func(s *domain.DeploymentSpec) { s.DraftModel = nil },
+		func(s *domain.DeploymentSpec) { s.DisableSpeculativeDecoding = true },
+		func(s *domain.DeploymentSpec) { s.AcceleratorType, s.AcceleratorCount = "VENDOR_A_L4_24GB", 1 },
+	} {
+		other := spec
+		change(&other)
+		require.Zero(t, other.DraftMemoryMiB(model))
+	}
+}
+
 // TestLongPromptsTakeMemory checks that the profile for long prompts doubles the KV cache of a
 // replica without accelerators.
 func TestLongPromptsTakeMemory(t *testing.T) {

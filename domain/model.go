@@ -69,6 +69,7 @@ type ModelMetadata struct {
 	LoraRank       int      `json:"loraRank,omitempty"`
 	LoraTargets    []string `json:"loraTargetModules,omitempty"`
 	Embedding      bool     `json:"embedding,omitempty"` // generates embeddings, not text
+	Vision         bool     `json:"vision,omitempty"`    // reads images
 	Attention
 }
 

@@ -15,7 +15,8 @@ type Need struct {
 	Pool      string // PoolTraining or PoolInference
 	Engine    string // required capability of the node: see NodeSpec.Engines
 	Resources Resources
-	Regions   []string // regions of the nodes; nil for every region, and nodes without one
+	Policy    NodePolicy // of the account whose work it is
+	Regions   []string   // regions of the nodes; nil for every region, and nodes without one
 }
 
 // Need returns what one replica that serves the model requires of the fleet.
@@ -35,7 +36,7 @@ func (n Need) String() string {
 	if n.Count > 1 {
 		nodes = fmt.Sprintf("each of %d nodes", n.Count)
 	}
-	return fmt.Sprintf("%s on %s of pool %s%s that can %s", n.Resources, nodes, n.Pool, n.where(), n.Engine)
+	return fmt.Sprintf("%s on %s of pool %s%s%s that can %s", n.Resources, nodes, n.Pool, n.where(), n.Policy, n.Engine)
 }
 
 // String formats the resources for messages: "100m CPU, 128 MiB".
@@ -83,6 +84,8 @@ func FeasibilityOf(need Need, fleet Fleet) Feasibility {
 				now = "is " + node.State
 			case len(node.Engines) == 0:
 				now = "is shutting down"
+			case node.Cordon != nil:
+				now = "is " + node.Scheduling()
 			}
 		}
 		switch shortage := cmp.Or(never, now); {
@@ -129,6 +132,9 @@ func (f Feasibility) String() string {
 	if f.Need.Count > 1 {
 		help = fmt.Sprintf("start agents that can on %d more nodes, or request fewer nodes", f.Need.Count-f.Capable)
 	}
+	if len(f.Need.Policy.Selector)+len(f.Need.Policy.Tolerations) > 0 {
+		help = "start an agent that can, or let the account use other nodes with `anneal account nodes`"
+	}
 	if len(f.Need.Regions) > 0 {
 		help = "start an agent with --region in one of its regions, or name a region of the fleet"
 	}
@@ -155,7 +161,7 @@ func (n Need) incapable(node Node) string {
 	case len(node.Engines) > 0 && !slices.Contains(node.Engines, n.Engine):
 		return "cannot " + n.Engine
 	}
-	return ""
+	return n.Policy.mismatch(node.Labels, node.Taints)
 }
 
 // shortage returns what a node lacks for the need when the used resources are allocated; "" when it

@@ -17,6 +17,8 @@ import (
 //	READY, ENROLLED --LoseNode--> LOST, all allocations released
 //	LOST   --RegisterNode--> READY
 //	READY  --PlaceAllocation, ReleaseAllocation--> READY
+//	any    --TaintNode, UntaintNode--> unchanged
+//	any    --CordonNode, DrainNode, FinishDrain, UncordonNode--> unchanged: see Node.Scheduling
 //	(none) --EnrollNode-->   ENROLLED --RegisterNode--> READY
 //	any    --RevokeNode-->   REVOKED, all allocations released
 //	REVOKED --EnrollNode-->  ENROLLED
@@ -26,6 +28,12 @@ var Nodes = NewKind("nodes", map[string]Event[Node]{
 	"node.registered.v1":     NodeRegistered{},
 	"node.lost.v1":           NodeLost{},
 	"node.removed.v1":        NodeRemoved{},
+	"node.cordoned.v1":       NodeCordoned{},
+	"node.uncordoned.v1":     NodeUncordoned{},
+	"node.draining.v1":       NodeDraining{},
+	"node.drained.v1":        NodeDrained{},
+	"node.tainted.v1":        NodeTainted{},
+	"node.untainted.v1":      NodeUntainted{},
 	"node.revoked.v1":        NodeAccessRevoked{},
 	"allocation.placed.v1":   AllocationPlaced{},
 	"allocation.released.v1": AllocationReleased{},
@@ -90,6 +98,8 @@ type NodeSpec struct {
 	Capacity Resources `json:"capacity"`
 	Engines  []string  `json:"engines"` // train (supervised), train:METHOD, complete, transcribe:FORMAT, score
 	Version  string    `json:"version"` // version of the agent
+	// Labels describe the node: see NodePolicy
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // An Allocation is a part of a node that is allocated to an attempt of a job or to a replica.
@@ -100,6 +110,8 @@ type Allocation struct {
 	Replica   string    `json:"replica,omitempty"` // ID of the deployment's replica
 	Resources Resources `json:"takes"`
 	Since     time.Time `json:"since,omitzero"` // time of the placement; zero in events of earlier versions
+
+	Reason *PlacementReason `json:"reason,omitempty"` // nil in events of earlier versions
 }
 
 // Node is the state of one node.
@@ -113,6 +125,8 @@ type Node struct {
 	Left        bool                  `json:"left,omitempty"` // the node was lost because its agent shut down
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 	Access      NodeAccess            `json:"access,omitzero"`
+	Taints      []Taint               `json:"taints,omitempty"` // ordered by key
+	Cordon      *NodeCordon           `json:"cordon,omitempty"` // nil if the node gets new allocations
 }
 
 // Exists implements State.
@@ -215,6 +229,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	}
 	v.Require(len(c.Version) <= MaxShortName, "version", "must have at most %d characters", MaxShortName)
 	v.RequireText("version", c.Version, false)
+	checkLabels(&v, "labels", c.Labels)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -224,7 +239,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 			Message: "the node has not enrolled, or was revoked: start its agent with a token from `anneal node token`"}
 	}
 	same := n.Pool == c.Pool && n.Region == c.Region && n.Version == c.Version && n.Capacity.equal(c.Capacity) &&
-		slices.Equal(n.Engines, c.Engines)
+		slices.Equal(n.Engines, c.Engines) && maps.Equal(n.Labels, c.Labels)
 	if n.State == NodeReady && same {
 		return nil, nil
 	}
@@ -237,16 +252,22 @@ type LoseNode struct {
 	Reason string
 	Seen   time.Time // last heartbeat received; zero if unknown
 	Left   bool      // the agent shut down: attempts on the node are requeued and do not count as failures
+	// Registered is the node's Since when its silence was observed. A node that has registered again
+	// after that time is not lost. A zero Registered is not checked.
+	Registered time.Time `json:"-"`
 }
 
 func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
-	switch n.State {
-	case "":
+	switch {
+	case !n.Exists():
 		return nil, notFound("node")
-	case NodeLostState, NodeRevoked:
+	case n.Absent():
 		return nil, nil
+	case !c.Registered.IsZero() && !c.Registered.Equal(n.Since):
+		return nil, precondition("NODE_BACK", "the node registered again at %s, after it was silent",
+			n.Since.Format(time.RFC3339))
 	}
-	return NodeLost(c), nil
+	return NodeLost{c.Reason, c.Seen, c.Left}, nil
 }
 
 // RemoveNode removes a node without allocations.
@@ -296,6 +317,8 @@ func (c PlaceAllocation) Decide(n Node, now time.Time) (Event[Node], error) {
 	case !c.Registered.IsZero() && !c.Registered.Equal(n.Since):
 		return nil, precondition("STALE_PLAN", "the node registered again at %s, after the allocation was planned",
 			n.Since.Format(time.RFC3339))
+	case n.Cordon != nil:
+		return nil, n.refuseCordoned()
 	}
 	if !n.HasCapacity(c.Resources) {
 		return nil, &Error{Code: ResourceExhausted, Reason: "NODE_FULL",

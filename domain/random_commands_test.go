@@ -40,6 +40,7 @@ func randomAccountCommand(t *rapid.T, _ domain.Account) domain.Command[domain.Ac
 	return pick[domain.Command[domain.Account]](t, "command", domain.CreateAccount{AccountSpec: spec},
 		domain.UpdateAccount{AccountSpec: spec},
 		domain.SuspendAccount{SuspendState: pick(t, "why", append(domain.SuspendStates, domain.Unsuspended, "")...)},
+		domain.SetAccountNodes{NodePolicy: domain.NodePolicy{Selector: map[string]string{"tier": pick(t, "tier", "a", "-")}}},
 		domain.RestoreAccount{})
 }
 
@@ -91,13 +92,21 @@ func randomDatasetCommand(t *rapid.T, d domain.Dataset) domain.Command[domain.Da
 	from := pick(t, "from", nil,
 		&domain.Derivation{Source: "accounts/a/datasets/d", Prefix: "d/1/",
 			Split: pick(t, "split", nil, domain.SplitOf(9, 0.3, 7, true))})
+	store := domain.TransferSpec{ExternalURL: pick(t, "url", "s3://rows/a/", "s3://rows/a.jsonl", "file:///a", ""),
+		CredentialsSecret: pick(t, "secret", "accounts/a/secrets/s", "", "nonsense")}
+	imported := spec
+	imported.ExternalURL, imported.CredentialsSecret = store.ExternalURL, store.CredentialsSecret
 	return pick[domain.Command[domain.Dataset]](t, "command", domain.CreateDataset{DatasetSpec: spec, From: from},
+		domain.CreateDataset{DatasetSpec: imported}, domain.UpdateDataset{DatasetSpec: imported},
 		domain.FillDataset{Files: someFiles(t), DatasetStats: rows}, domain.FailFill{Status: someStatus},
 		domain.UploadDataset{Upload: near(t, d.Upload+1), Files: someFiles(t)}, domain.UploadDataset{Upload: 1},
 		domain.AcceptDataset{Upload: near(t, d.Upload), DatasetStats: rows},
 		domain.RejectDataset{Upload: near(t, d.Upload), Status: someStatus},
 		domain.UpdateDataset{DatasetSpec: spec}, domain.RequestDeletion(domain.Datasets),
-		domain.AbandonDeletion(domain.Datasets, "IN_USE"), domain.DeleteDataset{})
+		domain.AbandonDeletion(domain.Datasets, "IN_USE"), domain.DeleteDataset{},
+		domain.RequestImport{TransferSpec: store}, domain.CompleteImport{Import: near(t, 1), Files: someFiles(t)},
+		domain.FailImport{Import: near(t, 1), Status: someStatus}, domain.RequestExport{TransferSpec: store},
+		domain.CompleteExport{Export: near(t, 1)}, domain.FailExport{Export: near(t, 1), Status: someStatus})
 }
 
 var oneKey, otherKey = "U" + strings.Repeat("A", 55), "U" + strings.Repeat("B", 55)
@@ -115,7 +124,11 @@ func randomNodeCommand(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
 		domain.PlaceAllocation{Allocation: allocation}, domain.ReleaseAllocation{ID: allocation.ID, Reason: "over"},
 		domain.LoseNode{Reason: "silent"}, domain.RemoveNode{},
 		domain.EnrollNode{PublicKey: pick(t, "key", oneKey, otherKey, "none"), JoinToken: pick(t, "token", "t1", "t2")},
-		domain.RevokeNode{Reason: "stolen"},
+		domain.RevokeNode{Reason: "stolen"}, domain.CordonNode{Reason: "new driver"}, domain.UncordonNode{},
+		domain.UncordonNode{}, domain.UncordonNode{}, domain.FinishDrain{},
+		domain.TaintNode{Taint: domain.Taint{Key: "dedicated", Value: pick(t, "value", "a", "b"), Effect: domain.NoSchedule}},
+		domain.UntaintNode{Key: "dedicated"},
+		domain.DrainNode{Reason: "new driver", Within: pick(t, "within", time.Minute, 0, -time.Second)},
 		domain.RegisterNode{NodeSpec: spec, Enrolled: true})
 }
 
@@ -242,7 +255,7 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		domain.WriteResults{Attempt: attempt}
 	hold := domain.HoldJob{For: pick(t, "held for", "", "a node"), Promised: pick(t, "promised", true, false)}
 	paused := domain.ConfirmPause{Attempt: attempt}
-	preempt := domain.PreemptJob{Attempt: attempt, Reason: "preempted"}
+	preempt := domain.PreemptJob{Attempt: attempt, Reason: "node n1 is being drained"}
 	confirm, fail := domain.ConfirmCancel{Attempt: attempt},
 		domain.FailJob{Attempt: pick(t, "by", 0, attempt), Status: someStatus}
 	prepare := domain.PrepareInput{
@@ -259,8 +272,8 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		domain.JobCreatingInputState: {domain.QueueJob{}},
 		domain.JobPendingState:       {start, start, start, expire, hold, prepare, abandon},
 		domain.JobRunningState: {mark, mark, idle, write, requeue, complete, store, cancel, pause, paused, fail,
-			track, preempt, paused},
-		domain.JobIdleState:           {wake, wake, write, track},
+			track, preempt},
+		domain.JobIdleState:           {wake, preempt, wake, write, track},
 		domain.JobWritingResultsState: {complete, complete, store, requeue, cancel, pause},
 		domain.JobReQueueingState:     {domain.QueueJob{}},
 		domain.JobFailedState:         {resume, resume, remove, track},

@@ -70,10 +70,16 @@ func (m Model) References(Name) []string {
 // References implements Referrer. It returns the secrets that are passed to the code.
 func (v Evaluator) References(Name) []string { return v.Secrets }
 
-// References implements Referrer. It returns the source of a dataset that is being derived.
-func (d Dataset) References(Name) []string {
-	if !d.Filling() {
-		return nil
+// References implements Referrer. It returns the source of a dataset that is being derived, and the
+// secrets of transfers that have not ended.
+func (d Dataset) References(Name) (names []string) {
+	if d.Filling() {
+		names = append(names, string(d.From.Source))
 	}
-	return []string{string(d.From.Source)}
+	for _, t := range []*Transfer{d.Import, d.Export} {
+		if t.Running() {
+			names = append(names, t.CredentialsSecret)
+		}
+	}
+	return names
 }

@@ -108,9 +108,10 @@ func TestDataset(t *testing.T) {
 		DatasetStats: domain.DatasetStats{Format: domain.FormatChat, Shape: domain.ShapeChat, ExampleCount: 3}}
 	rejected := domain.DatasetRejected{Upload: 1,
 		Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "line 2: not JSON"}}
+	create := domain.CreateDataset{DatasetSpec: made.DatasetSpec}
 	decide(t, domain.Datasets, []D{
-		{name: "create", when: domain.CreateDataset(made), then: made},
-		{name: "create twice", given: f(made), when: domain.CreateDataset(made), fault: "ALREADY_EXISTS"},
+		{name: "create", when: create, then: made},
+		{name: "create twice", given: f(made), when: create, fault: "ALREADY_EXISTS"},
 		{name: "create with two origins",
 			when:  domain.CreateDataset{DatasetSpec: domain.DatasetSpec{UserUploaded: &struct{}{}, EvalProtocol: &struct{}{}}},
 			fault: "INVALID_FIELDS", says: "only one of"},
@@ -155,7 +156,7 @@ func TestNode(t *testing.T) {
 		Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 1024, Accelerators: map[string]int{"VENDOR_A_L4_24GB": 1}}}
 	here := domain.NodeRegistered{NodeSpec: spec, Time: noon}
 	register := domain.RegisterNode{NodeSpec: spec}
-	lost := domain.NodeLost{Reason: "silent"}
+	lost, lose := domain.NodeLost{Reason: "silent"}, domain.LoseNode{Reason: "silent"}
 	one := domain.Resources{CPUMilli: 1500, MemoryMiB: 512}
 	placed := domain.AllocationPlaced{Allocation: domain.Allocation{ID: "j@1",
 		For: "accounts/a/supervisedFineTuningJobs/j", Attempt: 1, Resources: one, Since: noon}}
@@ -181,9 +182,13 @@ func TestNode(t *testing.T) {
 		{name: "register with nonsense", when: domain.RegisterNode{NodeSpec: wrong}, fault: "INVALID_FIELDS",
 			says: "pool: must be one of training, inference; capacity.cpuMilli: must be positive; capacity.memoryMib: must " +
 				"not be negative; capacity.accelerators.X: must not be negative"},
-		{name: "lose", given: f(here), when: domain.LoseNode(lost), then: lost},
-		{name: "lose twice", given: f(here, lost), when: domain.LoseNode(lost)},
-		{name: "lose nothing", when: domain.LoseNode(lost), fault: "NOT_FOUND"},
+		{name: "lose", given: f(here), when: lose, then: lost},
+		{name: "lose twice", given: f(here, lost), when: lose},
+		{name: "lose what has returned", given: f(here, lost, here), fault: "NODE_BACK",
+			when: domain.LoseNode{Reason: "silent", Registered: noon.Add(-time.Minute)}},
+		{name: "lose what was silent since it registered", given: f(here),
+			when: domain.LoseNode{Reason: "silent", Registered: noon}, then: lost},
+		{name: "lose nothing", when: lose, fault: "NOT_FOUND"},
 		{name: "place", given: f(here), when: domain.PlaceAllocation{Allocation: placed.Allocation}, then: placed},
 		{name: "place twice", given: f(here, placed), when: domain.PlaceAllocation{Allocation: placed.Allocation}},
 		{name: "place another under the same ID", given: f(here, placed), when: domain.PlaceAllocation{Allocation: clash},
@@ -223,7 +228,7 @@ func TestNode(t *testing.T) {
 		{name: "a revoked node holds nothing", given: f(enrolled, here, placed, revoked),
 			when: domain.ReleaseAllocation(released)},
 		{name: "register what was revoked", given: f(enrolled, here, revoked), when: register, fault: "NODE_NOT_ENROLLED"},
-		{name: "lose what was revoked", given: f(enrolled, here, revoked), when: domain.LoseNode(lost)},
+		{name: "lose what was revoked", given: f(enrolled, here, revoked), when: lose},
 		{name: "enroll what was revoked with the same token", given: f(enrolled, here, revoked),
 			when: domain.EnrollNode{PublicKey: otherKey, JoinToken: "t1"}, fault: "JOIN_TOKEN_REVOKED"},
 		{name: "enroll what was revoked with an old token", given: f(here, revoked),

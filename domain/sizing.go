@@ -21,11 +21,13 @@ type ModelSize struct {
 	ContextLength  int    // tokens
 	Precision      string // precision of the stored weights
 	Attention
+	Draft float64 // memory of the draft model that is loaded beside the model, in bytes; 0 without one
 }
 
 // Size returns the size of the model. For an addon, use its base model.
 func (f ModelMetadata) Size() ModelSize {
-	return ModelSize{f.ParameterCount, f.ContextLength, f.Precision, f.Attention}
+	return ModelSize{ParameterCount: f.ParameterCount, ContextLength: f.ContextLength, Precision: f.Precision,
+		Attention: f.Attention}
 }
 
 // MaxDefaultAccelerators is the maximum default of acceleratorCount, because a replica runs on one
@@ -62,7 +64,7 @@ func (m ModelSize) Memory(precision string, context int) float64 {
 		precision = m.Precision
 	}
 	return float64(m.ParameterCount)*bytesPerParameter(precision)*weightsOverhead +
-		float64(context)*m.cachePerToken(precision)
+		float64(context)*m.cachePerToken(precision) + m.Draft
 }
 
 // cachePerToken returns the size of the keys and values of one token in bytes, over all layers and

@@ -78,8 +78,7 @@ func TestJobTransitions(t *testing.T) {
 		{name: "RUNNING", facts: running},
 		{name: "RUNNING, pausing",
 			facts: also(running, domain.JobPausing{JobPause: domain.JobPause{Reason: "by its user", Time: noon}})},
-		{name: "RUNNING, preempted", facts: also(running, domain.JobPausing{JobPause: domain.JobPause{Reason: "preempted",
-			Time: noon, Preempted: true}})},
+		{name: "RUNNING, preempted", facts: also(running, domain.JobPreempting{Attempt: 1, Reason: "a drain", Time: noon})},
 		{name: "RUNNING for the last time", facts: last},
 		{name: "IDLE", facts: also(running, domain.JobIdled{Attempt: 1})},
 		{name: "WRITING_RESULTS", facts: writing},
@@ -104,15 +103,15 @@ func TestJobTransitions(t *testing.T) {
 		domain.RequeueJob{Attempt: 1, Reason: "node lost"},
 		domain.FailJob{Attempt: 1, Status: someStatus}, domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1},
 		domain.PauseJob{Reason: "by its user"}, domain.ConfirmPause{Attempt: 1},
-		domain.PreemptJob{Attempt: 1, Reason: "preempted"},
+		domain.PreemptJob{Attempt: 1, Reason: "a drain"},
 		domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}, domain.CleanJob{}, domain.PurgeJob{},
 		domain.RecordTracking{JobTracking: domain.JobTracking{URL: "https://t/r"}}}
 	golden(t, "job_transitions.txt", transitions(t, domain.JobLives, situations, commands, func(l domain.JobLife) string {
 		state := strings.TrimPrefix(orNone(l.State), "JOB_STATE_")
 		if l.Pausing != nil {
 			state += ", pausing"
-			if l.Pausing.Preempted {
-				state += " for preemption"
+			if l.Preempting {
+				state += " to requeue"
 			}
 		}
 		return state

@@ -23,6 +23,9 @@ type CompletionRequest struct {
 	Prompt       string `json:"prompt,omitempty"`
 	PromptTokens []int  `json:"promptTokens,omitempty"` // replaces Prompt when not nil
 	Chat         *Chat  `json:"chat,omitempty"`         // replaces Prompt and PromptTokens when not nil
+	// Images are the images of Prompt, one for each ImagePlaceholder. The Messages of a Chat have
+	// theirs.
+	Images []*Image `json:"images,omitempty"`
 
 	MaxTokens int      `json:"maxTokens"`
 	Stop      []string `json:"stop,omitempty"` // at most 4 sequences; excluded from the text
@@ -82,6 +85,7 @@ type ToolChoice struct {
 type Message struct {
 	Role       string     `json:"role"` // system, developer, user, assistant or tool
 	Content    string     `json:"content"`
+	Parts      []Part     `json:"parts,omitempty"` // replaces Content if not empty: the message has an image
 	Name       string     `json:"name,omitempty"`
 	Reasoning  string     `json:"reasoning,omitempty"`  // reasoning before the content of an assistant message
 	ToolCalls  []ToolCall `json:"toolCalls,omitempty"`  // calls by an assistant message

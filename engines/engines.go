@@ -169,6 +169,7 @@ type Completer interface {
 type ModelFiles struct {
 	Dir         string // Hugging Face directory
 	AdapterDir  string // PEFT directory of the adapter applied to the model, or ""
+	DraftDir    string // Hugging Face directory of a smaller model that drafts the completions, or ""
 	Speculation SpeculationMode
 	// ContextLength is the maximum number of tokens of prompt and completion; 0
 	// is the model's context length.
@@ -182,13 +183,16 @@ type ModelFiles struct {
 	// domain.ReplicaOverhead; 0 is no limit. An engine that keeps weights and KV cache in device
 	// memory ignores MemoryBytes.
 	MemoryBytes int64
+	// DraftMemoryBytes is the part of MemoryBytes that is reserved for the draft model.
+	DraftMemoryBytes int64
 }
 
 // MaxDraftTokens is the maximum number of draft tokens of one step.
 const MaxDraftTokens = 64
 
 // SpeculationMode configures speculative decoding with n-grams of the prompt and
-// the completion so far. It never changes a completion, so an engine may ignore it.
+// the completion so far, and with a draft model (ModelFiles.DraftDir). It never changes a
+// completion, so an engine may ignore it.
 type SpeculationMode struct {
 	NgramLength int `json:"ngramLength,omitempty"` // tokens that must match before a draft; 0 disables n-grams
 	Tokens      int `json:"tokens,omitempty"`      // maximum draft tokens of a step; 0 = engine's default

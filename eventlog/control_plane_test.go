@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/logtest"
 	"anneal/eventlog/servertest"
@@ -35,4 +36,17 @@ func TestEventsNameTheirControlPlane(t *testing.T) {
 		}
 	}
 	require.Equal(t, []string{"", "cp-1", "cp-0"}, named)
+}
+
+// TestUnreadableEventsAreRefused checks that events that another control plane cannot read are not
+// recorded.
+func TestUnreadableEventsAreRefused(t *testing.T) {
+	log, write := servertest.StartLog(t), logtest.Write("a", 0)
+	log.RequireReadable(func(eventType string) bool { return eventType != write.Type })
+	_, err := log.Append(t.Context(), write)
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	require.ErrorContains(t, err, "cannot read events of type "+write.Type)
+	require.Empty(t, logtest.Collect(t, log.Read(t.Context(), "", 0)))
+	log.RequireReadable(func(string) bool { return true })
+	logtest.Append(t, log, write)
 }

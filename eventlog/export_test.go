@@ -3,6 +3,7 @@ package eventlog
 import (
 	"context"
 	"os"
+	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
@@ -36,4 +37,9 @@ func (l *JetStream) InMsgs() uint64 { return l.nc.Stats().InMsgs }
 func Settle(ctx context.Context, log Log, rows Rows, name domain.Name) (Change, error) {
 	d := decision{log: log, rows: rows, intent: domain.Intent{Name: name}}
 	return d.settle(ctx)
+}
+
+// WatchProgress is the method watchProgress of l.
+func WatchProgress(ctx context.Context, l *JetStream, position *atomic.Uint64, stop context.CancelCauseFunc) {
+	l.watchProgress(ctx, position, stop)
 }

@@ -46,7 +46,8 @@ type JetStream struct {
 	space    *disk.Space         // nil for servers of a cluster
 	history  history             // the newest event that this process has seen
 
-	controlPlane string // see DecideAs
+	controlPlane string                      // see DecideAs
+	readable     func(eventType string) bool // see RequireReadable; nil permits all types
 }
 
 // OpenJetStream opens the log and creates its stream if it does not exist.
@@ -116,11 +117,20 @@ func Retry(ctx context.Context, try func(context.Context) error) error {
 // Append.
 func (l *JetStream) DecideAs(controlPlane string) { l.controlPlane = controlPlane }
 
+// RequireReadable makes Append refuse the types of events for which readable returns false, because a
+// control plane of the installation cannot read them. Call it before Append.
+func (l *JetStream) RequireReadable(readable func(eventType string) bool) { l.readable = readable }
+
 // Append implements Log.
 func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 	w.ControlPlane = cmp.Or(w.ControlPlane, l.controlPlane)
 	if err := w.check(); err != nil {
 		return 0, err
+	}
+	if l.readable != nil && !l.readable(w.Type) {
+		return 0, &domain.Error{Code: domain.Unavailable, Reason: "UPGRADE_IN_PROGRESS",
+			Message: "a control plane of this installation runs an older version of anneal, which cannot read events of type " +
+				w.Type + ": try again when all control planes are upgraded"}
 	}
 	if err := l.space.Check(disk.Events, 0); err != nil {
 		return 0, err

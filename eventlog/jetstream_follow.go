@@ -1,10 +1,12 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -84,11 +86,18 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 		return err
 	}
 	defer messages.Stop()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var position atomic.Uint64
+	position.Store(*after)
+	if filter == everything {
+		go l.watchProgress(ctx, &position, stop)
+	}
 	untilDone, checked := jetstream.NextContext(ctx), ""
 	for {
 		m, err := messages.Next(untilDone)
 		if err != nil {
-			return err
+			return cmp.Or(context.Cause(ctx), err)
 		}
 		e, name, err := opened(m)
 		if err != nil {
@@ -118,10 +127,34 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 			}
 		}
 		*after = e.Position
+		position.Store(e.Position)
 		l.history.saw(e.Position, e.ID)
 		if !yield(e, nil) {
 			return nil
 		}
+	}
+}
+
+// watchProgress calls stop when the log has events after the position, and the position has not changed
+// for two intervals. After a long interruption, the ordered consumer of nats.go waits up to 10 s and
+// more before it creates itself again; a new one delivers immediately.
+func (l *JetStream) watchProgress(ctx context.Context, position *atomic.Uint64, stop context.CancelCauseFunc) {
+	const interval = 2 * followHeartbeat
+	stalled, behind := position.Load(), false
+	for Sleep(ctx, interval) {
+		at := position.Load()
+		if at != stalled {
+			stalled, behind = at, false
+			continue
+		}
+		once, cancel := context.WithTimeout(ctx, interval)
+		last, err := l.Last(once)
+		cancel()
+		if was := behind; err == nil && last.Position > at && was && position.Load() == at {
+			stop(fmt.Errorf("the consumer delivers no events after position %d, but the log ends at %d", at, last.Position))
+			return
+		}
+		behind = err == nil && last.Position > at
 	}
 }
 

@@ -34,7 +34,7 @@ func (l *JetStream) WaitDurable(ctx context.Context, position uint64) error {
 	return l.disk.wait(ctx, position)
 }
 
-// CloseFiles ends the sync of the block files.
+// CloseFiles closes the block file that is kept open for syncing, unless a sync is running.
 func (l *JetStream) CloseFiles() {
 	if l.disk != nil {
 		l.disk.close()

@@ -2,6 +2,7 @@ package eventlog_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,7 +11,9 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/logtest"
 	"anneal/eventlog/natsserver"
+	"anneal/eventlog/servertest"
 )
 
 func TestAReaderSeesTheSameEventsAndCannotAppend(t *testing.T) {
@@ -49,4 +52,20 @@ func TestAReaderSeesTheSameEventsAndCannotAppend(t *testing.T) {
 	last, err := server.Log().Last(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, position, last.Position)
+}
+
+// TestStalledConsumer checks that a follower that gets no events notices that the log has more.
+func TestStalledConsumer(t *testing.T) {
+	log := servertest.StartLog(t)
+	logtest.Append(t, log, logtest.Write("a", 0))
+	ctx, stop := context.WithCancelCause(t.Context())
+	var position atomic.Uint64
+	eventlog.WatchProgress(ctx, log, &position, stop)
+	require.ErrorContains(t, context.Cause(ctx), "no events after position 0, but the log ends at 1")
+
+	ctx, stop = context.WithCancelCause(t.Context())
+	position.Store(1)
+	time.AfterFunc(5*time.Second, func() { stop(nil) })
+	eventlog.WatchProgress(ctx, log, &position, stop)
+	require.Equal(t, context.Canceled, context.Cause(ctx), "it has all events")
 }

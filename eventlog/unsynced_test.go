@@ -89,7 +89,8 @@ func TestNoReadReturnsUnsyncedEvents(t *testing.T) {
 		},
 	}
 	// Methods of the log that read no events, and methods in export_test.go.
-	other := []string{"UseFiles", "DecideAs", "CloseFiles", "WaitDurable", "Verify", "SetBlockSync", "NextRoundAwaited",
+	other := []string{"UseFiles", "DecideAs", "RequireReadable",
+		"CloseFiles", "WaitDurable", "Verify", "SetBlockSync", "NextRoundAwaited",
 		"PublishOnce", "InMsgs"}
 	logType := reflect.TypeFor[*eventlog.JetStream]()
 	for i := range logType.NumMethod() {

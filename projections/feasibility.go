@@ -28,6 +28,14 @@ func (v *View) Feasibility(need domain.Need) domain.Feasibility {
 	return domain.FeasibilityOf(need, v.Fleet())
 }
 
+// ForAccount returns the need with the policy of the account whose work it is.
+func ForAccount(v *View, account string, need domain.Need) domain.Need {
+	if row, ok := v.Accounts.Get(domain.NewName(account, domain.Accounts.Collection, account)); ok {
+		need.Policy = row.State.Nodes
+	}
+	return need
+}
+
 // Alive returns the replicas of a deployment in order, without the replicas on nodes that are lost
 // or revoked, which the scheduler will remove.
 func (v *View) Alive(d *domain.Deployment) []domain.Replica {
@@ -38,20 +46,29 @@ func (v *View) Alive(d *domain.Deployment) []domain.Replica {
 }
 
 // NeedOf returns the resources that one replica of a deployment needs, as far as the deployment's
-// model is known.
-func (v *View) NeedOf(d *domain.Deployment) domain.Need {
+// models are known.
+func (v *View) NeedOf(d *domain.Deployment) domain.Need { return d.Need(HostedBy(v, d)) }
+
+// HostedBy returns the model of a deployment as its replicas load it, with the draft model, as far as
+// they are known.
+func HostedBy(v *View, d *domain.Deployment) (hosted domain.Hosted) {
 	row, ok := v.Models.Get(domain.Name(d.BaseModel))
 	switch {
 	case !ok:
-		return d.Need(domain.Hosted{})
-	case row.State.Kind == domain.PEFTAddon:
-		base, ok := v.Models.Get(domain.Name(row.State.BaseModel))
-		if !ok {
-			return d.Need(domain.Hosted{})
+	case row.State.Kind != domain.PEFTAddon:
+		hosted = row.State.Hosted(d.ServedPrecision())
+	default:
+		if base, ok := v.Models.Get(domain.Name(row.State.BaseModel)); ok {
+			hosted = base.State.Hosted("").Merged()
 		}
-		return d.Need(base.State.Hosted("").Merged())
 	}
-	return d.Need(row.State.Hosted(d.ServedPrecision()))
+	if drafter := d.ServedDrafter(); drafter != "" {
+		if row, ok := v.Models.Get(domain.Name(drafter)); ok {
+			draft := row.State.Hosted("")
+			hosted.Draft = &draft
+		}
+	}
+	return hosted
 }
 
 // NeedOfJob returns the resources that one attempt of a job needs on each of its nodes, as far as the

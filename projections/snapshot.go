@@ -328,7 +328,7 @@ func readHeader(path string, text []byte) (snapshotHeader, error) {
 	case h.Format > snapshotFormat:
 		e := domain.Errorf(domain.FailedPrecondition,
 			"the snapshot %s has format %d, written by a newer version of anneal; this version reads up to %d. "+
-				"Run the newer version; or move the snapshots out of %s to fold the whole log with this version", path, h.Format,
+				"Run the newer version; or move the snapshots out of %s to replay the whole log with this version", path, h.Format,
 			snapshotFormat, filepath.Dir(path))
 		e.Reason = "NEWER_SNAPSHOT"
 		return h, e

@@ -86,16 +86,23 @@ type Target struct {
 // maxSampleGap is the maximum gap between samples of a complete window.
 const maxSampleGap = time.Minute
 
+// scaleInterval is the time between two decisions without an event in between: that of the
+// heartbeats of agents with queued requests.
+const scaleInterval = time.Second
+
 // Scale returns the number of replicas for a deployment whose desired count is current. The need of
-// a load sample is the minimum number of replicas with which no load target is exceeded.
+// a load sample is the minimum number of replicas with which no load target is exceeded. The need of
+// a peak is the minimum number of replicas with which no request waits long for a slot: peakNeed.
 //
 //  1. scale to zero, if Min is 0 and there was no request in the Zero window
 //  2. scale up, to the minimum need of the samples in the Up window
-//  3. scale down, to the maximum need of the samples in the Down window, but not to zero
+//  3. scale up at once, to the need of the newest peak
+//  4. scale down, to the maximum need of the samples and peaks in the Down window, but not to zero
 //
 // The need is compared with the desired count, so replicas that are still starting count. heldFrom
-// is when the count was last set by other means than load: no window begins before heldFrom, and a
-// window that is not complete changes nothing. Scale never adds replicas to a deployment without
+// is when the count was last set by other means than load: no window begins before heldFrom, a window
+// that is not complete changes nothing, and a peak adds replicas only an Up window after heldFrom.
+// Scale never adds replicas to a deployment without
 // replicas, because a request wakes such a deployment.
 func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.LoadHistory, now time.Time) Target {
 	switch bounded := max(policy.Min, min(current, policy.Max)); {
@@ -105,61 +112,70 @@ func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.Loa
 	case current == 0 || policy.Min == policy.Max:
 		return Target{Replicas: current}
 	}
-	since := later(heldFrom, sampledSince(load, now))
+	w := windowsOf(policy, load, now)
+	since := later(heldFrom, w.since)
 	full := func(window time.Duration) bool { return !since.After(now.Add(-window)) }
-	stay := Target{Replicas: current, Again: now.Add(live.LoadStep)}
+	stay := Target{Replicas: current, Again: now.Add(scaleInterval)}
 	if policy.Min == 0 && full(policy.Zero) && !load.LastRequest.After(now.Add(-policy.Zero)) {
 		return Target{Replicas: 0, Reason: "no requests in the last " + inSeconds(policy.Zero)}
 	}
-	if lowest := needs(policy, load, now.Add(-policy.Up)).min; full(policy.Up) && lowest.replicas > current &&
-		current < policy.Max {
-		stay.Replicas, stay.Reason = min(lowest.replicas, policy.Max),
-			lowest.String()+", minimum of the last "+inSeconds(policy.Up)
+	var burst need
+	if now.Sub(load.Latest.End) <= live.LoadStep {
+		burst = peakNeed(load.Latest)
+	}
+	if full(policy.Up) && w.lowest.replicas > current && current < policy.Max && w.lowest.replicas >= burst.replicas {
+		stay.Replicas, stay.Reason = min(w.lowest.replicas, policy.Max),
+			w.lowest.String()+", minimum of the last "+inSeconds(policy.Up)
 		return stay
 	}
-	highest := needs(policy, load, now.Add(-policy.Down)).max
-	if fewer := max(policy.Min, 1, highest.replicas); full(policy.Down) && fewer < current {
-		stay.Replicas, stay.Reason = fewer, highest.String()+", maximum of the last "+inSeconds(policy.Down)
+	if burst.replicas > current && current < policy.Max && !heldFrom.After(now.Add(-policy.Up)) {
+		stay.Replicas, stay.Reason = min(burst.replicas, policy.Max), burst.String()
+		return stay
+	}
+	if fewer := max(policy.Min, 1, w.highest.replicas, burst.replicas); full(policy.Down) && fewer < current {
+		stay.Replicas, stay.Reason = fewer, w.highest.String()+", maximum of the last "+inSeconds(policy.Down)
 	}
 	return stay
 }
 
-// sampledSince returns the start of the newest series of samples without a gap of more than
-// maxSampleGap. It returns now if the newest sample is older than maxSampleGap.
-func sampledSince(load live.LoadHistory, now time.Time) time.Time {
-	since := now
-	for s := range load.Newest() {
-		if since.Sub(s.End) > maxSampleGap {
-			break
-		}
-		since = s.Start
-	}
-	return since
+// windows is what the samples say about the windows of a policy.
+type windows struct {
+	since           time.Time // start of the newest series of samples without a gap above maxSampleGap; now if none
+	lowest, highest need      // minimum need in the Up window, maximum need in the Down window
 }
 
-// A needRange holds the minimum and the maximum need of the samples of a window.
-type needRange struct{ min, max need }
-
-// needs returns the minimum and the maximum need of the samples that end after begin. The newest
-// sample always counts.
-func needs(policy domain.Scaling, load live.LoadHistory, begin time.Time) needRange {
-	var found needRange
-	first := true
+// windowsOf reads the samples from the newest to the oldest. The newest always counts.
+func windowsOf(policy domain.Scaling, load live.LoadHistory, now time.Time) windows {
+	w := windows{since: now}
+	targets := targetsOf(policy)
+	up, down := now.Add(-policy.Up), now.Add(-policy.Down)
+	begin := now.Add(-max(policy.Up, policy.Down, policy.Zero))
+	first, joined := true, true
 	for s := range load.Newest() {
-		one := needOf(policy.Targets, s)
-		switch {
-		case first:
-			found = needRange{one, one}
-		case !s.End.After(begin):
-			return found
-		case one.replicas < found.min.replicas:
-			found.min = one
-		case one.replicas > found.max.replicas:
-			found.max = one
+		joined = joined && w.since.Sub(s.End) <= maxSampleGap
+		if joined {
+			w.since = s.Start
 		}
-		first = false
+		inUp, inDown := first || s.End.After(up), first || s.End.After(down)
+		if inUp {
+			if one := targets.need(s); first || one.replicas < w.lowest.replicas {
+				w.lowest = one
+			}
+		}
+		if inDown {
+			one := targets.need(s)
+			if peak := peakNeed(s); peak.replicas > one.replicas {
+				one = peak
+			}
+			if first || one.replicas > w.highest.replicas {
+				w.highest = one
+			}
+		}
+		if first = false; s.Start.Before(begin) {
+			break
+		}
 	}
-	return found
+	return w
 }
 
 // A need is the number of replicas that one sample of the load needs, and the load target that
@@ -170,32 +186,54 @@ type need struct {
 	load, each float64 // load of the deployment, and target of one replica
 }
 
-func needOf(targets map[string]float64, s live.LoadSample) (highest need) {
-	for _, target := range domain.LoadTargets {
-		each, given := targets[target]
-		if !given {
-			continue
-		}
-		load := s.InFlight
-		switch target {
-		case domain.CapacityTarget:
+// targets are the load targets of a policy in the order of domain.LoadTargets; 0 is none.
+type targets [5]float64
+
+func targetsOf(policy domain.Scaling) (all targets) {
+	for i, name := range domain.LoadTargets {
+		all[i] = policy.Targets[name]
+	}
+	return all
+}
+
+// need returns the need of a sample's means.
+func (t targets) need(s live.LoadSample) (highest need) {
+	loads := [len(t)]float64{s.InFlight, s.TokensPerSecond, s.PromptTokensPerSecond, s.RequestsPerSecond, s.InFlight}
+	for i, each := range t {
+		if i == 0 {
 			each *= s.Slots
-		case domain.TokensTarget:
-			load = s.TokensPerSecond
-		case domain.PromptTokensTarget:
-			load = s.PromptTokensPerSecond
-		case domain.RequestsTarget:
-			load = s.RequestsPerSecond
 		}
-		if each <= 0 { // no replica has reported its slots
-			continue
-		}
-		const slack, bound = 1e-9, 1 << 30 // slack hides rounding errors; bound limits the result
-		if n := int(min(math.Ceil(load/each-slack), bound)); highest.target == "" || n > highest.replicas {
-			highest = need{n, target, load, each}
+		if one := needOf(domain.LoadTargets[i], loads[i], each); one.target != "" &&
+			(highest.target == "" || one.replicas > highest.replicas) {
+			highest = one
 		}
 	}
 	return highest
+}
+
+// peakTarget is the target of the need of a Peak.
+const peakTarget = "peak"
+
+// tolerableDelay is the queue delay, in seconds, that adds no replicas: the requests of a Peak that
+// replicas complete in this time need no slots of their own.
+const tolerableDelay = 1
+
+// peakNeed returns how many replicas have slots for the requests of a sample's Peak, except for those
+// that wait no longer than the tolerableDelay.
+func peakNeed(s live.LoadSample) need {
+	one := needOf(peakTarget, max(0, s.Peak-s.CompletedPerSecond*tolerableDelay), s.Slots)
+	one.load = s.Peak
+	return one
+}
+
+// needOf returns how many replicas a load needs of which each replica takes each. An each of 0 is no
+// target, or no replica has reported its slots.
+func needOf(target string, load, each float64) need {
+	if each <= 0 {
+		return need{}
+	}
+	const slack, bound = 1e-9, 1 << 30 // slack hides rounding errors; bound limits the result
+	return need{int(min(math.Ceil(load/each-slack), bound)), target, load, each}
 }
 
 // String formats the need: "requests_per_second 8.1 (target 2 per replica)".
@@ -206,6 +244,8 @@ func (n need) String() string {
 		return "no load"
 	case domain.CapacityTarget:
 		name = "requests in flight"
+	case peakTarget:
+		return fmt.Sprintf("%s requests at once (%s slots per replica)", short(n.load), short(n.each))
 	}
 	return fmt.Sprintf("%s %s (target %s per replica)", name, short(n.load), short(n.each))
 }

@@ -131,6 +131,20 @@ func TestScale(t *testing.T) {
 			load: rates(live.LoadSample{RequestsPerSecond: 7.6}), want: 4},
 		{name: "concurrent requests", policy: targets(map[string]float64{domain.ConcurrentTarget: 3}), current: 1,
 			load: rates(live.LoadSample{InFlight: 7}), want: 3},
+		{name: "more requests than slots", policy: plain, current: 1, load: peak(lasting(0, 5*min), 25, 0), want: 3,
+			reason: "25 requests at once (10 slots per replica)"},
+		{name: "starting replicas have slots", policy: plain, current: 3, load: peak(lasting(0, 5*min), 25, 0), want: 3},
+		{name: "a queue of less than a second", policy: plain, current: 1, load: peak(lasting(0, 5*min), 25, 15),
+			want: 1},
+		{name: "without a history", policy: plain, current: 1, load: peak(lasting(0, 5*sec), 25, 0), want: 3},
+		{name: "an old peak", policy: plain, current: 1, load: late(peak(lasting(0, 5*min), 25, 0)), want: 1},
+		{name: "a peak soon after a manual scale", policy: plain, current: 1, held: 20 * sec,
+			load: peak(lasting(0, 5*min), 25, 0), want: 1},
+		{name: "the load needs more than the peak", policy: plain, current: 1, load: peak(lasting(17, 5*min), 19, 0),
+			want: 3},
+		{name: "no scale-down with a peak in the window", policy: plain, current: 4,
+			load: peaked(lasting(0, 11*min), 9*min, 40), want: 4},
+		{name: "but after it", policy: plain, current: 4, load: peaked(lasting(0, 20*min), 11*min, 40), want: 1},
 		{name: "half of the capacity", policy: targets(map[string]float64{domain.CapacityTarget: 0.5}), current: 1,
 			load: rates(live.LoadSample{InFlight: 11}), want: 3},
 		{name: "of several the highest", policy: targets(map[string]float64{domain.CapacityTarget: 1,
@@ -161,8 +175,22 @@ func gap(h live.LoadHistory) live.LoadHistory {
 	return h
 }
 
+// peak adds an unfinished step with a peak and a rate of completed requests to a history.
+func peak(h live.LoadHistory, requests, completed float64) live.LoadHistory {
+	h.Latest = live.LoadSample{Start: noon.Add(-time.Second), End: noon, Peak: requests, CompletedPerSecond: completed,
+		Slots: 10}
+	return h
+}
+
+// peaked sets the peak of the sample that began the given time ago.
+func peaked(h live.LoadHistory, ago time.Duration, requests float64) live.LoadHistory {
+	h.Steps[len(h.Steps)-int(ago/live.LoadStep)].Peak = requests
+	return h
+}
+
 // late removes the last two minutes from a history.
 func late(h live.LoadHistory) live.LoadHistory {
+	h.Latest.End = h.Latest.End.Add(-2 * time.Minute)
 	h.Steps = h.Steps[:len(h.Steps)-24]
 	return h
 }
@@ -176,9 +204,12 @@ func drawHistory(t *rapid.T) live.LoadHistory {
 			level = rapid.Float64Range(0, 60).Draw(t, "level")
 		}
 		samples = append(samples, live.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level / 2,
-			TokensPerSecond: level * 9, PromptTokensPerSecond: level})
+			TokensPerSecond: level * 9, PromptTokensPerSecond: level, Peak: level})
 	}
 	h := historyOf(samples...)
+	if rapid.Bool().Draw(t, "latest") {
+		h.Latest = live.LoadSample{End: noon, Peak: level, Slots: 4}
+	}
 	if n > 0 {
 		h.LastRequest = noon.Add(-time.Duration(rapid.IntRange(0, 5000).Draw(t, "asked")) * time.Second)
 	}
@@ -216,9 +247,11 @@ func TestScaleKeepsItsPromises(t *testing.T) {
 			t.Fatalf("from %d to %d because %q", current, want.Replicas, want.Reason)
 		}
 
-		more := live.LoadHistory{LastRequest: load.LastRequest}
+		more := live.LoadHistory{LastRequest: load.LastRequest, Latest: load.Latest}
 		factor := rapid.Float64Range(1, 3).Draw(t, "factor")
+		more.Latest.Peak *= factor
 		for _, s := range load.Steps {
+			s.Peak *= factor
 			s.InFlight, s.RequestsPerSecond, s.TokensPerSecond = s.InFlight*factor, s.RequestsPerSecond*factor,
 				s.TokensPerSecond*factor
 			more.Steps = append(more.Steps, s)
@@ -242,9 +275,10 @@ func TestScaleDoesNotOscillate(t *testing.T) {
 		samples := make([]live.LoadSample, 721)
 		for i := range samples {
 			samples[i] = live.LoadSample{InFlight: level, Slots: 4, RequestsPerSecond: level,
-				TokensPerSecond: level, PromptTokensPerSecond: level}
+				TokensPerSecond: level, PromptTokensPerSecond: level, Peak: math.Ceil(level)}
 		}
 		load := historyOf(samples...)
+		load.Latest = live.LoadSample{End: noon, Peak: math.Ceil(level), Slots: 4}
 		load.LastRequest = noon
 		first := schedulers.Scale(policy, current, time.Time{}, load, noon).Replicas
 		for range 5 {

@@ -203,6 +203,12 @@ func (c *checker) checkNode(w eventlog.Write) error {
 	for _, a := range node.Allocated() {
 		c.placed[string(w.Name)+a.ID] = true
 	}
+	switch {
+	case w.Type == "allocation.placed.v1" && node.Cordon != nil:
+		return fmt.Errorf("%s is %s, but got an allocation", w.Name, node.Scheduling())
+	case node.Scheduling() == domain.NodeDrainedState && len(node.Allocations) > 0:
+		return fmt.Errorf("%s is DRAINED, but has %d allocations", w.Name, len(node.Allocations))
+	}
 	return nil
 }
 
@@ -289,7 +295,8 @@ func (c *checker) report(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(c.counts)) {
 		total += c.counts[name]
 	}
-	for _, name := range []string{"node.lost.v1", "replica.placed.v1", "replica.removed.v1", "deployment.ready.v1",
+	for _, name := range []string{"node.lost.v1", "node.drained.v1",
+		"replica.placed.v1", "replica.removed.v1", "deployment.ready.v1",
 		"supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.requeued.v1",
 		"supervisedFineTuningJob.completed.v1", "supervisedFineTuningJob.cancelled.v1",
 		"supervisedFineTuningJob.preparing.v1", "dataset.filled.v1", "dataset.unfilled.v1"} {

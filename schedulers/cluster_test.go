@@ -91,6 +91,7 @@ func (c *cluster) step() {
 	}
 	if chance(12) && c.worlds[0].View().Deployments.Len() < 12 {
 		user(deployment(id, c.random.IntN(3), 3, func(d *domain.DeploymentSpec) {
+			d.MaxWithRevocableReplicaCount = []int{0, 5}[c.random.IntN(2)]
 			if c.random.IntN(4) == 0 {
 				end := time.Now().Add(time.Duration(1+c.random.IntN(30)) * time.Minute).UTC()
 				d.ExpireTime = &end
@@ -112,8 +113,20 @@ func (c *cluster) step() {
 	if chance(8) {
 		c.receivers[c.random.IntN(len(c.receivers))].close(time.Duration(1+c.random.IntN(60)) * time.Second)
 	}
+	if chance(20) {
+		c.changeScheduling(user)
+	}
 	c.purge()
 	c.fill(200, 5)
+}
+
+// changeScheduling cordons, drains or uncordons a node.
+func (c *cluster) changeScheduling(user func(domain.Intent)) {
+	commands := []domain.Command[domain.Node]{domain.CordonNode{Reason: "maintenance"}, domain.UncordonNode{},
+		domain.UncordonNode{},
+		domain.DrainNode{Reason: "maintenance", Within: time.Duration(c.random.IntN(120)) * time.Second}}
+	node := c.agents[c.random.IntN(len(c.agents))].name
+	user(domain.Intend(domain.Nodes, node, commands[c.random.IntN(len(commands))]))
 }
 
 // A receiver simulates how a control plane receives heartbeats: not while it is disconnected or
@@ -205,7 +218,7 @@ func (c *cluster) changeDeployment(user func(domain.Intent)) {
 	row := rows[c.random.IntN(len(rows))]
 	spec := row.State.DeploymentSpec
 	spec.MaxContextLength++
-	cmds := []domain.Command[domain.Deployment]{domain.ScaleDeployment{Replicas: c.random.IntN(4)},
+	cmds := []domain.Command[domain.Deployment]{domain.ScaleDeployment{Replicas: c.random.IntN(6)},
 		domain.ScaleDeployment{Replicas: c.random.IntN(4)},
 		domain.UpdateDeployment{DeploymentSpec: spec}, domain.UpdateDeployment{DeploymentSpec: spec},
 		domain.WakeDeployment{}, domain.RequestDeletion(domain.Deployments), domain.DeleteDeployment{},
@@ -247,6 +260,10 @@ func (c *cluster) settle() {
 	c.mustDo("user", onAccount(domain.RestoreAccount{}))
 	for _, agent := range c.agents {
 		agent.repair()
+		if _, known := c.worlds[0].View().Nodes.Get(agent.name); known {
+			c.mustDo("operator", domain.Intend(domain.Nodes, agent.name,
+				domain.Command[domain.Node](domain.UncordonNode{})))
+		}
 	}
 	for row := range projections.TableOf(c.worlds[0].View(), domain.SupervisedJobs).All() {
 		if row.State.State == domain.JobPausedState && !strings.HasPrefix(row.State.Status.Message,
@@ -382,6 +399,8 @@ func (a *agent) report(world *projections.World, w work, calm bool) {
 		if w.done%3 == 0 {
 			at(domain.ConfirmCancel{Attempt: w.Attempt})
 		}
+	case row.State.JobLife.Stopping() && w.done%3 == 0:
+		at(row.State.JobLife.ConfirmStop(w.Attempt))
 	case chance(1):
 		at(domain.RequeueJob{Attempt: w.Attempt, Reason: "the trainer crashed"})
 	case !calm && a.random.IntN(200) == 0:

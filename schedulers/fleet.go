@@ -7,6 +7,7 @@ import (
 
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/schedulers/placement"
 )
 
 // A fleet holds the READY nodes of a view and the resources that are free after the plan.
@@ -17,20 +18,25 @@ type fleet struct {
 	placed     map[allocationKey]domain.Allocation
 	registered map[domain.Name]time.Time // time of the last registration of each READY node
 	shutDown   map[domain.Name]bool      // whether the agent of each LOST node was shut down
+	drains     map[domain.Name]string    // see drainsOf
 	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
-	types      map[string]string         // by engine and regions, the result of domain.FleetAccelerator for jobs
+	types      map[string]string         // by engine, regions and policy, the result of domain.FleetAccelerator for jobs
+
+	pools  map[string]*devicePool // by type of devices, made by pool
+	ranks  []int                  // of nodes, in the order of their ranks; nil before the first pool
+	counts map[string]map[placement.Request]int64
 }
 
-// needOf returns the resources that one attempt of a job needs.
-func (f *fleet) needOf(v *projections.View, spec domain.JobSpec) domain.Need {
-	need := spec.Need()
-	key := need.Engine + " " + strings.Join(need.Regions, " ")
+// needOf returns what one attempt of a job needs.
+func (f *fleet) needOf(v *projections.View, job domain.Name, spec domain.JobSpec) domain.Need {
+	need := projections.ForAccount(v, job.Account(), spec.Need())
+	key := need.Engine + " " + strings.Join(need.Regions, " ") + need.Policy.String()
 	accelerator, known := f.types[key]
 	if !known {
 		accelerator = domain.FleetAccelerator(v.Fleet(), need)
 		f.types[key] = accelerator
 	}
-	return v.NeedOfJobOn(spec, accelerator)
+	return projections.ForAccount(v, job.Account(), v.NeedOfJobOn(spec, accelerator))
 }
 
 type allocationKey struct {
@@ -41,7 +47,8 @@ type allocationKey struct {
 func fleetOf(v *projections.View) *fleet {
 	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{},
 		placed: map[allocationKey]domain.Allocation{}, registered: map[domain.Name]time.Time{},
-		shutDown: map[domain.Name]bool{}, engines: map[string]bool{}, types: map[string]string{}}
+		shutDown: map[domain.Name]bool{}, drains: drainsOf(v), engines: map[string]bool{}, types: map[string]string{},
+		pools: map[string]*devicePool{}}
 	located := v.Located()
 	for row := range v.Nodes.All() {
 		node := row.State
@@ -57,7 +64,8 @@ func fleetOf(v *projections.View) *fleet {
 		}
 		f.index[row.Name], f.registered[row.Name] = len(f.nodes), node.Since
 		f.nodes = append(f.nodes,
-			Candidate{row.Name, node.Pool, node.RegionIn(located), node.Engines, minus(node.Capacity, node.Used())})
+			Candidate{row.Name, node.Pool, node.RegionIn(located), node.Engines, node.Cordon != nil,
+				node.Labels, node.Taints, node.Capacity, minus(node.Capacity, node.Used())})
 		for id, allocation := range node.Allocations {
 			f.holds[allocation.For]++
 			f.placed[allocationKey{row.Name, id}] = allocation
@@ -75,19 +83,28 @@ func (f *fleet) has(node domain.Name, id string) bool {
 // take deducts resources from the free resources of each of the nodes.
 func (f *fleet) take(names []domain.Name, takes domain.Resources) {
 	for _, name := range names {
-		node := &f.nodes[f.index[name]]
-		node.Free = minus(node.Free, takes)
+		i := f.index[name]
+		f.nodes[i].Free = minus(f.nodes[i].Free, takes)
+		for _, p := range f.pools {
+			f.refresh(p, i)
+		}
 	}
 }
 
-// without returns the fleet's nodes as if one allocation were released.
-func (f *fleet) without(node domain.Name, id string) []Candidate {
-	nodes := append([]Candidate(nil), f.nodes...)
-	if allocation, ok := f.placed[allocationKey{node, id}]; ok {
-		one := &nodes[f.index[node]]
-		one.Free = one.Free.Plus(allocation.Resources)
+// give adds resources to the free resources of a node.
+func (f *fleet) give(name domain.Name, gives domain.Resources) {
+	i := f.index[name]
+	f.nodes[i].Free = f.nodes[i].Free.Plus(gives)
+	for _, p := range f.pools {
+		f.refresh(p, i)
 	}
-	return nodes
+}
+
+// fitsWithout reports whether the need fits on a node once an allocation on the node is released.
+func (f *fleet) fitsWithout(node domain.Name, id string, need domain.Need) bool {
+	candidate := &f.nodes[f.index[node]]
+	released := f.placed[allocationKey{node, id}].Resources
+	return candidate.suits(need) && need.Resources.Fits(candidate.Free.Plus(released))
 }
 
 // minus returns a less b, which may be negative.

@@ -43,7 +43,7 @@ func (s *harness) comment(format string, args ...any) {
 	fmt.Fprintf(&s.transcript, "# "+format+"\n", args...)
 }
 
-// given records each intent, and adds it to the transcript.
+// given executes each intent, and writes it to the transcript.
 func (s *harness) given(intents ...domain.Intent) {
 	s.t.Helper()
 	for _, intent := range intents {

@@ -37,7 +37,6 @@ const CancelWithin = 5 * time.Minute
 //	                           the account is restored
 //	DELETING                -> DELETING_CLEANING_UP when no node holds an allocation for it
 type Jobs struct {
-	Placement    Placement     // nil is BestFit
 	CancelWithin time.Duration // 0 is the constant CancelWithin
 }
 
@@ -54,7 +53,7 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 		switch suspended := s.suspended(v, j); {
 		case j.Life.Outcome != nil:
 			finish(&plan, v, j)
-		case j.Life.Pausing != nil && j.Life.Live() && (suspended == "" || !j.Life.Pausing.Preempted):
+		case j.Life.Pausing != nil && j.Life.Live() && (suspended == "" || !j.Life.Preempting):
 			s.stop(&plan, fleet, j, j.Life.Pausing.Time, now)
 		case suspended != "" && j.Life.Live():
 			plan.add(domain.IntendJob(j.Name, domain.PauseJob{Reason: suspended}))
@@ -177,7 +176,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 			continue
 		}
 		spec := j.spec()
-		need := fleet.needOf(v, spec)
+		need := fleet.needOf(v, j.Name, spec)
 		switch {
 		case j.carves(v):
 			plan.add(carveOut(v, j))
@@ -194,7 +193,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 	if len(waiting) == 0 {
 		return
 	}
-	started := s.carryOut(plan, v, fleet, waiting, decide(v, fleet, s.Placement, now, waiting))
+	started := decide(v, fleet, now, waiting).carryOut(plan)
 	s.hold(plan, v, fleet, waiting, started)
 	if len(started) < len(waiting) && len(fleet.placed) > 0 {
 		plan.planAgainAt(now.Truncate(queuePeriod).Add(queuePeriod))
@@ -219,7 +218,7 @@ func (s Jobs) hold(plan *Plan, v *projections.View, fleet *fleet, waiting []wait
 		exceeded := quotas.exceeded(w.Name.Account(), w.need)
 		if exceeded != "" && w.waitsFor(capacityOf(w.need)) {
 			if _, known := fits[need]; !known {
-				_, fits[need] = placement(s.Placement).Place(fleet.nodes, w.need)
+				_, fits[need] = fleet.place(v, w.need, nil)
 			}
 			if !fits[need] {
 				exceeded = ""
@@ -232,23 +231,25 @@ func (s Jobs) hold(plan *Plan, v *projections.View, fleet *fleet, waiting []wait
 // gang adds the step that starts the next attempt of a job. The step reserves an allocation on
 // every node, and its commit starts the attempt. evaluator is the revision of the job's evaluator;
 // 0 without an evaluator.
-func (f *fleet) gang(plan *Plan, j job, need domain.Need, nodes []domain.Name, evaluator int) {
+func (f *fleet) gang(plan *Plan, j job, need domain.Need, chosen []chosenNode, evaluator int) {
 	attempt := j.Life.NextAttempt()
 	allocation := domain.Allocation{ID: domain.AllocationID(j.Name, attempt), For: j.Name, Attempt: attempt,
 		Resources: need.Resources}
-	parts := make([]domain.Intent, len(nodes))
-	for i, node := range nodes {
+	parts := make([]domain.Intent, len(chosen))
+	for i, node := range chosen {
 		parts[i] = f.allocate(node, allocation)
 	}
-	plan.reserve(parts, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: nodes, Resources: need.Resources,
-		Evaluator: evaluator}),
+	plan.reserve(parts, domain.IntendJob(j.Name, domain.StartJob{Attempt: attempt, Nodes: namesOf(chosen),
+		Resources: need.Resources, Evaluator: evaluator}),
 		abandonment(allocation, "the attempt could not start on all of its nodes"))
 }
 
 // allocate returns the intent to reserve an allocation on a node. The intent is refused if the
 // agent has registered the node again after the view.
-func (f *fleet) allocate(node domain.Name, a domain.Allocation) domain.Intent {
-	return domain.Intend(domain.Nodes, node, domain.PlaceAllocation{Allocation: a, Registered: f.registered[node]})
+func (f *fleet) allocate(node chosenNode, a domain.Allocation) domain.Intent {
+	a.Reason = &node.reason
+	return domain.Intend(domain.Nodes, node.name,
+		domain.PlaceAllocation{Allocation: a, Registered: f.registered[node.name]})
 }
 
 // revision returns the newest built revision of the job's evaluator; 0 without an evaluator.
@@ -258,11 +259,4 @@ func revision(v *projections.View, j job) int {
 		return 0
 	}
 	return row.State.Active
-}
-
-func placement(p Placement) Placement {
-	if p == nil {
-		return BestFit{}
-	}
-	return p
 }

@@ -58,7 +58,7 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 			continue
 		}
 		plan.add(domain.Intend(domain.Nodes, row.Name, domain.LoseNode{Reason: fmt.Sprintf(
-			"no heartbeat received for %s", limit), Seen: seen}))
+			"no heartbeat received for %s", limit), Seen: seen, Registered: row.State.Since}))
 	}
 	fleet := fleetOf(v)
 	for j := range jobs(v) {
@@ -74,9 +74,11 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 }
 
 // forget removes a node that has been lost for ForgetAfter and has no allocations. An enrolled node
-// stays until the operator deletes it.
+// stays until the operator deletes it, and so does a node with a cordon or a taint, which would
+// return without it.
 func (s Nodes) forget(plan *Plan, row *projections.Row[domain.Node], now time.Time) {
-	if len(row.State.Allocations) > 0 || row.State.State != domain.NodeLostState || row.State.Access.PublicKey != "" {
+	if len(row.State.Allocations) > 0 || row.State.Cordon != nil || len(row.State.Taints) > 0 ||
+		row.State.State != domain.NodeLostState || row.State.Access.PublicKey != "" {
 		return
 	}
 	if due := row.UpdateTime.Add(cmp.Or(s.ForgetAfter, ForgetAfter)); due.After(now) {

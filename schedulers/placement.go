@@ -2,64 +2,269 @@ package schedulers
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"maps"
 	"slices"
+	"strings"
 
 	"anneal/domain"
+	"anneal/projections"
+	"anneal/schedulers/placement"
 )
 
-// A Candidate is a READY node that a Placement can choose.
+const (
+	// maxModeled is the maximum number of devices of one type that a node has in a devicePool.
+	maxModeled = 1024
+	// lastResort is added to the score of nodes with free accelerators for work that needs none.
+	lastResort = -100_000
+	// wholeNodePercent is the part of the requests for devices of a type that is assumed to be for
+	// all devices of the largest node, so that whole nodes stay free before the first such request.
+	wholeNodePercent = 10
+)
+
+// A Candidate is a READY node on which work can be placed.
 type Candidate struct {
-	Name    domain.Name
-	Pool    string // "" accepts work of every pool
-	Region  string // see domain.Node.RegionIn
-	Engines []string
-	Free    domain.Resources // negative on a node whose capacity has shrunk
+	Name     domain.Name
+	Pool     string // "" accepts work of every pool
+	Region   string // see domain.Node.RegionIn
+	Engines  []string
+	Cordoned bool // the node gets no new work
+	Labels   map[string]string
+	Taints   []domain.Taint
+	Capacity domain.Resources
+	Free     domain.Resources // negative on a node whose capacity has shrunk
 }
 
-// A Placement chooses nodes for a need. Place returns need.Count distinct nodes with enough free
-// resources; ok is false when there are fewer. Place must be pure.
-type Placement interface {
-	Place(nodes []Candidate, need domain.Need) (chosen []domain.Name, ok bool)
-}
-
-// suits reports whether the node accepts work of the need's pool, has the need's engine, and is in
-// one of the need's regions.
+// suits reports whether the node is not cordoned, accepts work of the need's pool, has the need's
+// engine, is in one of the need's regions, and is allowed by the policy of the need's account.
 func (c *Candidate) suits(need domain.Need) bool {
-	return (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
-		need.Allows(c.Region)
+	return !c.Cordoned && (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
+		need.Allows(c.Region) && need.Admits(c.Labels, c.Taints)
 }
 
-// BestFit chooses the nodes with the fewest free accelerators, then those with the least free CPU,
-// then by name. So nodes with many free resources stay available for work that needs many, and work
-// without accelerators avoids nodes with accelerators.
-type BestFit struct{}
+// A chosenNode is a node that was chosen for an allocation, and the reason.
+type chosenNode struct {
+	name   domain.Name
+	reason domain.PlacementReason
+}
 
-// Place implements Placement.
-func (BestFit) Place(nodes []Candidate, need domain.Need) ([]domain.Name, bool) {
-	var fitting []*Candidate
-	for i := range nodes {
-		if node := &nodes[i]; node.suits(need) && need.Resources.Fits(node.Free) {
-			fitting = append(fitting, node)
+func namesOf(chosen []chosenNode) []domain.Name {
+	names := make([]domain.Name, len(chosen))
+	for i, node := range chosen {
+		names[i] = node.name
+	}
+	return names
+}
+
+// A devicePool chooses among the nodes that have devices of one type, or among all nodes for work
+// that needs no devices.
+type devicePool struct {
+	fleet     *placement.Fleet
+	indexes   []int                  // of the candidates, in the order of their ranks
+	positions map[int]int            // inverse of indexes
+	needs     map[string]domain.Need // by selector
+}
+
+// place chooses need.Count distinct nodes that suit the need and have enough free resources: those
+// with the highest score of package placement. Of nodes with the same score it prefers the ones
+// that are not in avoid. It changes nothing; call take to deduct the resources. It returns false when
+// there are fewer nodes.
+func (f *fleet) place(v *projections.View, need domain.Need, avoid map[domain.Name]bool) ([]chosenNode, bool) {
+	deviceType, request := requestOf(need)
+	p := f.pool(v, deviceType)
+	if _, known := p.needs[request.Selector]; !known {
+		p.needs[request.Selector] = need
+	}
+	choices, ok := p.fleet.PlaceGang(request, need.Count, true, func(node int) bool {
+		return avoid[f.nodes[p.indexes[node]].Name]
+	})
+	var chosen []chosenNode
+	for _, choice := range choices {
+		p.fleet.Release(choice.Node, request, choice.Devices)
+		chosen = append(chosen, chosenNode{f.nodes[p.indexes[choice.Node]].Name, domain.PlacementReason{
+			Score: choice.Score, Rank: choice.Node, Feasible: choice.Feasible,
+			FragmentationMilli: choice.Fragmentation / 1_000_000}})
+	}
+	return chosen, ok
+}
+
+// requestOf returns the request of one member of a need, and the type of its devices; "" without
+// devices. If a need has several types, the request is for the first one.
+func requestOf(need domain.Need) (deviceType string, r placement.Request) {
+	deviceType, r = classOf(need.Resources)
+	selector := []string{need.Pool, need.Engine, need.Policy.String(), strings.Join(need.Regions, " ")}
+	if len(need.Resources.Accelerators) > 1 {
+		selector = append(selector, need.Resources.String())
+	}
+	r.Selector = strings.Join(selector, "\n")
+	return deviceType, r
+}
+
+// classOf returns the request for resources without a selector, and the type of its devices.
+func classOf(resources domain.Resources) (deviceType string, r placement.Request) {
+	r = placement.Request{CPUMilli: resources.CPUMilli, MemoryMiB: resources.MemoryMiB}
+	if types := typesOf(resources); len(types) > 0 {
+		deviceType = types[0]
+		r.Devices, r.Share, r.Models = resources.Accelerators[deviceType], placement.WholeDevice, deviceType
+	}
+	return deviceType, r
+}
+
+// typesOf returns the types of the devices, ordered by name.
+func typesOf(r domain.Resources) []string {
+	var types []string
+	for t, n := range r.Accelerators {
+		if n > 0 {
+			types = append(types, t)
 		}
 	}
-	if len(fitting) < need.Count {
-		return nil, false
-	}
-	if need.Count == 1 {
-		return []domain.Name{slices.MinFunc(fitting, tighter).Name}, true
-	}
-	slices.SortFunc(fitting, tighter)
-	chosen := make([]domain.Name, need.Count)
-	for i := range chosen {
-		chosen[i] = fitting[i].Name
-	}
-	return chosen, true
+	slices.Sort(types)
+	return types
 }
 
-// tighter compares nodes in the order of BestFit.
-func tighter(a, b *Candidate) int {
-	return cmp.Or(cmp.Compare(devices(a.Free), devices(b.Free)), cmp.Compare(a.Free.CPUMilli, b.Free.CPUMilli),
-		cmp.Compare(a.Name, b.Name))
+// pool returns the pool of a type of devices; "" is that of work without devices.
+func (f *fleet) pool(v *projections.View, deviceType string) *devicePool {
+	if p, known := f.pools[deviceType]; known {
+		return p
+	}
+	if f.ranks == nil {
+		f.ranks = ranks(f.nodes)
+		f.counts = f.countRequests(v)
+	}
+	p := &devicePool{positions: map[int]int{}, needs: map[string]domain.Need{}}
+	var nodes []placement.Node
+	for _, i := range f.ranks {
+		node := &f.nodes[i]
+		model := deviceType
+		if deviceType == "" {
+			model = commonType(node.Capacity)
+		} else if node.Capacity.Accelerators[deviceType] <= 0 {
+			continue
+		}
+		p.positions[i] = len(nodes)
+		p.indexes = append(p.indexes, i)
+		nodes = append(nodes, placement.Node{Model: model, Devices: modeled(node.Capacity, model),
+			CPUMilli: node.Capacity.CPUMilli, MemoryMiB: node.Capacity.MemoryMiB})
+	}
+	nodes = nodes[:min(len(nodes), placement.MaxNodes)] // keeps NewFleet from failing
+	p.fleet, _ = placement.NewFleet(nodes, placement.TypicalClasses(f.classesOf(deviceType)), nil)
+	p.fleet.Eligible = func(node int, r *placement.Request) bool {
+		need, candidate := p.needs[r.Selector], &f.nodes[p.indexes[node]]
+		return candidate.suits(need) && (len(need.Resources.Accelerators) < 2 || need.Resources.Fits(candidate.Free))
+	}
+	if deviceType == "" {
+		p.fleet.Preference = func(node int, _ *placement.Request) int64 {
+			if devices(f.nodes[p.indexes[node]].Free) > 0 {
+				return lastResort
+			}
+			return 0
+		}
+	}
+	f.pools[deviceType] = p
+	for i := range f.nodes {
+		f.refresh(p, i)
+	}
+	return p
+}
+
+// ranks returns the indexes of the nodes in the order of the hashes of their names. So the rank of a
+// node follows from the log, stays the same while other nodes come and go, and does not depend on how
+// operators name similar nodes.
+func ranks(nodes []Candidate) []int {
+	hashes := make([][sha256.Size]byte, len(nodes))
+	order := make([]int, len(nodes))
+	for i := range nodes {
+		hashes[i], order[i] = sha256.Sum256([]byte(nodes[i].Name)), i
+	}
+	slices.SortFunc(order, func(a, b int) int { return slices.Compare(hashes[a][:], hashes[b][:]) })
+	return order
+}
+
+// refresh copies the free resources of a node into a pool.
+func (f *fleet) refresh(p *devicePool, index int) {
+	position, known := p.positions[index]
+	if !known {
+		return
+	}
+	free := f.nodes[index].Free
+	left := make([]int64, len(p.fleet.Left(position)))
+	for i := range min(len(left), modeled(free, p.fleet.Model(position))) {
+		left[i] = placement.WholeDevice // agents choose the devices: see docs/adr/0046
+	}
+	p.fleet.Set(position, free.CPUMilli, free.MemoryMiB, left)
+}
+
+// modeled returns how many of the devices of a type a node of a pool has.
+func modeled(r domain.Resources, deviceType string) int {
+	return max(0, min(r.Accelerators[deviceType], maxModeled))
+}
+
+// commonType returns the type with the most devices, of several the first by name; "" without devices.
+func commonType(r domain.Resources) string {
+	types := typesOf(r)
+	if len(types) == 0 {
+		return ""
+	}
+	return slices.MinFunc(types, func(a, b string) int { // the first of several minima
+		return cmp.Compare(r.Accelerators[b], r.Accelerators[a])
+	})
+}
+
+// countRequests counts the requests for devices of all running and waiting work, by type.
+func (f *fleet) countRequests(v *projections.View) map[string]map[placement.Request]int64 {
+	counts := map[string]map[placement.Request]int64{}
+	for i := range f.nodes {
+		for _, t := range typesOf(f.nodes[i].Capacity) {
+			counts[t] = map[placement.Request]int64{}
+		}
+	}
+	if len(counts) == 0 {
+		return counts // without devices there is no fragmentation
+	}
+	add := func(resources domain.Resources, n int) {
+		t, r := classOf(resources)
+		if requests, known := counts[t]; known && n > 0 {
+			requests[r] += int64(n)
+		}
+	}
+	for _, allocation := range f.placed {
+		add(allocation.Resources, 1)
+	}
+	for j := range jobs(v) {
+		if j.Life.State == domain.JobPendingState {
+			need := f.needOf(v, j.Name, j.spec())
+			add(need.Resources, need.Count)
+		}
+	}
+	for row := range v.Deployments.All() {
+		if d := &row.State; d.Live() {
+			add(v.NeedOf(d).Resources, d.DesiredReplicas-len(d.Replicas))
+		}
+	}
+	for t, requests := range counts {
+		total, largest := int64(0), 0
+		for _, n := range requests {
+			total += n
+		}
+		for i := range f.nodes {
+			largest = max(largest, modeled(f.nodes[i].Capacity, t))
+		}
+		requests[placement.Request{Devices: largest, Share: placement.WholeDevice, Models: t}] +=
+			total*wholeNodePercent/(100-wholeNodePercent) + 1
+	}
+	return counts
+}
+
+// classesOf returns the counts of the requests for a type of devices; "" is all types.
+func (f *fleet) classesOf(deviceType string) map[placement.Request]int64 {
+	if deviceType != "" {
+		return f.counts[deviceType]
+	}
+	all := map[placement.Request]int64{}
+	for _, requests := range f.counts {
+		maps.Copy(all, requests) // requests for different types differ
+	}
+	return all
 }
 
 func devices(r domain.Resources) int {

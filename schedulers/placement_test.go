@@ -10,49 +10,113 @@ import (
 	"anneal/schedulers"
 )
 
-func TestBestFit(t *testing.T) {
-	has := func(name domain.Name, pool string, cpu int64, l4, h100 int) schedulers.Candidate {
-		return schedulers.Candidate{Name: name, Pool: pool, Engines: []string{"train"},
-			Free: domain.Resources{CPUMilli: cpu, MemoryMiB: 1000,
-				Accelerators: map[string]int{"L4": l4, "H100": h100}}}
+const h100 = "VENDOR_A_H100_80GB"
+
+// devicesOf requests accelerators for each replica of a deployment.
+func devicesOf(n int) func(*domain.DeploymentSpec) {
+	return func(spec *domain.DeploymentSpec) { spec.AcceleratorType, spec.AcceleratorCount = h100, n }
+}
+
+// replicasOn returns the number of replicas of a deployment on each node.
+func (s *harness) replicasOn(id string) map[domain.Name]int {
+	row, ok := s.world.View().Deployments.Get(deploymentName(id))
+	require.True(s.t, ok)
+	nodes := map[domain.Name]int{}
+	for _, r := range row.State.Replicas {
+		nodes[r.Node]++
 	}
-	nodes := []schedulers.Candidate{has("a", "", 4000, 0, 8), has("b", domain.PoolTraining, 2000, 2, 0),
-		has("c", domain.PoolTraining, 1000, 0, 0),
-		has("d", domain.PoolInference, 1000, 0, 0), has("e", domain.PoolTraining, 1000, 0, 0), has("f",
-			domain.PoolTraining, -500, -1, 0)}
-	nodes[1].Region = "EU_PARIS_1"
-	in := func(need domain.Need, regions ...string) domain.Need {
-		need.Regions = regions
-		return need
+	return nodes
+}
+
+// TestSmallReplicasLeaveWholeNodesFree places twenty replicas with one device on twenty nodes with
+// eight, and then one with eight devices.
+func TestSmallReplicasLeaveWholeNodesFree(t *testing.T) {
+	s := newHarness(t)
+	s.prerequisites()
+	for i := range 20 {
+		s.given(node(fmt.Sprintf("n%d", i), "", 64, map[string]int{h100: 8}))
 	}
-	need := func(count int, takes domain.Resources) domain.Need {
-		return domain.Need{Count: count, Pool: domain.PoolTraining, Engine: "train", Resources: takes}
+	for i := range 20 {
+		s.given(deployment(fmt.Sprintf("small%d", i), 1, 1, devicesOf(1)))
 	}
-	with := func(t string, n int) domain.Resources {
-		return domain.Resources{CPUMilli: 500, Accelerators: map[string]int{t: n}}
+	s.execute(schedulers.Replicas{})
+	s.given(deployment("more", 20, 20, devicesOf(1)))
+	s.execute(schedulers.Replicas{})
+	require.Len(t, s.replicasOn("more"), 3, "20 devices beside the first 20")
+	s.given(deployment("large", 15, 15, devicesOf(8)))
+	s.execute(schedulers.Replicas{})
+	require.Len(t, s.replicasOn("large"), 15, "five nodes hold the small replicas")
+
+	for row := range s.world.View().Nodes.All() {
+		for _, a := range row.State.Allocated() {
+			require.NotNil(t, a.Reason)
+			require.Positive(t, a.Reason.Feasible)
+		}
+	}
+}
+
+// TestReplicasSpreadWhereItCostsNothing checks that replicas of a deployment that fill nodes equally
+// are on different nodes.
+func TestReplicasSpreadWhereItCostsNothing(t *testing.T) {
+	s := newHarness(t)
+	s.prerequisites()
+	for i := range 6 {
+		s.given(node(fmt.Sprintf("n%d", i), "", 64, map[string]int{h100: 4}))
+	}
+	s.given(deployment("threes", 4, 4, devicesOf(3)))
+	s.execute(schedulers.Replicas{})
+	require.Len(t, s.replicasOn("threes"), 4)
+	s.given(deployment("d1", 4, 4, devicesOf(1)))
+	s.execute(schedulers.Replicas{})
+	require.Len(t, s.replicasOn("d1"), 4, "each fills a node that has three devices in use")
+	require.Equal(t, s.replicasOn("threes"), s.replicasOn("d1"))
+}
+
+func TestWorkIsPlacedOnSuitableNodes(t *testing.T) {
+	with := func(n int) domain.Resources {
+		return domain.Resources{CPUMilli: 4000, MemoryMiB: 4096, Accelerators: map[string]int{"L4": n}}
 	}
 	for _, line := range []struct {
-		name string
-		need domain.Need
-		want []domain.Name
+		name   string
+		nodes  int
+		region string
+		want   []string
 	}{
-		{"the least that is left, ties by name", need(1, domain.Resources{CPUMilli: 1000}), []domain.Name{"c"}},
-		{"a gang on different nodes", need(3, domain.Resources{CPUMilli: 1000}), []domain.Name{"c", "e", "b"}},
-		{"a gang is whole or absent", need(5, domain.Resources{CPUMilli: 1000}), nil},
-		{"accelerators of its type", need(1, with("L4", 1)), []domain.Name{"b"}},
-		{"more accelerators than any has", need(1, with("L4", 3)), nil},
-		{"a type that nobody has", need(1, with("MI300X", 1)), nil},
-		{"memory that nobody has", need(1, domain.Resources{MemoryMiB: 2000}), nil},
-		{"a region", in(need(1, domain.Resources{CPUMilli: 1000}), "EU_PARIS_1"), []domain.Name{"b"}},
-		{"a region that nobody has", in(need(1, domain.Resources{CPUMilli: 1000}), "EU_LONDON_1"), nil},
-		{"an engine that nobody has", domain.Need{Count: 1, Pool: domain.PoolTraining, Engine: "score"}, nil},
+		{"nodes without accelerators first", 1, "", []string{"b"}},
+		{"a gang on different nodes", 2, "", []string{"a", "b"}},
+		{"a gang is whole or absent", 3, "", nil},
+		{"a region", 1, "EU_PARIS_1", []string{"a"}},
+		{"a region without nodes", 1, "EU_LONDON_1", nil},
 	} {
 		t.Run(line.name, func(t *testing.T) {
-			before := fmt.Sprint(nodes)
-			got, ok := schedulers.BestFit{}.Place(nodes, line.need)
-			require.Equal(t, line.want, got)
-			require.Equal(t, line.want != nil, ok)
-			require.Equal(t, before, fmt.Sprint(nodes), "placing must not change what it is given")
+			s := newHarness(t)
+			s.prerequisites()
+			engines := []string{"train"}
+			for _, spec := range []struct {
+				id string
+				domain.NodeSpec
+			}{
+				{"a", domain.NodeSpec{Region: "EU_PARIS_1", Engines: engines, Capacity: with(2)}},
+				{"b", domain.NodeSpec{Region: "EU_FRANKFURT_1", Engines: engines, Capacity: with(0)}},
+				{"c", domain.NodeSpec{Pool: domain.PoolInference, Engines: engines, Capacity: with(0)}},
+				{"d", domain.NodeSpec{Engines: []string{"complete"}, Capacity: with(0)}},
+			} {
+				s.given(onNode(spec.id, domain.RegisterNode{NodeSpec: spec.NodeSpec}))
+			}
+			got := schedulers.PlaceForTest(s.world.View(), domain.Need{Count: line.nodes, Pool: domain.PoolTraining,
+				Engine: "train", Resources: domain.Resources{CPUMilli: 1000}, Regions: regions(line.region)})
+			var want []domain.Name
+			for _, id := range line.want {
+				want = append(want, nodeName(id))
+			}
+			require.ElementsMatch(t, want, got)
 		})
 	}
+}
+
+func regions(region string) []string {
+	if region == "" {
+		return nil
+	}
+	return []string{region}
 }

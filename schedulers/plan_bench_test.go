@@ -2,6 +2,7 @@ package schedulers_test
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,9 +13,22 @@ import (
 	"anneal/schedulers"
 )
 
+// processTime returns the CPU time of this process in seconds.
+func processTime(b *testing.B) float64 {
+	var usage syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	return float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
+}
+
 // BenchmarkPlan measures one plan of each of the main schedulers for 1,000 nodes, 1,000 deployments
 // and 10,000 jobs, of which 4,000 run and 6,000 wait. The first plan is made while all jobs wait.
-func BenchmarkPlan(b *testing.B) {
+func BenchmarkPlan(b *testing.B) { benchmarkPlans(b, nil) }
+
+// BenchmarkPlanWithAccelerators is BenchmarkPlan on nodes with four accelerators each. Each job and
+// each replica takes one.
+func BenchmarkPlanWithAccelerators(b *testing.B) { benchmarkPlans(b, map[string]int{h100: 4}) }
+
+func benchmarkPlans(b *testing.B, accelerators map[string]int) {
 	log, world := eventlog.NewMemory(), projections.NewWorld()
 	do := func(intents ...domain.Intent) {
 		for _, intent := range intents {
@@ -32,7 +46,7 @@ func BenchmarkPlan(b *testing.B) {
 		do(intent)
 	}
 	for i := range 1000 {
-		do(node(fmt.Sprintf("n%d", i), "", 4, nil))
+		do(node(fmt.Sprintf("n%d", i), "", 4, accelerators))
 	}
 	for i := range 10000 {
 		id := fmt.Sprintf("j%d", i)
@@ -47,8 +61,16 @@ func BenchmarkPlan(b *testing.B) {
 		view := world.View()
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
+			placed, start := 0, processTime(b)
 			for b.Loop() {
-				s.Plan(view, noon)
+				for _, step := range s.Plan(view, noon).Steps {
+					placed += len(step.Reserve)
+				}
+			}
+			seconds := processTime(b) - start
+			b.ReportMetric(1000*seconds/float64(b.N), "CPU-ms/op")
+			if placed > 0 {
+				b.ReportMetric(float64(placed)/seconds, "placements/CPU-s")
 			}
 		})
 	}

@@ -2,9 +2,6 @@ package schedulers
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"anneal/domain"
@@ -31,19 +28,20 @@ type waitingJob struct {
 type jobQueue struct {
 	view      *projections.View
 	fleet     *fleet
-	placement Placement
 	now       time.Time
 	waiting   map[domain.Name]*waitingJob
+	chosen    map[domain.Name][]chosenNode // last result of Place for each job
 	classes   map[string]domain.Need
 	snapshot  queue.Snapshot
 	running   map[string]int64 // account → accelerators of its running jobs
+	decisions []queue.Decision
 }
 
-// decide returns what the rules of the queue decide for the waiting jobs. It gives the nodes of jobs
+// decide returns a queue with what its rules decide for the waiting jobs. It gives the nodes of jobs
 // that start, or that will start when others have stopped, to these jobs in the fleet.
-func decide(v *projections.View, f *fleet, p Placement, now time.Time, waiting []waitingJob) []queue.Decision {
-	q := &jobQueue{view: v, fleet: f, placement: p, now: now, waiting: map[domain.Name]*waitingJob{},
-		classes: map[string]domain.Need{}, running: map[string]int64{}}
+func decide(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
+	q := &jobQueue{view: v, fleet: f, now: now, waiting: map[domain.Name]*waitingJob{},
+		chosen: map[domain.Name][]chosenNode{}, classes: map[string]domain.Need{}, running: map[string]int64{}}
 	q.addNodes()
 	for j := range jobs(v) {
 		if j.Life.Active() {
@@ -56,29 +54,18 @@ func decide(v *projections.View, f *fleet, p Placement, now time.Time, waiting [
 	q.addAccounts()
 	q.snapshot.Now, q.snapshot.Placer = now.Unix(), q
 	q.snapshot.Accepts = func(class string, node int) bool { return f.nodes[node].suits(q.classes[class]) }
-	return queue.Plan(queue.Default(), q.snapshot)
+	q.decisions = queue.Plan(queue.Default(), q.snapshot)
+	return q
 }
 
 // addNodes adds the READY nodes in the order of the fleet.
 func (q *jobQueue) addNodes() {
 	for i := range q.fleet.nodes {
 		c := &q.fleet.nodes[i]
-		row, _ := q.view.Nodes.Get(c.Name)
-		capacity := row.State.Capacity
-		kind := acceleratorType(capacity)
-		q.snapshot.Nodes = append(q.snapshot.Nodes, queue.Node{Type: kind, Capacity: amount(capacity, kind),
+		kind := commonType(c.Capacity)
+		q.snapshot.Nodes = append(q.snapshot.Nodes, queue.Node{Type: kind, Capacity: amount(c.Capacity, kind),
 			Free: amount(c.Free, kind)})
 	}
-}
-
-// acceleratorType returns the type of which resources have the most devices; "" for none.
-func acceleratorType(r domain.Resources) (kind string) {
-	for _, t := range slices.Sorted(maps.Keys(r.Accelerators)) {
-		if r.Accelerators[t] > 0 && (kind == "" || r.Accelerators[t] > r.Accelerators[kind]) {
-			kind = t
-		}
-	}
-	return kind
 }
 
 func amount(r domain.Resources, kind string) queue.Amount {
@@ -87,7 +74,7 @@ func amount(r domain.Resources, kind string) queue.Amount {
 
 // describe returns what running and waiting jobs have in common.
 func (q *jobQueue) describe(j job, takes domain.Resources, nodes int) *queue.Job {
-	kind := acceleratorType(takes)
+	kind := commonType(takes)
 	arrival := j.Created
 	if j.Life.Arrival != nil {
 		arrival = *j.Life.Arrival
@@ -131,7 +118,8 @@ func (q *jobQueue) addRunning(j job) {
 func (q *jobQueue) addWaiting(w *waitingJob) {
 	d := q.describe(w.job, w.need.Resources, w.need.Count)
 	d.Promised = w.Life.Promised
-	d.Class = w.need.Engine + " " + w.need.Pool + " " + strings.Join(w.need.Regions, " ")
+	_, request := requestOf(w.need)
+	d.Class = request.Selector
 	q.classes[d.Class] = w.need
 	q.waiting[w.Name] = w
 	q.snapshot.Jobs = append(q.snapshot.Jobs, d)
@@ -162,23 +150,30 @@ func (q *jobQueue) Place(j *queue.Job, held []int) ([]int, bool) {
 	if !ok {
 		return nil, false // it has just been preempted, and starts after it has stopped
 	}
-	nodes := q.fleet.nodes
-	if len(held) > 0 {
-		nodes = slices.Clone(nodes)
-		slices.SortFunc(held, func(a, b int) int { return b - a })
-		for _, node := range held {
-			nodes = slices.Delete(nodes, node, node+1)
-		}
-	}
-	names, ok := placement(q.placement).Place(nodes, w.need)
+	chosen, ok := q.fleet.placeOutside(q.view, w.need, held)
 	if !ok {
 		return nil, false
 	}
-	chosen := make([]int, len(names))
-	for i, name := range names {
-		chosen[i] = q.fleet.index[name]
+	q.chosen[w.Name] = chosen
+	nodes := make([]int, len(chosen))
+	for i, node := range chosen {
+		nodes[i] = q.fleet.index[node.name]
 	}
-	return chosen, true
+	return nodes, true
+}
+
+// placeOutside does the same as place, but does not choose the nodes with the indexes in held.
+func (f *fleet) placeOutside(v *projections.View, need domain.Need, held []int) ([]chosenNode, bool) {
+	free := make([]domain.Resources, len(held))
+	for i, node := range held {
+		free[i] = f.nodes[node].Free
+		f.take([]domain.Name{f.nodes[node].Name}, free[i])
+	}
+	chosen, ok := f.place(v, need, nil)
+	for i, node := range held {
+		f.give(f.nodes[node].Name, free[i])
+	}
+	return chosen, ok
 }
 
 // Take implements queue.Placer.
@@ -195,31 +190,23 @@ func (q *jobQueue) Release(j *queue.Job, nodes []int) {
 		return
 	}
 	for _, node := range nodes {
-		c := &q.fleet.nodes[node]
-		c.Free = c.Free.Plus(running.Life.Resources)
+		q.fleet.give(q.fleet.nodes[node].Name, running.Life.Resources)
 	}
 }
 
-func (q *jobQueue) names(nodes []int) []domain.Name { return q.fleet.names(nodes) }
-
-// names returns the names of nodes.
-func (f *fleet) names(nodes []int) []domain.Name {
+func (q *jobQueue) names(nodes []int) []domain.Name {
 	names := make([]domain.Name, len(nodes))
 	for i, node := range nodes {
-		names[i] = f.nodes[node].Name
+		names[i] = q.fleet.nodes[node].Name
 	}
 	return names
 }
 
-// carryOut adds the steps of decisions: starts, and preemptions. It returns the jobs that start.
-func (s Jobs) carryOut(plan *Plan, v *projections.View, f *fleet, waiting []waitingJob,
-	decisions []queue.Decision) map[domain.Name]bool {
-	byName, started := map[domain.Name]waitingJob{}, map[domain.Name]bool{}
-	for _, w := range waiting {
-		byName[w.Name] = w
-	}
-	for _, d := range decisions {
-		w, ok := byName[domain.Name(d.Job.ID)]
+// carryOut adds the steps of the decisions: starts and preemptions. It returns the jobs that start.
+func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
+	started = map[domain.Name]bool{}
+	for _, d := range q.decisions {
+		w, ok := q.waiting[domain.Name(d.Job.ID)]
 		switch {
 		case !ok: // it has just been preempted
 		case len(plan.Steps)+len(d.Preempt) >= maxSteps:
@@ -229,12 +216,12 @@ func (s Jobs) carryOut(plan *Plan, v *projections.View, f *fleet, waiting []wait
 				plan.add(domain.IntendJob(w.Name, domain.HoldJob{For: capacityOf(w.need), Promised: true}))
 			}
 			for _, victim := range d.Preempt {
-				j, _ := jobNamed(v, domain.Name(victim.ID))
+				j, _ := jobNamed(q.view, domain.Name(victim.ID))
 				plan.add(domain.IntendJob(j.Name, domain.PreemptJob{Attempt: j.Life.Attempt, Reason: Preempted}))
 			}
 		default:
 			started[w.Name] = true
-			f.gang(plan, w.job, w.need, f.names(d.Nodes), revision(v, w.job))
+			q.fleet.gang(plan, w.job, w.need, q.chosen[w.Name], revision(q.view, w.job))
 		}
 	}
 	return started

@@ -23,16 +23,19 @@ const (
 //
 //  1. a replica is removed when its node is lost or its allocation was released
 //  2. surplus replicas are removed: those that are not ready first, then the newest
-//  3. changed settings are rolled out with one replica above the desired count; without capacity
-//     for it, one old replica is removed first
-//  4. missing replicas are placed, the oldest deployment first, if possible each on a node that has
-//     no other replica of the deployment
+//  3. changed settings are rolled out, and replicas leave nodes that are being drained, with one
+//     replica above the desired count; without capacity for changed settings, one old replica is
+//     removed first
+//  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
+//     fewest devices that no other work can use; of equal nodes, on one that has no other replica of
+//     the deployment, so that the loss of one node does not stop all replicas. Those above
+//     maxReplicaCount (revocable ones) are placed only in capacity that no other replica and no job
+//     waits for, and they give way to such
 //  5. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
 //     when its replicas keep failing or no node has capacity
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	Placement   Placement     // nil is BestFit
 	PlaceWithin time.Duration // time after which a new deployment without capacity fails; 0 is the constant PlaceWithin
 	KeepDeleted time.Duration // how long a deleted deployment can be undeleted; 0 is the constant KeepDeleted
 }
@@ -47,48 +50,56 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	rows := slices.SortedStableFunc(v.Deployments.All(), func(a, b *projections.Row[domain.Deployment]) int {
 		return cmp.Or(a.CreateTime.Compare(b.CreateTime), cmp.Compare(a.Name, b.Name))
 	})
+	var placed []*deployment
 	for _, row := range rows {
-		d := deployment{Deployment: &row.State, name: row.Name, plan: &plan, fleet: fleet, now: now}
+		d := &deployment{Deployment: &row.State, name: row.Name, plan: &plan, fleet: fleet, now: now}
 		switch {
 		case d.State == domain.DeploymentDeletingState:
 			d.drain(cmp.Or(s.KeepDeleted, KeepDeleted))
 		case d.Live():
 			d.classify()
-			s.reconcile(v, d)
+			if s.reconcile(v, d) {
+				placed = append(placed, d)
+			}
 		}
 	}
+	share(v, fleet, placed)
 	return plan
 }
 
-// reconcile performs steps 2 to 5 for one deployment.
-func (s Replicas) reconcile(v *projections.View, d deployment) {
+// reconcile performs steps 2 to 5 for one deployment, without revocable replicas. It returns false
+// when the deployment cannot have replicas.
+func (s Replicas) reconcile(v *projections.View, d *deployment) bool {
 	due := d.Since.Add(cmp.Or(s.PlaceWithin, PlaceWithin))
 	if d.State == domain.DeploymentCreatingState {
 		if d.Failures >= domain.MaxReplicaFailures {
 			d.fail(domain.Status{Code: d.Status.Code, Message: fmt.Sprintf("%d consecutive replicas failed to start; "+
 				"the last error: %s", d.Failures, d.Status.Message)})
-			return
+			return false
 		}
 		if failure := d.model(v); failure != nil {
 			if failure.Code == domain.NotFound {
 				due = d.now
 			}
 			d.failAt(due, domain.StatusOf(failure))
-			return
+			return false
 		}
 	}
 	if lost := d.lost(v); lost != "" {
 		d.plan.add(d.intend(domain.FailDeployment{Status: domain.StatusOf(domain.Errorf(domain.NotFound, "%s", lost)),
 			Lost: true}))
-		return
+		return false
 	}
 	d.trim()
 	d.markReady()
-	if !d.place(placement(s.Placement), v.NeedOf(d.Deployment)) && d.State == domain.DeploymentCreatingState &&
-		len(d.current) < d.minReady() {
+	need := d.need(v)
+	d.short = !d.place(v, need)
+	if d.short && d.State == domain.DeploymentCreatingState &&
+		len(d.current)+len(d.leaving()) < d.minReady() {
 		d.failAt(due, domain.StatusOf(domain.Errorf(domain.ResourceExhausted, "no node has capacity for a replica: %s",
-			v.Feasibility(v.NeedOf(d.Deployment)))))
+			v.Feasibility(need))))
 	}
+	return true
 }
 
 // A deployment is the state of Replicas while it plans one deployment.
@@ -99,8 +110,16 @@ type deployment struct {
 	fleet              *fleet
 	now                time.Time
 
-	current, old []domain.Replica     // live replicas with the newest settings, and with older ones
-	occupied     map[domain.Name]bool // nodes with a current replica
+	current  []domain.Replica     // live replicas with the newest settings
+	old      []domain.Replica     // live replicas with older settings, or on a node that is being drained
+	occupied map[domain.Name]bool // nodes with a current replica
+	planned  int                  // number of replicas that the plan places
+	short    bool                 // no node has capacity for a replica within maxReplicaCount
+}
+
+// need returns what one replica needs.
+func (d *deployment) need(v *projections.View) domain.Need {
+	return projections.ForAccount(v, d.name.Account(), v.NeedOf(d.Deployment))
 }
 
 func (d *deployment) intend(cmd domain.Command[domain.Deployment]) domain.Intent {
@@ -135,7 +154,7 @@ func (d *deployment) classify() {
 			d.remove(r, fmt.Sprintf("node %s was lost", r.Node.ID()))
 		case !d.fleet.has(r.Node, domain.ReplicaAllocationID(d.name, r.ID)):
 			d.remove(r, fmt.Sprintf("the allocation on node %s was released", r.Node.ID()))
-		case r.Generation == d.Generation:
+		case r.Generation == d.Generation && d.fleet.drains[r.Node] == "":
 			d.current = append(d.current, r)
 			d.occupied[r.Node] = true
 		default:
@@ -154,7 +173,7 @@ func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string) [
 	dispensable := dispensable(replicas)
 	extra := max(0, len(replicas)-n)
 	for _, r := range dispensable[:extra] {
-		d.remove(r, reason)
+		d.remove(r, cmp.Or(d.fleet.drains[r.Node], reason))
 	}
 	return dispensable[extra:]
 }
@@ -182,60 +201,52 @@ func ready(replicas []domain.Replica) int {
 
 // place plans missing replicas. It returns false when no node has capacity for them. While there
 // are old replicas, the deployment gets at most one replica more than desired.
-func (d *deployment) place(placement Placement, need domain.Need) bool {
-	missing, limit := d.DesiredReplicas-len(d.current), d.DesiredReplicas
+func (d *deployment) place(v *projections.View, need domain.Need) bool {
+	missing, limit := d.firm()-len(d.current), d.firm()
 	if len(d.old) > 0 {
 		limit++
 	}
-	wanted := min(missing, limit-len(d.current)-len(d.old))
+	if !d.placeMore(v, need, min(missing, limit-len(d.current)-len(d.old))) {
+		d.replaceOld(need)
+		return false
+	}
+	return true
+}
+
+// placeMore plans a number of replicas. It returns false when no node has capacity for one of them.
+func (d *deployment) placeMore(v *projections.View, need domain.Need, wanted int) bool {
 	if wanted > 0 && d.Failures > 0 {
 		if due := d.FailedTime.Add(backoff(d.Failures)); d.now.Before(due) {
 			d.plan.planAgainAt(due)
 			return true
 		}
 	}
-	for i := range max(0, wanted) {
-		chosen, ok := d.spread(placement, need)
+	for range max(0, wanted) {
+		chosen, ok := d.fleet.place(v, need, d.occupied)
 		if !ok {
-			d.replaceOld(placement, need)
 			return false
 		}
-		d.fleet.take(chosen, need.Resources)
-		d.occupied[chosen[0]] = true
-		id := fmt.Sprintf("r%d", d.ReplicaSeq+1+i)
+		d.fleet.take(namesOf(chosen), need.Resources)
+		d.occupied[chosen[0].name] = true
+		d.planned++
+		id := fmt.Sprintf("r%d", d.ReplicaSeq+d.planned)
 		allocation := domain.Allocation{ID: domain.ReplicaAllocationID(d.name, id), For: d.name, Replica: id,
 			Resources: need.Resources}
 		d.plan.reserve([]domain.Intent{d.fleet.allocate(chosen[0], allocation)},
-			d.intend(domain.PlaceReplica{ID: id, Node: chosen[0], Generation: d.Generation}), abandonment(allocation,
+			d.intend(domain.PlaceReplica{ID: id, Node: chosen[0].name, Generation: d.Generation}), abandonment(allocation,
 				"the replica could not be placed"))
 	}
 	return true
 }
 
-// spread chooses a node for one replica, if possible a node without a replica of this deployment,
-// so that the loss of one node does not stop all replicas. It returns false when no node has
-// capacity. A replica without accelerators does not spread to nodes with free accelerators.
-func (d *deployment) spread(placement Placement, need domain.Need) ([]domain.Name, bool) {
-	others := make([]Candidate, 0, len(d.fleet.nodes))
-	for _, node := range d.fleet.nodes {
-		if !d.occupied[node.Name] && (devices(need.Resources) > 0 || devices(node.Free) == 0) {
-			others = append(others, node)
-		}
-	}
-	if chosen, ok := placement.Place(others, need); ok {
-		return chosen, true
-	}
-	return placement.Place(d.fleet.nodes, need)
-}
-
 // replaceOld removes one old replica if a new replica then fits on the node, unless fewer replicas
 // than desired are running or a new replica is still starting.
-func (d *deployment) replaceOld(placement Placement, need domain.Need) {
-	if len(d.current)+len(d.old) < d.DesiredReplicas || ready(d.current) < len(d.current) {
+func (d *deployment) replaceOld(need domain.Need) {
+	if len(d.current)+len(d.old) < d.firm() || ready(d.current) < len(d.current) {
 		return
 	}
 	for _, r := range dispensable(d.old) {
-		if _, fits := placement.Place(d.fleet.without(r.Node, domain.ReplicaAllocationID(d.name, r.ID)), need); fits {
+		if d.fleet.fitsWithout(r.Node, domain.ReplicaAllocationID(d.name, r.ID), need) {
 			d.remove(r, "replaced by a replica with newer settings")
 			return
 		}
@@ -248,10 +259,22 @@ func backoff(failures int) time.Duration {
 	return min(minBackoff<<min(failures-1, 20), maxBackoff)
 }
 
-// markReady marks the deployment as READY when enough current replicas are ready and no old replica
-// is left.
+// leaving returns the replicas with the newest settings on nodes that are being drained.
+func (d *deployment) leaving() (replicas []domain.Replica) {
+	for _, r := range d.old {
+		if r.Generation == d.Generation {
+			replicas = append(replicas, r)
+		}
+	}
+	return replicas
+}
+
+// markReady marks the deployment as READY when enough replicas with the newest settings are ready and
+// no replica with older settings is left.
 func (d *deployment) markReady() {
-	if d.State != domain.DeploymentReadyState && len(d.old) == 0 && ready(d.current) >= d.minReady() {
+	leaving := d.leaving()
+	if d.State != domain.DeploymentReadyState && len(d.old) == len(leaving) &&
+		ready(d.current)+ready(leaving) >= d.minReady() {
 		d.plan.add(d.intend(domain.MarkDeploymentReady{Generation: d.Generation}))
 	}
 }

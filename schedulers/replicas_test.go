@@ -23,15 +23,15 @@ func TestReplicasAreKept(t *testing.T) {
 		node("n3", domain.PoolTraining, 1, nil))
 	s.given(deployment("d1", 2, 4, nil))
 	s.execute(schedulers.Replicas{})
-	s.report("d1", "r1", "n1", domain.ReplicaInitializing)
-	s.report("d1", "r2", "n2", domain.ReplicaReady)
+	s.report("d1", "r1", "n2", domain.ReplicaInitializing)
+	s.report("d1", "r2", "n1", domain.ReplicaReady)
 	s.execute(schedulers.Replicas{})
-	s.report("d1", "r1", "n1", domain.ReplicaReady)
+	s.report("d1", "r1", "n2", domain.ReplicaReady)
 	s.execute(schedulers.Replicas{})
 	s.comment("more are wanted")
 	s.given(onDeployment("d1", domain.ScaleDeployment{Replicas: 4}))
 	s.execute(schedulers.Replicas{})
-	s.report("d1", "r3", "n1", domain.ReplicaReady)
+	s.report("d1", "r3", "n2", domain.ReplicaReady)
 	s.comment("fewer are wanted: the one that is not ready goes first, then the newest")
 	s.given(onDeployment("d1", domain.ScaleDeployment{Replicas: 2}))
 	s.execute(schedulers.Replicas{})
@@ -85,7 +85,8 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 
 // TestReplicasAreSpread checks that the replicas of a deployment are spread over nodes. Replicas
 // without accelerators are placed only on nodes without accelerators: first on different nodes, and
-// then on a node that already has a replica.
+// then on a node that already has a replica. Replicas with accelerators fill a small node before they
+// use a device of a large one.
 func TestReplicasAreSpread(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -104,7 +105,7 @@ func TestReplicasAreSpread(t *testing.T) {
 			homes[id] += r.Node.ID() + " "
 		}
 	}
-	require.Equal(t, map[string]string{"d1": "n1 n2 n3 n1 ", "d2": "g2 g1 g2 "}, homes)
+	require.Equal(t, map[string]string{"d1": "n2 n3 n1 n2 ", "d2": "g2 g2 g1 "}, homes)
 }
 
 func TestReplicasOfZero(t *testing.T) {
@@ -160,8 +161,8 @@ func TestReplicasRollOutOneByOneWithoutCapacity(t *testing.T) {
 	s.given(node("n1", domain.PoolInference, 8, two), node("n2", domain.PoolInference, 8, two))
 	s.given(deployment("d1", 2, 2, func(d *domain.DeploymentSpec) { d.AcceleratorType = "VENDOR_A_L4_24GB" }))
 	s.execute(schedulers.Replicas{})
-	s.report("d1", "r1", "n1", domain.ReplicaReady)
-	s.report("d1", "r2", "n2", domain.ReplicaReady)
+	s.report("d1", "r1", "n2", domain.ReplicaReady)
+	s.report("d1", "r2", "n1", domain.ReplicaReady)
 	s.execute(schedulers.Replicas{})
 	s.update("d1")
 	s.comment("there is no room for a third: one makes room")
@@ -170,11 +171,11 @@ func TestReplicasRollOutOneByOneWithoutCapacity(t *testing.T) {
 	s.execute(schedulers.Allocations{})
 	s.execute(schedulers.Replicas{})
 	s.execute(schedulers.Replicas{})
-	s.report("d1", "r3", "n2", domain.ReplicaReady)
+	s.report("d1", "r3", "n1", domain.ReplicaReady)
 	s.execute(schedulers.Replicas{})
 	s.execute(schedulers.Allocations{})
 	s.execute(schedulers.Replicas{})
-	s.report("d1", "r4", "n1", domain.ReplicaReady)
+	s.report("d1", "r4", "n2", domain.ReplicaReady)
 	s.execute(schedulers.Replicas{})
 	s.compare("replicas_rollout_in_place")
 }

@@ -50,7 +50,8 @@ func simulate(t *testing.T, seed uint64) {
 		go receiver.run(ctx)
 		go follow(ctx, checker, world, rand.New(rand.NewPCG(seed, 10+i)))
 		for _, s := range []schedulers.Scheduler{schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: time.Hour},
-			schedulers.Nodes{}, schedulers.Allocations{}, schedulers.Expiry{}} {
+			schedulers.Nodes{}, schedulers.Allocations{}, schedulers.Expiry{},
+			schedulers.Drain{}} {
 			go func() { _ = schedulers.Run(ctx, checker, world, twice{t, s}, slog.New(slog.DiscardHandler)) }()
 		}
 	}

@@ -6,6 +6,7 @@ package audio
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"anneal/api/download"
 	"anneal/api/openapi"
 	"anneal/api/request"
 	"anneal/api/routing"
@@ -19,22 +20,22 @@ var Documentation = openapi.Documentation{Rules: rules, Fields: fieldTexts, Type
 type Options struct {
 	Router  *routing.Router
 	Uploads *upload.Store
-	Strict  bool // reject unknown fields instead of ignoring them with a warning
-	Private bool // also download recordings from addresses that are not public
-	Dial    Dial // connects to the servers of recordings; nil means a dialer that rejects addresses by Private
+	Strict  bool          // reject unknown fields instead of ignoring them with a warning
+	Private bool          // also download recordings from addresses that are not public
+	Dial    download.Dial // connects to the servers of recordings; nil means a dialer that rejects addresses by Private
 }
 
 // A Service handles transcription and translation requests.
 type Service struct {
 	Options
-	fetcher      *fetcher
+	fetcher      *download.Fetcher
 	audioSeconds prometheus.Counter
 }
 
 // NewService returns a service and registers the metrics of the service. limits.Fetch bounds the
 // time to download a recording.
 func NewService(o Options, limits request.Limits, metrics prometheus.Registerer) *Service {
-	s := &Service{Options: o, fetcher: newFetcher(limits.Fetch, o.Private, o.Dial),
+	s := &Service{Options: o, fetcher: download.New(limits.Fetch, o.Private, o.Dial, "upload the file"),
 		audioSeconds: prometheus.NewCounter(prometheus.CounterOpts{Name: "anneal_transcribed_seconds_total",
 			Help: "Length of transcribed recordings, in seconds."})}
 	metrics.MustRegister(s.audioSeconds)

@@ -2,11 +2,11 @@ package audio
 
 import (
 	"math"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
+	"anneal/api/download"
 	"anneal/api/inert"
 	"anneal/api/request"
 	"anneal/api/wire"
@@ -107,17 +107,10 @@ func (in *formReader) readFile(q *transcriptionRequest) {
 		if len(in.values["file"]) > 0 {
 			field = "file"
 		}
-		in.require(isFetchable(q.source), field,
+		in.require(download.IsFetchable(q.source), field,
 			"must be an http or https URL of at most %d bytes with a host, and without a user name or password; to "+
 				"upload a recording, send the field file with a file name", domain.MaxURL)
 	}
-}
-
-// isFetchable reports whether a text is an http or https URL that a fetcher accepts.
-func isFetchable(text string) bool {
-	at, err := url.Parse(text)
-	return err == nil && len(text) <= domain.MaxURL && (at.Scheme == "http" || at.Scheme == "https") &&
-		at.Hostname() != "" && at.User == nil
 }
 
 // readGranularities reads the field timestamp_granularities or timestamp_granularities[]. It has

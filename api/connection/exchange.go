@@ -81,8 +81,8 @@ func (x *Exchange) End() {
 }
 
 // linger sends the response and discards the rest of a body that was not read. Many clients send the
-// whole body before they read the response: to them, a connection that is closed early is an error
-// without a reason.
+// whole body before they read the response: if the connection is closed early, they report
+// a reset connection instead of the response.
 func (x *Exchange) linger() {
 	if !x.lingers || x.FlushError() != nil {
 		return

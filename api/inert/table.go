@@ -19,7 +19,10 @@ var Table = []Field{
 
 	{Requests: []string{"prepareModel"}, Path: "readMask", Reason: "the response is empty"},
 
-	{Requests: []string{"datasets"}, Path: "externalUrl", Reason: "the server reads nothing from it: upload the rows"},
+	{Requests: []string{"datasets"}, Path: "externalUrl", Reason: rowsGiven, When: withRows},
+	{Requests: []string{"datasets"}, Path: "credentialsSecret", Reason: rowsGiven, When: withRows},
+	{Requests: []string{"datasets"}, Path: "credentialsSecret", Reason: "it is the secret for externalUrl",
+		When: &Condition{Text: "without externalUrl", Holds: func(f Facts) bool { return !f.isSet("externalUrl") }}},
 
 	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.deploymentId", Reason: matches},
 	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.disableAutoDeploy", Reason: matches},
@@ -29,10 +32,9 @@ var Table = []Field{
 	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.skipImageTagValidation", Reason: matches},
 	{Requests: []string{"deploymentShapes"}, Path: "disableSpeculativeDecoding",
 		Reason: "it is deprecated: create the deployment with the parameter disableSpeculativeDecoding"},
-	{Requests: []string{"deployments", "deploymentShapes"}, Path: "draftModel",
-		Reason: "no engine drafts with a second model: use ngramSpeculationLength"},
+	{Requests: []string{"deployments"}, Path: "draftModel", Reason: noDrafts, When: undrafted},
 	{Requests: []string{"deployments"}, Path: "enableMtp",
-		Reason: "no engine predicts several tokens at once: use ngramSpeculationLength"},
+		Reason: "no engine predicts several tokens at once: use draftModel or ngramSpeculationLength"},
 	{Requests: []string{"deployments", "deploymentShapes"}, Path: "draftTokenCount",
 		Reason: "only requests with a prediction draft tokens", When: withoutNgrams},
 	{Requests: []string{"deployments"}, Path: "draftTokenCount", Reason: noDrafts, When: undrafted},
@@ -50,8 +52,6 @@ var Table = []Field{
 	{Requests: []string{"deployments"}, Path: "placement.multiRegion", Reason: noRegions, When: &Condition{
 		Text: unlocated.Text, Holds: func(f Facts) bool { return !f.Located && f.Value != "GLOBAL" }}},
 	{Requests: []string{"deployments"}, Path: "placement.regions", Reason: noRegions, When: unlocated},
-	{Requests: []string{"deployments"}, Path: "maxWithRevocableReplicaCount",
-		Reason: "nodes have no revocable capacity: use maxReplicaCount"},
 	{Requests: []string{"deployments"}, Path: "pricingPlanId", Reason: "the server has no billing"},
 	{Requests: []string{"deployments"}, Path: "directRouteApiKeys", Reason: "there is no direct route", When: &Condition{
 		Text: "without directRouteType", Holds: func(f Facts) bool { return !f.isSet("directRouteType") }}},
@@ -99,9 +99,10 @@ var Table = []Field{
 	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "mirostat_lr",
 		Reason: "it is the learning rate of mirostat", When: &Condition{Text: "without mirostat_target",
 			Holds: func(f Facts) bool { return !f.isSet("mirostat_target") }}},
+	{Requests: []string{"createChatCompletion"}, Path: "messages.content.image_url.detail",
+		Reason: "engines scale images as their model requires", When: &Condition{Text: "unless it is auto",
+			Holds: func(f Facts) bool { return f.Value != "auto" }}},
 	{Requests: []string{"createChatCompletion"}, Path: "messages.refusal", Reason: "chat templates render no refusals"},
-	{Requests: []string{"createChatCompletion"}, Path: "tools.function.strict",
-		Reason: strictTools},
 
 	{Requests: []string{"createResponse"}, Path: "include", Reason: "reasoning is not encrypted, and the server has no " +
 		"built-in tools", When: &Condition{Text: "with a value other than message.output_text.logprobs",
@@ -123,7 +124,6 @@ var Table = []Field{
 		Reason: "no model has a setting for the length of its " +
 			"text: ask for it in instructions", When: &Condition{Text: "unless it is medium",
 			Holds: func(f Facts) bool { return f.Value != "medium" }}},
-	{Requests: []string{"createResponse"}, Path: "tools.strict", Reason: strictTools},
 
 	{Requests: []string{"createTranscription", "createTranslation"}, Path: "min_speakers", Reason: countsSpeakers,
 		When: withoutDiarize},
@@ -136,22 +136,25 @@ const (
 	matches      = "the operation lists validated versions that fit the model, and creates nothing"
 	hotLoadStore = "replicas load weights from the server's own storage"
 	noRegions    = "the operator must start agents with --region"
-	ownStore     = "jobs read from and write to the server's own storage"
+	ownStore     = "jobs read from and write to the server's own storage: import datasets with their externalUrl"
+	rowsGiven    = "its rows do not change"
 	firstNode    = "the first node trains, and the others are only reserved"
 	noMTP        = "no trainer trains the prediction of several tokens"
 	refCache     = "the trainer computes the log-probabilities of the reference model in batches of a size that it " +
 		"chooses"
 	noDrafts       = "its replicas draft no tokens"
 	countsSpeakers = "only diarization counts speakers"
-	strictTools    = "the arguments of a required call always follow the schema, and those of other calls never have to"
 	noSummaries    = "the server does not summarize reasoning: the reasoning itself is in content"
 )
 
 // Conditions that several fields share.
 var (
-	withoutNgrams = &Condition{Text: "without ngramSpeculationLength",
+	withRows = &Condition{Text: "on a dataset that is READY or derived", Holds: func(f Facts) bool {
+		return f.text("state") == "READY" || f.isSet("transformed") || f.isSet("splitted.fraction")
+	}}
+	withoutNgrams = &Condition{Text: "without ngramSpeculationLength and draftModel",
 		Holds: func(f Facts) bool {
-			return !f.isSet("ngramSpeculationLength") && !f.isSet("disableSpeculativeDecoding")
+			return !f.isSet("ngramSpeculationLength") && !f.isSet("draftModel") && !f.isSet("disableSpeculativeDecoding")
 		}}
 	undrafted = &Condition{Text: "on a deployment that was created with disableSpeculativeDecoding",
 		Holds: func(f Facts) bool { return f.isSet("disableSpeculativeDecoding") }}

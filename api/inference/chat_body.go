@@ -14,7 +14,7 @@ type ChatBody struct {
 // ChatMessage is one message of a conversation.
 type ChatMessage struct {
 	Role       string         `json:"role"`
-	Content    any            `json:"content,omitempty"` // text, or a list of parts {type: "text", text}
+	Content    any            `json:"content,omitempty"` // text, or a list of texts and images
 	Name       string         `json:"name,omitempty"`
 	Reasoning  string         `json:"reasoning_content,omitempty"`
 	Refusal    string         `json:"refusal,omitempty"`

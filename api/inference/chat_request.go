@@ -45,6 +45,8 @@ func readChat(value any, data []byte, strict bool) (*generationRequest, error) {
 	f.require(chat.ToolChoice == nil || q.settings.Format == nil, "response_format",
 		"cannot be combined with a tool_choice that requires a call: omit one of them")
 	q.keepSchemaOrder(data)
+	f.require(len(q.images) <= engines.MaxImages, "messages", "must have at most %d images, not %d: send fewer",
+		engines.MaxImages, len(q.images))
 	q.operation, q.given = "createChatCompletion", f.values
 	return q, q.checked(v, strict, "chat completions")
 }
@@ -70,7 +72,8 @@ func (f *fieldReader) messages() []engines.Message {
 func (f *fieldReader) message() engines.Message {
 	m := engines.Message{Role: f.enum("role", "system", "developer", "user", "assistant", "tool")}
 	f.require(f.given("role"), "role", "is required: system, developer, user, assistant or tool")
-	m.Content, m.Name = f.content("content"), f.text("name", maxName)
+	readContent(f, &m)
+	m.Name = f.text("name", maxName)
 	f.text("refusal", 1<<20)
 	m.Reasoning, m.ToolCallID = f.text("reasoning_content", 4<<20), f.text("tool_call_id", 256)
 	for i, one := range f.list("tool_calls", maxCalls) {
@@ -79,7 +82,7 @@ func (f *fieldReader) message() engines.Message {
 	assistant := m.Role == "assistant"
 	f.require(len(m.ToolCalls) == 0 || assistant, "tool_calls", "is allowed only in messages with the role assistant")
 	f.require(f.given("content") || len(m.ToolCalls) > 0 || m.Reasoning != "", "content",
-		"is required: text, or a list of text parts")
+		"is required: text, or a list of parts")
 	f.require(m.ToolCallID == "" || m.Role == "tool", "tool_call_id", "is allowed only in messages with the role tool")
 	f.require(m.ToolCallID != "" || m.Role != "tool", "tool_call_id",
 		"is required: the id of the tool call whose result this message is")
@@ -97,7 +100,7 @@ func (f *fieldReader) content(name string) string {
 		part, _ := one.(map[string]any)
 		text, isText := part["text"].(string)
 		f.require(isText && part["type"] == "text", fmt.Sprintf("%s[%d]", name, i),
-			"must be {\"type\": \"text\", \"text\": …}: images and audio are not supported")
+			"must be {\"type\": \"text\", \"text\": …}: no other parts are supported")
 		all.WriteString(text)
 	}
 	return all.String()

@@ -3,10 +3,10 @@ package inference
 // CompletionBody is the body of a completion request. Field names are in snake_case; lowerCamelCase
 // is accepted as well.
 type CompletionBody struct {
-	Prompt   any   `json:"prompt"` // a text, a list of texts, a list of token IDs, or a list of such lists
-	Echo     bool  `json:"echo,omitempty"`
-	EchoLast int   `json:"echo_last,omitempty"`
-	Images   []any `json:"images,omitempty"`
+	Prompt   any      `json:"prompt"` // a text, a list of texts, a list of token IDs, or a list of such lists
+	Echo     bool     `json:"echo,omitempty"`
+	EchoLast int      `json:"echo_last,omitempty"`
+	Images   []string `json:"images,omitempty"`
 	GenerationBody
 }
 

@@ -24,7 +24,7 @@ func readCompletion(value any, data []byte, strict bool) (*generationRequest, er
 	q.keepSchemaOrder(data)
 	q.settings.Echo = f.boolean("echo")
 	q.settings.EchoLast = int(f.integer("echo_last", 0, maxOutputTokens, 0))
-	f.require(len(f.list("images", maxPrompts)) == 0, "images", "images are not supported: omit them")
+	readImages(f, q)
 	q.operation, q.given = "createCompletion", f.values
 	return q, q.checked(v, strict, "completions")
 }
@@ -44,7 +44,7 @@ func (q *generationRequest) checked(v domain.Violations, strict bool, kind strin
 // with only model and unknown set. It adds violations to v.
 func readFields(v *domain.Violations, value any, known map[string]bool) (*fieldReader, *generationRequest) {
 	q := &generationRequest{}
-	f := &fieldReader{values: map[string]any{}, violations: v, unknown: &q.unknown}
+	f := &fieldReader{values: map[string]any{}, violations: v, unknown: &q.unknown, images: &q.images}
 	object, ok := value.(map[string]any)
 	v.Require(ok, "body", "must be a JSON object, not %s", wire.KindName(value))
 	f.collect(object, known)

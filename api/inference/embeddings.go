@@ -127,7 +127,7 @@ func createEmbedding(c *call) (any, error) {
 // run computes the embeddings of all inputs, at most maxConcurrentChoices at a time. The first
 // error cancels the others.
 func (e *embedding) run() error {
-	err := concurrently(e.Ctx, len(e.q.prompts), e.compute)
+	err := forEach(e.Ctx, len(e.q.prompts), e.compute)
 	if err == nil || e.usage.PromptTokens > 0 {
 		e.Router.RecordUsage(e.Call, e.target.Name, e.q.model, metering.Record{Kind: metering.Embedding,
 			Complete: err == nil, User: e.q.user, PromptTokens: e.usage.PromptTokens, CachedPromptTokens: e.usage.CachedTokens})

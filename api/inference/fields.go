@@ -16,12 +16,14 @@ type fieldReader struct {
 	values     map[string]any
 	violations *domain.Violations
 	unknown    *[]string // paths of unknown fields
+	images     *[]*requestImage
 }
 
 // nested returns a reader of object, which is the value of the field name. known are the names of
 // the object's fields.
 func (f *fieldReader) nested(name string, object map[string]any, known map[string]bool) *fieldReader {
-	r := &fieldReader{at: f.at + name + ".", values: map[string]any{}, violations: f.violations, unknown: f.unknown}
+	r := &fieldReader{at: f.at + name + ".", values: map[string]any{}, violations: f.violations, unknown: f.unknown,
+		images: f.images}
 	r.collect(object, known)
 	return r
 }

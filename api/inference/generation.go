@@ -68,6 +68,14 @@ func (c *call) generate(q *generationRequest, enc encoder, idPrefix string) (any
 		return nil, err
 	}
 	defer leave()
+	if err := c.requireVision(q, target); err != nil {
+		return nil, err
+	}
+	discard, err := c.storeImages(q)
+	defer discard()
+	if err != nil {
+		return nil, err
+	}
 	session := c.sessionOf(q, target.State)
 	count := len(q.prompts) * q.n
 	g := &generation{call: c, out: request.Stream{Call: c.Call}, q: q, encoder: enc, target: target, session: session,
@@ -147,7 +155,7 @@ func (g *generation) checkContextLength() error {
 	q := g.q
 	for _, p := range q.prompts {
 		counting := engines.CompletionRequest{Prompt: p.text, PromptTokens: p.tokens, Chat: p.chat,
-			Reasoning: q.settings.Reasoning, Addon: q.settings.Addon}
+			Images: q.settings.Images, Reasoning: q.settings.Reasoning, Addon: q.settings.Addon}
 		discard := routing.Output{Emit: func(engines.Chunk) error { return nil }, Restart: func() {}}
 		usage, _, err := g.complete(g.Ctx, p, counting, discard)
 		if err != nil {
@@ -187,9 +195,9 @@ func (c *call) contextLength(d domain.Deployment) int {
 // fill a replica's queue.
 const maxConcurrentChoices = 16
 
-// concurrently calls do for each number from 0 to n-1, at most maxConcurrentChoices at a time. The
-// first error cancels the context of the calls in progress, and concurrently returns it.
-func concurrently(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+// forEach calls do for each number from 0 to n-1, at most maxConcurrentChoices at a time. The
+// first error cancels the context of the other calls. It is returned when all calls have ended.
+func forEach(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
@@ -216,7 +224,7 @@ func concurrently(ctx context.Context, n int, do func(ctx context.Context, i int
 // run generates all choices and returns the response. The first error cancels the choices that have
 // not finished.
 func (g *generation) run() (any, error) {
-	if err := concurrently(g.Ctx, len(g.choices), g.generateChoice); err != nil {
+	if err := forEach(g.Ctx, len(g.choices), g.generateChoice); err != nil {
 		if !g.firstChunk.IsZero() {
 			g.Router.RecordUsage(g.Call, g.target.Name, g.q.model, g.usageRecord(false))
 		}

@@ -122,7 +122,7 @@ type RawOutput struct {
 	Completion         string           `json:"completion"`
 	CompletionTokenIDs []int            `json:"completion_token_ids"`
 	CompletionLogprobs *ContentLogprobs `json:"completion_logprobs"` // null when logprobs were not requested
-	Images             []string         `json:"images"`              // always empty: images are not supported
+	Images             []string         `json:"images"`              // always empty: see RawOutput.images in texts.go
 	Grammar            *string          `json:"grammar"`             // grammar of response_format; null without one
 }
 

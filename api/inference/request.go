@@ -54,6 +54,7 @@ type generationRequest struct {
 	response       *responseSettings         // nil unless the request is for a response
 	dimensions     int                       // of embeddings; 0 is the model's
 	unknown        []string
+	images         []*requestImage
 	operation      string         // operation of the request in the table of fields without effect
 	given          map[string]any // fields of the body
 }

@@ -49,10 +49,12 @@ var responseTexts = map[string]string{
 		"the same key go to the same replica.",
 	"safety_identifier": "ID of the end user. If the deployment has enableSessionAffinity, requests of the same user go " +
 		"to the same replica.",
-	"service_tier":                    "Always default.",
-	"ResponseTool.name":               "Name of the function.",
-	"ResponseTool.parameters":         "Parameters of the function, as a JSON Schema.",
-	"ResponseTool.strict":             "Whether the arguments follow the schema of the parameters.",
+	"service_tier":            "Always default.",
+	"ResponseTool.name":       "Name of the function.",
+	"ResponseTool.parameters": "Parameters of the function, as a JSON Schema.",
+	"ResponseTool.strict": "Whether the arguments of calls that the model chooses to make must follow the schema of the " +
+		"parameters. Those of " +
+		"required calls always do.",
 	"ResponseTool.description":        "Description of the function for the model.",
 	"ResponseText.format":             formatText,
 	"ResponseTextSetting.format":      formatText,

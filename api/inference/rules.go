@@ -2,6 +2,7 @@ package inference
 
 import (
 	"anneal/api/wire"
+	"anneal/engines"
 )
 
 // rules constrain the fields of this package's wire types: see openapi.Documentation.
@@ -12,7 +13,7 @@ var rules = map[string]wire.Rule{
 	"ChatMessage.role":         wire.OneOf("system", "developer", "user", "assistant", "tool"),
 	"ChatAnswer.role":          wire.OneOf("assistant"),
 	"ChatDelta.role":           wire.OneOf("assistant"),
-	"ChatMessage.content":      {Instead: contentSchema},
+	"ChatMessage.content":      {Instead: messageSchema},
 	"ChatMessage.refusal":      {Instead: wire.Schema{"type": []string{"string", "null"}}},
 	"ChatMessage.name":         {MaxLength: maxName},
 	"ChatFunction.description": {MaxLength: maxToolText},
@@ -46,6 +47,7 @@ var rules = map[string]wire.Rule{
 	"Embedding.embedding":              {Instead: vectorSchema},
 	"CompletionBody.model":             {MaxLength: maxModelName},
 	"CompletionBody.prompt":            {Instead: promptSchema},
+	"CompletionBody.images":            {MaxItems: engines.MaxImages},
 	"CompletionBody.stop":              {Instead: stopSchema},
 	"CompletionBody.user":              {MaxLength: maxUserSize},
 	"prompt_cache_isolation_key":       {MaxLength: maxIsolationKey},
@@ -76,12 +78,27 @@ var rules = map[string]wire.Rule{
 	"speculation": {Instead: wire.Schema{"type": "string"}},
 }
 
+// messageSchema is a text, or a list of text parts and image parts.
+var messageSchema = wire.Schema{"description": "A text, or a list of parts: texts, and in messages of the role user " +
+	"images as http or https URLs or data: URLs.",
+	"anyOf": []any{wire.Schema{"type": []string{"string", "null"}}, wire.Schema{"type": "array", "items": wire.Schema{
+		"anyOf": []any{textPart, imagePart}}}}}
+
+var textPart = wire.Schema{"type": "object", "required": []string{"type", "text"}, "properties": map[string]any{
+	"type": wire.Schema{"type": "string", "enum": []string{"text"}, "description": "Type of the part."},
+	"text": wire.Schema{"type": "string", "description": "Text of the part."}}}
+
+var imagePart = wire.Schema{"type": "object", "required": []string{"type", "image_url"}, "properties": map[string]any{
+	"type": wire.Schema{"type": "string", "enum": []string{"image_url"}, "description": "Type of the part."},
+	"image_url": wire.Schema{"anyOf": []any{wire.Schema{"type": "string"},
+		wire.Schema{"type": "object", "required": []string{"url"}, "properties": map[string]any{
+			"url": wire.Schema{"type": "string", "description": "http or https URL, or data: URL, of the image."},
+			"detail": wire.Schema{"type": "string", "enum": []string{"auto", "low", "high"},
+				"description": "Ignored with a warning unless it is auto."}}}}}}}
+
 // contentSchema is a text, or a list of text parts.
 var contentSchema = wire.Schema{"description": "A text, or a list of text parts.",
-	"anyOf": []any{wire.Schema{"type": []string{"string", "null"}}, wire.Schema{"type": "array", "items": wire.Schema{
-		"type": "object", "required": []string{"type", "text"}, "properties": map[string]any{
-			"type": wire.Schema{"type": "string", "enum": []string{"text"}, "description": "Type of the part."},
-			"text": wire.Schema{"type": "string", "description": "Text of the part."}}}}}}
+	"anyOf": []any{wire.Schema{"type": []string{"string", "null"}}, wire.Schema{"type": "array", "items": textPart}}}
 
 // logprobsSchema is a boolean, or the number of alternatives.
 var logprobsSchema = wire.Schema{"anyOf": []any{wire.Schema{"type": "boolean"},

@@ -8,9 +8,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"anneal/api/download"
 	"anneal/api/openapi"
 	"anneal/api/request"
 	"anneal/api/routing"
+	"anneal/api/upload"
 )
 
 // Documentation describes the wire types of this package.
@@ -24,18 +26,28 @@ func joined[V any](a, b map[string]V) map[string]V {
 	return all
 }
 
+// Options configure a Service.
+type Options struct {
+	Router  *routing.Router
+	Uploads *upload.Store
+	Strict  bool          // reject unknown fields instead of ignoring them with a warning
+	Private bool          // also download images from addresses that are not public
+	Dial    download.Dial // connects to the servers of images; nil means a dialer that rejects addresses by Private
+}
+
 // A Service handles the requests of this package's operations.
 type Service struct {
-	Router *routing.Router
-	Strict bool // reject unknown fields instead of ignoring them with a warning
-
+	Options
+	images           *download.Fetcher
 	tokens           *prometheus.CounterVec
 	timeToFirstToken prometheus.Histogram
 }
 
-// NewService returns a service and registers the metrics of the service.
-func NewService(router *routing.Router, strict bool, metrics prometheus.Registerer) *Service {
-	s := &Service{Router: router, Strict: strict,
+// NewService returns a service and registers the metrics of the service. limits.Fetch bounds the
+// time to download an image.
+func NewService(o Options, limits request.Limits, metrics prometheus.Registerer) *Service {
+	s := &Service{Options: o,
+		images: download.New(limits.Fetch, o.Private, o.Dial, "send the image as a data: URL"),
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_completion_tokens_total",
 			Help: "Tokens of completions, by kind: prompt, completion."}, []string{"kind"}),
 		timeToFirstToken: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "anneal_completion_first_token_seconds",

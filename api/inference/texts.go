@@ -1,7 +1,10 @@
 package inference
 
 import (
+	"fmt"
+
 	"anneal/api/request"
+	"anneal/engines"
 	"anneal/eventlog/metering"
 )
 
@@ -67,14 +70,15 @@ var fieldTexts = map[string]string{
 	"thinking": "Reasoning of models that support it: type is enabled or disabled, and budget_tokens the maximum number " +
 		"of reasoning tokens. Cannot be combined with reasoning_effort.",
 	"return_token_ids": "Whether to return the token IDs of the prompt and the completion.",
-	"images":           "List of images. It must be empty, because images are not supported.",
-	"object":           "Type of the object.",
-	"created":          "Time of creation, in Unix seconds.",
-	"choices":          "Completions. Sample i of prompt p has the index p × n + i.",
-	"usage":            "Numbers of tokens; null in all events of a stream but the last.",
-	"perf_metrics":     "Performance metrics by name, if requested, with times in seconds.",
-	"index":            "Index, from 0.",
-	"text":             "Generated text.",
+	"images": fmt.Sprintf("Images of the prompt, at most %d, as http or https URLs or data: URLs. The prompt must "+
+		"be one text, with the placeholder %s where each image belongs.", engines.MaxImages, engines.ImagePlaceholder),
+	"object":       "Type of the object.",
+	"created":      "Time of creation, in Unix seconds.",
+	"choices":      "Completions. Sample i of prompt p has the index p × n + i.",
+	"usage":        "Numbers of tokens; null in all events of a stream but the last.",
+	"perf_metrics": "Performance metrics by name, if requested, with times in seconds.",
+	"index":        "Index, from 0.",
+	"text":         "Generated text.",
 	"finish_reason": "Why generation ended: stop, length (max_tokens), or tool_calls. It is null in all events of a " +
 		"stream but the last one of each choice.",
 	"prompt_tokens":         "Number of prompt tokens.",
@@ -154,7 +158,7 @@ var fieldTexts = map[string]string{
 	"completion_token_ids":            "Token IDs of the completion.",
 	"grammar": "Grammar in GBNF that constrained the completion: that of response_format, or the one " +
 		"that its JSON schema or the required tool calls compile to. Null without one, and above 32 KiB.",
-	"RawOutput.images": "Always empty.",
+	"RawOutput.images": "Always empty: engines that read images return no raw_output.",
 	"prompt_fragments": "Prompt with special tokens as text, in parts.",
 	"bytes":            "Bytes of the token.",
 	"logprob": "Log-probability in the model's unfiltered distribution; null for the first token of the " +

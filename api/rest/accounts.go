@@ -21,6 +21,8 @@ type Account struct {
 	State        string        `json:"state" api:"output"`
 	Status       domain.Status `json:"status" api:"output"`
 	SuspendState string        `json:"suspendState" api:"output"`
+	// Nodes decides which nodes the work of the account may use.
+	Nodes *domain.NodePolicy `json:"nodes,omitempty" api:"output"`
 }
 
 // accounts declares the kind account. Keys of an account can read the account; only the operator
@@ -33,6 +35,9 @@ var accounts = &resource[domain.Account, Account]{
 		*out = Account{Name: string(row.Name), AccountSpec: row.State.AccountSpec,
 			CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
 			State: row.State.State, Status: row.State.Status, SuspendState: row.State.SuspendState}
+		if policy := row.State.Nodes; policy.String() != "" {
+			out.Nodes = &policy
+		}
 		if out.AccountType == "" {
 			out.AccountType = "ACCOUNT_TYPE_UNSPECIFIED"
 		}

@@ -150,16 +150,16 @@ func (q *fineTuning) number(name string, value any, highest float64, whole bool)
 	if isNumber && n > 0 && n <= highest && (!whole || n == math.Trunc(n)) {
 		return n
 	}
-	kind, given := "number above 0 and", wire.KindName(value)
+	kind, given := "number above 0 and at most", wire.KindName(value)
 	if whole {
-		kind = "whole number from 1 and"
+		kind = "whole number from 1 to"
 	}
 	if isNumber {
 		given = strconv.FormatFloat(n, 'g', -1, 64)
 	} else if text, isText := value.(string); isText {
 		given = wire.Quote(text)
 	}
-	q.p.Require(false, q.at+name, "must be auto, or a %s at most %v, not %s", kind, highest, given)
+	q.p.Require(false, q.at+name, "must be auto, or a %s %v, not %s", kind, highest, given)
 	return 0
 }
 

@@ -121,6 +121,8 @@ func (d *Dataset) checkDerived(v *domain.Violations, from origin, source *projec
 	v.Require(d.EvalProtocol == nil, "dataset.evalProtocol", elsewhere)
 	v.Require(d.Transformed == nil || byObject, "dataset.transformed", elsewhere)
 	v.Require(d.SourceJobName == "", "dataset.sourceJobName", elsewhere)
+	v.Require(d.ExternalURL == "", "dataset.externalUrl", elsewhere)
+	v.Require(d.CredentialsSecret == "", "dataset.credentialsSecret", elsewhere)
 	if t := d.Transformed; t != nil && byObject {
 		v.Require(d.Splitted == nil, "dataset.splitted", "cannot be combined with dataset.transformed: create the "+
 			"transformed dataset first, then split that dataset")

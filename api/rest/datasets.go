@@ -22,6 +22,8 @@ type Dataset struct {
 	EstimatedTokenCount domain.Count  `json:"estimatedTokenCount" api:"output"`
 	AverageTurnCount    int           `json:"averageTurnCount" api:"output"`
 	RowShape            string        `json:"rowShape,omitempty" api:"output"`
+	// Export is the newest export.
+	Export *DatasetExport `json:"export,omitempty" api:"output"`
 }
 
 const formatUnspecified = "FORMAT_UNSPECIFIED"
@@ -31,15 +33,15 @@ var datasets = &resource[domain.Dataset, Dataset]{
 	extra: []string{"sourceDatasetId", "filter"},
 	reads: request.Read, writes: request.Write, named: true,
 	fields: storedFieldsOf[domain.Dataset, Dataset]("name", "displayName", "exampleCount", "sourceJobName", "externalUrl",
-		"evaluationResult",
-		"transformed", "splitted", "evalProtocol", "createTime", "updateTime", "state", "createdBy", "estimatedTokenCount",
+		"credentialsSecret", "evaluationResult", "transformed", "splitted", "evalProtocol", "createTime", "updateTime",
+		"state", "createdBy", "estimatedTokenCount",
 		"averageTurnCount"),
 	render: func(v *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
 		d := &row.State
 		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: wire.TimestampOf(&row.CreateTime),
 			UpdateTime: wire.TimestampOf(&row.UpdateTime),
 			State:      d.State, Status: d.Status, CreatedBy: d.CreatedBy, EstimatedTokenCount: d.EstimatedTokenCount,
-			AverageTurnCount: d.AverageTurnCount, RowShape: d.Shape}
+			AverageTurnCount: d.AverageTurnCount, RowShape: d.Shape, Export: exportOf(d.Export)}
 		if out.Format == "" {
 			out.Format = formatUnspecified
 		}
@@ -60,6 +62,7 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		switch {
 		case !derived:
 			requireOrigin(c, v, q.given, "dataset.")
+			err = importing(c, v, q.given)
 		case from == nil:
 			from = &domain.Derivation{} // a placeholder: the request has violations, so no dataset is created
 		}
@@ -70,6 +73,9 @@ var datasets = &resource[domain.Dataset, Dataset]{
 	update: func(c *call, q *update[domain.Dataset, Dataset]) (plan[domain.Dataset, Dataset], error) {
 		if q.old.From == nil { // a derived dataset keeps its origin
 			requireOrigin(c, &q.p.Violations, q.given, "")
+		}
+		if err := requireCredentials(c, &q.p.Violations, "credentialsSecret", q.given.CredentialsSecret); err != nil {
+			return plan[domain.Dataset, Dataset]{}, err
 		}
 		q.merged.Format = wire.Specified(q.merged.Format)
 		return plan[domain.Dataset, Dataset]{command: domain.UpdateDataset{DatasetSpec: q.merged.DatasetSpec}}, nil

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/projections"
 )
 
 // A deploymentPlan holds the values that the validation of a create or update computes for its
@@ -80,7 +81,7 @@ func updateDeployment(c *call, q *update[domain.Deployment, Deployment]) (plan[d
 // speechFormat is the format of the baseModel, "" for a text model.
 func fleetAccelerator(c *call, speechFormat string, placement *domain.Placement) string {
 	need := domain.DeploymentSpec{SpeechFormat: speechFormat, Placement: placement}.Need(domain.Hosted{})
-	return domain.FleetAccelerator(c.View().Fleet(), need)
+	return domain.FleetAccelerator(c.View().Fleet(), projections.ForAccount(c.View(), c.Account, need))
 }
 
 // completeDeployment returns a function that adds the direct-route keys to the response, and warns
@@ -97,6 +98,19 @@ func disableSpeculation(spec *domain.DeploymentSpec) {
 	spec.DraftModel, spec.DraftTokenCount, spec.NgramSpeculationLength = nil, 0, 0
 }
 
+// planDrafter validates the draft model, and adds its memory to the plan.
+func (c *call) planDrafter(v *domain.Violations, given *Deployment, d *deploymentPlan) {
+	drafter := given.ServedDrafter()
+	v.Require(c.speechFormat(given.Drafter()) == "", "draftModel",
+		"%s is a speech model, which cannot draft text: use a text model", given.Drafter())
+	row, ok := c.UsableModel(c.Account, given.Drafter())
+	v.Require(!ok || row.State.Kind != domain.PEFTAddon, "draftModel",
+		"%s is an addon, which cannot draft: use a base model", given.Drafter())
+	if ok && drafter != "" && d.speechFormat == "" {
+		d.model.Draft = row.State.Size().Memory("", given.MaxContextLength)
+	}
+}
+
 // planDeployment validates the fields that creates and updates share, and returns the values for
 // the command. model is the deployment's baseModel.
 func (c *call) planDeployment(v *domain.Violations, name domain.Name, model string, given *Deployment) deploymentPlan {
@@ -108,8 +122,7 @@ func (c *call) planDeployment(v *domain.Violations, name domain.Name, model stri
 	requireAliases(c, v, name, given.Aliases)
 	c.requireModel(v, "baseModel", given.BaseModel, "")
 	c.requireModel(v, "draftModel", given.Drafter(), "")
-	v.Require(c.speechFormat(given.Drafter()) == "", "draftModel",
-		"%s is a speech model, which cannot draft text: use a text model", given.Drafter())
+	c.planDrafter(v, given, &d)
 	v.Require(len(given.DirectRouteAPIKeys) <= maxDirectKeys, "directRouteApiKeys", "must have at most %d keys",
 		maxDirectKeys)
 	for _, key := range given.DirectRouteAPIKeys {

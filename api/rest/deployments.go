@@ -126,7 +126,7 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 	}
 	out.ReplicaCount = len(alive)
 	out.ReplicaStats.PendingScheduling = max(0, d.DesiredReplicas-len(alive))
-	out.Status = routing.StatusOf(v, d, out.ReplicaStats.PendingScheduling)
+	out.Status = routing.StatusOf(v, row.Name, d, out.ReplicaStats.PendingScheduling)
 	for _, r := range alive {
 		switch r.State {
 		case domain.ReplicaReady:

@@ -32,7 +32,7 @@ func reportOf[S any](v *projections.View, row *projections.Row[S], job domain.Jo
 	l := job.Life()
 	report := JobReport{CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
 		CompletedTime: l.CompletedTime,
-		State:         l.State, Status: withTracking(queueStatus(v, job), l.Tracking), CreatedBy: l.CreatedBy,
+		State:         l.State, Status: withTracking(queueStatus(v, row.Name, job), l.Tracking), CreatedBy: l.CreatedBy,
 		Attempt:     l.Attempt,
 		JobProgress: progressOf(v, row.Name, row.CreateTime, l), InputDatasets: l.Inputs}
 	for accelerator, seconds := range l.Seconds {
@@ -46,14 +46,14 @@ func reportOf[S any](v *projections.View, row *projections.Row[S], job domain.Jo
 
 // queueStatus returns the status of a job. For a job that waits for capacity, the message says what
 // the nodes lack and what would help.
-func queueStatus(v *projections.View, job domain.Job) domain.Status {
+func queueStatus(v *projections.View, name domain.Name, job domain.Job) domain.Status {
 	l := job.Life()
 	if v == nil || l.State != domain.JobPendingState ||
 		!strings.HasPrefix(l.Status.Message, domain.HeldPrefix+domain.HeldForCapacity) {
 		return l.Status
 	}
 	return domain.Status{Code: l.Status.Code, Message: domain.HeldPrefix + domain.HeldForCapacity + ": " +
-		v.Feasibility(v.NeedOfJob(job.Spec())).String()}
+		v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOfJob(job.Spec()))).String()}
 }
 
 // withTracking returns the status of a job with the reason why its tracker receives nothing. The code

@@ -34,6 +34,7 @@ type Model struct {
 	// Precision is the precision of most stored parameters, such as FP32, BF16 or FP16.
 	Precision         string       `json:"precision,omitempty" api:"output"`
 	Embedding         bool         `json:"embedding,omitempty" api:"output"` // whether the model computes embeddings
+	ImageInput        bool         `json:"supportsImageInput,omitempty" api:"output"`
 	LoraRank          int          `json:"loraRank,omitempty" api:"output"`
 	LoraTargetModules []string     `json:"loraTargetModules,omitempty" api:"output"`
 	SourceJob         string       `json:"sourceJob,omitempty" api:"output"`
@@ -127,8 +128,9 @@ func renderModel(_ *projections.View, row *projections.Row[domain.Model], out *M
 		Public:    m.Public, Speech: m.Speech, CreateTime: wire.TimestampOf(&row.CreateTime),
 		UpdateTime: wire.TimestampOf(&row.UpdateTime), State: m.State, Status: m.Status,
 		CreatedBy: m.CreatedBy, ModelType: m.ModelType, ParameterCount: m.ParameterCount, ContextLength: m.ContextLength,
-		Precision: m.Precision, Embedding: m.Embedding, LoraRank: m.LoraRank, LoraTargetModules: m.LoraTargets,
-		SourceJob: string(m.SourceJob), DefaultDraftTokenCount: m.DefaultDraftTokenCount,
+		Precision: m.Precision, Embedding: m.Embedding, ImageInput: m.Vision, LoraRank: m.LoraRank,
+		LoraTargetModules: m.LoraTargets,
+		SourceJob:         string(m.SourceJob), DefaultDraftTokenCount: m.DefaultDraftTokenCount,
 		DefaultNgramSpeculationLength: m.DefaultNgramSpeculationLength}
 	if m.State == domain.ModelUploading {
 		out.Status = upload.AwaitsFiles(out.Status)

@@ -20,6 +20,9 @@ type Node struct {
 	SeenTime    *time.Time          `json:"seenTime,omitempty" api:"output"`
 	State       string              `json:"state" api:"output"`
 	Status      domain.Status       `json:"status" api:"output"`
+	Scheduling  string              `json:"scheduling" api:"output"`
+	Cordon      *domain.NodeCordon  `json:"cordon,omitempty" api:"output"`
+	Taints      []domain.Taint      `json:"taints,omitempty" api:"output"`
 	Used        domain.Resources    `json:"used" api:"output"`
 	Allocations []domain.Allocation `json:"allocations" api:"output"`
 	PublicKey   string              `json:"publicKey" api:"output"`
@@ -46,6 +49,8 @@ var nodes = &resource[domain.Node, Node]{
 		*out = Node{Name: string(row.Name), NodeSpec: row.State.NodeSpec, CreateTime: wire.TimestampOf(&row.CreateTime),
 			UpdateTime: wire.TimestampOf(&row.UpdateTime),
 			SeenTime:   wire.Timestamp(seen(v, row)), State: row.State.State, Status: row.State.Status, Used: row.State.Used(),
+			Scheduling: row.State.Scheduling(), Cordon: row.State.Cordon,
+			Taints:      row.State.Taints,
 			Allocations: row.State.Allocated(), PublicKey: row.State.Access.PublicKey,
 			EnrollTime: wire.Timestamp(row.State.Access.EnrollTime), RevokeTime: wire.Timestamp(row.State.Access.RevokeTime)}
 		if out.Allocations == nil {
@@ -60,7 +65,7 @@ var nodes = &resource[domain.Node, Node]{
 	},
 }
 
-var _ = register(nodes.operations, nodeOperations)
+var _ = register(nodes.operations, nodeOperations, nodeSchedulingOperations)
 
 func nodeOperations(s *Service) []request.Operation {
 	return []request.Operation{
@@ -83,19 +88,6 @@ func revokeNode(c *call) (any, error) {
 	if err := p.ReadVerb(&body); err != nil {
 		return nil, err
 	}
-	p.Violations.Require(len(body.Reason) <= domain.MaxDescription, "reason", "must have at most %d bytes",
-		domain.MaxDescription)
-	if err := p.Err(); err != nil {
-		return nil, err
-	}
-	row, err := nodes.row(c)
-	if err != nil {
-		return nil, err
-	}
-	command := domain.RevokeNode{Reason: cmp.Or(body.Reason, "revoked by the operator")}
-	result, err := c.Do(domain.Intend(domain.Nodes, row.Name, domain.Command[domain.Node](command)))
-	if err != nil {
-		return nil, err
-	}
-	return nodes.reply(c, result)
+	checkReason(p, body.Reason)
+	return changeNode(c, p, domain.RevokeNode{Reason: cmp.Or(body.Reason, "revoked by the operator")})
 }

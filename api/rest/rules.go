@@ -123,7 +123,9 @@ var fieldRules = map[string]wire.Rule{
 	"ModelCopy.state": wire.OneOf(domain.CopyPreparing, domain.CopyReady, domain.CopyFailed),
 
 	"Node.state": wire.OneOf(domain.NodeJoining, domain.NodeReady, domain.NodeLostState, domain.NodeRevoked),
-	"pool":       {Enum: []string{"", domain.PoolTraining, domain.PoolInference}},
+	"Node.scheduling": wire.OneOf(domain.NodeSchedulable, domain.NodeCordonedState, domain.NodeDrainingState,
+		domain.NodeDrainedState),
+	"pool": {Enum: []string{"", domain.PoolTraining, domain.PoolInference}},
 
 	"InferenceParameters.temperature": wire.Between(0, 2),
 }

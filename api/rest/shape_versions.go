@@ -122,11 +122,11 @@ func listShapeVersions(c *call) (any, error) {
 }
 
 // listVersions responds with a page of rows. A page token is valid only for a request with the same
-// query and the same bound.
-func listVersions(c *call, p *request.Params, rows iter.Seq[*versionRow], bound string) (any, error) {
+// query and the same binding, such as the JSON of the request body.
+func listVersions(c *call, p *request.Params, rows iter.Seq[*versionRow], binding string) (any, error) {
 	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[DeploymentShapeVersion]())
 	q.DefaultOrder = "createTime"
-	q.Binding += bound
+	q.Binding += binding
 	page, err := query.List(rows, renderShapeVersion, shapeVersionFields, q)
 	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return nil, err

@@ -135,7 +135,7 @@ var rolloutTexts = map[string]string{
 	"serviceMode":           "Whether the trainer gets its work in train steps.",
 	"rolloutDeploymentName": "Resource name of the deployment that loads the trained weights.",
 	"hotLoadDeploymentId":   "ID of the deployment that loads the checkpoints.",
-	"directRouteHandle":     "Address that bypasses the gateway.",
+	"directRouteHandle":     "Always absent: trainer jobs have no direct route.",
 	"outputStats": "JSON text with the newest of the metrics that outputMetrics selects; absent before the first " +
 		"rollout.",
 	"trainerLogsSignedUrl": "Signed URL of the job's log as text: its progress and what its trainer wrote. Only the " +

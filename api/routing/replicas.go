@@ -271,7 +271,8 @@ func (s *sending) awaitReplicas(ctx context.Context) ([]domain.Replica, error) {
 			return ready, nil
 		}
 		if len(alive) == 0 {
-			if fit := v.Feasibility(v.NeedOf(&row.State)); fit.Infeasible() || fit.AllLost() {
+			fit := v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOf(&row.State)))
+			if fit.Infeasible() || fit.AllLost() {
 				return nil, &domain.Error{Code: domain.Unavailable, Reason: request.ReasonNoPlace,
 					Message: fmt.Sprintf("%s has no replica, and no node can hold one: %s", name, fit)}
 			}
@@ -310,7 +311,7 @@ func notReady(c *request.Call, v *projections.View, row *projections.Row[domain.
 		why = fmt.Sprintf("%d of its %d replicas cannot be reached: try again", unreachable, len(row.State.Replicas))
 	}
 	if pending := row.State.DesiredReplicas - len(row.State.Replicas); pending > 0 {
-		why = cmp.Or(StatusOf(v, &row.State, pending).Message, why)
+		why = cmp.Or(StatusOf(v, row.Name, &row.State, pending).Message, why)
 	}
 	return NoReplicaReady(row.Name, c.Limits.Wake, why)
 }
@@ -330,11 +331,11 @@ func NoReplicaReady(deployment domain.Name, waited time.Duration, why string) er
 // StatusOf returns the recorded status. Otherwise the message of the status states why pending
 // replicas are not placed or, for a deployment without replicas, that no node can run one. pending
 // is the number of pending replicas. v may be nil.
-func StatusOf(v *projections.View, d *domain.Deployment, pending int) domain.Status {
+func StatusOf(v *projections.View, name domain.Name, d *domain.Deployment, pending int) domain.Status {
 	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() || pending == 0 && len(d.Replicas) > 0 {
 		return d.Status
 	}
-	fit, why := v.Feasibility(v.NeedOf(d)), ""
+	fit, why := v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOf(d))), ""
 	switch {
 	case fit.Fits():
 		return d.Status // the pending replicas are about to be placed

@@ -289,7 +289,7 @@ func (s *plane) driveModel(t *testing.T, model, dir, program string, args ...str
 	return s.driveAt(t, basePaths[0], model, dir, program, args...)
 }
 
-// driveAt is driveModel for a client whose base address has the path base.
+// driveAt runs the program of a client with the given model, and with base as the path of its base URL.
 func (s *plane) driveAt(t *testing.T, base, model, dir, program string, args ...string) (said object) {
 	t.Helper()
 	cmd := exec.Command(program, args...)

@@ -313,6 +313,11 @@ func checkInvariants(t *testing.T, events []receivedEvent) {
 			next, _ := h.data["attempt"].(float64)
 			require.Equal(t, attempt[h.subject]+1, next, "%s", h.subject)
 			attempt[h.subject], live[h.subject] = next, true
+		case "supervisedFineTuningJob.abandoned.v1": // reserved, and never started
+			require.False(t, live[h.subject], "%s", h.subject)
+			number, _ := h.data["attempt"].(float64)
+			require.Equal(t, attempt[h.subject]+1, number, "%s", h.subject)
+			attempt[h.subject] = number
 		case "supervisedFineTuningJob.requeued.v1":
 			require.True(t, live[h.subject], "%s", h.subject)
 			live[h.subject] = false

@@ -16,7 +16,7 @@ import (
 )
 
 // streamingCommands have no result, or print it as they run.
-var streamingCommands = []string{"serve", "work", "demo"}
+var streamingCommands = []string{"serve", "work", "demo", "batch results"}
 
 // jsonCommands are command lines with a result in JSON, in this order: a command can use a
 // resource that an earlier one created. Commands that require a trained model are in separate
@@ -44,15 +44,21 @@ var jsonCommands = []string{
 	"events credentials create e", "events credentials list", "events credentials revoke e",
 	"account create other", "account list", "account get other", "account suspend other --reason CREDIT_DEPLETED",
 	"account restore other",
-	"quota set other jobs 3", "quota list other", "node list", "node get local", "node token", "node token --file token",
-	"events", "node revoke local", "log verify", "log credentials", "dataset delete plain",
+	"quota set other jobs 3", "quota list other", "node list", "node get local", "node cordon local",
+	"node drain local --reason maintenance", "node uncordon local", "node taint local dedicated=x:NoSchedule",
+	"node untaint local dedicated",
+	"account nodes other --tolerate dedicated=x:NoSchedule", "node token", "node token --file token",
+	"events", "log verify", "log credentials", "dataset delete plain",
 }
 
 // stopped are commands for a stopped server, in this order.
-var stopped = []string{"log rotate-key", "log repair", "log verify"}
+var stopped = []string{"log rotate-key", "log repair", "log verify", "server bundle keys.bundle",
+	"server join keys.bundle --data other"}
 
-// handlerCommands are tested in output_test.go, against a handler.
-var handlerCommands = []string{"node delete away"}
+// otherCommands are tested against a handler, in output_test.go of package cli, or in
+// TestSecondControlPlane.
+var otherCommands = []string{"node delete away", "node revoke away", "batch cancel b", "server list",
+	"dataset import rows", "dataset export rows"}
 
 // scriptedCommands returns the commands whose JSON output the scripts in testdata read.
 func scriptedCommands(t *testing.T) (names []string) {
@@ -81,7 +87,7 @@ func TestEveryCommandIsTestedInJSON(t *testing.T) {
 			require.Contains(t, []string{"sft", "dpo", "rft", "rlor"}, kind)
 			name = "sft " + verb // one implementation serves the four kinds of jobs
 		}
-		for _, line := range slices.Concat(jsonCommands, scriptedCommands(t), handlerCommands, stopped, streamingCommands) {
+		for _, line := range slices.Concat(jsonCommands, scriptedCommands(t), otherCommands, stopped, streamingCommands) {
 			tried = tried || line == name || strings.HasPrefix(line, name+" ")
 		}
 		assert.True(t, tried, "no list and no script reads the output of `anneal %s -o json`", name)

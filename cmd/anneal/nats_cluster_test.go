@@ -2,7 +2,6 @@ package main_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -94,19 +93,4 @@ func splitAddress(t testing.TB, address string) (host string, port int) {
 	_, err := fmt.Sscanf(strings.ReplaceAll(address, ":", " "), "%s %d", &host, &port)
 	require.NoError(t, err)
 	return host, port
-}
-
-// copyKeys copies the keys of a control plane to the data directory of another one.
-func copyKeys(t testing.TB, from, to string) {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(from, "keys", "*"))
-	require.NoError(t, err)
-	require.NoError(t, os.MkdirAll(filepath.Join(to, "keys"), 0o700))
-	for _, path := range append(files, filepath.Join(from, "context.json"), filepath.Join(from, "operator.json")) {
-		name, err := filepath.Rel(from, path)
-		require.NoError(t, err)
-		content, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(to, name), content, 0o600))
-	}
 }

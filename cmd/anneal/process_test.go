@@ -343,8 +343,14 @@ type outcome struct {
 // command runs the program to its end, with the context file of a data directory.
 func command(t testing.TB, dir string, args ...string) outcome {
 	t.Helper()
+	return commandIn(t, nil, dir, args...)
+}
+
+// commandIn is command with additions to the environment.
+func commandIn(t testing.TB, env []string, dir string, args ...string) outcome {
+	t.Helper()
 	cmd := exec.Command(binary(t), args...)
-	cmd.Env = environment(t.TempDir(), "ANNEAL_CONTEXT="+filepath.Join(dir, "context.json"))
+	cmd.Env = append(environment(t.TempDir(), "ANNEAL_CONTEXT="+filepath.Join(dir, "context.json")), env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

@@ -95,8 +95,8 @@ type balancer struct {
 	checks  http.Client
 }
 
-// balance starts a balancer and returns its address.
-func balance(t *testing.T, addresses ...string) string {
+// balance starts a balancer and returns it with its address.
+func balance(t *testing.T, addresses ...string) (*balancer, string) {
 	b := &balancer{t: t, ready: make([]atomic.Bool, len(addresses))}
 	for _, address := range addresses {
 		b.servers = append(b.servers, &url.URL{Scheme: "http", Host: address})
@@ -136,7 +136,7 @@ func balance(t *testing.T, addresses ...string) string {
 		requests.CloseIdleConnections()
 		b.checks.CloseIdleConnections()
 	})
-	return web.URL
+	return b, web.URL
 }
 
 func (b *balancer) check(i int) {
@@ -164,13 +164,13 @@ func TestRollingRestart(t *testing.T) {
 	shared := "file://" + filepath.ToSlash(t.TempDir())
 	addresses := []string{freePort(t), freePort(t)}
 	dirs, names := []string{t.TempDir(), t.TempDir()}, []string{"", "second"}
-	public := balance(t, addresses...)
+	balancer, public := balance(t, addresses...)
 	args := func(i int) []string {
 		return []string{"--listen", addresses[i], "--public-url", public, "--blobs", shared, "--lame-duck", "2s",
 			"--worker=false", "--name", names[i]}
 	}
 	planes := []*plane{c.serve(dirs[0], args(0)...)}
-	copyKeys(t, dirs[0], dirs[1])
+	planes[0].join(dirs[1])
 	planes = append(planes, c.serve(dirs[1], args(1)...))
 	token := filepath.Join(t.TempDir(), "node.token")
 	require.NoError(t, os.WriteFile(token, []byte(planes[0].run("node", "token", "--data", dirs[0]).ok(t)), 0o600))
@@ -216,6 +216,7 @@ func TestRollingRestart(t *testing.T) {
 		require.Zero(t, planes[i].end())
 		more()
 		planes[i].start()
+		eventually(t, "the balancer sends requests to the control plane", balancer.ready[i].Load)
 		more()
 	}
 	stop.Store(true)

@@ -75,7 +75,7 @@ func CheckAdapter(f Directory, base Config, facts domain.ModelMetadata) (Report,
 	report := c.finish()
 	report.ModelMetadata = domain.ModelMetadata{ModelType: facts.ModelType, ParameterCount: facts.ParameterCount,
 		ContextLength: facts.ContextLength,
-		Embedding:     facts.Embedding, Precision: report.Precision, LoraRank: config.Rank,
+		Embedding:     facts.Embedding, Vision: facts.Vision, Precision: report.Precision, LoraRank: config.Rank,
 		LoraTargets: config.TargetModules()}
 	return report, nil
 }

@@ -49,6 +49,7 @@ func Check(f Directory) (Report, error) {
 	}
 	c.report.ModelType, c.report.ContextLength, c.report.Embedding = config.ModelType, int(config.MaxPositions),
 		config.isEmbedding(f)
+	c.report.Vision = config.readsImages() || f.hasProjector()
 	return c.finish(), nil
 }
 

@@ -28,6 +28,7 @@ type Config struct {
 	MLPBias          bool            `json:"mlp_bias"`
 	Quantization     json.RawMessage `json:"quantization_config"`
 	Text             *Config         `json:"text_config"` // configuration of the text part of a multimodal model
+	visionConfig
 }
 
 // Limits of small files, in bytes.

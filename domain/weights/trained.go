@@ -14,7 +14,8 @@ const AdapterConfigFile = "adapter_config.json"
 // invalid.
 func TrainedMetadata(f Directory, adapter bool, trained domain.ModelMetadata) (domain.ModelMetadata, error) {
 	facts := domain.ModelMetadata{ModelType: trained.ModelType, ParameterCount: trained.ParameterCount,
-		ContextLength: trained.ContextLength, Embedding: trained.Embedding, Attention: trained.Attention}
+		ContextLength: trained.ContextLength, Embedding: trained.Embedding, Vision: trained.Vision,
+		Attention: trained.Attention}
 	read := trainedModel
 	if adapter {
 		read = trainedAdapter
@@ -50,7 +51,7 @@ func trainedModel(f Directory, facts *domain.ModelMetadata) error {
 			return domain.Errorf(domain.DataLoss, "the engine wrote an invalid model: %s %s", v.Field, v.Description)
 		}
 	}
-	facts.Precision = report.Precision
+	facts.Precision, facts.Vision = report.Precision, report.Vision
 	if report.ModelType != "" {
 		facts.ModelType = report.ModelType
 	}

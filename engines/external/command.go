@@ -18,6 +18,7 @@ import (
 //	{devices}  the number of the replica's accelerators, at least 1
 //	{adapter}  the options of the LoRA adapter, if there is one; must be a separate word
 //	{embeddings} the options of an embedding model, if it is one; must be a separate word
+//	{projector} the options of the multimodal projector, if there is one; must be a separate word
 //	{vad}      the options of the voice activity model, if there is one; must be a separate word
 type template []string
 
@@ -27,10 +28,13 @@ type arguments struct {
 	dir, gguf, adapter string   // adapter is a directory, or a file for servers that read GGUF
 	file, vad          string   // file of a speech model, and of its voice activity model
 	embeddings         []string // options of an embedding model
+	projector          string   // file of the multimodal projector
 	env                []string
 	port               int
 	devices            []engines.Device
 	longPrompts        bool
+	draft              string // directory of the draft model, or its GGUF file for servers that read GGUF
+	speculation        engines.SpeculationMode
 }
 
 // baseName is the name of the base model in the server's API.
@@ -43,6 +47,7 @@ const (
 	wordVAD     = "{vad}"
 
 	wordEmbeddings = "{embeddings}"
+	wordProjector  = "{projector}"
 )
 
 // parse splits a command line into words as a shell does, with quotes and with backslashes outside
@@ -127,6 +132,10 @@ func (t template) expand(args arguments, adapter func(string) []string) []string
 			}
 		case word == wordEmbeddings:
 			line = append(line, args.embeddings...)
+		case word == wordProjector:
+			if args.projector != "" {
+				line = append(line, "--mmproj", args.projector)
+			}
 		case word != wordAdapter:
 			line = append(line, fill.Replace(word))
 		case args.adapter != "":

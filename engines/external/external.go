@@ -116,12 +116,16 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 
 func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles) error {
 	at := arguments{dir: files.Dir, adapter: files.AdapterDir, devices: files.Devices,
-		longPrompts: files.LongPrompts}
+		longPrompts: files.LongPrompts, draft: files.DraftDir, speculation: files.Speculation}
 	if c.preset.readsGGUF {
 		at.embeddings = embeddingOptions(files.Dir)
 	}
 	if m.name = baseName; files.AdapterDir != "" {
 		m.name = cmp.Or(c.preset.adapterName, baseName)
+	}
+	if at.draft != "" && c.preset.drafts == nil {
+		return domain.Errorf(domain.FailedPrecondition, "draftModel: the node's engine %s drafts with no second model: "+
+			"clear draftModel, or deploy to nodes with another engine", c.options.Preset)
 	}
 	if err := c.findFiles(&at, m.own); err != nil {
 		return err
@@ -141,6 +145,12 @@ func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles)
 		return err
 	}
 	m.info = info
+	if c.preset.vision != nil {
+		if err := c.preset.vision(ctx, m.server, &m.preset); err != nil {
+			_ = m.server.close() // the first error is returned
+			return err
+		}
+	}
 	if files.ContextLength > 0 && files.ContextLength < info.ContextLength && c.preset.tokenize != nil {
 		m.info.ContextLength, m.preset.truncates = files.ContextLength, false
 	}

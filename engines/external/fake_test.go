@@ -88,6 +88,9 @@ func serveFake(dialect string) {
 		devices, _ := json.Marshal([]string{os.Getenv("CUDA_VISIBLE_DEVICES"), os.Getenv("CUDA_DEVICE_ORDER"),
 			os.Getenv("HIP_VISIBLE_DEVICES"), f.flags["--tensor-parallel-size"]})
 		_ = os.WriteFile(os.Getenv("FAKE_FILE"), devices, 0o600)
+	case "writeArgs":
+		args, _ := json.Marshal(os.Args[1:])
+		_ = os.WriteFile(os.Getenv("FAKE_FILE"), args, 0o600)
 	case "startOnce": // exits at its second start and all later ones
 		if _, err := os.Stat(os.Getenv("FAKE_FILE")); err == nil {
 			fmt.Fprintln(os.Stderr, "second start")
@@ -122,7 +125,8 @@ func (f *fakeServer) routes() http.Handler {
 			"meta": body{"n_params": 1000}}}})
 	})
 	mux.HandleFunc("GET /props", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, body{"total_slots": 4, "default_generation_settings": body{"n_ctx": fakeContextLength}})
+		writeJSON(w, body{"total_slots": 4, "default_generation_settings": body{"n_ctx": fakeContextLength},
+			"modalities": body{"vision": f.flags["--mmproj"] != ""}, "media_marker": fakeMarker})
 	})
 	mux.HandleFunc("POST /tokenize", f.tokenize)
 	mux.HandleFunc("POST /detokenize", f.detokenize)
@@ -155,6 +159,7 @@ func (f *fakeServer) routes() http.Handler {
 	mux.HandleFunc("POST /v1/embeddings", f.embed)
 	mux.HandleFunc("POST /v1/completions", f.complete)
 	mux.HandleFunc("POST /v1/chat/completions", f.complete)
+	mux.HandleFunc("POST /completion", f.completeNative)
 	mux.HandleFunc("POST /crash", func(http.ResponseWriter, *http.Request) {
 		fmt.Fprintln(os.Stderr, "Segmentation fault")
 		os.Exit(11)
@@ -246,9 +251,12 @@ func (f *fakeServer) detokenize(w http.ResponseWriter, r *http.Request) {
 
 // A fakeRequest holds the fields of a request that the fake server uses.
 type fakeRequest struct {
-	Model       string
-	Prompt      json.RawMessage
-	Messages    []struct{ Role, Content string }
+	Model    string
+	Prompt   json.RawMessage
+	Messages []struct {
+		Role    string
+		Content fakeContent
+	}
 	Tools       []json.RawMessage
 	MaxTokens   int     `json:"max_tokens"`
 	Temperature float64 `json:"temperature"`
@@ -274,6 +282,10 @@ func (f *fakeServer) complete(w http.ResponseWriter, r *http.Request) {
 	}
 	req := engines.CompletionRequest{MaxTokens: in.MaxTokens, Temperature: in.Temperature, Seed: in.Seed,
 		Stop: in.Stop, IgnoreEOS: in.IgnoreEOS}
+	if why := f.rejectsImages(in); why != "" {
+		writeError(w, http.StatusBadRequest, why)
+		return
+	}
 	prompt := f.prompt(&req, in)
 	_, adapter := f.adapters.Load(in.Model)
 	switch {
@@ -294,7 +306,7 @@ func (f *fakeServer) prompt(req *engines.CompletionRequest, in fakeRequest) int 
 		req.Chat = &engines.Chat{}
 		n := 1
 		for _, m := range in.Messages {
-			req.Chat.Messages = append(req.Chat.Messages, engines.Message{Role: m.Role, Content: m.Content})
+			req.Chat.Messages = append(req.Chat.Messages, engines.Message{Role: m.Role, Content: string(m.Content)})
 			n += len(m.Role) + len(m.Content) + 3
 		}
 		return n

@@ -15,22 +15,19 @@ func (c completer) findFiles(args *arguments, own string) error {
 	if !c.preset.readsGGUF && !c.template.contains(wordGGUF) {
 		return nil
 	}
-	file, err := findGGUF(args.dir)
+	file, err := c.ggufOf(args.dir, filepath.Join(own, "model.gguf"))
 	if err != nil {
 		return err
 	}
-	if file == "" {
-		if c.options.ToGGUF == nil {
-			return domain.Errorf(domain.FailedPrecondition,
-				"the model has no GGUF file, which the node's engine requires: upload one with the model, or deploy the model "+
-					"to nodes with another engine")
-		}
-		file = filepath.Join(own, "model.gguf")
-		if err := c.options.ToGGUF(args.dir, file); err != nil {
+	args.gguf = file
+	if args.projector, err = findProjector(args.dir); err != nil {
+		return err
+	}
+	if args.draft != "" {
+		if args.draft, err = c.ggufOf(args.draft, filepath.Join(own, "draft.gguf")); err != nil {
 			return err
 		}
 	}
-	args.gguf = file
 	if args.adapter == "" {
 		return nil
 	}
@@ -40,6 +37,21 @@ func (c completer) findFiles(args *arguments, own string) error {
 				"nodes with another engine")
 	}
 	return err
+}
+
+// ggufOf returns the GGUF file of a model's directory or, if it has none, the file converted, to which
+// it converts the model.
+func (c completer) ggufOf(dir, converted string) (string, error) {
+	file, err := findGGUF(dir)
+	if err != nil || file != "" {
+		return file, err
+	}
+	if c.options.ToGGUF == nil {
+		return "", domain.Errorf(domain.FailedPrecondition,
+			"the model has no GGUF file, which the node's engine requires: upload one with the model, or deploy the model "+
+				"to nodes with another engine")
+	}
+	return converted, c.options.ToGGUF(dir, converted)
 }
 
 // findGGUF returns the GGUF file of a directory, or "" if it has none. For a model that is split

@@ -54,6 +54,9 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest,
 		return engines.Usage{}, err
 	}
 	defer release()
+	if err := m.checkTokens(&req); err != nil {
+		return engines.Usage{}, err
+	}
 	path, b, err := m.preset.bodyOf(name, m.info.ContextLength, &req)
 	if err != nil {
 		return engines.Usage{}, err
@@ -114,6 +117,7 @@ func (m *model) limitTokens(ctx context.Context, name string, req *engines.Compl
 		if err != nil {
 			return err
 		}
+		req = withoutImages(req) // the server ends the completion at the context length
 		if len(data)+template+req.MaxTokens <= m.info.ContextLength {
 			return nil
 		}
@@ -128,7 +132,11 @@ func (m *model) limitTokens(ctx context.Context, name string, req *engines.Compl
 		return domain.Errorf(domain.InvalidArgument,
 			"prompt: has %d tokens and fills the context length of %d; shorten it", length, m.info.ContextLength)
 	}
-	b["max_tokens"] = min(max(1, req.MaxTokens), remaining)
+	field := "max_tokens"
+	if _, native := b["n_predict"]; native {
+		field = "n_predict"
+	}
+	b[field] = min(max(1, req.MaxTokens), remaining)
 	return nil
 }
 

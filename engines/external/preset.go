@@ -1,6 +1,7 @@
 package external
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -12,19 +13,27 @@ import (
 // A preset describes the command line and the completion API of a kind of server.
 type preset struct {
 	longPrompts []string // options for long prompts: see engines.ModelFiles.LongPrompts
-	command     string   // default command line, see template
-	install     string   // how to install the program, for errors
-	health      string   // path that returns status 200 when the server is ready
-	keyEnv      string   // environment variable of the API key
-	env         []string
-	prefixes    []string // prefixes of the environment variables inherited from this process
-	readsGGUF   bool     // reads GGUF files instead of Hugging Face directories
+	// drafts returns the options for speculative decoding; nil for a server without a draft model.
+	drafts    func(arguments) []string
+	command   string // default command line, see template
+	install   string // how to install the program, for errors
+	health    string // path that returns status 200 when the server is ready
+	keyEnv    string // environment variable of the API key
+	env       []string
+	prefixes  []string // prefixes of the environment variables inherited from this process
+	readsGGUF bool     // reads GGUF files instead of Hugging Face directories
 
 	adapter     func(file string) []string // command-line options of a LoRA adapter
 	adapterName string                     // name of a model with an adapter; "" is baseName
 	hotAddons   bool                       // loads adapters while it serves requests
 
 	describe func(context.Context, *server) (engines.ModelInfo, error)
+	// vision reads from the server whether and how the loaded model reads images; nil for a server that
+	// reports errors for the images that its model cannot read.
+	vision           func(context.Context, *server, *preset) error
+	imageCompletions string // path of completions with images; "" if the server has none
+	noImages         string // why the loaded model reads no images, as for ImagesError; "" if it may
+	mediaMarker      string // marks the places of images in prompts
 	// extend adds the fields that OpenAI's API lacks to a body, and reports the fields of the
 	// request that the server does not support as violations.
 	extend func(b body, contextLength int, req *engines.CompletionRequest, v *domain.Violations)
@@ -50,6 +59,7 @@ var presets = map[string]preset{
 			"--enable-lora --max-loras 8 --max-cpu-loras 130 --max-lora-rank 64 {adapter}",
 		install:     "install it with `pip install vllm` on a machine with GPUs",
 		longPrompts: []string{"--enable-chunked-prefill", "--max-num-batched-tokens", "16384"},
+		drafts:      draftsOfVLLM,
 		health:      "/health", keyEnv: "VLLM_API_KEY",
 		env:      []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", "VLLM_NO_USAGE_STATS=1"},
 		prefixes: append([]string{"VLLM_", "HF_HOME", "TORCH_", "TRITON_"}, devices...),
@@ -76,13 +86,15 @@ var presets = map[string]preset{
 	},
 	LlamaCpp: {
 		command: "llama-server -m {gguf} --host 127.0.0.1 --port {port} --alias {name} --jinja --no-webui {adapter} " +
-			"{embeddings}",
+			"{embeddings} {projector}",
 		install:     "build llama.cpp, or install its package, so that llama-server is in PATH",
 		longPrompts: []string{"--batch-size", "4096", "--ubatch-size", "1024"},
+		drafts:      draftsOfLlama,
 		health:      "/health", keyEnv: "LLAMA_API_KEY", readsGGUF: true, truncates: true,
 		prefixes: append([]string{"LLAMA_ARG_", "GGML_"}, devices...),
 		adapter:  func(file string) []string { return []string{"--lora", file} },
 		describe: describeLlama, extend: extendLlama, cacheField: "cache_prompt",
+		vision: visionOfLlama, imageCompletions: "/completion",
 		tokenize: func(_ string, req *engines.CompletionRequest) (string, body) {
 			return "/tokenize", body{"content": req.Prompt, "add_special": true, "parse_special": true}
 		},
@@ -154,6 +166,30 @@ func describeLlama(ctx context.Context, s *server) (info engines.ModelInfo, err 
 		info.ParameterCount = models.Data[0].Meta.Parameters
 	}
 	return info, nil
+}
+
+// visionOfLlama implements preset.vision. Versions of the server without modalities read no images.
+func visionOfLlama(ctx context.Context, s *server, p *preset) error {
+	var props struct {
+		Modalities struct {
+			Vision bool `json:"vision"`
+		} `json:"modalities"`
+		Marker string `json:"media_marker"`
+	}
+	if err := s.call(ctx, http.MethodGet, "/props", nil, &props); err != nil {
+		return fmt.Errorf("cannot read the model's properties from the model server: %w", err)
+	}
+	p.mediaMarker = cmp.Or(props.Marker, defaultMarker)
+	switch {
+	case props.Modalities.Vision:
+	case s.args.projector == "":
+		p.noImages = "is an image, which llama.cpp's server reads only with a multimodal projector: add the model's " +
+			"mmproj file to its files, and deploy it again"
+	default:
+		p.noImages = "is an image, which the model server of its node cannot read although the model has an mmproj file: " +
+			"its command line must have {projector}, and its version support the projector"
+	}
+	return nil
 }
 
 func describeOpenAI(context.Context, *server) (engines.ModelInfo, error) {

@@ -31,6 +31,8 @@ func (p *preset) bodyOf(
 	path = "/v1/completions"
 	if req.Chat != nil {
 		path = "/v1/chat/completions"
+	} else if req.HasImages() {
+		path = p.imagePrompt(b, req, &v)
 	}
 	why := p.whyNoReasoning(req)
 	if why != "" {
@@ -168,7 +170,7 @@ func messages(req *engines.CompletionRequest) []body {
 	hide := req.Reasoning != nil && req.Reasoning.History == "disabled"
 	all := make([]body, len(req.Chat.Messages))
 	for i, m := range req.Chat.Messages {
-		one := body{"role": m.Role, "content": m.Content}
+		one := body{"role": m.Role, "content": contentOf(m)}
 		if m.Name != "" {
 			one["name"] = m.Name
 		}

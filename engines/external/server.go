@@ -133,6 +133,9 @@ func (s *server) startWith(ctx context.Context, args arguments) (*sandbox.Proces
 	if args.longPrompts {
 		line = append(line, s.preset.longPrompts...)
 	}
+	if s.preset.drafts != nil {
+		line = append(line, s.preset.drafts(args)...)
+	}
 	program, err := s.options.Runner.Start(sandbox.Program{
 		Args: line, Env: process.Environment(s.preset.prefixes, env...),
 		Read: s.readable(), Write: s.scratch, Serves: true, Devices: true, Limits: limits,
@@ -162,7 +165,7 @@ var limits = sandbox.Limits{Processes: 8192, Files: 1 << 16}
 // readable returns the files and directories that the program may read.
 func (s *server) readable() []string {
 	var all []string
-	for _, path := range []string{s.own, s.args.dir, s.args.adapter, s.args.gguf, s.args.file} {
+	for _, path := range []string{s.own, s.args.dir, s.args.adapter, s.args.gguf, s.args.file, s.args.draft} {
 		if path != "" {
 			all = append(all, path)
 		}

@@ -26,6 +26,7 @@ type stream struct {
 	counted     bool // usage holds the server's token count
 	offset      int  // number of characters of the completion so far
 	finished    bool
+	ended       bool // the server sends no event after the last one
 	permanent   bool // the error of read is not that of the connection
 }
 
@@ -35,6 +36,7 @@ type event struct {
 	Usage          *usage          `json:"usage"`
 	PromptTokenIDs []int           `json:"prompt_token_ids"` // tokens of a chat's prompt, in the first event
 	Error          json.RawMessage `json:"error"`
+	nativeEvent
 }
 
 type choice struct {
@@ -80,7 +82,7 @@ func (s *stream) read(response *http.Response) error {
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, maxEvent)
 	lines.Split(process.ScanWholeLines)
-	for lines.Scan() {
+	for !s.ended && lines.Scan() {
 		data, is := bytes.CutPrefix(lines.Bytes(), []byte("data:"))
 		if data = bytes.TrimSpace(data); !is || len(data) == 0 {
 			continue
@@ -126,6 +128,9 @@ func (s *stream) handle(data []byte) error {
 	}
 	if err := s.emitPrompt(e.PromptTokenIDs); err != nil {
 		return err
+	}
+	if c, native := e.choice(s); native {
+		e.Choices = append(e.Choices, c)
 	}
 	for _, c := range e.Choices {
 		if s.finished {

@@ -23,8 +23,8 @@ type Command struct {
 	Env   []string   // the complete environment
 	Files []*os.File // inherited from descriptor 3 on; this process's copies stay open
 
-	// Output receives what the program writes, besides the end that the Process keeps; nil is nothing
-	// more. Its Write must not return errors.
+	// Output, if it is not nil, receives everything that the program writes. The Process itself keeps
+	// only the last part of it. Write must not return errors.
 	Output io.Writer
 
 	User *syscall.Credential // nil is this process's user

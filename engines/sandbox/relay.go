@@ -137,8 +137,11 @@ func serveRelay(args []string) int {
 	control := os.NewFile(controlFile, "control")
 	conn, err := net.FileConn(control)
 	_ = control.Close() // conn has a duplicate of the descriptor
-	if err != nil || len(args) == 0 {
-		fmt.Fprintf(os.Stderr, "relay: no control socket on descriptor %d, or no program: %v\n", controlFile, err)
+	if err == nil && len(args) == 0 {
+		err = errors.New("no program is given")
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "relay: start with the control socket on descriptor %d: %v\n", controlFile, err)
 		return 1
 	}
 	cmd := exec.Command(args[0], args[1:]...)

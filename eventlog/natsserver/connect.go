@@ -36,8 +36,11 @@ type ConnectOptions struct {
 	VerifyNode VerifyNode // nil refuses all nodes
 	// Log receives warnings about servers that do not sync each message. With nil the servers are
 	// not checked.
-	Log  *slog.Logger
-	Mark string // file of this control plane's high-water mark of the log; "" keeps none
+	Log *slog.Logger
+	// Before is called with the connection into the account CONTROL before anything in the cluster is
+	// created or changed. If it returns an error, Connect returns that error. It may be nil.
+	Before func(context.Context, *nats.Conn) error
+	Mark   string // file of this control plane's high-water mark of the log; "" keeps none
 	// AcceptLoss is called with the reason when the log does not match the mark. When it returns
 	// nil, the log is accepted and a new mark begins. A nil AcceptLoss accepts no such log.
 	AcceptLoss func(why error) error
@@ -66,7 +69,14 @@ func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	if opts.TLS != nil {
 		common = append(common, nats.Secure(opts.TLS))
 	}
-	before := func(ctx context.Context, c *Connection) error { return c.checkMark(ctx, opts) }
+	before := func(ctx context.Context, c *Connection) error {
+		if opts.Before != nil {
+			if err := opts.Before(ctx, c.control); err != nil {
+				return err
+			}
+		}
+		return c.checkMark(ctx, opts)
+	}
 	c, err := join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, nil, common, before)
 	if err != nil {
 		return nil, err
@@ -273,6 +283,9 @@ func (c *Connection) Coordinator() *nats.Conn { return c.desk }
 
 // Log returns the log.
 func (c *Connection) Log() *eventlog.JetStream { return c.log }
+
+// Replicas returns the number of replicas of the log's stream.
+func (c *Connection) Replicas() int { return c.replicas }
 
 // Close sends buffered messages and closes the connections.
 func (c *Connection) Close() {

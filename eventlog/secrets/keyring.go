@@ -28,6 +28,14 @@ func (*KeyRing) String() string { return "[redacted]" }
 // GoString returns "[redacted]", so that the keys are not printed.
 func (*KeyRing) GoString() string { return "[redacted]" }
 
+// Digests returns the digest of the current key, and those of all keys.
+func (r *KeyRing) Digests(digest func(key []byte) string) (current string, all []string) {
+	for _, key := range r.keys {
+		all = append(all, digest(key))
+	}
+	return digest(r.keys[r.current]), all
+}
+
 // OpenKeyRing reads the ring in the file at path. When the file does not exist, it creates a ring
 // with one key. It returns an error for a file that other users can read.
 func OpenKeyRing(path string) (*KeyRing, error) {

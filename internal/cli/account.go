@@ -19,7 +19,7 @@ var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"},
 
 func accountCommand() *cobra.Command {
 	c := group("account", "Manage accounts (run on the server's machine)", accountCreate(), accountSuspend(),
-		accountRestore(), accountWeight(),
+		accountRestore(), accountNodes(), accountWeight(),
 		accountList(), accountGet())
 	dataFlag(c.PersistentFlags())
 	return c

@@ -18,11 +18,14 @@ var datasets = collection{"datasets", "dataset",
 		{"Format", "format"}, {"Row shape", "rowShape"},
 		{"Rows", "exampleCount"}, {"Tokens", "estimatedTokenCount"}, {"Turns", "averageTurnCount"},
 		{"Filtered from", "transformed.sourceDatasetId"}, {"Filter", "transformed.filter"},
-		{"Split from", "splitted.sourceDatasetId"}, {"Source job", "sourceJobName"}, {"Created by", "createdBy"},
+		{"Split from", "splitted.sourceDatasetId"}, {"Imported from", "externalUrl"},
+		{"Export", "export.state"}, {"Exported to", "export.externalUrl"}, {"Export status", "export.status.message"},
+		{"Source job", "sourceJobName"}, {"Created by", "createdBy"},
 		{"Created", "createTime"}, {"Updated", "updateTime"}}}
 
 func datasetCommand() *cobra.Command {
 	return group("dataset", "Manage training and evaluation datasets", datasetCreate(), datasetDerive(), datasetUpload(),
+		datasetImport(), datasetExport(),
 		datasets.listCommand(), datasets.getCommand(),
 		datasetPreview(), datasetDownload(), datasets.deleteCommand())
 }

@@ -12,11 +12,15 @@ import (
 )
 
 var nodes = collection{"nodes", "node",
-	[]column{{"ID", "#name"}, {"STATE", "state"}, {"POOL", "pool"}, {"CPU MILLI", "capacity.cpuMilli"},
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"SCHEDULING", "scheduling"}, {"POOL", "pool"},
+		{"CPU MILLI", "capacity.cpuMilli"},
 		{"USED", "used.cpuMilli"}, {"MEMORY MIB", "capacity.memoryMib"},
-		{"ACCELERATORS", "capacity.accelerators"}, {"ENROLLED", "enrollTime"}, {"KEY", "shortKey"},
+		{"ACCELERATORS", "capacity.accelerators"}, {"LABELS", "labels"}, {"ENROLLED", "enrollTime"}, {"KEY", "shortKey"},
 		{"LAST SEEN", "seenTime"}},
-	[]column{{"Name", "name"}, {"State", "state"}, {"Status", "status.message"}, {"Pool", "pool"}, {"Engines", "engines"},
+	[]column{{"Name", "name"}, {"State", "state"}, {"Status", "status.message"}, {"Scheduling", "scheduling"},
+		{"Cordoned", "cordon.time"}, {"Reason", "cordon.reason"}, {"Drain deadline", "cordon.deadline"},
+		{"Drained", "cordon.drained"}, {"Pool", "pool"},
+		{"Labels", "labels"}, {"Taints", "taints"}, {"Engines", "engines"},
 		{"Capacity", "capacity"}, {"Used", "used"},
 		{"Allocations", "allocations"}, {"Version", "version"}, {"Key", "publicKey"}, {"Enrolled", "enrollTime"},
 		{"Revoked", "revokeTime"}, {"Last seen", "seenTime"}, {"Created", "createTime"}}}
@@ -69,7 +73,8 @@ func nodeCommand() *cobra.Command {
 			}
 			return printDone(c, "node", args[0], "deleted")
 		}}
-	c := group("node", "Manage worker nodes (run on the server's machine)", nodeToken(), list, get, nodeRevoke(), remove)
+	c := group("node", "Manage worker nodes (run on the server's machine)", nodeToken(), list, get,
+		nodeCordon(), nodeUncordon(), nodeDrain(), nodeTaint(), nodeUntaint(), nodeRevoke(), remove)
 	dataFlag(c.PersistentFlags())
 	return c
 }

@@ -118,11 +118,20 @@ func TestFollowedEventsAreAligned(t *testing.T) {
 	require.Equal(t, strings.Index(first, "model."), strings.Index(second, "reinforcement"), out.String())
 }
 
-// TestDeletedNodeInJSON checks that the JSON output after the deletion of a node is an empty
-// object.
-func TestDeletedNodeInJSON(t *testing.T) {
-	out, _ := printed(t, map[string]any{}, "", "node", "delete", "away", "-o", "json")
-	require.Equal(t, "{}\n", out)
+// TestVerbsInJSON checks the JSON output of commands that change a resource.
+func TestVerbsInJSON(t *testing.T) {
+	for _, verb := range []string{"delete", "revoke"} {
+		out, _ := printed(t, map[string]any{}, "", "node", verb, "away", "-o", "json")
+		require.Equal(t, "{}\n", out)
+	}
+	for _, verb := range []string{"import", "export"} {
+		dataset := map[string]any{"name": "accounts/a/datasets/rows", "state": "READY",
+			"export": map[string]any{"state": "COMPLETED"}}
+		out, _ := printed(t, dataset, "", "dataset", verb, "rows", "s3://bucket/rows/", "--secret", "s", "-o", "json")
+		require.Contains(t, out, `"name": "accounts/a/datasets/rows"`)
+	}
+	out, _ := printed(t, map[string]any{"id": "b", "status": "cancelling"}, "", "batch", "cancel", "b", "-o", "json")
+	require.JSONEq(t, `{"id": "b", "status": "cancelling"}`, out)
 }
 
 // TestNumbersInCells checks that integers below 2^53 are printed in full, and other numbers with

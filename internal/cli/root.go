@@ -67,7 +67,8 @@ func NewRoot(version string) *cobra.Command {
 		"the context file)")
 	f.StringP("output", "o", "table", "output format: table or json")
 	addGroup(root, groupOperator, "Servers and nodes:",
-		serveCommand(), workCommand(), nodeCommand(), accountCommand(), quotaCommand(), logCommand(), demoCommand())
+		serveCommand(), workCommand(), serverCommand(), nodeCommand(), accountCommand(), quotaCommand(), logCommand(),
+		demoCommand())
 	addGroup(root, groupUser, "Resources and inference:",
 		datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
 		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), evalCommand(),

@@ -230,7 +230,8 @@ func (l *transcript) endLine() error {
 	return err
 }
 
-// report prints the progress: on a terminal by redrawing a line, else with one line per minute.
+// report prints the progress: on a terminal by redrawing a line, else with one line per minute of
+// sound.
 func (l *transcript) report(seconds float64) {
 	switch {
 	case l.terminal && (l.ends == "" || strings.HasSuffix(l.ends, "\n")): // not within a line of text

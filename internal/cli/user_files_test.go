@@ -33,7 +33,7 @@ func TestPublishOverwritesNothing(t *testing.T) {
 			}
 			programs.Go(func() {
 				<-start
-				if publish(c, part, target) == nil {
+				if publish(&cobra.Command{Use: "test"}, part, target) == nil {
 					won.Add(1)
 					winner <- part
 				}

@@ -3,6 +3,7 @@
 package datadir
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -72,15 +73,24 @@ func (d Dir) Key(name string) ([]byte, error) {
 		// signed or encrypted.
 		return nil, fmt.Errorf("read key: %w: restore the file from a backup", err)
 	}
-	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
-	if err != nil || len(key) != 32 {
-		return nil, fmt.Errorf("%s must contain 64 hexadecimal digits: restore it from a backup", path)
+	key, err := parseKey(string(text), sum)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w: restore it from a backup", path, err)
 	}
-	switch {
-	case sum == nil: // the sum is missing: the version of anneal was older, or the file was lost
+	if sum == nil { // the sum is missing: the version of anneal was older, or the file was lost
 		return key, WritePrivate(path+".sum", keySum(key))
-	case string(sum) != string(keySum(key)):
-		return nil, fmt.Errorf("%s does not match %s.sum: one of them is damaged; restore it from a backup", path, path)
+	}
+	return key, nil
+}
+
+// parseKey returns the key in the text of its file. A nil sum is not compared.
+func parseKey(text string, sum []byte) ([]byte, error) {
+	key, err := hex.DecodeString(strings.TrimSpace(text))
+	if err != nil || len(key) != 32 {
+		return nil, errors.New("must contain 64 hexadecimal digits")
+	}
+	if sum != nil && !bytes.Equal(sum, keySum(key)) {
+		return nil, errors.New("does not match its .sum: one of them is damaged")
 	}
 	return key, nil
 }

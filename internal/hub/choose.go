@@ -87,7 +87,7 @@ func (m Model) matching(patterns []string) ([]File, error) {
 			}
 			ok, err := path.Match(pattern, name)
 			if err != nil {
-				return nil, fmt.Errorf("--include %q is not a pattern of file names", pattern)
+				return nil, fmt.Errorf("--include %q is not a valid pattern: use *, ? and [a-z], such as *.safetensors", pattern)
 			}
 			used[i] = used[i] || ok
 			matches = matches || ok

@@ -168,7 +168,7 @@ func TestChoose(t *testing.T) {
 			want:     []string{"m-Q8_0.gguf", "x/a.json"}},
 		"a pattern without a file": {files: []string{"model.safetensors"}, patterns: []string{"*.gguf"},
 			err: `"*.gguf" matches no file`},
-		"an invalid pattern":   {files: []string{"model.safetensors"}, patterns: []string{"["}, err: "is not a pattern"},
+		"an invalid pattern":   {files: []string{"model.safetensors"}, patterns: []string{"["}, err: "not a valid pattern"},
 		"only pickled weights": {files: []string{"config.json", "pytorch_model.bin"}, err: "convert its weights"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,7 +22,7 @@ type Flags struct {
 	Engine           EngineFlags
 	Version          string // version of the program
 
-	accelerators         []string
+	accelerators, labels []string
 	evaluatorsUnconfined bool
 }
 
@@ -41,6 +41,8 @@ func (n *Flags) add(f *pflag.FlagSet) {
 	f.StringVar(&n.Pool, "pool", "", "pool of the node: training or inference (default: both)")
 	f.StringVar(&n.Region, "region", "", "region of the node, such as EU_FRANKFURT_1, for deployments and jobs that name "+
 		"regions (default: none)")
+	f.StringArrayVar(&n.labels, "label", nil, "label `KEY=VALUE` of the node, which `anneal account nodes` selects; "+
+		"repeatable")
 	f.BoolVar(&n.evaluatorsUnconfined, "evaluators-without-sandbox", false,
 		"run the code of evaluators without a sandbox, "+
 			"with all permissions of this user: only for code that you trust")
@@ -56,6 +58,12 @@ func (n *Flags) Check() error {
 		"must be training or inference")
 	v.Require(n.Region == "" || slices.Contains(domain.Regions[1:], n.Region), "--region", "must be one of %s",
 		strings.Join(domain.Regions[1:], ", "))
+	for _, text := range n.labels {
+		key, value, found := strings.Cut(text, "=")
+		v.Require(found && domain.ValidLabel(key, value), "--label", "is %q, and must be KEY=VALUE: key and value %s", text,
+			domain.LabelRule)
+	}
+	v.Require(len(n.Labels()) <= domain.MaxNodeLabels, "--label", "must be given at most %d times", domain.MaxNodeLabels)
 	_, err := n.devices()
 	v.Require(err == nil, "--accelerators", "must be TYPE=N with N from 1 to %d, such as VENDOR_A_H100_80GB=8", maxDevices)
 	n.Engine.check(&v)
@@ -63,6 +71,19 @@ func (n *Flags) Check() error {
 		return usage.Error{Err: err}
 	}
 	return nil
+}
+
+// Labels returns the labels of the node; nil without any.
+func (n *Flags) Labels() map[string]string {
+	var labels map[string]string
+	for _, text := range n.labels {
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		key, value, _ := strings.Cut(text, "=")
+		labels[key] = value
+	}
+	return labels
 }
 
 // devices returns the declared number of devices by type.

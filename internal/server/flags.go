@@ -96,7 +96,7 @@ func (flags *Flags) addAddresses(f *pflag.FlagSet) {
 		"`ORIGIN` whose web pages may call this server from a browser, such as https://app.example.com, or * for every "+
 			"origin; repeat the flag for more (default: none)")
 	f.StringVar(&flags.blobs, "blobs", "",
-		"bucket for datasets and weights, such as s3://BUCKET?region=R (default: DATA/blobs)")
+		"bucket for datasets and weights, such as s3://BUCKET?region=R or file:///DIR (default: DATA/blobs)")
 }
 
 func (flags *Flags) addLog(f *pflag.FlagSet) {
@@ -154,8 +154,8 @@ func (flags *Flags) addLimits(f *pflag.FlagSet) {
 	f.DurationVar(&flags.transcriptionTimeout, "transcription-timeout", request.DefaultLimits.Transcription,
 		"maximum time to transcribe one recording")
 	f.BoolVar(&flags.fetchPrivate, "fetch-private", false,
-		"also connect to URLs of this machine and of private networks that a caller names: to fetch recordings, and to "+
-			"upload metrics files")
+		"also connect to URLs of this machine and of private networks that a caller names: to fetch recordings and "+
+			"images, to upload metrics files, and to import and export datasets")
 	f.BoolVar(&flags.strictInference, "strict-inference", false, "reject unknown parameters of inference requests, and "+
 		"reasoning settings of models that do not reason, instead of ignoring them with a warning")
 	f.IntVar(&flags.idempotency.Count, "max-idempotency-keys", idempotency.DefaultLimit.Count,

@@ -28,6 +28,7 @@ func identify(s *Server) func(context.Context) error {
 		if err != nil {
 			return err
 		}
+		s.id = id
 		s.events.Log().DecideAs(id)
 		s.logger.Info("events name this control plane", "controlplane", id)
 		return nil

@@ -18,14 +18,10 @@ import (
 	"anneal/workers/coordinator"
 )
 
-func (s *Server) openLog(ctx context.Context) error {
-	nodeKey, err := s.dir.Key("nodes")
-	if err != nil {
-		return err
-	}
+func (s *Server) openLog(ctx context.Context) (err error) {
 	s.admission = &coordinator.Admission{Now: time.Now, Logger: s.logger.With("part", "nodes"),
 		ReadToken: func(token string, now time.Time) (coordinator.JoinToken, error) {
-			return datadir.VerifyJoinToken(nodeKey, token, now)
+			return datadir.VerifyJoinToken(s.nodeKey, token, now)
 		}}
 	s.admits = make(chan struct{})
 	verify := func(ctx context.Context, login natsserver.NodeLogin) error {
@@ -44,7 +40,7 @@ func (s *Server) openLog(ctx context.Context) error {
 			natsserver.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
 				IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify,
 				TLS: s.certs.cluster, Log: s.logger,
-				Mark: s.dir.Path(clusterMark), AcceptLoss: s.acceptLoss()})
+				Before: checkInstallation(s.dir), Mark: s.dir.Path(clusterMark), AcceptLoss: s.acceptLoss()})
 		if err == nil && holdsSharedReader(s.dir) {
 			s.logger.Warn("context.json contained credentials that read every account's events; they are now in operator.json " +
 				"only: change ANNEAL_NATS_READER_PASSWORD of the NATS servers")
@@ -59,8 +55,7 @@ func (s *Server) openLog(ctx context.Context) error {
 		VerifyReader: s.verifyReader, TLS: s.certs.nats, Holds: holds, Log: s.logger.With("part", "nats"),
 		MaxConnections: s.descriptors.nats}
 	if options.NewReaderPassword = holdsSharedReader(s.dir); options.NewReaderPassword {
-		s.logger.Info("context.json contained credentials that read every account's events: they were replaced by new " +
-			"ones in " +
+		s.logger.Info("context.json has credentials that read every account's events: they are replaced by new ones in " +
 			"operator.json, and context.json gets credentials of account default")
 	}
 	if s.nats, err = natsserver.Start(options); err != nil && options.Listen != s.flags.natsListen &&
@@ -138,6 +133,9 @@ func natsAddress(flags Flags, dir datadir.Dir) string {
 }
 
 func (s *Server) openWorld(ctx context.Context) (err error) {
+	if s.nodeKey, err = s.dir.Key("nodes"); err != nil {
+		return err
+	}
 	if s.world, err = projections.Open(ctx, s.events.Log(), s.dir.Path("snapshots")); err != nil {
 		return err
 	}

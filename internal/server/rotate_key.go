@@ -6,11 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 
 	"anneal/disk"
+	"anneal/domain"
+	"anneal/eventlog/installation"
 	"anneal/eventlog/natsconn"
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/secrets"
@@ -28,16 +33,27 @@ func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tl
 		return 0, err
 	}
 	defer release()
-	open, closeLog, err := stoppedVault(dir, natsURL, cluster)
+	log, err := stoppedLog(dir, natsURL, cluster)
 	if err != nil {
 		return 0, err
 	}
-	defer closeLog()
+	defer log.close()
+	if log.shared != nil {
+		record, _, err := installation.Read(ctx, log.shared)
+		if err != nil {
+			return 0, err
+		}
+		if len(record.Members) > 0 {
+			return 0, domain.Errorf(domain.FailedPrecondition, "control planes of the installation are running (%s): stop all "+
+				"of them first; one that was killed is listed for half a minute",
+				strings.Join(slices.Sorted(maps.Keys(record.Members)), ", "))
+		}
+	}
 	ring, err := secrets.RotateKeyRing(dir.RingPath())
 	if err != nil {
 		return 0, err
 	}
-	vault, err := open(ctx, ring)
+	vault, err := log.open(ctx, ring)
 	if err == nil {
 		wrapped, err = vault.Rewrap(ctx)
 		err = errors.Join(err, vault.Close())
@@ -46,35 +62,55 @@ func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tl
 		return 0, fmt.Errorf("wrap all data keys with the new master key: %w; the former master keys are kept, so "+
 			"the command can be run again", err)
 	}
+	if log.shared != nil {
+		current, _ := ring.Digests(ringFingerprint)
+		if err := installation.SetKey(ctx, log.shared, ringKey, current); err != nil {
+			return 0, fmt.Errorf("record the new master key: %w; the former master keys are kept, so the command can be run "+
+				"again", err)
+		}
+	}
 	return wrapped, secrets.RetireKeys(dir.RingPath())
 }
 
-type vaultOpener func(context.Context, *secrets.KeyRing) (*secrets.Vault, error)
+// connectControl connects to the NATS account CONTROL of a cluster.
+func connectControl(natsURL string, cluster *tls.Config) (*nats.Conn, error) {
+	options := []nats.Option{nats.UserInfo("control", os.Getenv("ANNEAL_NATS_PASSWORD"))}
+	if cluster != nil {
+		options = append(options, nats.Secure(cluster))
+	}
+	conn, err := natsconn.Connect(natsURL, options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w; check --nats-url and ANNEAL_NATS_PASSWORD", natsURL, err)
+	}
+	return conn, nil
+}
 
-// stoppedVault connects to the log of a stopped server. It returns a function that opens the vault,
-// and one that closes the log.
-func stoppedVault(dir datadir.Dir, natsURL string, cluster *tls.Config) (open vaultOpener, closeLog func(), err error) {
+// A vaultLog is the connection to the log of a stopped server, to open its vault.
+type vaultLog struct {
+	open   func(context.Context, *secrets.KeyRing) (*secrets.Vault, error)
+	shared *nats.Conn // connection to the cluster that control planes share; nil for an embedded server
+	close  func()
+}
+
+// stoppedLog connects to the log of a stopped server.
+func stoppedLog(dir datadir.Dir, natsURL string, cluster *tls.Config) (vaultLog, error) {
 	if natsURL != "" {
-		options := []nats.Option{nats.UserInfo("control", os.Getenv("ANNEAL_NATS_PASSWORD"))}
-		if cluster != nil {
-			options = append(options, nats.Secure(cluster))
-		}
-		conn, err := natsconn.Connect(natsURL, options...)
+		conn, err := connectControl(natsURL, cluster)
 		if err != nil {
-			return nil, nil, fmt.Errorf("connect to %s: %w; check --nats-url and ANNEAL_NATS_PASSWORD", natsURL, err)
+			return vaultLog{}, err
 		}
-		return func(ctx context.Context, ring *secrets.KeyRing) (*secrets.Vault, error) {
+		return vaultLog{func(ctx context.Context, ring *secrets.KeyRing) (*secrets.Vault, error) {
 			return secrets.OpenVault(ctx, conn, ring)
-		}, conn.Close, nil
+		}, conn, conn.Close}, nil
 	}
 	if _, err := os.Stat(dir.Path("nats")); err != nil {
-		return nil, nil, fmt.Errorf("%s contains no log: if the log is stored in a NATS cluster, give --nats-url", dir)
+		return vaultLog{}, fmt.Errorf("%s contains no log: if the log is stored in a NATS cluster, give --nats-url", dir)
 	}
 	server, err := natsserver.Start(natsserver.Options{Dir: dir.Path("nats"), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		return nil, nil, err
+		return vaultLog{}, err
 	}
-	return func(ctx context.Context, ring *secrets.KeyRing) (*secrets.Vault, error) {
+	return vaultLog{func(ctx context.Context, ring *secrets.KeyRing) (*secrets.Vault, error) {
 		return secrets.OpenLocalVault(ctx, server.Control(), ring, dir.LocalStore("datakeys", slog.Default()))
-	}, server.Close, nil
+	}, nil, server.Close}, nil
 }

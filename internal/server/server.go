@@ -15,6 +15,7 @@ import (
 	"anneal/disk"
 	"anneal/engines/sandbox"
 	"anneal/eventlog/idempotency"
+	"anneal/eventlog/installation"
 	"anneal/eventlog/metering"
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/secrets"
@@ -31,9 +32,13 @@ type Server struct {
 	certs   serverCerts
 	context datadir.Context // context file for users of account default
 
+	id         string                   // ID of the control plane
+	membership *installation.Membership // nil with the embedded NATS server
+
 	events  *natsserver.Connection
 	nats    *natsserver.Server // nil when the log is stored in a cluster
 	world   *projections.World
+	nodeKey []byte        // verifies join tokens; set before admits is closed
 	admits  chan struct{} // closed once agents can be authenticated
 	blobs   *blobs.Store
 	handler *api.Server
@@ -53,15 +58,16 @@ type Server struct {
 }
 
 const (
-	snapshotEvery  = 10_000 // events between two snapshots
-	snapshotPause  = 30 * time.Second
-	drainTimeout   = 10 * time.Second // limit of running requests at shutdown
-	leaveTimeout   = 30 * time.Second // limit of the local worker to store checkpoints and deregister
-	blobPath       = "/blobs"
-	localNode      = "local"
-	natsPortFile   = "nats.port"
-	operatorKeyID  = "operator"
-	defaultAccount = "default"
+	snapshotEvery            = 10_000 // events between two snapshots
+	snapshotPause            = 30 * time.Second
+	drainTimeout             = 10 * time.Second // limit of running requests at shutdown
+	leaveTimeout             = 30 * time.Second // limit of the local worker to store checkpoints and deregister
+	leaveInstallationTimeout = 2 * time.Second
+	blobPath                 = "/blobs"
+	localNode                = "local"
+	natsPortFile             = "nats.port"
+	operatorKeyID            = "operator"
+	defaultAccount           = "default"
 )
 
 // Start starts all services and returns when requests are served. The server runs until ctx is
@@ -103,8 +109,8 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	if flags.publicURL != "" {
 		s.context.Address = strings.TrimRight(flags.publicURL, "/")
 	}
-	for _, step := range []func(context.Context) error{s.openLog, identify(s), s.openBlobs, s.openWorld, s.bootstrap,
-		s.ensureReader, s.startServices} {
+	for _, step := range []func(context.Context) error{s.openLog, identify(s), joinInstallation(s), s.openBlobs,
+		checkBucket(s), s.openWorld, s.bootstrap, s.ensureReader, s.startServices} {
 		if err := step(duty); err != nil {
 			listener.Close()
 			return nil, err
@@ -176,6 +182,13 @@ func (s *Server) close() error {
 	}
 	if s.idempotency != nil {
 		err = errors.Join(err, s.idempotency.Close())
+	}
+	if s.membership != nil {
+		leave, cancel := context.WithTimeout(context.Background(), leaveInstallationTimeout)
+		if late := s.membership.Leave(leave); late != nil {
+			s.logger.Debug("the control plane did not leave the installation; another one removes it", "error", late)
+		}
+		cancel()
 	}
 	switch {
 	case s.nats != nil:

@@ -17,16 +17,21 @@ import (
 // uploadTimeout bounds the upload of a file to a URL that a job names.
 const uploadTimeout = 30 * time.Second
 
+// taskTimeout bounds one attempt of a task.
+const taskTimeout = 10 * time.Minute
+
 // openTasks starts the handlers of tasks, which control planes compete for, and resumes pending
 // ones.
 func (s *Server) openTasks(sealer *secrets.Vault) error {
 	log := s.events.Log()
 	router, err := pubsub.NewRouter(s.events.Control(),
-		pubsub.RouterConfig{Timeout: 10 * time.Minute, Log: warnings(s.logger)})
+		pubsub.RouterConfig{Timeout: taskTimeout, Log: warnings(s.logger)})
 	if err != nil {
 		return err
 	}
 	count := baseTokens()
+	transfers := tasks.Transferrer{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Open: sealer.Open,
+		Client: outbound.Client(s.flags.fetchPrivate, taskTimeout), MaxFile: s.flags.maxUpload}
 	var all []tasks.Task
 	for _, one := range []interface {
 		Handle(*pubsub.Router) error
@@ -37,6 +42,7 @@ func (s *Server) openTasks(sealer *secrets.Vault) error {
 		tasks.ModelCopier{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now},
 		tasks.Deriver{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Filter: query.CompileRowFilter, Count: count,
 			Progress: s.rowsRead},
+		tasks.Importer{Transferrer: transfers}, tasks.Exporter{Transferrer: transfers},
 		tasks.MetricsUploader{World: s.world, Blobs: s.blobs, Client: outbound.Client(s.flags.fetchPrivate, uploadTimeout),
 			Open: sealer.Open, Now: time.Now, Logger: s.logger},
 		tasks.EvaluatorBuilder{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Builder: s.code, Open: sealer.Open},

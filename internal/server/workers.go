@@ -33,11 +33,16 @@ func (s *Server) startServices(ctx context.Context) error {
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
 		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Batches{}, schedulers.Addons{}, schedulers.HotLoads{},
 		schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{},
-		schedulers.Accounts{},
+		schedulers.Drain{}, schedulers.Accounts{},
 	} {
 		s.services.start("scheduler "+scheduler.Name(), func(ctx context.Context) error {
-			return schedulers.Run(ctx, log, s.world, scheduler, s.logger)
+			return whileLeading(ctx, s.membership, func(ctx context.Context) error {
+				return schedulers.Run(ctx, log, s.world, scheduler, s.logger)
+			})
 		})
+	}
+	if s.membership != nil {
+		s.membership.Stand()
 	}
 	if err := s.openTasks(sealer); err != nil {
 		return err

@@ -19,12 +19,14 @@ const (
 )
 
 // A LoadSample is the load of all replicas of a deployment from Start to End. A sample of a
-// LoadStep has means; a sample of a LoadMinute has the maxima of the minute's steps.
+// LoadStep has means and the Peak; a sample of a LoadMinute has the maxima of the minute's steps.
 type LoadSample struct {
 	Start, End            time.Time
 	InFlight              float64 // number of requests being served or waiting
+	Peak                  float64 // maximum of InFlight at one moment
 	Slots                 float64 // maximum concurrent requests of one replica, on average; 0 if no replica was ready
 	RequestsPerSecond     float64
+	CompletedPerSecond    float64 // requests that ended
 	PromptTokensPerSecond float64
 	TokensPerSecond       float64 // generated tokens
 }
@@ -35,6 +37,7 @@ type LoadSample struct {
 type LoadHistory struct {
 	Steps       []LoadSample // samples of a LoadStep each
 	Minutes     []LoadSample // samples of a LoadMinute each; the newest cover the same time as Steps
+	Latest      LoadSample   // Peak, CompletedPerSecond and Slots of the LoadStep that has not ended
 	LastRequest time.Time
 }
 
@@ -84,9 +87,10 @@ func (l *loads) closeMinute() {
 	peak := last
 	for i := len(l.Steps) - 2; i >= 0 && !l.Steps[i].Start.Before(minute); i-- {
 		s := l.Steps[i]
-		peak = LoadSample{s.Start, peak.End, max(peak.InFlight, s.InFlight), max(peak.Slots, s.Slots),
-			max(peak.RequestsPerSecond, s.RequestsPerSecond), max(peak.PromptTokensPerSecond, s.PromptTokensPerSecond),
-			max(peak.TokensPerSecond, s.TokensPerSecond)}
+		peak = LoadSample{s.Start, peak.End, max(peak.InFlight, s.InFlight), max(peak.Peak, s.Peak),
+			max(peak.Slots, s.Slots),
+			max(peak.RequestsPerSecond, s.RequestsPerSecond), max(peak.CompletedPerSecond, s.CompletedPerSecond),
+			max(peak.PromptTokensPerSecond, s.PromptTokensPerSecond), max(peak.TokensPerSecond, s.TokensPerSecond)}
 	}
 	l.Minutes = cutBefore(append(l.Minutes, peak), last.End.Add(-loadRetention))
 }
@@ -106,11 +110,16 @@ type loadStep struct {
 	first time.Time      // beginning of the sample: start, or the first report after a gap
 	of    map[string]int // index in sums, by replica
 	sums  []loadSum      // sum of each replica's reports, in the order of the replicas' first reports
+
+	inFlight, peak int     // sum of the replicas' newest reports of requests in flight, and its maximum so far
+	completed      float64 // sum of the replicas' newest CompletedPerSecond
+	slots, ready   int     // sum of the slots of the replicas that are ready, and the number of these
 }
 
 type loadSum struct {
-	seconds, inFlight, requests, prompt, tokens float64
-	slots                                       int
+	seconds, inFlight, requests, completed, prompt, tokens float64
+	latest, slots                                          int
+	rate                                                   float64 // newest CompletedPerSecond
 }
 
 func (s *loadStep) add(replica string, load ReplicaLoad, since time.Time) {
@@ -124,31 +133,42 @@ func (s *loadStep) add(replica string, load ReplicaLoad, since time.Time) {
 	sum.seconds += seconds
 	sum.inFlight += seconds * float64(load.Active+load.Queued)
 	sum.requests += seconds * load.RequestsPerSecond
+	sum.completed += seconds * load.CompletedPerSecond
 	sum.prompt += seconds * load.PromptTokensPerSecond
 	sum.tokens += seconds * load.TokensPerSecond
-	if load.Ready {
+	s.inFlight += load.Active + load.Queued - sum.latest
+	s.completed += load.CompletedPerSecond - sum.rate
+	sum.latest, sum.rate = load.Active+load.Queued, load.CompletedPerSecond
+	s.peak = max(s.peak, s.inFlight)
+	if load.Ready && load.Slots > 0 {
+		if sum.slots == 0 {
+			s.ready++
+		}
+		s.slots += load.Slots - sum.slots
 		sum.slots = load.Slots
 	}
 }
 
+// latest returns the Peak and the Slots of the step so far, until its newest report.
+func (s *loadStep) latest(until time.Time) LoadSample {
+	return LoadSample{Start: s.first, End: until, Peak: float64(s.peak), CompletedPerSecond: max(0, s.completed),
+		Slots: float64(s.slots) / float64(max(s.ready, 1))}
+}
+
 // sample returns the sample of the step: the sum over the replicas, but the mean of their slots.
 func (s *loadStep) sample() LoadSample {
-	out := LoadSample{Start: s.first, End: s.start.Add(LoadStep)}
-	ready := 0.0
+	out := s.latest(s.start.Add(LoadStep))
+	out.CompletedPerSecond = 0
 	for _, sum := range s.sums {
-		if sum.slots > 0 {
-			out.Slots += float64(sum.slots)
-			ready++
-		}
 		if sum.seconds <= 0 {
 			continue
 		}
 		out.InFlight += sum.inFlight / sum.seconds
 		out.RequestsPerSecond += sum.requests / sum.seconds
+		out.CompletedPerSecond += sum.completed / sum.seconds
 		out.PromptTokensPerSecond += sum.prompt / sum.seconds
 		out.TokensPerSecond += sum.tokens / sum.seconds
 	}
-	out.Slots /= max(ready, 1)
 	return out
 }
 
@@ -177,6 +197,7 @@ func (s *Status) sampleLoad(deployment domain.Name, replica string, load Replica
 		since = load.Time
 	}
 	step.add(replica, load, since)
+	history.Latest = step.latest(load.Time)
 	s.now.loads.Set(deployment, history)
 }
 

@@ -24,8 +24,8 @@ func newest(h LoadHistory) []LoadSample { return slices.Collect(h.Newest()) }
 
 func TestLoadsAreSampled(t *testing.T) {
 	p := NewStatus(epoch)
-	busy := ReplicaLoad{Ready: true, Active: 3, Queued: 1, Slots: 8, RequestsPerSecond: 2, PromptTokensPerSecond: 50,
-		TokensPerSecond: 100}
+	busy := ReplicaLoad{Ready: true, Active: 3, Queued: 1, Slots: 8, RequestsPerSecond: 2, CompletedPerSecond: 1,
+		PromptTokensPerSecond: 50, TokensPerSecond: 100}
 	// The heartbeats of two nodes alternate.
 	for at := epoch; at.Before(epoch.Add(20 * time.Second)); at = at.Add(2 * time.Second) {
 		heartbeats(p, "r1", at, at.Add(time.Second), busy)
@@ -35,8 +35,8 @@ func TestLoadsAreSampled(t *testing.T) {
 	samples := newest(p.View().Loads("d"))
 	require.Len(t, samples, 3, "the fourth is in progress")
 	require.Equal(t, LoadSample{Start: epoch.Add(10 * time.Second), End: epoch.Add(15 * time.Second), InFlight: 8,
-		Slots:             8,
-		RequestsPerSecond: 4, PromptTokensPerSecond: 100, TokensPerSecond: 200}, samples[0])
+		Peak: 8, Slots: 8,
+		RequestsPerSecond: 4, CompletedPerSecond: 2, PromptTokensPerSecond: 100, TokensPerSecond: 200}, samples[0])
 	require.Equal(t, epoch.Add(19*time.Second), p.View().Loads("d").LastRequest)
 
 	heartbeats(p, "r1", epoch.Add(20*time.Second), epoch.Add(40*time.Second), ReplicaLoad{Ready: true, Slots: 8})
@@ -50,6 +50,29 @@ func TestLoadsAreSampled(t *testing.T) {
 	p.Forget("d")
 	require.Equal(t, LoadHistory{}, p.View().Loads("d"))
 	require.Equal(t, LoadHistory{}, View{}.Loads("d"))
+}
+
+// TestPeaksAreKept checks that a peak between two steps' means is in the sample, in the minute, and,
+// before the step has ended, in Latest.
+func TestPeaksAreKept(t *testing.T) {
+	p := NewStatus(epoch)
+	report := func(seconds int, replica string, active, queued int) {
+		p.Load("d", replica, ReplicaLoad{Ready: true, Active: active, Queued: queued, Slots: 8, CompletedPerSecond: 3,
+			Time: epoch.Add(time.Duration(seconds) * time.Second)})
+	}
+	for i, inFlight := range []int{1, 20, 1, 1} {
+		report(i, "r1", min(inFlight, 8), max(0, inFlight-8))
+		report(i, "r2", 2, 0)
+	}
+	require.Equal(t, LoadSample{Start: epoch, End: epoch.Add(3 * time.Second), Peak: 22, CompletedPerSecond: 6,
+		Slots: 8}, p.View().Loads("d").Latest)
+	report(5, "r1", 0, 0)
+	require.EqualValues(t, 22, newest(p.View().Loads("d"))[0].Peak)
+	require.Zero(t, p.View().Loads("d").Latest.Peak)
+	for i := range 20 {
+		report(10+5*i, "r1", 0, 0)
+	}
+	require.EqualValues(t, 22, p.View().Loads("d").Minutes[0].Peak)
 }
 
 func TestReportsAreWeightedByTheirTime(t *testing.T) {

@@ -45,7 +45,8 @@ type ReplicaLoad struct {
 	Node                  domain.Name
 	Ready                 bool
 	Active, Queued, Slots int     // requests being served, waiting requests, maximum concurrent requests
-	RequestsPerSecond     float64 // this rate and the next two are means since the previous report
+	RequestsPerSecond     float64 // this rate and the next three are means since the previous report
+	CompletedPerSecond    float64 // requests that ended
 	PromptTokensPerSecond float64
 	TokensPerSecond       float64 // generated tokens
 	Time                  time.Time

@@ -8,7 +8,7 @@
 // in devices × seconds). Deadlines of accounts above their weighted share are postponed, as in fair
 // queueing (Demers, Keshav and Shenker, SIGCOMM 1989). Jobs are preempted by slack, with a margin, so
 // that two jobs cannot preempt each other in turn. The constants were chosen on the Philly trace
-// (Jeon et al., USENIX ATC 2019); docs/adr/0047-queue-order-and-preemption.md has the reasons.
+// (Jeon et al., USENIX ATC 2019); docs/adr/0050-queue-order-and-preemption.md has the reasons.
 //
 // All times are seconds since the Unix epoch, and all durations are seconds. A unit is an accelerator,
 // or a CPU core for jobs without accelerators.

@@ -41,8 +41,9 @@ type Options struct {
 	// NATS holds further options of the connection, such as TLS or an in-process server.
 	NATS []nats.Option
 
-	Pool       string         // training, inference or "" for both
-	Region     string         // one of domain.Regions; "" without one
+	Pool       string // training, inference or "" for both
+	Region     string // one of domain.Regions; "" without one
+	Labels     map[string]string
 	Capacity   map[string]int // accelerators: type → devices; nil detects them
 	Dir        string         // directory of the cache and work in progress; only one agent may use it
 	CacheBytes int64          // limit for unused files in the cache; 0 is 64 GiB
@@ -125,8 +126,8 @@ func New(o Options) (*Agent, error) {
 	}
 	return &Agent{
 		options: o, log: o.Log.With("node", o.Node), boot: rand.Text(), files: files,
-		spec: domain.NodeSpec{Pool: o.Pool, Region: o.Region, Capacity: capacity, Engines: abilities(o.Engine, o.Sound),
-			Version: o.Version},
+		spec: domain.NodeSpec{Pool: o.Pool, Region: o.Region, Labels: o.Labels, Capacity: capacity,
+			Engines: abilities(o.Engine, o.Sound), Version: o.Version},
 		cache: &cache{dir: filepath.Join(o.Dir, "cache"), limit: o.CacheBytes, files: files,
 			entries: map[string]*entry{}},
 		started: &startedAttempts{dir: filepath.Join(o.Dir, "begun")}, devices: newDevices(accelerators),

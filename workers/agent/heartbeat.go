@@ -13,6 +13,7 @@ import (
 
 const (
 	defaultInterval  = 2 * time.Second // time between heartbeats, until a reply sets another
+	queuedInterval   = time.Second     // maximum time between heartbeats while requests are queued
 	heartbeatTimeout = 5 * time.Second
 )
 
@@ -38,10 +39,14 @@ func (a *Agent) heartbeat(ctx, life context.Context) (time.Duration, error) {
 		return defaultInterval / 4, nil
 	}
 	a.apply(life, sent, assignments)
-	if assignments.Interval <= 0 || assignments.Interval > time.Minute {
-		return defaultInterval, nil
+	interval := assignments.Interval
+	if interval <= 0 || interval > time.Minute {
+		interval = defaultInterval
 	}
-	return assignments.Interval, nil
+	if slices.ContainsFunc(sent.Replicas, func(r protocol.Replica) bool { return r.Load.Queued > 0 }) {
+		interval = min(interval, queuedInterval) // the autoscaler must see how the queue grows
+	}
+	return interval, nil
 }
 
 // request sends a request to the coordinator. A *domain.Error is permanent: the coordinator has

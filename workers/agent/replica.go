@@ -37,7 +37,7 @@ type replica struct {
 	active  sync.WaitGroup
 	load    protocol.Load // only Active and Slots are set; the rates are derived from counted
 	since   time.Time     // start of counted
-	counted struct{ requests, promptTokens, tokens int64 }
+	counted struct{ requests, completed, promptTokens, tokens int64 }
 
 	// For a speech model, slots has an element for each recording in progress, and queue has one
 	// for each recording in progress or waiting.
@@ -67,10 +67,12 @@ func (r *replica) state() protocol.Replica {
 	now := time.Now()
 	if seconds := now.Sub(r.since).Seconds(); seconds > 0 {
 		load.RequestsPerSecond = float64(r.counted.requests) / seconds
+		load.CompletedPerSecond = float64(r.counted.completed) / seconds
 		load.PromptTokensPerSecond = float64(r.counted.promptTokens) / seconds
 		load.TokensPerSecond = float64(r.counted.tokens) / seconds
 	}
-	r.since, r.counted.requests, r.counted.promptTokens, r.counted.tokens = now, 0, 0, 0
+	r.since = now
+	r.counted.requests, r.counted.completed, r.counted.promptTokens, r.counted.tokens = 0, 0, 0, 0
 	return protocol.Replica{Deployment: r.assignment.Deployment, Replica: r.assignment.Replica,
 		CreateTime: r.assignment.CreateTime,
 		State:      r.phase, Reason: r.reason, Load: load, Addons: addons}
@@ -125,11 +127,12 @@ func (r *replica) open() (release func(), err error) {
 		return release, err
 	}
 	files := engines.ModelFiles{Speculation: r.assignment.Speculation, MemoryBytes: r.assignment.MemoryMiB << 20,
-		ContextLength: r.assignment.ContextLength, LongPrompts: r.assignment.LongPrompts}
+		ContextLength: r.assignment.ContextLength, LongPrompts: r.assignment.LongPrompts,
+		DraftMemoryBytes: r.assignment.DraftMemoryMiB << 20}
 	for _, part := range []struct {
 		files *protocol.FileSet
 		dir   *string
-	}{{&r.assignment.Base, &files.Dir}, {r.assignment.Adapter, &files.AdapterDir}} {
+	}{{&r.assignment.Base, &files.Dir}, {r.assignment.Adapter, &files.AdapterDir}, {r.assignment.Draft, &files.DraftDir}} {
 		if part.files == nil {
 			continue
 		}
@@ -197,6 +200,7 @@ func (r *replica) enter() (leave func(), err error) {
 	return func() {
 		r.mu.Lock()
 		r.load.Active--
+		r.counted.completed++
 		r.mu.Unlock()
 		r.active.Done()
 	}, nil
@@ -230,6 +234,9 @@ func (r *replica) complete(ctx context.Context, req engines.CompletionRequest,
 			return engines.Usage{}, err
 		}
 		defer done()
+		if err := r.readImages(ctx, model, &req); err != nil {
+			return engines.Usage{}, err
+		}
 		return model.Complete(ctx, req, emit)
 	})
 }

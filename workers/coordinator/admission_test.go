@@ -175,8 +175,8 @@ func TestMessagesOfARevokedNodeAreRefused(t *testing.T) {
 	}
 }
 
-// TestTwoAdmissions checks that an admission catches up with the log before it refuses a node,
-// because another admission may have enrolled the node.
+// TestTwoAdmissions checks that an Admission reads the log to its end before it rejects an agent,
+// because the Admission of another control plane may have enrolled the node.
 func TestTwoAdmissions(t *testing.T) {
 	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}})
 	key := newKey(t)

@@ -224,6 +224,10 @@ func (a *assigner) assignReplica(
 		assignment.Base, assignment.Adapter = *base, adapter
 		assignment.Speech, err = speechSettings(view, row)
 	}
+	if drafter := row.State.ServedDrafter(); err == nil && drafter != "" {
+		assignment.Draft, err = a.draftFiles(ctx, view, domain.Name(drafter))
+		assignment.DraftMemoryMiB = row.State.DraftMemoryMiB(projections.HostedBy(view, &row.State))
+	}
 	if err == nil {
 		err = d.reserve(assignment)
 	}

@@ -84,6 +84,17 @@ func (a *assigner) modelFiles(
 	return base, adapter, err
 }
 
+// draftFiles returns the files of a draft model.
+func (a *assigner) draftFiles(ctx context.Context, view *projections.View, name domain.Name) (*protocol.FileSet,
+	error) {
+	files, adapter, err := a.modelFiles(ctx, view, name, "")
+	if err == nil && adapter != nil {
+		err = domain.Errorf(domain.FailedPrecondition, "draftModel: %s is an addon, which cannot draft: use a base model",
+			name)
+	}
+	return files, err
+}
+
 // speechSettings returns the settings of a deployment's speech model; nil for a text model. It
 // returns an error when the model was deleted, or created again with another format.
 func speechSettings(

@@ -213,8 +213,8 @@ func TestWeightsThatDoNotFit(t *testing.T) {
 	require.Nil(t, c.hot("weights that fit are served again", serves(next)).Refused)
 }
 
-// TestAgentIsKilledDuringASwap checks that when an agent is killed during a swap, the replica that
-// replaces the lost one loads the served and the offered weights.
+// TestAgentIsKilledDuringASwap checks that a swap completes when an agent is killed during it, and
+// that the replica that replaces the lost one loads the weights that are served.
 func TestAgentIsKilledDuringASwap(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process")

@@ -49,8 +49,9 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 		observed.Load(r.Deployment, r.Replica, live.ReplicaLoad{
 			Node: nodeName(node), Ready: r.State == domain.ReplicaReady,
 			Active: r.Load.Active, Queued: r.Load.Queued, Slots: r.Load.Slots,
-			RequestsPerSecond: r.Load.RequestsPerSecond, PromptTokensPerSecond: r.Load.PromptTokensPerSecond,
-			TokensPerSecond: r.Load.TokensPerSecond, Time: now, Addons: addonStates(r),
+			RequestsPerSecond: r.Load.RequestsPerSecond, CompletedPerSecond: r.Load.CompletedPerSecond,
+			PromptTokensPerSecond: r.Load.PromptTokensPerSecond,
+			TokensPerSecond:       r.Load.TokensPerSecond, Time: now, Addons: addonStates(r),
 		})
 	}
 }

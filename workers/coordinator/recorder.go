@@ -11,7 +11,7 @@ import (
 	"anneal/projections"
 )
 
-// A recorder records the commands that nodes cause.
+// A recorder executes commands on behalf of nodes, and appends their events to the log.
 type recorder struct {
 	log   eventlog.Log
 	world *projections.World // follows log

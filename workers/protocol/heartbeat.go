@@ -77,6 +77,7 @@ type Load struct {
 	Queued                int     `json:"queued"`
 	Slots                 int     `json:"slots"`
 	RequestsPerSecond     float64 `json:"requestsPerSecond"`
+	CompletedPerSecond    float64 `json:"completedPerSecond"`
 	PromptTokensPerSecond float64 `json:"promptTokensPerSecond"`
 	TokensPerSecond       float64 `json:"tokensPerSecond"`
 }
@@ -141,10 +142,13 @@ type ServeAssignment struct {
 	CreateTime    time.Time   `json:"made"`
 	Base          FileSet     `json:"base"`
 	Adapter       *FileSet    `json:"adapter,omitempty"`
+	Draft         *FileSet    `json:"draft,omitempty"`     // draft model
 	MemoryMiB     int64       `json:"memoryMiB,omitempty"` // memory limit
 	ContextLength int         `json:"context,omitempty"`   // maximum in tokens; 0 is the model's own
 	LongPrompts   bool        `json:"longPrompts,omitempty"`
-	AddonSlots    int         `json:"addonSlots,omitempty"` // maximum number of addons in the engine; 0 is no limit
+	// DraftMemoryMiB is the part of MemoryMiB for the draft model.
+	DraftMemoryMiB int64 `json:"draftMemoryMiB,omitempty"`
+	AddonSlots     int   `json:"addonSlots,omitempty"` // maximum number of addons in the engine; 0 is no limit
 
 	Trusted      bool                    `json:"trusted,omitempty"` // the model belongs to the operator
 	Speech       *domain.SpeechSettings  `json:"speech,omitempty"`  // settings of a speech model; nil for a text model

@@ -56,6 +56,18 @@ var effects = map[string]effect{
 		d.Log = log
 		return d.Derive
 	}, holds: func(b *bench) bool { return b.state("d").FillFailed() }},
+	"import rows": {covers: []string{"store", "discard"}, prepare: func(b *bench) eventlog.Event {
+		return b.do("d", domain.CreateDataset{
+			DatasetSpec: domain.DatasetSpec{ExternalURL: publicStore(b).Address("a.jsonl")}})
+	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+		return tasks.Importer{Transferrer: b.transferrer(log)}.Import
+	}, holds: func(b *bench) bool { return b.state("d").Upload == 1 }},
+	"refuse to import rows": {prepare: func(b *bench) eventlog.Event {
+		return b.do("d", domain.CreateDataset{
+			DatasetSpec: domain.DatasetSpec{ExternalURL: publicStore(b).Address("b.jsonl")}})
+	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+		return tasks.Importer{Transferrer: b.transferrer(log)}.Import
+	}, holds: func(b *bench) bool { return b.state("d").Import.State == domain.TransferFailed }},
 	"copy a model": {covers: []string{"write", "convert", "put"}, prepare: func(b *bench) eventlog.Event {
 		b.ready("m", whole, shipped(b.TB.(*testing.T)))
 		return b.model("m", domain.PrepareModel{Precision: "FP16"})

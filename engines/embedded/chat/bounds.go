@@ -12,7 +12,7 @@ import (
 )
 
 // The constants limit one rendering of a template. gonja, the Jinja library, has no limits, and
-// a stack or heap overflow ends a Go process.
+// a Go process cannot recover from a stack overflow or from running out of memory.
 const (
 	renderWithin = 5 * time.Second
 	maxCalls     = 200       // nested macro calls

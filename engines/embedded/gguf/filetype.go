@@ -93,7 +93,7 @@ type role struct {
 //   - q4_k_m and q5_k_m store the matrix that computes the logits in Q6_K;
 //   - they store attn_v and ffn_down in Q6_K in the first and the last eighth of the layers, and in
 //     every third layer between;
-//   - q4_k_m stores attn_v of the other layers in Q5_K in models of 80 layers;
+//   - q4_k_m stores attn_v of the other layers in Q5_K in models of 80 layers, other than Qwen3;
 //   - all other matrices have the type that the file type names.
 func matrixType(c *llama.Config, file FileType, r role) quant.Type {
 	as := file.matrix()

@@ -73,7 +73,7 @@ func widenF16(v uint16) float32 {
 	return math.Float32frombits(math.Float32bits(magnitude) | uint32(v&0x8000)<<16)
 }
 
-// fromE4M3 maps each code to its value divided by codeScale, which the assembly computes.
+// fromE4M3 maps each E4M3 code to its value divided by codeScale, as the assembly kernels do.
 var fromE4M3 = func() (table [256]float32) {
 	for code := range table {
 		table[code] = weights.FromFloat8(byte(code)) / codeScale

@@ -104,7 +104,8 @@ func (c *Config) fill() {
 	if c.DType = ""; c.TorchDType == "" {
 		c.TorchDType = "float32"
 	}
-	// Attention within the sliding window is full attention, so the window limits the context.
+	// The engine computes full attention only. It equals sliding-window attention up to the size of the
+	// window, so the window limits the context.
 	if reach := c.window(); reach > 0 {
 		c.MaxPositions = min(c.MaxPositions, reach)
 	}

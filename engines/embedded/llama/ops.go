@@ -24,8 +24,8 @@ func Each(n, workers int, do func(i int)) {
 	wg.Wait()
 }
 
-// normalize writes the RMS norm of every row of x to out, and the factor of every row to
-// inverse.
+// normalize writes the RMS norm of every row of x to out, and the reciprocal of every row's
+// root mean square to inverse.
 func normalize(out, x kernel.Matrix, inverse, weight []float32, eps float64) {
 	for i := range x.Rows {
 		inverse[i] = kernel.RMSNorm(out.Row(i), x.Row(i), weight, float32(eps))

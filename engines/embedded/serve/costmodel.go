@@ -71,11 +71,16 @@ func (p *costModel) cost(rows float64) float64 {
 // without draft tokens, and chance is the probability that a draft token is accepted if all draft
 // tokens before it were.
 func (p *costModel) draftTokens(rows int, chance float64, limit int) int {
-	n, best, tokens, each := 0, minSpeedup*float64(rows)/p.cost(float64(rows)), float64(rows), chance
+	return p.draftTokensAt(rows, chance, limit, 0)
+}
+
+// draftTokensAt is draftTokens for draft tokens that take the time each to draft.
+func (p *costModel) draftTokensAt(rows int, chance float64, limit int, each time.Duration) int {
+	n, best, tokens, likely := 0, minSpeedup*float64(rows)/p.cost(float64(rows)), float64(rows), chance
 	for k := 1; k <= limit; k++ {
-		tokens += each
-		each *= chance
-		if rate := tokens / p.cost(float64(rows+k)); rate > best {
+		tokens += likely
+		likely *= chance
+		if rate := tokens / (p.cost(float64(rows+k)) + float64(k)*float64(each)); rate > best {
 			n, best = k, rate
 		}
 	}

@@ -22,26 +22,27 @@ const (
 type ngramDrafter struct {
 	context     []int // prompt and completion
 	predicted   []int
-	at          int     // position in predicted at which the completion continues
-	diverged    bool    // the completion differs from predicted at the position at
-	ngram       int     // length of the n-grams that are looked up; 0 disables lookup
-	maxDraft    int     // maximum number of draft tokens of a step
-	draft       []int   // latest draft
-	submitted   int     // number of tokens of the draft that the step verifies
-	sampled     int     // number of tokens sampled since the draft
-	fromContext bool    // the draft is from an n-gram match, not from predicted
-	acceptance  float64 // moving average of the acceptance rate
+	at          int         // position in predicted at which the completion continues
+	diverged    bool        // the completion differs from predicted at the position at
+	ngram       int         // length of the n-grams that are looked up; 0 disables lookup
+	maxDraft    int         // maximum number of draft tokens of a step
+	draft       []int       // latest draft
+	submitted   int         // number of tokens of the draft that the step verifies
+	sampled     int         // number of tokens sampled since the draft
+	fromContext bool        // the draft is not from predicted
+	state       *draftState // of the draft model; nil without one
+	acceptance  float64     // moving average of the acceptance rate
 	counts      engines.Speculation
 }
 
 // newDrafter returns the drafter of a request. It returns nil if speculative decoding is disabled,
-// or if the request has no predicted output and n-gram lookup is disabled.
+// or if the request has no predicted output, n-gram lookup is disabled and there is no draft model.
 func (m *model) newDrafter(req *engines.CompletionRequest, prompt []int) *ngramDrafter {
 	text := req.Prediction
 	if text == "" {
 		text = req.Speculation
 	}
-	if m.speculation.Disabled || text == "" && m.speculation.NgramLength <= 0 {
+	if m.speculation.Disabled || text == "" && m.speculation.NgramLength <= 0 && m.drafts == nil {
 		return nil
 	}
 	d := &ngramDrafter{
@@ -50,6 +51,9 @@ func (m *model) newDrafter(req *engines.CompletionRequest, prompt []int) *ngramD
 	}
 	if m.speculation.Tokens > 0 {
 		d.maxDraft = min(m.speculation.Tokens, engines.MaxDraftTokens)
+	}
+	if m.drafts != nil {
+		d.state = &draftState{}
 	}
 	if text != "" {
 		d.predicted = m.tokenizer.Encode(text)

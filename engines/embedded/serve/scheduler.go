@@ -17,12 +17,15 @@ type scheduler struct {
 	// draftLen returns the number of draft tokens to verify. It is costModel.draftTokens except in
 	// tests.
 	draftLen func(rows int, chance float64, limit int) int
-	slots    int
-	chunk    int // maximum number of prompt tokens of a step
-	pool     pool
-	running  []*request // in order of arrival
-	batch    []batchItem
-	spans    []span
+	// modelDraftLen returns the number of tokens to draft with the draft model. It is
+	// costModel.draftTokensAt except in tests.
+	modelDraftLen func(rows int, chance float64, limit int, each time.Duration) int
+	slots         int
+	chunk         int // maximum number of prompt tokens of a step
+	pool          pool
+	running       []*request // in order of arrival
+	batch         []batchItem
+	spans         []span
 }
 
 // A batchItem is the part of a step that belongs to one request.
@@ -85,6 +88,9 @@ func (s *scheduler) removeEnded() {
 			return false
 		}
 		s.pool.release(r.cache)
+		if s.model.drafts != nil {
+			s.model.drafts.release(r)
+		}
 		return true
 	})
 }
@@ -149,10 +155,17 @@ func (s *scheduler) scheduleDecode(decoding []*request) {
 		rows += len(t.span.tokens)
 	}
 	for _, r := range decoding {
+		if r.drafter != nil {
+			r.drafter.propose(r.limit - r.generated - 1)
+		}
+	}
+	if s.model.drafts != nil {
+		s.proposeWithModel(decoding, rows)
+	}
+	for _, r := range decoding {
 		tokens := []int{r.last}
 		if d := r.drafter; d != nil {
-			draft := d.propose(r.limit - r.generated - 1)
-			draft = draft[:s.draftLen(rows, d.acceptance, len(draft))]
+			draft := d.draft[:s.draftLen(rows, d.acceptance, len(d.draft))]
 			d.submit(len(draft))
 			tokens = append(tokens, draft...)
 			rows += len(draft)

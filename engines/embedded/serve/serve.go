@@ -84,9 +84,16 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		}
 		weights.Merge(adapter)
 	}
-	options, err := c.options.within(weights, files.MemoryBytes)
+	options, err := c.options.within(weights, max(files.MemoryBytes-files.DraftMemoryBytes, 0))
 	if err != nil {
 		return nil, err
+	}
+	var drafts *draftModel
+	if files.DraftDir != "" {
+		drafts, err = c.loadDraftModel(files.DraftDir, files.DraftMemoryBytes, tokens, weights.Config.VocabSize)
+		if err != nil {
+			return nil, err
+		}
 	}
 	options.maxContext, options.longPrompts = files.ContextLength, files.LongPrompts
 	// A model whose template cannot be parsed still serves plain prompts.
@@ -111,7 +118,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	if err != nil {
 		return nil, err
 	}
-	m.chat, m.speculation = own, files.Speculation
+	m.chat, m.speculation, m.drafts = own, files.Speculation, drafts
 	m.hash, m.merged, m.pooling = hash, files.AdapterDir != "", pooled
 	go s.run()
 	return m, nil
@@ -194,6 +201,7 @@ type model struct {
 	vocab       int
 	queue       int // maximum number of waiting requests
 	speculation engines.SpeculationMode
+	drafts      *draftModel // nil without a draft model; the scheduler's goroutine owns it
 	config      llama.Config
 	hash        string // hash of the base model's weights
 	merged      bool   // an adapter is merged into the weights
@@ -241,7 +249,7 @@ func newModel(
 		model: m, decoder: d, slots: o.Slots, chunk: o.ChunkTokens,
 		pool: pool{config: &d.config, maxBlocks: blocks},
 	}
-	s.draftLen = s.cost.draftTokens
+	s.draftLen, s.modelDraftLen = s.cost.draftTokens, s.cost.draftTokensAt
 	return m, s, nil
 }
 

@@ -1,4 +1,4 @@
-package audio
+package download
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/blobs/outbound"
 )
 
 // TestRedirectsAreChecked checks that a fetcher rejects a redirect of a public server to a private
@@ -18,7 +20,7 @@ func TestRedirectsAreChecked(t *testing.T) {
 		http.Redirect(w, r, "/speech.wav", http.StatusFound)
 	}))
 	t.Cleanup(from.Close)
-	f := newFetcher(time.Minute, false, nil)
+	f := New(time.Minute, false, nil, "upload the file")
 	dial := f.client.Transport.(*http.Transport).DialContext
 	first := true
 	f.client.Transport.(*http.Transport).DialContext = func(
@@ -26,11 +28,11 @@ func TestRedirectsAreChecked(t *testing.T) {
 	) (net.Conn, error) {
 		if first { // as if the first address were public
 			first = false
-			return newFetcher(time.Minute, true, nil).client.Transport.(*http.Transport).DialContext(ctx, network, address)
+			return outbound.Dialer(true)(ctx, network, address)
 		}
 		return dial(ctx, network, address)
 	}
-	_, _, err := f.get(t.Context(), from.URL+"/hops/0")
+	_, _, err := f.Get(t.Context(), from.URL+"/hops/0")
 	require.ErrorIs(t, err, errPrivate)
 	require.False(t, first)
 }

@@ -1,0 +1,163 @@
+package inference
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"image"
+	_ "image/gif" // image.DecodeConfig reads this format
+	_ "image/jpeg"
+	_ "image/png"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"anneal/api/request"
+	"anneal/api/routing"
+	"anneal/blobs"
+	"anneal/domain"
+)
+
+// Limits of the images of one request, besides engines.MaxImages.
+const (
+	MaxImageBytes  = 10 << 20 // of one image
+	MaxImagesBytes = 32 << 20 // of all images
+	maxPixels      = 64 << 20 // of one image: a small file can be a huge picture
+)
+
+// requireVision returns an error when the request has images and the model of the target cannot read
+// any, as its files say.
+func (c *call) requireVision(q *generationRequest, target routing.Target) error {
+	if len(q.images) == 0 {
+		return nil
+	}
+	row, ok := c.View().Models.Get(domain.Name(target.State.BaseModel))
+	if ok && row.State.Kind == domain.PEFTAddon {
+		row, ok = c.View().Models.Get(domain.Name(row.State.BaseModel))
+	}
+	if !ok || row.State.Vision {
+		return nil
+	}
+	var v domain.Violations
+	v.Add(q.images[0].at, "is an image, which %s cannot read: its config.json describes no image encoder, and it has no "+
+		"mmproj file; send text only, or name a model that reads images", row.Name)
+	return v.Err()
+}
+
+// storeImages stores the images of the request for the nodes, and downloads those that the request
+// refers to. The caller calls discard when the request has ended, also after an error.
+func (c *call) storeImages(q *generationRequest) (discard func(), err error) {
+	if len(q.images) == 0 {
+		return func() {}, nil
+	}
+	prefix := blobs.TransientPrefix(c.Principal.Account, uuid.NewString())
+	discard = func() {
+		ctx, cancel := c.Detached()
+		defer cancel()
+		if err := c.Uploads.Blobs.DeletePrefix(ctx, prefix); err != nil {
+			c.Logger.Warn("images of a request were not removed", "request", c.ID, "directory", prefix, "error", err)
+		}
+	}
+	var total atomic.Int64
+	return discard, forEach(c.Ctx, len(q.images), func(ctx context.Context, i int) error {
+		return c.storeImage(ctx, prefix+strconv.Itoa(i), q.images[i], &total)
+	})
+}
+
+// storeImage stores one image below key, and adds its size to total.
+func (c *call) storeImage(ctx context.Context, key string, one *requestImage, total *atomic.Int64) error {
+	invalid := func(err error) error {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		var v domain.Violations
+		v.Add(one.at, "%s", err)
+		return v.Err()
+	}
+	var content io.Reader = bytes.NewReader(one.data)
+	failed := func() error { return nil }
+	if one.data == nil {
+		body, _, err := c.images.Get(ctx, one.link)
+		if err != nil {
+			return invalid(err)
+		}
+		defer body.Close()
+		content, failed = body, body.Err
+	}
+	kind, content, err := checkImage(io.LimitReader(content, MaxImageBytes+1))
+	if err != nil {
+		return invalid(cmp.Or(failed(), err))
+	}
+	size, err := c.Uploads.Blobs.Put(ctx, key, content)
+	switch {
+	case err != nil && failed() != nil:
+		return invalid(failed())
+	case err != nil:
+		return err
+	case size > MaxImageBytes:
+		return invalid(fmt.Errorf("exceeds the limit of %s for an image: scale it down",
+			request.ByteSize(MaxImageBytes)))
+	case total.Add(size) > MaxImagesBytes:
+		return invalid(fmt.Errorf("and the other images exceed the limit of %s for one request: scale them down, or send "+
+			"fewer", request.ByteSize(MaxImagesBytes)))
+	}
+	one.data = nil
+	one.image.Type, one.image.Size = kind, size
+	one.image.URL, err = c.Uploads.Blobs.SignGet(ctx, key, c.Limits.SignedURL)
+	return err
+}
+
+// checkImage checks the header of an image and returns the image's media type, and its whole content.
+func checkImage(content io.Reader) (kind string, all io.Reader, err error) {
+	const header = 512
+	from := bufio.NewReaderSize(content, 4<<10)
+	start, err := from.Peek(header)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", nil, err
+	}
+	kind = http.DetectContentType(start)
+	if !slices.Contains(imageTypes, kind) {
+		return "", nil, errors.New("is not a PNG, JPEG, WebP or GIF image: convert it")
+	}
+	var read bytes.Buffer
+	width, height := webpSize(start)
+	if kind != "image/webp" {
+		config, _, err := image.DecodeConfig(io.TeeReader(from, &read))
+		if err != nil {
+			return "", nil, fmt.Errorf("is not a valid image of the type %s: %w", kind, err)
+		}
+		width, height = config.Width, config.Height
+	}
+	if width < 1 || height < 1 || width > maxPixels/height {
+		return "", nil, fmt.Errorf("has %d × %d pixels: send 1 to %d pixels", width, height, maxPixels)
+	}
+	return kind, io.MultiReader(&read, from), nil
+}
+
+// webpSize returns the width and the height of a WebP image from its first bytes; 0 when they are
+// invalid. See RFC 9649.
+func webpSize(b []byte) (width, height int) {
+	if len(b) < 30 {
+		return 0, 0
+	}
+	low := func(at int) int { return int(binary.LittleEndian.Uint16(b[at:])) & 0x3fff }
+	switch string(b[12:16]) {
+	case "VP8 ":
+		return low(26), low(28)
+	case "VP8L":
+		bits := binary.LittleEndian.Uint32(b[21:])
+		return int(bits&0x3fff) + 1, int(bits>>14&0x3fff) + 1
+	case "VP8X":
+		three := func(at int) int { return int(b[at]) | int(b[at+1])<<8 | int(b[at+2])<<16 }
+		return three(24) + 1, three(27) + 1
+	}
+	return 0, 0
+}

@@ -1,0 +1,98 @@
+package rest
+
+import (
+	"cmp"
+	"reflect"
+	"time"
+
+	"anneal/api/request"
+	"anneal/domain"
+)
+
+func nodeSchedulingOperations(s *Service) []request.Operation {
+	const one = "/v1/accounts/{account}/nodes/{id}"
+	return []request.Operation{
+		{ID: "cordonNode", Method: "POST", Path: one + ":cordon", Tag: "nodes",
+			Summary: "Close a node for new work", Permission: request.Operate,
+			Description: "The node gets no new attempts and replicas until it is uncordoned, also after a restart of its " +
+				"agent. The work on the node continues.",
+			Body: reflect.TypeFor[cordon](), BodyOptional: true, Response: reflect.TypeFor[Node](),
+			Handle: s.handle(cordonNode)},
+		{ID: "uncordonNode", Method: "POST", Path: one + ":uncordon", Tag: "nodes",
+			Summary: "Open a node for new work", Permission: request.Operate,
+			Description: "Ends a cordon or a drain. Attempts that the drain has stopped stay stopped.",
+			Body:        request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Node](),
+			Handle: s.handle(uncordonNode)},
+		{ID: "drainNode", Method: "POST", Path: one + ":drain", Tag: "nodes",
+			Summary: "Move the work of a node to other nodes", Permission: request.Operate,
+			Description: "Cordons the node. Its jobs save a checkpoint and are queued again, which does not count as a " +
+				"failure. Each replica is replaced, and stops when its replacement is ready. At the deadline, the attempts " +
+				"and replicas that are left are stopped. The node is DRAINED when no work is left.",
+			Body: reflect.TypeFor[drain](), BodyOptional: true, Response: reflect.TypeFor[Node](),
+			Handle: s.handle(drainNode)},
+	}
+}
+
+type cordon struct {
+	Reason string `json:"reason"`
+}
+
+type drain struct {
+	Reason   string `json:"reason"`
+	Deadline string `json:"deadline"`
+}
+
+const byOperator = "by the operator"
+
+func cordonNode(c *call) (any, error) {
+	p, body := c.Params(), cordon{}
+	if err := p.ReadVerb(&body); err != nil {
+		return nil, err
+	}
+	checkReason(p, body.Reason)
+	return changeNode(c, p, domain.CordonNode{Reason: cmp.Or(body.Reason, byOperator)})
+}
+
+func uncordonNode(c *call) (any, error) {
+	p := c.Params()
+	if err := p.ReadVerb(&struct{}{}); err != nil {
+		return nil, err
+	}
+	return changeNode(c, p, domain.UncordonNode{})
+}
+
+func drainNode(c *call) (any, error) {
+	p, body := c.Params(), drain{}
+	if err := p.ReadVerb(&body); err != nil {
+		return nil, err
+	}
+	checkReason(p, body.Reason)
+	within := domain.DefaultDrain
+	if body.Deadline != "" {
+		var err error
+		within, err = time.ParseDuration(body.Deadline)
+		p.Violations.Require(err == nil, "deadline", `is %q, and must be a duration from now such as "600s"`, body.Deadline)
+	}
+	return changeNode(c, p, domain.DrainNode{Reason: cmp.Or(body.Reason, byOperator), Within: within})
+}
+
+func checkReason(p *request.Params, reason string) {
+	p.Violations.Require(len(reason) <= domain.MaxDescription, "reason", "must have at most %d bytes",
+		domain.MaxDescription)
+}
+
+// changeNode records a command on a node and responds with the node.
+func changeNode(c *call, p *request.Params, command domain.Command[domain.Node]) (any, error) {
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	row, err := nodes.row(c)
+	if err != nil {
+		return nil, err
+	}
+	result, err := c.Do(domain.Intend(domain.Nodes, row.Name, command))
+	if err != nil {
+		return nil, err
+	}
+	return nodes.reply(c, result)
+}

@@ -1,0 +1,153 @@
+package external
+
+import (
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+var _ engines.ImageReader = (*model)(nil)
+
+// CheckImages implements engines.ImageReader. The server of llama.cpp reports whether it has loaded a
+// multimodal projector. Other servers reject the images that their model cannot read.
+func (m *model) CheckImages(req *engines.CompletionRequest) error {
+	if m.preset.noImages != "" {
+		return engines.ImagesError(req, m.preset.noImages)
+	}
+	if req.Chat == nil && m.preset.imageCompletions == "" {
+		return engines.ImagesError(req, "is not supported by the node's engine for completions: send the image in a "+
+			"message to /inference/v1/chat/completions")
+	}
+	return nil
+}
+
+// checkTokens returns an error for token IDs that the server cannot take or return because it has a
+// projector.
+func (m *model) checkTokens(req *engines.CompletionRequest) error {
+	if m.preset.vision == nil || m.preset.noImages != "" {
+		return nil
+	}
+	var v domain.Violations
+	v.Require(req.PromptTokens == nil || req.Chat != nil, "promptTokens",
+		"must be text: llama.cpp's server takes no token IDs for a model that reads images")
+	v.Require(!req.ReturnTokenIDs || req.Chat == nil || !req.HasImages(), "returnTokenIds",
+		"is not supported by llama.cpp's server for messages with images: leave it out")
+	return v.Err()
+}
+
+// contentOf returns the content of a message for the server: a text, or a list of texts and images.
+func contentOf(m engines.Message) any {
+	if len(m.Parts) == 0 {
+		return m.Content
+	}
+	parts := make([]body, len(m.Parts))
+	for i, part := range m.Parts {
+		if part.Image == nil {
+			parts[i] = body{"type": "text", "text": part.Text}
+			continue
+		}
+		url := "data:" + part.Image.Type + ";base64," + base64.StdEncoding.EncodeToString(part.Image.Data)
+		parts[i] = body{"type": "image_url", "image_url": body{"url": url}}
+	}
+	return parts
+}
+
+// withoutImages returns the request without its images, of which servers count no tokens before they
+// complete it.
+func withoutImages(req *engines.CompletionRequest) *engines.CompletionRequest {
+	if req.Chat == nil || !req.HasImages() {
+		return req
+	}
+	plain, chat := *req, *req.Chat
+	chat.Messages = make([]engines.Message, len(req.Chat.Messages))
+	for i, m := range req.Chat.Messages {
+		for _, part := range m.Parts {
+			m.Content += part.Text
+		}
+		m.Parts = nil
+		chat.Messages[i] = m
+	}
+	plain.Chat = &chat
+	return &plain
+}
+
+// defaultMarker marks the places of images in prompts, unless the server of llama.cpp reports another
+// marker.
+const defaultMarker = "<__media__>"
+
+// imagePrompt replaces the fields of OpenAI's completions in b with those of llama.cpp's own operation
+// /completion: with a projector, its /v1/completions takes no images. It returns the path.
+func (p *preset) imagePrompt(b body, req *engines.CompletionRequest, v *domain.Violations) string {
+	const leave = "is not supported by llama.cpp's server for prompts with images: leave it out, or send messages"
+	v.Require(!req.Logprobs, "logprobs", leave)
+	v.Require(!req.ReturnTokenIDs, "returnTokenIds", leave)
+	v.Require(!req.Echo && req.EchoLast == 0, "echo", leave)
+	images := make([]string, len(req.Images))
+	for i, image := range req.Images {
+		images[i] = base64.StdEncoding.EncodeToString(image.Data)
+	}
+	b["prompt"] = body{"prompt_string": strings.ReplaceAll(req.Prompt, engines.ImagePlaceholder, p.mediaMarker),
+		"multimodal_data": images}
+	b["n_predict"] = b["max_tokens"]
+	for _, name := range []string{"model", "stream_options", "max_tokens", "response_format"} {
+		delete(b, name)
+	}
+	if req.Format != nil && req.Format.Type == engines.FormatJSON {
+		b["json_schema"] = body{"type": "object"}
+	} else if req.Format != nil && req.Format.Type == engines.FormatSchema {
+		b["json_schema"] = req.Format.Schema
+	}
+	return p.imageCompletions
+}
+
+// A nativeEvent has the fields of an event of llama.cpp's operation /completion.
+type nativeEvent struct {
+	Content  string `json:"content"`
+	Stop     bool   `json:"stop"`      // set in the last event
+	StopType string `json:"stop_type"` // eos, word or limit, in the last event
+	Prompt   int    `json:"tokens_evaluated"`
+	Tokens   int    `json:"tokens_predicted"`
+	Timings  struct {
+		Cached int `json:"cache_n"`
+	} `json:"timings"`
+}
+
+// choice returns the event as an event of OpenAI's completions; false when it is one already.
+func (e *nativeEvent) choice(s *stream) (choice, bool) {
+	if !e.Stop {
+		return choice{Text: e.Content}, e.Content != ""
+	}
+	s.ended = true
+	s.count(&usage{PromptTokens: e.Prompt, CompletionTokens: e.Tokens})
+	s.usage.CachedTokens = e.Timings.Cached
+	finish := engines.FinishStop
+	if e.StopType == "limit" {
+		finish = engines.FinishLength
+	}
+	return choice{Text: e.Content, FinishReason: finish}, true
+}
+
+// findProjector returns the multimodal projector in the directory of a model, or "" without one.
+func findProjector(dir string) (string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", err
+	}
+	found := ""
+	for _, entry := range entries {
+		name := entry.Name()
+		if !strings.HasPrefix(name, "mmproj") || !strings.HasSuffix(name, ".gguf") {
+			continue
+		}
+		if found != "" {
+			return "", domain.Errorf(domain.FailedPrecondition,
+				"the model has several mmproj files (%s, %s): keep only one", filepath.Base(found), name)
+		}
+		found = filepath.Join(dir, name)
+	}
+	return found, nil
+}

@@ -1,0 +1,70 @@
+package installation
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+
+	"anneal/domain"
+	"anneal/eventlog/kv"
+)
+
+// A Bucket stores the ID of itself. blobs.Store implements it.
+type Bucket interface {
+	BucketID(ctx context.Context) (string, error) // "" when the bucket has none
+	// ClaimBucketID stores id unless the bucket has an ID, and returns the ID that it then has.
+	ClaimBucketID(ctx context.Context, id string) (string, error)
+}
+
+// CheckBucket returns an error unless the bucket is the one of the installation. The first control
+// plane gives its bucket an ID and records it. url names the bucket in the error.
+func (m *Membership) CheckBucket(ctx context.Context, bucket Bucket, url string) error {
+	return checkBucket(ctx, m.bucket, bucket, url)
+}
+
+func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url string) error {
+	record, err := update(ctx, records, func(r Record) (*Record, error) {
+		if r.Bucket != "" {
+			return nil, nil // the bucket has had its ID since before this was recorded
+		}
+		id, err := bucket.ClaimBucketID(ctx, nuid.Next())
+		if err != nil {
+			return nil, fmt.Errorf("write the ID of the bucket %s: %w", url, err)
+		}
+		r.Bucket = id
+		return &r, nil
+	})
+	if err != nil {
+		return err
+	}
+	id, err := bucket.BucketID(ctx)
+	if err != nil {
+		return fmt.Errorf("read the ID of the bucket %s: %w", url, err)
+	}
+	if id == record.Bucket {
+		return nil
+	}
+	return &domain.Error{Code: domain.FailedPrecondition, Reason: Reason,
+		Message: fmt.Sprintf("the bucket %s is not the one of the installation whose log is in the NATS cluster: its file "+
+			"bucket-id has %q instead of %q. All control planes need the same bucket, such as --blobs s3://BUCKET?region=R, or "+
+			"--blobs file:///DIR with a directory that their machines share", url, id, record.Bucket)}
+}
+
+// SetKey replaces the recorded fingerprint of a key. All control planes must be stopped. It does
+// nothing when there is no record.
+func SetKey(ctx context.Context, nc *nats.Conn, name, fingerprint string) error {
+	if _, ok, err := Read(ctx, nc); err != nil || !ok {
+		return err
+	}
+	bucket, err := open(ctx, nc, 0)
+	if err != nil {
+		return err
+	}
+	_, err = update(ctx, bucket, func(r Record) (*Record, error) {
+		r.Keys[name] = fingerprint
+		return &r, nil
+	})
+	return err
+}

@@ -1,0 +1,156 @@
+package datadir
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"anneal/disk"
+	"anneal/eventlog/secrets"
+)
+
+// SharedKeys are the names of the keys that all control planes of an installation share; see Dir.Key.
+var SharedKeys = []string{"pepper", "nodes", "blobs"}
+
+// A Bundle holds what a further control plane of an installation needs from the data directory of
+// another one: the shared keys, the master keys, and the context files with the keys of the accounts
+// default and system. It is stored as a file with mode 0600.
+type Bundle struct {
+	Format int               `json:"format"`
+	Files  map[string]string `json:"files"` // contents by path in the data directory
+}
+
+const (
+	bundleFormat = 1
+	maxBundle    = 1 << 20 // bytes
+)
+
+// bundled returns the paths in the data directory of the files in a bundle.
+func bundled() []string {
+	paths := []string{"context.json", "operator.json", "keys/ring"}
+	for _, name := range SharedKeys {
+		paths = append(paths, "keys/"+name, "keys/"+name+".sum")
+	}
+	return paths
+}
+
+// Bundle returns the bundle of the directory of a server that has started at least once.
+func (d Dir) Bundle() (Bundle, error) {
+	if err := d.CheckExists(); err != nil {
+		return Bundle{}, err
+	}
+	b := Bundle{Format: bundleFormat, Files: map[string]string{}}
+	for _, path := range bundled() {
+		content, err := os.ReadFile(d.Path(path))
+		if err != nil {
+			return Bundle{}, fmt.Errorf("read what control planes share: %w: start the server once, or restore the file from "+
+				"a backup", err)
+		}
+		b.Files[path] = string(content)
+	}
+	return b, nil
+}
+
+// WriteFile writes the bundle to a new file with mode 0600. It returns an error if the file exists.
+func (b Bundle) WriteFile(path string) error {
+	content, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(append(content, '\n'))
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+// ReadBundle reads and checks the bundle in the file at path. Its errors contain no key.
+func ReadBundle(path string) (b Bundle, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return b, err
+	}
+	if info.Size() > maxBundle {
+		return b, fmt.Errorf("%s has %d bytes, but a bundle has at most %d", path, info.Size(), maxBundle)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return b, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	if decoder.Decode(&b) != nil || b.Format != bundleFormat {
+		return b, fmt.Errorf("%s is not a bundle of format %d: create it with `anneal server bundle FILE`, with the same "+
+			"version of anneal", path, bundleFormat)
+	}
+	return b, b.check(path)
+}
+
+// check returns an error unless the bundle has exactly the files of bundled, and its keys are whole.
+func (b Bundle) check(path string) error {
+	want := bundled()
+	for name := range b.Files {
+		if !slices.Contains(want, name) {
+			return fmt.Errorf("%s has the unknown file %q: create it again with `anneal server bundle FILE`", path, name)
+		}
+	}
+	for _, name := range want {
+		if b.Files[name] == "" {
+			return fmt.Errorf("%s lacks %s: create it again with `anneal server bundle FILE`", path, name)
+		}
+	}
+	for _, name := range SharedKeys {
+		if _, err := parseKey(b.Files["keys/"+name], []byte(b.Files["keys/"+name+".sum"])); err != nil {
+			return fmt.Errorf("%s: keys/%s %w: create the bundle again", path, name, err)
+		}
+	}
+	if _, err := secrets.ParseKeyRing(b.Files["keys/ring"]); err != nil {
+		return fmt.Errorf("%s: keys/ring: %w: create the bundle again", path, err)
+	}
+	return nil
+}
+
+// Install writes the files of the bundle to the data directory of a further control plane, which it
+// creates if necessary. It writes nothing and returns an error if the directory has other keys, is in
+// use, or has its own log. The same bundle can be installed again.
+func (b Bundle) Install(d Dir) error {
+	release, err := disk.LockDir(string(d))
+	if err != nil {
+		return err
+	}
+	defer release()
+	if _, err := os.Stat(d.Path("nats")); err == nil {
+		return fmt.Errorf("%s has the log of another installation: choose an empty directory with --data", d)
+	}
+	pepper, _ := os.ReadFile(d.Path("keys", "pepper"))
+	sameInstallation := string(pepper) == b.Files["keys/pepper"] // whose ring may have changed: see RotateKeyRing
+	var other []string
+	for _, name := range bundled() {
+		content, err := os.ReadFile(d.Path(name))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		replaceable := !strings.HasPrefix(name, "keys/") || name == "keys/ring" && sameInstallation
+		if err == nil && string(content) != b.Files[name] && !replaceable {
+			other = append(other, name)
+		}
+	}
+	if len(other) > 0 {
+		return fmt.Errorf("%s has other keys (%s): if they are those of no installation, because its control plane never "+
+			"started, delete %s; otherwise choose an empty directory with --data", d, strings.Join(other, ", "), d.Path("keys"))
+	}
+	if err := os.MkdirAll(filepath.Dir(d.RingPath()), 0o700); err != nil {
+		return err
+	}
+	for _, name := range bundled() {
+		if err := WritePrivate(d.Path(name), []byte(b.Files[name])); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package schedulers_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/schedulers"
+)
+
+// TestCordonedNodesGetNoWork checks that no attempt, gang or replica is placed on a cordoned node,
+// and that the work on it continues.
+func TestCordonedNodesGetNoWork(t *testing.T) {
+	s := newHarness(t)
+	s.prerequisites()
+	s.given(node("n1", "", 4, nil), node("n2", "", 4, nil))
+	s.given(onNode("n1", domain.CordonNode{Reason: "new driver"}))
+	s.pending(1, "single")
+	s.pending(2, "gang")
+	s.given(deployment("d1", 1, 1, nil))
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Replicas{})
+	s.comment("the work on n2 continues")
+	s.given(onNode("n2", domain.CordonNode{Reason: "new driver"}))
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Drain{})
+	s.comment("uncordoned, n1 gets the gang as soon as n2 is uncordoned too")
+	s.given(onNode("n1", domain.UncordonNode{}))
+	s.execute(schedulers.Jobs{})
+	s.given(onNode("n2", domain.UncordonNode{}))
+	s.execute(schedulers.Jobs{})
+	s.compare("nodes_cordoned")
+}
+
+// TestNodesAreDrained checks that jobs save a checkpoint and move, that a replica moves when its
+// replacement is ready, and that the node is then DRAINED.
+func TestNodesAreDrained(t *testing.T) {
+	s := newHarness(t)
+	s.prerequisites()
+	s.given(node("n1", "", 4, nil))
+	s.pending(1, "single")
+	s.given(deployment("d1", 1, 1, nil))
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Replicas{})
+	s.report("d1", "r1", "n1", domain.ReplicaReady)
+	s.execute(schedulers.Replicas{})
+	s.given(onNode("n1", domain.DrainNode{Reason: "new driver", Within: time.Minute}))
+	s.comment("without another node, the replica stays until the deadline")
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Drain{})
+	s.execute(schedulers.Drain{})
+	s.given(node("n2", "", 4, nil))
+	s.execute(schedulers.Replicas{})
+	s.comment("the attempt has saved its checkpoint")
+	s.given(onJob("single", s.jobLife("single").ConfirmStop(1)))
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{})
+	require.Zero(t, s.jobLife("single").Failures, "a drain is not a failure")
+	s.execute(schedulers.Replicas{})
+	s.report("d1", "r2", "n2", domain.ReplicaReady)
+	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Drain{})
+	s.execute(schedulers.Allocations{})
+	s.execute(schedulers.Drain{})
+	s.execute(schedulers.Drain{})
+	s.compare("nodes_drained")
+}
+
+// TestDrainStopsAtItsDeadline checks that what is left at the deadline is stopped: an attempt that
+// is still saving, one that is being cancelled, and a replica without a place elsewhere.
+func TestDrainStopsAtItsDeadline(t *testing.T) {
+	s := newHarness(t)
+	s.prerequisites()
+	s.given(node("n1", "", 8, nil))
+	s.pending(1, "saving", "cancelled")
+	s.given(deployment("d1", 1, 1, nil))
+	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Replicas{})
+	s.report("d1", "r1", "n1", domain.ReplicaReady)
+	s.given(onJob("cancelled", domain.CancelJob{}))
+	s.given(onNode("n1", domain.DrainNode{Reason: "new driver", Within: time.Minute}))
+	s.execute(schedulers.Drain{})
+	s.advance(time.Minute)
+	s.execute(schedulers.Drain{})
+	s.execute(schedulers.Allocations{})
+	s.execute(schedulers.Drain{})
+	s.execute(schedulers.Replicas{})
+	require.Zero(t, s.jobLife("saving").Failures, "a drain is not a failure")
+	s.compare("nodes_drain_deadline")
+}
+
+// TestDrainKeepsTheLimitOfReplicas checks that two replicas on a node that is being drained move one
+// after the other.
+func TestDrainKeepsTheLimitOfReplicas(t *testing.T) {
+	s := newHarness(t)
+	s.prerequisites()
+	s.given(node("n1", domain.PoolInference, 4, nil))
+	s.given(deployment("d1", 2, 2, nil))
+	s.execute(schedulers.Replicas{})
+	s.report("d1", "r1", "n1", domain.ReplicaReady)
+	s.report("d1", "r2", "n1", domain.ReplicaReady)
+	s.execute(schedulers.Replicas{})
+	s.given(node("n2", domain.PoolInference, 4, nil))
+	s.given(onNode("n1", domain.DrainNode{Reason: "new driver", Within: time.Minute}))
+	ready := func() int {
+		row, _ := s.world.View().Deployments.Get(deploymentName("d1"))
+		require.LessOrEqual(t, len(row.State.Replicas), 3)
+		return row.State.ReadyReplicas()
+	}
+	for _, next := range []string{"r3", "r4"} {
+		s.execute(schedulers.Replicas{})
+		require.Equal(t, 2, ready())
+		s.report("d1", next, "n2", domain.ReplicaReady)
+	}
+	s.execute(schedulers.Replicas{})
+	require.Equal(t, 2, ready())
+	s.execute(schedulers.Allocations{})
+	s.execute(schedulers.Drain{})
+	s.compare("nodes_drained_one_by_one")
+}
+
+func (s *harness) jobLife(id string) domain.JobLife {
+	s.t.Helper()
+	j, ok := s.world.View().Job(jobName(id))
+	require.True(s.t, ok)
+	return *j.State.Life()
+}

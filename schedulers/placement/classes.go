@@ -1,0 +1,161 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// parts is the sum of the frequencies of all typical classes: frequencies are parts per million.
+const parts = 1_000_000
+
+// typicalPercent is the share of all requests that the typical classes cover, as in the publication.
+const typicalPercent = 95
+
+// A Class is the part of a request on which fragmentation depends, with its frequency.
+type Class struct {
+	CPUMilli  int64
+	Devices   int
+	Share     int64
+	Models    string
+	Frequency int64 // parts per million
+}
+
+// TypicalClasses returns the most frequent classes of the requests, which cover 95 % of them. counts
+// holds the number of requests of each class. The frequencies are rounded down, and the most frequent
+// class gets the remainder, so that they add up to a million. Classes of the same frequency are
+// ordered by CPU, share, devices and models, the greatest first, as in the publication.
+func TypicalClasses(counts map[Request]int64) []Class {
+	sums := map[Class]int64{}
+	total := int64(0)
+	for r, n := range counts {
+		sums[Class{r.CPUMilli, r.Devices, r.Share, r.Models, 0}] += n
+		total += n
+	}
+	classes := make([]Class, 0, len(sums))
+	for class, n := range sums {
+		class.Frequency = n
+		classes = append(classes, class)
+	}
+	slices.SortFunc(classes, func(a, b Class) int {
+		return cmp.Or(cmp.Compare(b.Frequency, a.Frequency), cmp.Compare(b.CPUMilli, a.CPUMilli),
+			cmp.Compare(b.Share, a.Share), cmp.Compare(b.Devices, a.Devices), cmp.Compare(b.Models, a.Models))
+	})
+	covered, n := int64(0), 0
+	for n < len(classes) && covered*100 < total*typicalPercent {
+		covered += classes[n].Frequency
+		n++
+	}
+	classes = classes[:n]
+	rest := int64(parts)
+	for i := range classes {
+		classes[i].Frequency = classes[i].Frequency * parts / covered
+		rest -= classes[i].Frequency
+	}
+	if n > 0 {
+		classes[0].Frequency += rest
+	}
+	return classes
+}
+
+// allows reports whether a list of models, separated by "|", contains the model; "" contains all.
+func allows(models, model string) bool {
+	if models == "" {
+		return true
+	}
+	for one := range strings.SplitSeq(models, "|") {
+		if one == model {
+			return true
+		}
+	}
+	return false
+}
+
+// A classGroup holds the typical classes that differ only in their CPU.
+type classGroup struct {
+	devices   int
+	share     int64
+	frequency int64
+	cpu       []int64 // ascending
+	upTo      []int64 // sum of the frequencies of the classes with at most this CPU
+}
+
+// fitting returns the sum of the frequencies of the group's classes that need at most this CPU.
+func (g *classGroup) fitting(cpu int64) int64 {
+	n, found := slices.BinarySearch(g.cpu, cpu)
+	if found {
+		n++
+	}
+	if n == 0 {
+		return 0
+	}
+	return g.upTo[n-1]
+}
+
+// A fragmentation computes the fragmentation of nodes with one model of device.
+type fragmentation struct {
+	excluded int64 // frequency of the classes that cannot use the model, or need no device
+	groups   []classGroup
+}
+
+// fragmentationOf returns the fragmentation for a model.
+func fragmentationOf(classes []Class, model string) *fragmentation {
+	f := &fragmentation{}
+	var usable []Class
+	for _, class := range classes {
+		if class.Devices == 0 || !allows(class.Models, model) {
+			f.excluded += class.Frequency
+			continue
+		}
+		usable = append(usable, class)
+	}
+	slices.SortFunc(usable, func(a, b Class) int {
+		return cmp.Or(cmp.Compare(a.Share, b.Share), cmp.Compare(a.Devices, b.Devices), cmp.Compare(a.CPUMilli, b.CPUMilli))
+	})
+	for _, class := range usable {
+		last := len(f.groups) - 1
+		if last < 0 || f.groups[last].share != class.Share || f.groups[last].devices != class.Devices {
+			f.groups = append(f.groups, classGroup{devices: class.Devices, share: class.Share})
+			last++
+		}
+		g := &f.groups[last]
+		g.frequency += class.Frequency
+		g.cpu, g.upTo = append(g.cpu, class.CPUMilli), append(g.upTo, g.frequency)
+	}
+	return f
+}
+
+// of returns the fragmentation of a node in millionths of a milli-GPU: the sum over all typical
+// classes of frequency × what is left of the devices and is of no use to the class. This is every
+// device with less left than the share of the class, and all devices if the class does not fit, is
+// not allowed on the model, or needs no device (Weng et al., section 3).
+func (f *fragmentation) of(cpu int64, left []int64) int64 {
+	all := int64(0)
+	for _, milli := range left {
+		all += milli
+	}
+	if all == 0 {
+		return 0
+	}
+	sum := f.excluded * all
+	share, count, below := int64(-1), 0, int64(0)
+	for i := range f.groups {
+		g := &f.groups[i]
+		if g.share != share {
+			share, count, below = g.share, 0, 0
+			for _, milli := range left {
+				if milli >= share {
+					count++
+				} else {
+					below += milli
+				}
+			}
+		}
+		fitting := int64(0)
+		if count >= g.devices {
+			fitting = g.fitting(cpu)
+		}
+		sum += fitting*below + (g.frequency-fitting)*all
+	}
+	return sum
+}

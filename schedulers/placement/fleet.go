@@ -1,0 +1,225 @@
+package placement
+
+import "slices"
+
+// maxRankings bounds the memory of a fleet: with more classes, the cached rankings are discarded.
+// This changes no choice.
+const maxRankings = 4096
+
+// A Fleet places requests on nodes. The order of the nodes is their rank, which decides between nodes
+// of the same score. A permutation that does not follow names or shapes gives the best results; it must
+// be the same whenever a choice is repeated. A Fleet must not be used concurrently.
+//
+// The cost of a choice depends on the nodes that changed since the last choice for the same class.
+type Fleet struct {
+	// Eligible reports whether a node satisfies a request's Selector. It may depend on what is left of
+	// the node itself. It is called again only after the node has changed. nil accepts every node.
+	Eligible func(node int, r *Request) bool
+	// Preference is added to the score of a node. The rest is as for Eligible.
+	Preference func(node int, r *Request) int64
+
+	nodes    []nodeState
+	models   []string
+	rankings map[Request]*ranking
+	changes  []int // nodes, in the order of their changes since base
+	base     int   // number of changes that were discarded
+
+	buffer  []int64
+	devices []int
+}
+
+// NewFleet returns a fleet of empty nodes. classes is the result of TypicalClasses, and prices that of
+// Prices.
+func NewFleet(nodes []Node, classes []Class, prices map[string]int64) (*Fleet, error) {
+	if len(nodes) > MaxNodes {
+		return nil, ErrTooManyNodes
+	}
+	f := &Fleet{nodes: make([]nodeState, len(nodes)), rankings: map[Request]*ranking{}}
+	var tables []*fragmentation
+	devices := 0
+	for i, node := range nodes {
+		model := slices.Index(f.models, node.Model)
+		if model < 0 {
+			model = len(f.models)
+			f.models, tables = append(f.models, node.Model), append(tables, fragmentationOf(classes, node.Model))
+		}
+		n := nodeState{Node: node, cpu: node.CPUMilli, memory: node.MemoryMiB, model: model, table: tables[model],
+			price: prices[node.Model], changed: -1, left: slices.Repeat([]int64{WholeDevice}, node.Devices)}
+		n.refresh()
+		f.nodes[i], devices = n, max(devices, node.Devices)
+	}
+	f.buffer = make([]int64, devices)
+	return f, nil
+}
+
+// Len returns the number of nodes.
+func (f *Fleet) Len() int { return len(f.nodes) }
+
+// Model returns the model of a node's devices.
+func (f *Fleet) Model(node int) string { return f.nodes[node].Model }
+
+// Left returns what is left of a node's devices, in milli-GPU. The caller must not change it.
+func (f *Fleet) Left(node int) []int64 { return f.nodes[node].left }
+
+// Free returns the sum of Left.
+func (f *Fleet) Free(node int) int64 { return f.nodes[node].gpu }
+
+// Fragmentation returns the fragmentation of a node in millionths of a milli-GPU.
+func (f *Fleet) Fragmentation(node int) int64 { return f.nodes[node].frag }
+
+// Take deducts a request from a node and the given devices. What is left can become negative.
+func (f *Fleet) Take(node int, r Request, devices []int) { f.change(node, r, devices, -1) }
+
+// Set replaces what is left of a node.
+func (f *Fleet) Set(node int, cpuMilli, memoryMiB int64, left []int64) {
+	n := &f.nodes[node]
+	n.cpu, n.memory = cpuMilli, memoryMiB
+	copy(n.left, left)
+	n.refresh()
+	f.touch(node)
+}
+
+// Release undoes Take.
+func (f *Fleet) Release(node int, r Request, devices []int) { f.change(node, r, devices, 1) }
+
+func (f *Fleet) change(node int, r Request, devices []int, sign int64) {
+	n := &f.nodes[node]
+	n.cpu += sign * r.CPUMilli
+	n.memory += sign * r.MemoryMiB
+	for _, i := range devices {
+		n.left[i] += sign * r.Share
+	}
+	n.refresh()
+	f.touch(node)
+}
+
+// touch records that the keys of a node are outdated.
+func (f *Fleet) touch(node int) {
+	if len(f.changes) > 4*len(f.nodes)+64 {
+		f.base += len(f.changes)
+		f.changes = f.changes[:0]
+	}
+	f.nodes[node].changed = f.base + len(f.changes)
+	f.changes = append(f.changes, node)
+}
+
+// Place takes the request from the node with the highest score, and of those from the first for which
+// avoid returns false; if avoid returns true for all of them, from the first. avoid can be nil. ok is
+// false when the request fits on no node.
+func (f *Fleet) Place(r Request, avoid func(node int) bool) (choice Choice, ok bool) {
+	k := f.rankingOf(r)
+	f.update(k)
+	return f.place(k, avoid)
+}
+
+// place is Place for a current ranking.
+func (f *Fleet) place(k *ranking, avoid func(node int) bool) (choice Choice, ok bool) {
+	node, ok := k.best()
+	if !ok {
+		return Choice{}, false
+	}
+	if avoid != nil && avoid(node) {
+		for other, more := k.next(node); more; other, more = k.next(other) {
+			if !avoid(other) {
+				node = other
+				break
+			}
+		}
+	}
+	n := &f.nodes[node]
+	before := n.frag
+	_, f.devices = n.after(&k.request, f.buffer[:len(n.left)], f.devices)
+	choice = Choice{Node: node, Devices: append([]int(nil), f.devices...), Score: scoreOf(k.keys[k.leaves+node]),
+		Feasible: k.feasible}
+	f.Take(node, k.request, choice.Devices)
+	choice.Fragmentation = n.frag - before
+	return choice, true
+}
+
+// PlaceGang places a number of equal requests, all or none. If apart is true, each is placed on another
+// node.
+func (f *Fleet) PlaceGang(r Request, members int, apart bool, avoid func(node int) bool) ([]Choice, bool) {
+	choices := make([]Choice, 0, members)
+	k := f.rankingOf(r)
+	for range members {
+		f.update(k)
+		if apart && len(choices) > 0 {
+			k.set(choices[len(choices)-1].Node, infeasible)
+		}
+		choice, ok := f.place(k, avoid)
+		if !ok {
+			break
+		}
+		choices = append(choices, choice)
+	}
+	complete := len(choices) == members
+	for _, choice := range choices {
+		switch {
+		case !complete:
+			f.Release(choice.Node, r, choice.Devices)
+		case apart:
+			f.touch(choice.Node) // its key in the ranking of r is infeasible
+		}
+	}
+	if !complete {
+		return nil, false
+	}
+	return choices, true
+}
+
+// rankingOf returns the ranking of the nodes for a request. It may be outdated.
+func (f *Fleet) rankingOf(r Request) *ranking {
+	k, known := f.rankings[r]
+	if known {
+		return k
+	}
+	if len(f.rankings) >= maxRankings {
+		clear(f.rankings)
+	}
+	k = newRanking(r, len(f.nodes))
+	for _, model := range f.models {
+		k.allowed = append(k.allowed, allows(r.Models, model))
+	}
+	f.rankings[r] = k
+	return k
+}
+
+// update computes the keys of the nodes that have changed since the last update of a ranking.
+func (f *Fleet) update(k *ranking) {
+	end := f.base + len(f.changes)
+	if k.seen < f.base {
+		k.feasible = 0
+		for node := range f.nodes {
+			key := f.key(node, k)
+			k.keys[k.leaves+node] = key
+			if key != infeasible {
+				k.feasible++
+			}
+		}
+		k.build()
+		k.seen = end
+		return
+	}
+	for at := k.seen; at < end; at++ {
+		if node := f.changes[at-f.base]; f.nodes[node].changed == at {
+			k.set(node, f.key(node, k))
+		}
+	}
+	k.seen = end
+}
+
+// key returns the key of a node in a ranking.
+func (f *Fleet) key(node int, k *ranking) int64 {
+	n := &f.nodes[node]
+	if !n.fits(&k.request) || k.request.Devices > 0 && !k.allowed[n.model] ||
+		f.Eligible != nil && !f.Eligible(node, &k.request) {
+		return infeasible
+	}
+	after, devices := n.after(&k.request, f.buffer[:len(n.left)], f.devices)
+	f.devices = devices
+	score := n.score(&k.request, after)
+	if f.Preference != nil {
+		score += f.Preference(node, &k.request)
+	}
+	return keyOf(score, node)
+}

@@ -1,0 +1,156 @@
+package schedulers
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// firm returns how many replicas the deployment should have without revocable ones: at most
+// maxReplicaCount. A rollout keeps the revocable replicas that there are.
+func (d *deployment) firm() int {
+	if n := len(d.current) + len(d.old); len(d.old) > 0 {
+		return min(d.DesiredReplicas, max(d.MaxReplicas(), n))
+	}
+	return min(d.DesiredReplicas, d.MaxReplicas())
+}
+
+// revocable returns the replicas above maxReplicaCount, in the order of removal.
+func (d *deployment) revocable() []domain.Replica {
+	extra := len(d.current) + len(d.old) - d.MaxReplicas()
+	if len(d.old) > 0 {
+		extra-- // the replica that a rollout adds
+	}
+	return append(dispensable(d.old), dispensable(d.current)...)[:max(0, extra)]
+}
+
+// revocation lends the capacity that nobody else needs to revocable replicas, and takes it back for
+// replicas within their maximum and for jobs that wait for capacity.
+type revocation struct {
+	view  *projections.View
+	fleet *fleet
+	lent  []lent
+}
+
+// lent is a revocable replica and what it takes from its node.
+type lent struct {
+	of        *deployment
+	replica   domain.Replica
+	resources domain.Resources
+}
+
+// share revokes replicas for what waits, and then places revocable replicas in the capacity that is
+// left. The replicas of the newest deployment give way first.
+func share(v *projections.View, fleet *fleet, deployments []*deployment) {
+	lends := func(d *deployment) bool { return d.Ceiling() > d.MaxReplicas() }
+	if !slices.ContainsFunc(deployments, lends) {
+		return
+	}
+	r := revocation{view: v, fleet: fleet}
+	var waiting []domain.Need
+	for _, d := range slices.Backward(deployments) {
+		for _, replica := range d.revocable() {
+			if a, ok := fleet.placed[allocationKey{replica.Node, domain.ReplicaAllocationID(d.name, replica.ID)}]; ok {
+				r.lent = append(r.lent, lent{d, replica, a.Resources})
+			}
+		}
+	}
+	for _, d := range deployments {
+		if d.short {
+			waiting = append(waiting, d.need(v))
+		}
+	}
+	over := fleet.over(v)
+	for _, a := range over { // they are free before a replica that is revoked now
+		fleet.give(a.node, a.resources)
+	}
+	for _, need := range append(waiting, waitingJobs(v, fleet)...) {
+		r.reserve(need)
+	}
+	for _, a := range over {
+		fleet.take([]domain.Name{a.node}, a.resources)
+	}
+	for _, d := range deployments {
+		if lends(d) && len(d.old) == 0 && !d.short {
+			d.placeMore(v, d.need(v), d.DesiredReplicas-max(len(d.current), d.firm()))
+		}
+	}
+}
+
+// An overAllocation is an allocation of an attempt that is over or of a replica that was removed,
+// which is about to be released.
+type overAllocation struct {
+	node      domain.Name
+	resources domain.Resources
+}
+
+// over returns the allocations on READY nodes that are about to be released.
+func (f *fleet) over(v *projections.View) (over []overAllocation) {
+	for key, a := range f.placed {
+		if reason, _ := orphaned(v, key.node, a); reason != "" {
+			over = append(over, overAllocation{key.node, a.Resources})
+		}
+	}
+	return over
+}
+
+// waitingJobs returns the needs of the jobs that wait for capacity, the oldest first.
+func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
+	var waiting []job
+	for j := range jobs(v) {
+		if j.Life.State == domain.JobPendingState &&
+			strings.HasPrefix(j.Life.Status.Message, domain.HeldPrefix+domain.HeldForCapacity) {
+			waiting = append(waiting, j)
+		}
+	}
+	slices.SortStableFunc(waiting, func(a, b job) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+	})
+	for _, j := range waiting[:min(len(waiting), maxSteps)] {
+		needs = append(needs, fleet.needOf(v, j.Name, j.spec()))
+	}
+	return needs
+}
+
+// reserve keeps capacity for a need from revocable replicas. If there is not enough, it revokes
+// replicas of nodes that can then hold the need, and no others.
+func (r *revocation) reserve(need domain.Need) {
+	if chosen, fits := r.fleet.place(r.view, need, nil); fits {
+		r.fleet.take(namesOf(chosen), need.Resources)
+		return
+	}
+	for i, l := range r.lent {
+		r.fleet.give(l.replica.Node, l.resources)
+		if chosen, fits := r.fleet.place(r.view, need, nil); fits {
+			r.lent = append(r.revoke(r.lent[:i+1], namesOf(chosen), need), r.lent[i+1:]...)
+			r.fleet.take(namesOf(chosen), need.Resources) // not free before the replicas have ended
+			return
+		}
+	}
+	for _, l := range r.lent {
+		r.fleet.take([]domain.Name{l.replica.Node}, l.resources)
+	}
+}
+
+// revoke removes those of the replicas that must give way to a need on the chosen nodes, and returns
+// the others. The resources of all replicas are free before revoke, and taken after it.
+func (r *revocation) revoke(given []lent, chosen []domain.Name, need domain.Need) (kept []lent) {
+	var revoked []lent
+	for _, g := range given {
+		free := r.fleet.nodes[r.fleet.index[g.replica.Node]].Free
+		if slices.Contains(chosen, g.replica.Node) && !need.Resources.Fits(minus(free, g.resources)) {
+			revoked = append(revoked, g)
+			continue
+		}
+		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
+		kept = append(kept, g)
+	}
+	for _, g := range revoked {
+		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
+		g.of.remove(g.replica, "revoked: "+need.String()+" waits for its capacity")
+	}
+	return kept
+}
