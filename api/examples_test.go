@@ -179,7 +179,8 @@ func (s *exampleStory) multipart(e openapi.Example) (io.Reader, string) {
 	return &out, form.FormDataContentType()
 }
 
-// shown returns a response as the document shows it.
+// shown returns the response of an example: JSON with pseudonyms, an excerpt of the OpenAPI document,
+// or the first lines of another page.
 func (s *exampleStory) shown(op *request.Operation, hidden *pseudonyms, a answer) json.RawMessage {
 	s.Helper()
 	text := string(a.body)
@@ -198,14 +199,14 @@ func (s *exampleStory) shown(op *request.Operation, hidden *pseudonyms, a answer
 	return data
 }
 
-// beginningOf returns an excerpt of the document.
+// beginningOf returns an excerpt of the OpenAPI document.
 func beginningOf(document map[string]any) map[string]any {
 	info := document["info"].(map[string]any)
 	return map[string]any{"openapi": document["openapi"], "info": map[string]any{"title": info["title"],
 		"version": info["version"], "summary": info["summary"]}, "servers": document["servers"]}
 }
 
-// shortLines is the number of lines that the document shows of a page.
+// shortLines is the number of lines that an example shows of a response that is not JSON.
 const shortLines = 4
 
 // shorten returns the first lines of a text.

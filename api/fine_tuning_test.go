@@ -133,8 +133,8 @@ func TestFineTuningWithTracker(t *testing.T) {
 	require.Empty(t, row.State.Spec().Tracker.Entity)
 }
 
-// TestFineTuningViolations checks that settings without a counterpart, and wrong ones, are rejected
-// together, each with the name of its field.
+// TestFineTuningViolations checks that one response rejects all invalid settings of OpenAI's
+// fine-tuning API, and all that anneal has no equivalent of, each with the name of its field.
 func TestFineTuningViolations(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	chats, pairs := s.file("chats.jsonl", chatRows), s.file("pairs.jsonl", pairRows)

@@ -16,8 +16,8 @@ import (
 
 const canary = "canary-7f3e1c"
 
-// TestSecretsStaySecret checks that the value of a secret is in the response to the create or
-// update that sets it, and nowhere else: not in another response, event, log line, error or stored
+// TestSecretsStaySecret checks that the value of a secret is in the response to the request
+// that sets it, and nowhere else: not in another response, event, log line, error or stored
 // state.
 func TestSecretsStaySecret(t *testing.T) {
 	s := newHarness(t, request.Limits{})

@@ -9,8 +9,9 @@ import (
 )
 
 // Directories of a job in which each attempt stores a file of its own, DIRECTORY/ATTEMPT/FILE, because
-// the agent of an attempt that is over may still write. The file of an attempt includes what remains
-// of those before it, so only the file of the newest attempt that has stored one is used.
+// the agent of an attempt that is over may still write. The file of an attempt also has the lines of
+// earlier attempts that are still kept, so only the file of the newest attempt that has stored one is
+// used.
 const (
 	rolloutsDir = "rollouts"
 	logsDir     = "logs"

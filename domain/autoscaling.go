@@ -89,8 +89,7 @@ func (p *AutoscalingPolicy) check(v *Violations) {
 			"has the key %.64q, but keys must be among %s", key, join(LoadTargets))
 		v.Require(target > 0 && target <= maxLoadTarget && (key != CapacityTarget || target <= 1),
 			"autoscalingPolicy.loadTargets",
-			"has the target %v for %.64q, but targets must be above 0 and at most 1e12, %s at most 1", target, key,
-			CapacityTarget)
+			"the target of %.64q must be above 0 and at most 1e12 (at most 1 for %s), not %v", key, CapacityTarget, target)
 	}
 }
 

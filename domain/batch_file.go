@@ -17,7 +17,7 @@ const (
 	PurposeBatchOutput = "batch_output" // results
 )
 
-// BatchFileSpec is what is known of a batch file.
+// BatchFileSpec holds the metadata of a batch file.
 type BatchFileSpec struct {
 	Filename  string `json:"filename"`
 	Purpose   string `json:"purpose"`

@@ -26,7 +26,8 @@ const (
 	maxMetricName        = 128      // bytes
 )
 
-// A Rollout is a response that the model in training generated to a dataset row, and its score.
+// A Rollout is a response that the model in training generated for a row of the dataset, and its
+// score.
 type Rollout struct {
 	// Step is the first step that trains on the response. For an evaluation, it is the number of
 	// completed steps.

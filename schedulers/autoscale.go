@@ -138,7 +138,8 @@ func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.Loa
 	return stay
 }
 
-// windows is what the samples say about the windows of a policy.
+// windows holds what the autoscaler needs of the load samples: how far back they reach without a gap,
+// and the needs in the Up and Down windows of the policy.
 type windows struct {
 	since           time.Time // start of the newest series of samples without a gap above maxSampleGap; now if none
 	lowest, highest need      // minimum need in the Up window, maximum need in the Down window

@@ -11,7 +11,7 @@ import (
 )
 
 // eventSecrets are the parts of the data of each event type that the API never shows: sealed values
-// and hashes. eventURLs are the parts with signed URLs, of which the API shows only the addresses.
+// and hashes. eventURLs are the parts with signed URLs, which the API shows without their signature.
 // Both are found by the Go types of the fields, so that new event types are covered.
 var (
 	eventSecrets = eventParts(reflect.TypeFor[domain.Sealed](), bytesType)
@@ -55,7 +55,8 @@ func partsOf(t reflect.Type, types []reflect.Type) (m wire.Mask, whole bool) {
 	return m, false
 }
 
-// addresses returns the value in which each URL that the mask selects is replaced by its address.
+// addresses returns the value in which each signed URL that the mask selects is replaced by its
+// Address, which has no signature.
 func addresses(value any, mask wire.Mask) any {
 	switch v := value.(type) {
 	case string:

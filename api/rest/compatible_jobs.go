@@ -30,8 +30,8 @@ func fineTuningOperations(s *Service) []request.Operation {
 	operations := []request.Operation{
 		{ID: "createFineTuningJob", Method: "POST", Path: all, Summary: "Create a fine-tuning job (OpenAI-compatible)",
 			Permission: request.Write,
-			Description: "Creates a supervised, DPO or reinforcement job, as the method says. A setting without a " +
-				"counterpart is rejected with an error that names it.",
+			Description: "Creates a supervised, DPO or reinforcement job, depending on method. A setting that " +
+				"anneal does not support is rejected with an error that names it.",
 			Body: reflect.TypeFor[FineTuningBody](), Required: []string{"model", "training_file"}, Response: job,
 			Handle: s.handle(createFineTuningJob)},
 		{ID: "listFineTuningJobs", Method: "GET", Path: all, Summary: "List the fine-tuning jobs (OpenAI-compatible)",

@@ -12,7 +12,7 @@ func hyperparameter(kind string, highest float64) wire.Rule {
 	return wire.Rule{Instead: wire.Schema{"anyOf": []any{wire.Schema{"type": "string", "enum": []string{auto}}, limits}}}
 }
 
-// onlyDefault is the schema of a hyperparameter without a counterpart.
+// onlyDefault is the schema of a hyperparameter of OpenAI that anneal does not have.
 var onlyDefault = wire.Rule{Instead: wire.Schema{"type": "string", "enum": []string{auto, "default"}}}
 
 // compatibleRules constrain the values of fields of OpenAI's interface.

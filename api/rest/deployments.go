@@ -12,8 +12,8 @@ import (
 	"anneal/projections"
 )
 
-// Deployment is a deployment on the wire. Only the response to the create or update that sets the
-// direct-route keys contains them.
+// Deployment is a deployment on the wire. DirectRouteAPIKeys is write-only: only the response to the
+// request that sets the keys contains them.
 type Deployment struct {
 	Name string `json:"name" api:"output"`
 	domain.DeploymentSpec

@@ -69,8 +69,8 @@ func withTracking(status domain.Status, tracking *domain.JobTracking) domain.Sta
 	return status
 }
 
-// TrackerConfig is an experiment tracker on the wire. Only the response to the create that sets its
-// key contains the key.
+// TrackerConfig is an experiment tracker on the wire. APIKey is write-only: only the response to the
+// request that creates the job contains it.
 type TrackerConfig struct {
 	Enabled bool   `json:"enabled"`
 	APIKey  string `json:"apiKey,omitempty" api:"input" query:"-"`

@@ -74,7 +74,7 @@ func operationsOfJobs[S domain.State, R any](s *Service, res *resource[S, R]) []
 			Query: request.ListParameters, Response: request.PageType("checkpoints", reflect.TypeFor[Checkpoint]()),
 			Handle: s.handle(checkpoints)},
 		{ID: "promote" + one + "Checkpoint", Method: "POST", Path: path + "/checkpoints/{checkpoint}:promote",
-			Summary:    "Make a checkpoint of " + withArticle(res.noun) + " a model",
+			Summary:    "Promote a checkpoint of " + withArticle(res.noun) + " to a model",
 			Permission: request.Write,
 			Description: "The model is READY in the response. It is kept when the job or the checkpoint is deleted; a job " +
 				"keeps its last " + strconv.Itoa(domain.MaxCheckpoints) + " checkpoints.",

@@ -53,7 +53,8 @@ type previewQuestion struct {
 	MaxSamples int                 `json:"maxSamples,omitempty"`
 }
 
-// PreviewedEvaluator is an evaluator that need not exist yet.
+// PreviewedEvaluator is the evaluator to preview: the name of a stored evaluator, or a specification
+// that is not stored yet.
 type PreviewedEvaluator struct {
 	Name string `json:"name,omitempty"`
 	domain.EvaluatorSpec

@@ -27,8 +27,8 @@ var jobTexts = map[string]string{
 	"enabled": "Whether the tracker is used. If so, apiKey and project are required.",
 	"project": "Project at the tracker.",
 	"entity":  "User or team at the tracker. Default: that of the API key.",
-	"runId": "ID of the run at the tracker. The run of another program is continued. Default: made " +
-		"from the ID of the job.",
+	"runId": "ID of the run at Weights & Biases, where the job continues an existing run; for MLflow, the name of a " +
+		"new run. Default: derived from the name of the job.",
 	"url":                   "URL of the run at the tracker.",
 	"trainingConfig":        "Training settings.",
 	"trainerShardingScheme": "Degrees of parallelism.",

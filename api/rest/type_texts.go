@@ -42,7 +42,7 @@ var typeTexts = map[string]string{
 	"PreviewQuestion":     "Evaluator code, and rows to score.",
 	"PreviewAnswer":       "Result of each row.",
 	"PreviewResult":       "Result of one row of a preview.",
-	"PreviewedEvaluator":  "An evaluator to preview, which need not exist yet.",
+	"PreviewedEvaluator":  "The evaluator to preview: the name of a stored evaluator, or code that is not stored yet.",
 	"EvaluatorRevision":   "A built revision of an evaluator.",
 	"EvaluatorSource":     "Source of the code of an evaluator.",
 	"InferenceParameters": "Sampling settings of a reinforcement job.",
@@ -71,13 +71,13 @@ var typeTexts = map[string]string{
 	"Preview": "A page of the stored rows of a dataset.",
 	"ReinforcementJob": "A job that generates responses to prompts, scores them with an evaluator, and trains " +
 		"the model to get higher scores.",
-	"Rollout":         "A response of the model in training to a row of the dataset, and its score.",
+	"Rollout":         "A response that the model in training generated for a row of the dataset, and its score.",
 	"PlacementReason": "Why the node was chosen: it had the highest score of all nodes with capacity.",
 	"ReplicaStats":    "Number of replicas of a deployment by state.",
 	"Resources":       "CPU, memory and accelerators of a node, or of an allocation on a node.",
 	"Scaling":         "Target number of replicas.",
 	"Revocation":      "Reason for revoking the access of a node.",
-	"Secret": "A secret value. Only the response to the create or update that sets the value " +
+	"Secret": "A secret value. Only the response to the request that sets the value " +
 		"contains it.",
 	"ShapeMatch":     "A deployment to find shape versions for.",
 	"SignedURL":      "Signed URL of a file.",

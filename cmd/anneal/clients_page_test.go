@@ -60,7 +60,7 @@ var unmodifiedClients = []unmodifiedClient{
 		"the spoken text in each format; errors have the client's types"},
 	{"TestUnmodifiedClientsFineTune/openai for JavaScript", "openai for JavaScript, fine-tuning", "npm openai",
 		"files; supervised fine-tuning with hyperparameters and a validation file; events; checkpoints; chat with the new " +
-			"model; pause and cancel; a grader without a counterpart",
+			"model; pause and cancel; a grader that is not supported",
 		"the file's content; the job succeeds and its model responds; errors name the fields"},
 	{"TestUnmodifiedClientsFineTune/openai for Go", "openai for Go, fine-tuning", "go github.com/openai/openai-go/v3",
 		"files; DPO; events; checkpoints; chat with the new model", "the job succeeds and its model responds"},

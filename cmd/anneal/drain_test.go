@@ -59,6 +59,47 @@ func TestDrainFailsNoRequest(t *testing.T) {
 	require.Zero(t, f.end())
 }
 
+// TestRolloutFailsNoRequest changes settings of a deployment under a steady load: first with room for a
+// replica above the desired count, then without room. No request fails and no stream is cut.
+func TestRolloutFailsNoRequest(t *testing.T) {
+	f := newFleet(t)
+	user, recorder := f.user(), f.tail()
+	const device, name = "VENDOR_A_L4_24GB", "accounts/default/deployments/d"
+	f.work("one", "--accelerators", device+"=1")
+	f.work("two", "--accelerators", device+"=1")
+	user.must(http.MethodPost, "/deployments?deploymentId=d", object{"baseModel": baseModel, "minReplicaCount": 1,
+		"maxReplicaCount": 2, "acceleratorType": device, "acceleratorCount": 1})
+	settled := func(replicas float64, replaced int) {
+		t.Helper()
+		recorder.awaitEvent(t, name, "replica.removed.v1", replaced)
+		eventually(t, "the replicas are ready", func() bool {
+			d := user.get("/deployments/d")
+			return d["state"] == "READY" && at(d, "replicaStats.readyReplicaCount") == replicas
+		})
+	}
+	eventually(t, "the replica is ready", func() bool {
+		return at(user.get("/deployments/d"), "replicaStats.readyReplicaCount") == 1.0
+	})
+	load := loadCompletions(user, "d", 4)
+	defer load.end()
+	load.more(10)
+	user.must(http.MethodPatch, "/deployments/d?updateMask=disableSpeculativeDecoding",
+		object{"disableSpeculativeDecoding": true})
+	settled(1, 1)
+	load.more(10)
+
+	user.must(http.MethodPatch, "/deployments/d:scale", object{"replicaCount": 2})
+	settled(2, 1)
+	load.more(10)
+	user.must(http.MethodPatch, "/deployments/d?updateMask=disableSpeculativeDecoding",
+		object{"disableSpeculativeDecoding": false})
+	settled(2, 3)
+	load.more(10)
+	load.end()
+	require.Zero(t, load.cut.Load(), "streams that were cut")
+	require.Zero(t, f.end())
+}
+
 // TestDrainMovesJobs drains the node that trains a job: the job saves a checkpoint and continues on
 // another node, exactly and without a failure.
 func TestDrainMovesJobs(t *testing.T) {

@@ -198,8 +198,8 @@ func (l *transcript) Write(data []byte) (int, error) {
 	return l.text.Write(data)
 }
 
-// line returns the first complete line that begins with prefix, and whether there is one. grown is
-// closed when the transcript grows.
+// line returns the first complete line that begins with prefix, and whether there is one. If there
+// is none, grown is closed at the next output.
 func (l *transcript) line(prefix string) (line string, found bool, grown <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,7 +214,7 @@ func (l *transcript) line(prefix string) (line string, found bool, grown <-chan 
 	return "", false, l.grown
 }
 
-// String returns the transcript's end.
+// String returns the last 32 KiB of the output.
 func (l *transcript) String() string {
 	const maxShown = 32 << 10
 	l.mu.Lock()
@@ -226,7 +226,7 @@ func (l *transcript) String() string {
 	return text
 }
 
-// whole returns all of the transcript.
+// whole returns all of the output.
 func (l *transcript) whole() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

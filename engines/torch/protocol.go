@@ -51,7 +51,7 @@ func (m message) err() error {
 		code = domain.FailedPrecondition
 	}
 	if m.Message == "" {
-		m.Message = "the trainer's script failed without a reason"
+		m.Message = "the trainer's script failed without an error message"
 	}
 	return domain.Errorf(code, "%s", m.Message)
 }

@@ -101,7 +101,7 @@ func answer(ctx context.Context, request *jwt.AuthorizationRequestClaims, keys n
 	response.Audience = request.Server.ID
 	login, err := loginOf(request)
 	if err == nil && verify == nil {
-		err = errors.New("this server accepts no connections of nodes")
+		err = errors.New("this server does not accept connections from nodes")
 	}
 	if err == nil {
 		err = verify(ctx, login)

@@ -27,7 +27,7 @@ func (k jobKind) checkpointsCommand() *cobra.Command {
 }
 
 func (k jobKind) promoteCommand() *cobra.Command {
-	return &cobra.Command{Use: "promote ID CHECKPOINT MODEL", Short: "Make a checkpoint of a job a model",
+	return &cobra.Command{Use: "promote ID CHECKPOINT MODEL", Short: "Promote a checkpoint of a job to a model",
 		Args:    arguments(3, 3),
 		Example: "  anneal " + k.command + " promote tuned 1-200 tuned-200",
 		Long: "The model is kept when the job or the checkpoint is deleted. `anneal " + k.command +

@@ -88,10 +88,11 @@ func speechFlags(f *pflag.FlagSet, speech *domain.SpeechSettings) {
 			domain.SpeechOpenAI}, ", "))
 	f.StringSliceVar(&speech.Languages, "languages", nil, "`CODES` of the languages of a speech model, such as en,de")
 	f.StringToStringVar(&speech.VADModels, "vad-models", nil,
-		"voice activity models of a speech model: `MODEL=NAME` with the NAME on the transcription server, such as "+
-			"silero=silero_vad")
+		"`MODEL=NAME` of voice activity models: the value of vad_model in requests, and its name on the transcription "+
+			"server, such as silero=silero_vad")
 	f.StringToStringVar(&speech.AlignmentModels, "alignment-models", nil,
-		"alignment models of a speech model: `MODEL=NAME` with the NAME on the transcription server, such as mms_fa=mms")
+		"`MODEL=NAME` of alignment models: the value of alignment_model in requests, and its name on the transcription "+
+			"server, such as mms_fa=mms")
 	for _, name := range []string{"vad-models", "alignment-models"} {
 		f.Lookup(name).DefValue = "" // hides the empty map
 	}

@@ -124,8 +124,8 @@ const (
 // agent reconnects without a time limit.
 func checkLogin(ctx context.Context, url string, options []nats.Option, node string, logger *slog.Logger) error {
 	if scheme, _, found := strings.Cut(url, "://"); found && scheme != "nats" && scheme != "tls" {
-		return usage.Errorf("--join %s must be the server's NATS address, like nats://HOST:4222 or tls://HOST:4222: "+
-			"natsUrl in its context file", url)
+		return usage.Errorf("--join %s must be the server's NATS address, like nats://HOST:4222 or tls://HOST:4222; use "+
+			"natsUrl of the server's context file", url)
 	}
 	deadline, nextWarning := time.Now().Add(loginTimeout), time.Now()
 	for {

@@ -47,7 +47,7 @@ func (s *startedAttempts) open() error {
 		}
 		var n record
 		if json.Unmarshal(data, &n) != nil || n.Job == "" {
-			// A crash truncated the record, which is complete before its attempt starts.
+			// The agent crashed while it wrote the record, so the attempt was not started.
 			if err := os.Remove(filepath.Join(s.dir, entry.Name())); err != nil {
 				return err
 			}

@@ -120,7 +120,8 @@ func parseLine(line []byte, endpoint string) (q requestLine, broken []domain.Bat
 	return q, broken
 }
 
-// cut returns a text without control characters, and without those after the first 64 characters.
+// cut returns the first 64 characters of a text, with control characters escaped; it appends … when
+// the text is longer.
 func cut(text string) string {
 	const limit = 64
 	if runes := []rune(text); len(runes) > limit {

@@ -56,7 +56,7 @@ func resultID(event string, line int) string {
 	return "batch-req-" + hex.EncodeToString(sum[:16])
 }
 
-// A tally is what the segments of a batch hold.
+// A tally counts the results in the segments of a batch.
 type tally struct {
 	done              map[int]bool // lines of the input with a result
 	completed, failed int

@@ -19,7 +19,7 @@ import (
 
 const importerName = "dataset-import"
 
-// maxImported is the maximum number of files of one import, as of an upload.
+// maxImported is the maximum number of files of one import; uploads have the same limit.
 const maxImported = 100
 
 // importedName matches the names under which imported files are stored.

@@ -10,7 +10,7 @@ import (
 	"anneal/domain"
 )
 
-// saved is what the sender remembers of a job, in a file beside the job's metrics. Before rows are
+// saved is the sender's durable state for a job, in a file beside the job's metrics. Before rows are
 // sent, they are saved as Sending with their place, so that after a crash the same rows are sent to
 // the same place again.
 type saved struct {

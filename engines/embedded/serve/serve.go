@@ -144,7 +144,7 @@ func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 	if bytes+available > memory {
 		return o, domain.Errorf(domain.ResourceExhausted,
 			"the model's weights take %d MiB of memory, but the replica was allocated %d MiB including its KV cache: "+
-				"the replica is placed again when the required memory is known",
+				"the replica is rescheduled when the memory that the model needs is known",
 			bytes>>20, memory>>20)
 	}
 	if o.CacheBytes = available; o.maxCache > 0 {

@@ -1,8 +1,8 @@
 // Package tokenizer converts text to tokens and back, from the files tokenizer.json and
 // tokenizer_config.json of a Hugging Face directory.
 //
-// It supports byte-level byte-pair encoding, as of GPT-2, Llama 3 and Qwen, and character-level
-// byte-pair encoding with byte fallback, as of Llama 2, with special tokens. Encode never encodes
+// It supports byte-level byte-pair encoding, as in GPT-2, Llama 3 and Qwen, and character-level
+// byte-pair encoding with byte fallback, as in Llama 2, with special tokens. Encode never encodes
 // text as a special token, except one that decodes to text. Other methods, such as Prompt, Split
 // and Chat, add special tokens.
 package tokenizer

@@ -85,7 +85,8 @@ func declaration(name string, args []argument, result bool) string {
 	return text
 }
 
-// wrapped returns a declaration without a result, broken if it is too long for a line.
+// wrapped returns the declaration of a function that has no result, over several lines if it is too
+// long for one.
 func wrapped(declaration string) string {
 	if len(declaration) <= 118 {
 		return declaration
