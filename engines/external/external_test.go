@@ -309,7 +309,8 @@ func TestLoadAndUnloadAddon(t *testing.T) {
 }
 
 // TestLoadOfUnknownOutcome checks that an addon whose load was canceled is not loaded, although the
-// server has carried out the load, and that an addon is loaded that only the server has.
+// server has carried out the load, and that loading an addon succeeds if only the server already
+// has the addon.
 func TestLoadOfUnknownOutcome(t *testing.T) {
 	o := unconfined(options(t, VLLM, ""))
 	m := start(t, o).(loader)

@@ -32,7 +32,7 @@ type preset struct {
 	// reports errors for the images that its model cannot read.
 	vision           func(context.Context, *server, *preset) error
 	imageCompletions string // path of completions with images; "" if the server has none
-	noImages         string // why the loaded model reads no images, as for ImagesError; "" if it may
+	noImages         string // why the loaded model reads no images, see ImagesError; "" if it may read them
 	mediaMarker      string // marks the places of images in prompts
 	// extend adds the fields that OpenAI's API lacks to a body, and reports the fields of the
 	// request that the server does not support as violations.
@@ -187,7 +187,7 @@ func visionOfLlama(ctx context.Context, s *server, p *preset) error {
 			"mmproj file to its files, and deploy it again"
 	default:
 		p.noImages = "is an image, which the model server of its node cannot read although the model has an mmproj file: " +
-			"its command line must have {projector}, and its version support the projector"
+			"its command line must have {projector}, and its version must support the projector"
 	}
 	return nil
 }

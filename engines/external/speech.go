@@ -195,7 +195,7 @@ func (m *speechModel) Check(o engines.TranscriptionOptions) error {
 	v.Require(!o.Diarize || o.MinSpeakers <= 1, "min_speakers", "is not supported by the model server: leave it out")
 	v.Require(!o.Diarize || o.MaxSpeakers == 0, "max_speakers", "is not supported by the model server: leave it out")
 	v.Require(!o.Translate || !o.Words && !o.Diarize || m.dialect.translation == "", "timestamp_granularities",
-		"the model server returns no word timestamps of translations, which word and diarize need: leave them out, or "+
+		"the model server returns no word timestamps for translations, but word and diarize need them: leave both out, or "+
 			"use the task transcribe")
 	if m.dialect.increments {
 		v.Require(increment(o.Temperature) >= 0, "temperature",
