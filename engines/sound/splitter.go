@@ -14,7 +14,7 @@ import (
 type Chunk struct {
 	Start  float64 // seconds from the start of the recording
 	PCM    []byte  // complete samples
-	Silent bool    // no frame is louder than the noise of a recorder
+	Silent bool    // all frames are quieter than quietLevel
 }
 
 // Seconds returns the duration of the chunk.
