@@ -176,7 +176,7 @@ type RenderedPrompt struct {
 	Text   string `json:"text,omitempty"` // the prompt, with special tokens as text
 	Tokens []int  `json:"tokens"`
 	// Grammar is the grammar in GBNF that constrains the completion, if RawOutput was requested; "" if
-	// the engine has none, or only a large one.
+	// there is no such grammar, or if it is too large for a message.
 	Grammar string `json:"grammar,omitempty"`
 }
 
