@@ -201,7 +201,7 @@ func (k *schemaKit) types(all []*schema) (types []string, literal bool) {
 	return types, literal
 }
 
-// both returns the types of a that b allows. A b with number allows integer.
+// both returns the types of a that b allows. If b contains number, it also allows integer.
 func both(a, b []string) []string {
 	return kept(a, func(name string) bool {
 		return slices.Contains(b, name) || name == "integer" && slices.Contains(b, "number")
