@@ -22,20 +22,20 @@ type draftModel struct {
 	pool    pool
 	window  int // context length
 	chunk   int // maximum number of tokens of a prompt in one step
-	vocab   int // tokens that both models have
+	vocab   int // number of tokens that both models have
 	spans   []span
 	took    time.Duration // moving average of the duration of a step that drafts one token
 }
 
 // A draftState is the state of a draft model for one request.
 type draftState struct {
-	shadow   *request // owns the KV cache; nil until the pool has had space for it
-	verified int      // leading tokens of the cache that are those of the context
+	shadow   *request // owns the KV cache; nil until the pool has space for it
+	verified int      // number of leading tokens of the cache that match the context
 	skipped  int      // steps without a draft
 }
 
-// loadDraftModel loads the draft model in dir for a model with the tokens and the vocabulary. memory
-// is the host memory of the draft model; 0 is no limit.
+// loadDraftModel loads the draft model in dir for a model with the tokenizer tokens and vocab
+// tokens. memory is the host memory of the draft model; 0 is no limit.
 func (c completer) loadDraftModel(dir string, memory int64, tokens *tokenizer.Tokenizer, vocab int) (*draftModel,
 	error) {
 	own, err := tokenizer.Load(dir)

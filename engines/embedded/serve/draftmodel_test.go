@@ -32,8 +32,9 @@ func draftsOf(t *testing.T, w *llama.Weights, m *model, blocks int) *draftModel 
 func draftAll(_ int, _ float64, limit int, _ time.Duration) int { return limit }
 
 // TestDraftModelChangesNothing checks that completions and logprobs are bit-identical with and
-// without a draft model, one that is always right and one that is nearly always wrong, for greedy and
-// sampled requests, alone and concurrent, also if the draft model has space for a few of them only.
+// without a draft model. It tests a draft model that is always right, one that is nearly always
+// wrong, and one that has space for only a few requests, with greedy and sampled requests, alone
+// and concurrent.
 func TestDraftModelChangesNothing(t *testing.T) {
 	w := weights()
 	plain := open(t, w, Options{})
@@ -146,8 +147,8 @@ func TestUselessDraftModelIsRarelyAsked(t *testing.T) {
 	require.Greater(t, r.drafter.acceptance, initialAcceptance, "but the acceptance rate was estimated")
 }
 
-// TestLoadWithDraftModel checks that a model is loaded with a draft model of the same tokens, within
-// the memory of each, and that other tokens are refused.
+// TestLoadWithDraftModel checks that a model is loaded with a draft model that has the same
+// tokenizer, each within its memory, and that a draft model with another tokenizer is rejected.
 func TestLoadWithDraftModel(t *testing.T) {
 	dir := save(t, weights())
 	draft := save(t, weights(func(c *llama.Config) { c.Layers = 1 }))
