@@ -119,7 +119,8 @@ func (r *rollouts) scoreAnswer(ctx context.Context, a *answer) error {
 	return nil
 }
 
-// record passes answers to the request's recorder. at has the fields that all of them share.
+// record passes answers to the request's recorder as rollouts. at holds the fields that all these
+// rollouts share.
 func (r *rollouts) record(answers []answer, at engines.Rollout) {
 	if r.request.OnRollouts == nil {
 		return

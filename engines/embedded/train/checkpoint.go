@@ -90,7 +90,7 @@ func (j *job) restore(dir string) error {
 	note(reflect.DeepEqual(s.Settings, j.state.Settings), "settings")
 	if len(differ) > 0 {
 		return domain.Errorf(domain.FailedPrecondition,
-			"the checkpoint to resume from has another %s: start a new job without a checkpoint", strings.Join(differ, ", "))
+			"the checkpoint to resume from was made with another %s: start a new job without it", strings.Join(differ, ", "))
 	}
 	j.state = s
 	j.state.Method = j.request.Method
