@@ -33,7 +33,7 @@ import (
 const length = 150
 
 // TestLogits checks that ggml computes the same log-probabilities from an exported model as the
-// embedded engine from the original model.
+// embedded engine computes from the original model.
 func TestLogits(t *testing.T) {
 	for _, family := range miniature.Families() {
 		for _, c := range []struct {
