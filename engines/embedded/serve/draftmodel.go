@@ -70,8 +70,8 @@ func (c completer) loadDraftModel(dir string, memory int64, tokens *tokenizer.To
 // draftChunk is the maximum number of tokens of a prompt that a draft model computes in one step.
 const draftChunk = 256
 
-// shortContext is the number of tokens of a context up to which the duration of their step is that of
-// drafting one token.
+// shortContext is the maximum number of context tokens of each request in a step whose duration is
+// recorded as that of drafting one token.
 const shortContext = 4
 
 // sameTokens reports whether two tokenizers have the same tokens.

@@ -159,8 +159,8 @@ func (p *pool) keep(r *request) {
 	}
 }
 
-// register records the key of the first n tokens of block i. If a cached block has the key of a
-// full block, register replaces block i by the cached block.
+// register records the key of the first n tokens of block i. If block i is full and a cached block
+// has the same key, register replaces block i by the cached block.
 func (p *pool) register(r *request, i, n int) {
 	c := r.cache
 	o, b := c.nextKey(i, r, c.tokens[i*blockTokens:][:n]), c.blocks[i]

@@ -370,7 +370,7 @@ func TestInvalidRequests(t *testing.T) {
 		assert.Equal(t, domain.InvalidArgument, domain.CodeOf(err), want)
 	}
 	got := ask(t, m, engines.CompletionRequest{PromptTokens: []int{}, MaxTokens: 1})
-	assert.Equal(t, 1, got.usage.PromptTokens, "an empty prompt begins with the first token")
+	assert.Equal(t, 1, got.usage.PromptTokens, "an empty prompt becomes the BOS token")
 }
 
 func TestCancellationFreesTheSlot(t *testing.T) {
