@@ -49,7 +49,7 @@ type preset struct {
 	detokenize func(tokens []int) (path string, b body)
 }
 
-// devices are the prefixes of the variables that accelerator libraries read.
+// devices are the prefixes of the environment variables that accelerator libraries read.
 var devices = []string{"CUDA_", "NVIDIA_", "NCCL_", "ROCR_", "HIP_", "XDG_CACHE_", "OMP_"}
 
 var presets = map[string]preset{

@@ -88,7 +88,7 @@ func (t transcriber) check(s domain.SpeechSettings) error {
 	var v domain.Violations
 	if t.dialect.vadFile {
 		v.Require(len(s.VADModels) <= 1, "speech.vadModels",
-			"must name at most one model: whisper.cpp's server takes one at its start")
+			"must name at most one model: whisper.cpp's server loads only one")
 		for _, file := range s.VADModels {
 			v.Require(filepath.IsLocal(file), "speech.vadModels", "must name a file of the model's directory, not %q", file)
 		}

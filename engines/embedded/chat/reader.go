@@ -95,8 +95,8 @@ func (r *Reader) undecided() bool {
 	return text == "" || r.thinks && strings.HasPrefix(thinkOpen, text)
 }
 
-// start classifies the beginning of the answer. It reports whether to continue with the pending
-// text, false if more text is needed to classify it.
+// start classifies the beginning of the answer. It returns false if more text is needed to classify
+// it.
 func (r *Reader) start(last bool) bool {
 	text := strings.TrimLeft(r.pending, " \r\n\t")
 	switch {

@@ -42,8 +42,8 @@ func Schema(source []byte, field string) (*Grammar, error) {
 	return g, within(field, err)
 }
 
-// within prefixes the message of err with the request field, unless err has violations, which
-// name fields.
+// within prefixes the message of err with the request field. An error with violations is returned
+// unchanged, because each violation already names its field.
 func within(field string, err error) error {
 	var f *domain.Error
 	if errors.As(err, &f) && len(f.Violations) == 0 {

@@ -236,7 +236,7 @@ func (w *writer) characters(n *node) []step {
 }
 
 // spanOf returns the characters whose UTF-8 encoding has at each position i a byte from lo[i] to
-// hi[i]. ok is false when lo or hi is not one character in UTF-8, and when these characters are not
+// hi[i]. ok is false if lo or hi is not one character in UTF-8, or if these characters are not
 // contiguous.
 func spanOf(lo, hi []byte) (s span, ok bool) {
 	low, m := utf8.DecodeRune(lo)
@@ -245,7 +245,7 @@ func spanOf(lo, hi []byte) (s span, ok bool) {
 		return span{}, false
 	}
 	for i := range lo {
-		if lo[i] < hi[i] { // every character follows that begins with a byte in between
+		if lo[i] < hi[i] { // the characters are contiguous only if the bytes after i take all their values
 			full := !slices.ContainsFunc(lo[i+1:], func(c byte) bool { return c != 0x80 }) &&
 				!slices.ContainsFunc(hi[i+1:], func(c byte) bool { return c != 0xBF })
 			return span{low, high}, full

@@ -23,7 +23,7 @@ type Pass struct {
 	rows    []int32       // scored positions
 	last    kernel.Matrix // the last layer's output at the scored positions [scored, hidden]
 	inverse []float32
-	final   kernel.Matrix // last, normalized
+	final   kernel.Matrix // last after the final norm
 	probs   kernel.Matrix // probabilities of all tokens at the scored positions [scored, vocab]
 	logp    []float32
 

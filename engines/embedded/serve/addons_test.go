@@ -123,7 +123,7 @@ func TestAddonsShareTheModel(t *testing.T) {
 			all.Go(func() {
 				got := ask(t, shared, q.req)
 				got.chunks = q.want.chunks
-				assert.Equal(t, q.want, got, "of %q", q.req.Addon)
+				assert.Equal(t, q.want, got, "completion for addon %q", q.req.Addon)
 			})
 		}
 		all.Wait()

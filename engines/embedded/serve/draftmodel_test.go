@@ -121,7 +121,7 @@ func TestDraftModelReducesSteps(t *testing.T) {
 	require.Equal(t, 64, r.generated)
 	require.Equal(t, []int{8, 8, 8, 8, 8, 8, 7}, r.usage.Speculation.Drafted)
 	require.Equal(t, r.usage.Speculation.Drafted, r.usage.Speculation.Accepted)
-	require.Zero(t, r.usage.Speculation.MatchedTokens, "it has no prediction")
+	require.Zero(t, r.usage.Speculation.MatchedTokens, "the request has no prediction")
 	s.removeEnded()
 	require.Zero(t, m.drafts.pool.reserved)
 	require.Equal(t, m.drafts.pool.allocated, len(m.drafts.pool.free)+m.drafts.pool.lru.Len())
@@ -143,7 +143,7 @@ func TestUselessDraftModelIsRarelyAsked(t *testing.T) {
 	for !r.ended {
 		s.step()
 	}
-	require.Empty(t, r.usage.Speculation.Drafted, "nothing was verified")
+	require.Empty(t, r.usage.Speculation.Drafted, "no draft token was verified")
 	require.Greater(t, r.drafter.acceptance, initialAcceptance, "but the acceptance rate was estimated")
 }
 

@@ -233,8 +233,8 @@ func (p *pool) reset(b *block) *block {
 	return b
 }
 
-// copy returns a block that has the content of b, and that a sequence may write to. It returns b
-// if b has no other reference and the pool has no free block for a copy.
+// copy returns a block that has the content of b, and that a sequence may write to. If the pool has
+// no free block for a copy and no other sequence uses b, copy returns b itself.
 func (p *pool) copy(b *block) *block {
 	p.retain(b)
 	if b.entry.refs == 1 && len(p.free) == 0 && p.allocated >= p.maxBlocks && p.lru.Len() == 0 {

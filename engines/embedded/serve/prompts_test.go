@@ -49,7 +49,7 @@ func TestChunkedPrefill(t *testing.T) {
 	s.admit()
 	s.step()
 	require.Equal(t, 1, short.generated, "the prompt with the fewest remaining tokens is first")
-	require.Equal(t, 64+32, long.read, "the oldest gets at least half")
+	require.Equal(t, 64+32, long.read, "the oldest prompt gets at least half of the tokens")
 	for steps := 3; long.read < 1000; steps++ {
 		require.Equal(t, steps, running.generated)
 		before := long.read

@@ -485,7 +485,7 @@ func TestBrokenModels(t *testing.T) {
 	assert.ErrorContains(t, err, "not a number")
 	assert.Equal(t, domain.DataLoss, domain.CodeOf(err))
 	_, err = m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 3}, nil)
-	assert.ErrorContains(t, err, "not a number", "the model still serves")
+	assert.ErrorContains(t, err, "not a number", "the model still responds to requests")
 }
 
 func ExampleNew() {

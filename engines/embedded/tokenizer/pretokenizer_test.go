@@ -91,8 +91,8 @@ func TestWordsPartitionTheText(t *testing.T) {
 	})
 }
 
-// TestMergesMatchTheDefinition compares the merges of the heap with the definition of byte-pair
-// encoding: merge the first pair of the lowest rank.
+// TestMergesMatchTheDefinition compares the heap-based merging with the definition of byte-pair
+// encoding: merge the first pair of the lowest rank, and repeat.
 func TestMergesMatchTheDefinition(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	for range 300 {

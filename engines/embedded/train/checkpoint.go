@@ -125,7 +125,7 @@ func (j *job) restoreModel(dir string) error {
 		saved = w.Flat()
 	}
 	if len(saved) != len(net.Trained()) {
-		return fmt.Errorf("%s holds %d parameters, this job trains %d", modelDir, len(saved), len(net.Trained()))
+		return fmt.Errorf("%s holds %d parameters, but this job trains %d", modelDir, len(saved), len(net.Trained()))
 	}
 	copy(net.Trained(), saved)
 	net.Pack(j.loop.workers)

@@ -78,7 +78,7 @@ func resolve(request engines.TrainRequest, c *llama.Config) (engines.TrainSettin
 	for _, name := range s.LoraTargetModules {
 		_, known := llama.ModuleNamed(name)
 		v.Require(known, "loraTargetModules",
-			"%q is no projection of this model: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj", name)
+			"%q is not a projection of this model: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj", name)
 	}
 	s.Loss = resolveLoss(&v, request.Method, s.Loss)
 	scored := request.Method == engines.Reinforcement || request.Method == engines.RLOR
