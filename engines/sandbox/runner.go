@@ -249,8 +249,8 @@ func childPID(info *os.File) int {
 }
 
 // interrupt sends SIGTERM to the program, which is a child of the sandbox's first process, and
-// reports whether the signal was sent. bubblewrap itself would exit immediately and kill the
-// program. first holds the ID of the sandbox's first process.
+// reports whether the signal was sent. If bubblewrap itself received the signal, it would exit
+// immediately and kill the program. first holds the ID of the sandbox's first process.
 func interrupt(first chan int) bool {
 	pid := <-first
 	first <- pid

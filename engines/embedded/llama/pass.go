@@ -42,7 +42,7 @@ type layerState struct {
 	low                 [4]lowState // adapter activations of each input
 }
 
-// lowState holds the adapter's activations at one linear.
+// lowState holds the adapter's activations for one linear.
 type lowState struct {
 	in kernel.Matrix // the input after dropout
 	z  kernel.Matrix // scale · in · Aᵀ [tokens, pairs·rank]

@@ -9,9 +9,9 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// The constants are the defaults of settings that are 0. They suit a few hundred short rows:
-// many small steps at a high learning rate. The rates apply to a hidden size of rateWidth. Above
-// rateWidth, rates scale with 1/width, as the size of stable steps does (Yang et al., "Tensor
+// The constants are the defaults of settings that are 0. They suit a few hundred short rows: many
+// small steps at a high learning rate. The rates apply to a hidden size of rateWidth. Above
+// rateWidth, rates scale with 1/width, as the largest stable step does (Yang et al., "Tensor
 // Programs V", 2022).
 const (
 	defaultLoraRate    = 3e-3
