@@ -356,8 +356,7 @@ func (m *launcher) command(p *Program, user int) (c process.Command, done func()
 	return c, done, nil
 }
 
-// limits returns a command line prefix that sets the limits. Each is capped at the hard limit of
-// this process.
+// limits returns a command line prefix that sets the limits, capped at those of this process.
 func (m *launcher) limits(l Limits) []string {
 	args := []string{m.prlimit, "--core=0"}
 	add := func(name string, resource int, value int64) {
