@@ -186,7 +186,7 @@ func visionOfLlama(ctx context.Context, s *server, p *preset) error {
 		p.noImages = "is an image, which llama.cpp's server reads only with a multimodal projector: add the model's " +
 			"mmproj file to its files, and deploy it again"
 	default:
-		p.noImages = "is an image, which the model server of its node cannot read although the model has an mmproj file: " +
+		p.noImages = "is an image, which the model server cannot read although the model has an mmproj file: " +
 			"its command line must have {projector}, and its version must support the projector"
 	}
 	return nil

@@ -114,7 +114,7 @@ func (r *rollouts) scoreAnswer(ctx context.Context, a *answer) error {
 	}
 	a.score = scores[0]
 	if v := a.score.Value; a.score.Valid && !(v >= 0 && v <= 1) {
-		a.score.Valid, a.score.Reason = false, "the score is outside 0..1"
+		a.score.Valid, a.score.Reason = false, "the score is not between 0 and 1"
 	}
 	return nil
 }

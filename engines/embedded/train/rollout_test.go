@@ -91,12 +91,12 @@ func TestInvalidScores(t *testing.T) {
 			domain.FailedPrecondition,
 		},
 		"out of bounds": {
-			func(map[string]any) (engines.Score, error) { return engines.Score{Value: 7, Valid: true}, nil }, "outside 0..1",
+			func(map[string]any) (engines.Score, error) { return engines.Score{Value: 7, Valid: true}, nil }, "not between 0 and 1",
 			domain.FailedPrecondition,
 		},
 		"not a number": {
 			func(map[string]any) (engines.Score, error) { return engines.Score{Value: math.NaN(), Valid: true}, nil },
-			"outside 0..1", domain.FailedPrecondition,
+			"not between 0 and 1", domain.FailedPrecondition,
 		},
 		"evaluator fails": {
 			func(map[string]any) (engines.Score, error) { return engines.Score{}, broken }, broken.Error(), domain.Unknown,
