@@ -35,7 +35,7 @@ func Calls(form CallForm, functions []Function, many bool) (*Grammar, error) {
 	return g, within("tools", err)
 }
 
-// calls returns the expression of the functions' names, each followed by the function's
+// calls returns an expression that matches the functions' names, each followed by the function's
 // arguments.
 func (k *jsonKit) calls(form CallForm, functions []Function) (expr, error) {
 	var ways []expr
