@@ -91,8 +91,8 @@ func TestInvalidScores(t *testing.T) {
 			domain.FailedPrecondition,
 		},
 		"out of bounds": {
-			func(map[string]any) (engines.Score, error) { return engines.Score{Value: 7, Valid: true}, nil }, "not between 0 and 1",
-			domain.FailedPrecondition,
+			func(map[string]any) (engines.Score, error) { return engines.Score{Value: 7, Valid: true}, nil },
+			"not between 0 and 1", domain.FailedPrecondition,
 		},
 		"not a number": {
 			func(map[string]any) (engines.Score, error) { return engines.Score{Value: math.NaN(), Valid: true}, nil },
