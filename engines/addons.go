@@ -11,10 +11,10 @@ import (
 // different adapters are batched into the same steps.
 type AddonLoader interface {
 	Model
-	// LoadAddon loads the PEFT directory dir of an adapter under an ID that the caller chooses.
-	// The caller may remove dir when LoadAddon returns. Loading an ID that is already loaded has
-	// no effect. After an error, also that of a canceled ctx, the addon is not loaded. The errors
-	// FailedPrecondition and InvalidArgument are permanent, because the adapter does not fit the model.
+	// LoadAddon loads the PEFT directory dir of an adapter under an ID that the caller chooses. The
+	// caller may remove dir when LoadAddon returns. Loading an ID that is already loaded has no
+	// effect. If LoadAddon fails or ctx is canceled, the addon is not loaded. FailedPrecondition and
+	// InvalidArgument are permanent errors: the adapter does not fit the model.
 	LoadAddon(ctx context.Context, id, dir string) error
 	// UnloadAddon unloads the addon with the ID: the model rejects further requests for the addon,
 	// and completes running ones. Unloading an ID that is not loaded is not an error.
@@ -27,14 +27,14 @@ type AddonLoader interface {
 type WeightsLoader interface {
 	AddonLoader
 	// LoadWeights loads dir, a Hugging Face directory, under an ID that the caller chooses;
-	// UnloadAddon unloads the weights. The error FailedPrecondition is permanent: the directory
-	// holds a model with other dimensions or another tokenizer.
+	// UnloadAddon unloads the weights. FailedPrecondition is a permanent error: the dimensions or the
+	// tokenizer in dir differ from those of the loaded model.
 	LoadWeights(ctx context.Context, id, dir string) error
 }
 
-// NoReasoning is the reason of the InvalidArgument error for a request whose Reasoning has an Effort
-// or a Budget that cannot have an effect: the model does not reason, or the request is a prompt.
-// Without the two fields, the completion is the same.
+// NoReasoning is the reason of the InvalidArgument error for a request whose Reasoning has an
+// Effort or a Budget that cannot have an effect: the model does not reason, or the request is a
+// prompt. Removing both fields does not change the completion.
 const NoReasoning = "NO_REASONING"
 
 // RequestTooLarge is the reason of the error for a request that exceeds the

@@ -23,8 +23,8 @@ type CompletionRequest struct {
 	Prompt       string `json:"prompt,omitempty"`
 	PromptTokens []int  `json:"promptTokens,omitempty"` // replaces Prompt when not nil
 	Chat         *Chat  `json:"chat,omitempty"`         // replaces Prompt and PromptTokens when not nil
-	// Images are the images of Prompt, one for each ImagePlaceholder. The Messages of a Chat have
-	// theirs.
+	// Images are the images of Prompt, one for each ImagePlaceholder. The images of a Chat are in its
+	// Messages.
 	Images []*Image `json:"images,omitempty"`
 
 	MaxTokens int      `json:"maxTokens"`
@@ -133,8 +133,8 @@ func TemplateReasons(source string) bool {
 		func(word string) bool { return strings.Contains(source, word) })
 }
 
-// ReasoningError returns the NoReasoning error with the violations v and why, which completes a
-// sentence that begins with the name of the field.
+// ReasoningError adds a violation of the field reasoning to v and returns the error with the reason
+// NoReasoning. why completes a sentence that begins with the name of the field.
 func ReasoningError(v domain.Violations, why string) error {
 	v.Add("reasoning", "%s", why)
 	var invalid *domain.Error
@@ -176,7 +176,7 @@ type RenderedPrompt struct {
 	Text   string `json:"text,omitempty"` // the prompt, with special tokens as text
 	Tokens []int  `json:"tokens"`
 	// Grammar is the grammar in GBNF that constrains the completion, if RawOutput was requested; "" if
-	// the engine has none, or only a large one.
+	// there is no such grammar, or if it is too large for a message.
 	Grammar string `json:"grammar,omitempty"`
 }
 

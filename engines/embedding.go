@@ -21,7 +21,7 @@ type Embedder interface {
 // embeddings.
 const NoEmbeddings = "NO_EMBEDDINGS"
 
-// EmbeddingsError returns the NoEmbeddings error for the reason why.
+// EmbeddingsError returns the error with the reason NoEmbeddings. Its message ends with why.
 func EmbeddingsError(why string) error {
 	err := domain.Errorf(domain.FailedPrecondition, "the model computes no embeddings: %s", why)
 	err.Reason = NoEmbeddings
@@ -33,8 +33,8 @@ type EmbeddingRequest struct {
 	Addon  string `json:"addon,omitempty"`  // ID of a loaded addon; "" is the base model
 	Input  string `json:"input,omitempty"`  // the text
 	Tokens []int  `json:"tokens,omitempty"` // replaces Input when not nil; includes all special tokens
-	// Dimensions is the number of elements of the vector; 0 is the model's. The vector of fewer
-	// dimensions is the normalized beginning of the model's vector.
+	// Dimensions is the number of elements of the vector; 0 selects the number of the model. A smaller
+	// number truncates the model's vector, which is then normalized.
 	Dimensions int    `json:"dimensions,omitempty"`
 	CacheScope string `json:"cacheScope,omitempty"` // see CompletionRequest
 }
@@ -54,7 +54,8 @@ func UnitFactor[F float32 | float64](v []F) float64 {
 	return 1 / max(math.Sqrt(squares), 1e-12)
 }
 
-// Shorten returns the first n elements of v, scaled to length 1; v itself for its full length or 0.
+// Shorten returns the first n elements of v, scaled to length 1. If n is 0 or v has no more than n
+// elements, Shorten returns v unchanged.
 func Shorten(v []float32, n int) []float32 {
 	if n == 0 || n >= len(v) {
 		return v

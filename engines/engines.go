@@ -57,14 +57,14 @@ type TrainRequest struct {
 	OnRollouts  RolloutRecorder // receives the rollouts of Reinforcement; may be nil
 	Settings    TrainSettings
 	Seed        uint64
-	Parallelism int      // maximum number of busy cores; 0 is all but one
+	Parallelism int      // maximum number of busy cores; 0 uses all but one
 	Devices     []Device // allocated accelerators; empty when none are allocated
 	// Log receives what the programs of the trainer write; nil discards it. Its Write returns no error.
 	Log io.Writer
 }
 
-// TrainSettings are the hyperparameters of a job, with the defaults that
-// domain.TrainingConfig documents filled in.
+// TrainSettings are the hyperparameters of a job. The defaults that domain.TrainingConfig documents
+// are filled in.
 type TrainSettings struct {
 	Epochs                    int      `json:"epochs"`
 	LearningRate              float64  `json:"learningRate"`
@@ -101,16 +101,16 @@ type Rollouts struct {
 	MaxConcurrentEvaluations int `json:"maxConcurrentEvaluations,omitempty"` // scorings at a time; 0 = engine's default
 }
 
-// A TrainWatcher receives the progress of a training run, from one goroutine.
+// A TrainWatcher receives the progress of a training run. The trainer calls it from a single
+// goroutine.
 type TrainWatcher interface {
 	// Step is called after each optimizer step and after each evaluation.
 	Step(Metrics)
-	// Checkpoint is called with a directory that holds a complete checkpoint:
-	// training resumed from it gives the same numbers as without interruption.
-	// The directory also holds metrics.jsonl with every row since step 1, and
-	// below domain.CheckpointModel the model as engines serve it. The trainer
-	// continues when Checkpoint returns, and stops if it returns an
-	// error; afterwards it may reuse dir.
+	// Checkpoint is called with a directory that holds a complete checkpoint: training resumed from it
+	// gives the same numbers as without interruption. The directory also holds metrics.jsonl with
+	// every row since step 1, and its subdirectory domain.CheckpointModel holds the model in the
+	// format that engines load. The trainer waits until Checkpoint returns, and stops if Checkpoint
+	// returns an error. The trainer may then reuse dir.
 	Checkpoint(ctx context.Context, step int, dir string) error
 }
 
@@ -128,8 +128,8 @@ type Metrics struct {
 // NegligibleMetric is the absolute value below which a metric is the rounding error of a sum.
 const NegligibleMetric = 1e-12
 
-// RoundMetrics sets the values to 0 that are rounding errors, such as the loss -8.3e-17 of advantages
-// whose sum is 0.
+// RoundMetrics sets to 0 all values below NegligibleMetric, such as the loss -8.3e-17 of advantages
+// whose exact sum is 0.
 func RoundMetrics(values map[string]float64) {
 	for name, value := range values {
 		if math.Abs(value) < NegligibleMetric {
@@ -156,7 +156,7 @@ type TrainResult struct {
 	Steps        int
 	Tokens       int64
 	StoppedEarly bool
-	Reason       string             // reason of stopping early
+	Reason       string             // why training stopped early
 	Values       map[string]float64 // latest value of each metric
 }
 

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// RolloutsFile is the name of the file with the kept rollouts of a job: JSONL with one Rollout a
+// RolloutsFile is the name of the file with the kept rollouts of a job: JSONL with one Rollout per
 // line, in the order of training.
 const RolloutsFile = "rollouts.jsonl"
 
@@ -46,13 +46,15 @@ type Rollout struct {
 	Truncated  bool               `json:"truncated,omitempty"` // a text was longer than its limit
 }
 
-// A RolloutRecorder receives all rollouts of one step, or of one evaluation, before the step and
-// after the evaluation. A trainer that resumes from a checkpoint passes the rollouts of later steps
-// again. It is called from the goroutine that calls the TrainWatcher.
+// A RolloutRecorder receives all rollouts of a step before the step, and all rollouts of an
+// evaluation after the evaluation. A trainer that resumes from a checkpoint passes the rollouts of
+// the steps after the checkpoint a second time. It is called from the goroutine that calls the
+// TrainWatcher.
 type RolloutRecorder func([]Rollout)
 
-// NewRollout returns the rollout whose row and response, which is the last message, an evaluator has
-// scored. It shortens long texts. The caller sets the other fields.
+// NewRollout returns the rollout for a row that an evaluator has scored. The last message of the
+// row is the response. NewRollout shortens long texts. The caller sets the fields from Step to
+// Candidate.
 func NewRollout(row map[string]any, score Score) Rollout {
 	r := Rollout{Valid: score.Valid && score.Value >= 0 && score.Value <= 1}
 	input := maps.Clone(row)

@@ -34,8 +34,8 @@ func TestNewRollout(t *testing.T) {
 	require.Equal(t, "{}", string(engines.NewRollout(map[string]any{}, engines.Score{}).Input))
 }
 
-// TestRolloutsAreLimited checks that a rollout of any row, response and score has a limited size and
-// valid UTF-8, and says that it was shortened.
+// TestRolloutsAreLimited checks that a rollout of any row, response and score has a limited size
+// and valid UTF-8, and is marked as truncated.
 func TestRolloutsAreLimited(t *testing.T) {
 	many := map[string]float64{strings.Repeat("n", 1000): 1}
 	for _, name := range strings.Split(strings.Repeat("x ", 100), " ") {

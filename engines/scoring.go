@@ -47,8 +47,8 @@ type Score struct {
 type Builder interface {
 	// Build compiles the evaluator's code, checks its requirements, imports its entry file and calls
 	// its function once, with an example row. Build returns InvalidArgument if the evaluator is
-	// wrong, and Unavailable if a program that checks it is missing here. A call without a valid
-	// score is no error, because the function may require fields that the example row lacks.
+	// invalid, and Unavailable if the node lacks a program that the checks need. A call without a
+	// valid score is no error, because the function may require fields that the example row lacks.
 	Build(ctx context.Context, code EvaluatorCode, requirements string) (BuildReport, error)
 }
 

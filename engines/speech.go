@@ -30,8 +30,8 @@ type SpeechFiles struct {
 // A SpeechModel is a loaded speech model. It is safe for concurrent use.
 type SpeechModel interface {
 	Info() SpeechModelInfo
-	// Check reports all options that this model does not support, by their names
-	// in the API's form. It is called before the audio is downloaded.
+	// Check returns an error that lists all options that this model does not support, by the names of
+	// the API's form fields. It is called before the audio is downloaded.
 	Check(options TranscriptionOptions) error
 	// Transcribe reads 16-bit little-endian mono samples at SampleRate until pcm
 	// ends, and emits segments in order of time. Its memory does not grow with the
@@ -56,7 +56,7 @@ type TranscriptionRequest struct {
 	Options       TranscriptionOptions `json:"options"`
 }
 
-// An AudioFile is the uploaded recording, to be downloaded by the replica.
+// An AudioFile locates an uploaded recording, which the replica downloads.
 type AudioFile struct {
 	URL  string `json:"url"`
 	Size int64  `json:"size"` // bytes

@@ -23,7 +23,7 @@ type Options struct {
 	Slots       int // concurrent requests of each model; default 32
 	Queue       int // requests that may wait for a model; default 256
 	// CacheBytes is the maximum size of a model's KV cache. The default is the part of the replica's
-	// memory that domain.KVCacheCapacity returns, or 1 GiB if no memory was allocated to it.
+	// memory that domain.KVCacheCapacity returns, or 1 GiB if no memory was allocated to the replica.
 	CacheBytes int64
 }
 

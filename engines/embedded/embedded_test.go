@@ -76,8 +76,8 @@ var questions = map[string]string{
 	"Positive or negative? The film was great.": "positive",
 }
 
-// TestBaseAnswersRawPromptsAndChats checks that the shipped model answers all but at most one of
-// questions, and that the answers are equal for plain text, for tokens and for a conversation.
+// TestBaseAnswersRawPromptsAndChats checks that the shipped model answers all questions but at most
+// one, and that it gives the same answers to plain text, to tokens and to a conversation.
 func TestBaseAnswersRawPromptsAndChats(t *testing.T) {
 	m, tokens := load(t, engines.ModelFiles{Dir: base(t)}), tokenizer.NewBytes()
 	right := 0

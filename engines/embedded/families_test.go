@@ -37,14 +37,15 @@ func TestFamilies(t *testing.T) {
 			got := answers(t, engines.ModelFiles{
 				Dir: dir, AdapterDir: tune(t, dir, fmt.Sprintf("{%q: %q, %q: %q}\n", "prompt", question, "completion", answer)),
 			})
-			assert.Equal(t, answer, got[0], "it answers as it was trained")
+			assert.Equal(t, answer, got[0], "the model gives the trained answer to a prompt")
 			got = answers(t, engines.ModelFiles{
 				Dir: dir,
 				AdapterDir: tune(t, dir,
 					fmt.Sprintf(`{"messages": [{"role": "user", "content": %q}, {"role": "assistant", "content": %q}]}`+"\n", question,
 						answer)),
 			})
-			assert.Equal(t, strings.TrimSpace(answer), strings.TrimSpace(got[1]), "and in conversations by its own template")
+			assert.Equal(t, strings.TrimSpace(answer), strings.TrimSpace(got[1]),
+				"the model gives the trained answer in a conversation")
 
 			for _, precision := range []string{"BF16", "FP16", "FP8"} {
 				copied := t.TempDir()

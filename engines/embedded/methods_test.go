@@ -133,14 +133,14 @@ func TestLearnsFromRewards(t *testing.T) {
 	for _, method := range []string{domain.LossGRPO, domain.LossDAPO, domain.LossGSPO} {
 		t.Run(method, func(t *testing.T) {
 			if testing.Short() && method != domain.LossGRPO {
-				t.Skip("one of three in the short run")
+				t.Skip("a short run tests only GRPO")
 			}
 			dir := base(t)
 			result := train(t, engines.TrainRequest{Method: engines.Reinforcement, BaseDir: dir, Evaluation: exactMatch{},
 				DataFiles: []string{jsonl(t, prompts(targets(240, 1))...)},
 				EvalFiles: []string{jsonl(t, prompts(targets(40, 2))...)},
 				Settings:  engines.TrainSettings{LoraRank: 8, Epochs: 3, Loss: &domain.LossConfig{Method: method}}})
-			assert.Greater(t, result.Values["eval/reward"], 0.6, "it was below 0.1")
+			assert.Greater(t, result.Values["eval/reward"], 0.6, "before the training it was below 0.1")
 			requireBaseTasks(t, load(t, engines.ModelFiles{Dir: dir, AdapterDir: result.Dir}))
 		})
 	}

@@ -73,13 +73,14 @@ func (m loader) UnloadAddon(id string) error {
 	return err
 }
 
-// unloadTimeout limits the unloading of an addon. vLLM unloads an addon after a load of the same
-// addon that is in progress.
+// unloadTimeout limits the unloading of an addon. While vLLM is loading an addon, a request to
+// unload the addon waits until the load has finished.
 const unloadTimeout = 30 * time.Second
 
-// loadAddon loads the adapter in dir into the server. After an error the server does not have it:
-// the server may have carried out a request whose response was lost or that ctx has canceled. The
-// server rejects an addon that it already has, so loadAddon then loads it again after unloading it.
+// loadAddon loads the adapter in dir into the server. After an error loadAddon unloads the adapter,
+// because the server may have loaded it although the response was lost or ctx was canceled. A
+// server that already has the adapter rejects it; loadAddon then unloads the adapter and loads it
+// once more.
 func (s *server) loadAddon(ctx context.Context, id, dir string) error {
 	load := func() error {
 		return s.call(ctx, http.MethodPost, "/v1/load_lora_adapter", body{"lora_name": addonName(id), "lora_path": dir}, nil)

@@ -22,7 +22,7 @@ import (
 //	{vad}      the options of the voice activity model, if there is one; must be a separate word
 type template []string
 
-// arguments are the values of a template's placeholders, and the environment and the profile that a
+// arguments are the values of a template's placeholders, and the environment and the options that a
 // server starts with.
 type arguments struct {
 	dir, gguf, adapter string   // adapter is a directory, or a file for servers that read GGUF
@@ -113,7 +113,7 @@ func (t template) contains(word string) bool {
 func (t template) check(args arguments) error {
 	if args.adapter != "" && !t.contains(wordAdapter) {
 		return domain.Errorf(domain.FailedPrecondition,
-			"the command line of the node's engine has no {adapter}: it cannot serve a model with an adapter")
+			"the command line of the node's engine has no {adapter}, so it cannot serve a model with an adapter")
 	}
 	return nil
 }

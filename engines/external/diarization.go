@@ -58,8 +58,8 @@ func label(s *engines.Segment, turns []turn) {
 	s.Speaker = mainSpeaker(s.Start, s.End, turns)
 }
 
-// mainSpeaker returns the speaker with the longest total turns between two times; the first one
-// on a tie, "" if nobody speaks.
+// mainSpeaker returns who speaks longest between two times. If several speak equally long, it
+// returns the first of them; if nobody speaks, "".
 func mainSpeaker(from, until float64, turns []turn) (speaker string) {
 	total := map[string]float64{}
 	for _, t := range turns {

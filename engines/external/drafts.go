@@ -26,7 +26,7 @@ func draftsOfVLLM(a arguments) []string {
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
-		panic(err) // it has only texts and numbers
+		panic(err) // encoding texts and numbers never fails
 	}
 	return []string{"--speculative-config", string(text)}
 }

@@ -74,5 +74,5 @@ func TestEngineWithoutDraftModels(t *testing.T) {
 	in.DraftDir = t.TempDir()
 	_, err = completer.Load(t.Context(), in)
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
-	require.ErrorContains(t, err, "draftModel: the node's engine openai drafts with no second model")
+	require.ErrorContains(t, err, "draftModel: the node's engine openai does not support draft models")
 }

@@ -69,7 +69,7 @@ func TestEmbeddingOptions(t *testing.T) {
 // TestTemplatesWithoutReasoning checks when a chat template shows that a model does not reason.
 func TestTemplatesWithoutReasoning(t *testing.T) {
 	dir := t.TempDir()
-	require.False(t, lacksReasoning(dir), "without a template, the server knows")
+	require.False(t, lacksReasoning(dir), "without a template, the server decides")
 	write := func(name, text string) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}

@@ -124,7 +124,7 @@ func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles)
 		m.name = cmp.Or(c.preset.adapterName, baseName)
 	}
 	if at.draft != "" && c.preset.drafts == nil {
-		return domain.Errorf(domain.FailedPrecondition, "draftModel: the node's engine %s drafts with no second model: "+
+		return domain.Errorf(domain.FailedPrecondition, "draftModel: the node's engine %s does not support draft models: "+
 			"clear draftModel, or deploy to nodes with another engine", c.options.Preset)
 	}
 	if err := c.findFiles(&at, m.own); err != nil {

@@ -268,7 +268,7 @@ func TestCrashedServerIsRestarted(t *testing.T) {
 	adapter := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(adapter, "adapter_config.json"), []byte("{}"), 0o600))
 	require.NoError(t, m.LoadAddon(t.Context(), "a", adapter))
-	require.NoError(t, os.RemoveAll(adapter), "a restart does not need it")
+	require.NoError(t, os.RemoveAll(adapter), "a restarted server does not need the original files")
 	crash(t, m, m.server)
 	require.Eventually(t, func() bool { url, _ := m.server.address(); return url != "" }, 20*time.Second, time.Millisecond)
 	_, err := enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3, Addon: "a"})
@@ -297,7 +297,7 @@ func TestLoadAndUnloadAddon(t *testing.T) {
 	require.Equal(t, engines.ErrAddonNotLoaded("a"), err)
 	require.NoError(t, os.WriteFile(filepath.Join(adapter, "adapter_config.json"), []byte("{}"), 0o600))
 	require.NoError(t, m.LoadAddon(t.Context(), "a", adapter))
-	require.NoError(t, m.LoadAddon(t.Context(), "a", adapter), "it is already loaded")
+	require.NoError(t, m.LoadAddon(t.Context(), "a", adapter), "loading a loaded addon has no effect")
 	_, err = enginetest.Complete(t, m, req)
 	require.NoError(t, err)
 	require.NoError(t, m.UnloadAddon("a"))
@@ -309,7 +309,8 @@ func TestLoadAndUnloadAddon(t *testing.T) {
 }
 
 // TestLoadOfUnknownOutcome checks that an addon whose load was canceled is not loaded, although the
-// server has carried out the load, and that an addon is loaded that only the server has.
+// server has carried out the load, and that loading an addon succeeds if only the server already
+// has the addon.
 func TestLoadOfUnknownOutcome(t *testing.T) {
 	o := unconfined(options(t, VLLM, ""))
 	m := start(t, o).(loader)

@@ -56,8 +56,8 @@ func contentOf(m engines.Message) any {
 	return parts
 }
 
-// withoutImages returns the request without its images, of which servers count no tokens before they
-// complete it.
+// withoutImages returns the request without its images, because servers count the tokens of images
+// only when they complete a request.
 func withoutImages(req *engines.CompletionRequest) *engines.CompletionRequest {
 	if req.Chat == nil || !req.HasImages() {
 		return req
@@ -116,7 +116,8 @@ type nativeEvent struct {
 	} `json:"timings"`
 }
 
-// choice returns the event as an event of OpenAI's completions; false when it is one already.
+// choice converts the event to a choice of OpenAI's completions. It returns false for an event
+// without content, such as one that already has OpenAI's format.
 func (e *nativeEvent) choice(s *stream) (choice, bool) {
 	if !e.Stop {
 		return choice{Text: e.Content}, e.Content != ""

@@ -50,8 +50,8 @@ func (l *logprobs) list(s *stream, ids []int) []engines.Logprob {
 			logprob.Token = ids[i]
 		}
 		logprob.Offset = offset
-		// Servers report only the model's unfiltered distribution. The sampling
-		// probability is known for greedy decoding.
+		// Servers report only the model's unfiltered distribution, which stands in for the distribution
+		// after the filters. With greedy decoding, the sampled token has probability 1.
 		if logprob.Sampling = logprob.Logprob; s.req.Temperature == 0 {
 			logprob.Sampling = 0
 		}

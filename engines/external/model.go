@@ -117,7 +117,7 @@ func (m *model) limitTokens(ctx context.Context, name string, req *engines.Compl
 		if err != nil {
 			return err
 		}
-		req = withoutImages(req) // the server ends the completion at the context length
+		req = withoutImages(req) // image tokens are not counted: the server itself enforces the context length
 		if len(data)+template+req.MaxTokens <= m.info.ContextLength {
 			return nil
 		}

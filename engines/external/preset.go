@@ -32,7 +32,7 @@ type preset struct {
 	// reports errors for the images that its model cannot read.
 	vision           func(context.Context, *server, *preset) error
 	imageCompletions string // path of completions with images; "" if the server has none
-	noImages         string // why the loaded model reads no images, as for ImagesError; "" if it may
+	noImages         string // why the loaded model reads no images, see ImagesError; "" if it may read them
 	mediaMarker      string // marks the places of images in prompts
 	// extend adds the fields that OpenAI's API lacks to a body, and reports the fields of the
 	// request that the server does not support as violations.
@@ -49,7 +49,7 @@ type preset struct {
 	detokenize func(tokens []int) (path string, b body)
 }
 
-// devices are the prefixes of the variables that accelerator libraries read.
+// devices are the prefixes of the environment variables that accelerator libraries read.
 var devices = []string{"CUDA_", "NVIDIA_", "NCCL_", "ROCR_", "HIP_", "XDG_CACHE_", "OMP_"}
 
 var presets = map[string]preset{
@@ -186,8 +186,8 @@ func visionOfLlama(ctx context.Context, s *server, p *preset) error {
 		p.noImages = "is an image, which llama.cpp's server reads only with a multimodal projector: add the model's " +
 			"mmproj file to its files, and deploy it again"
 	default:
-		p.noImages = "is an image, which the model server of its node cannot read although the model has an mmproj file: " +
-			"its command line must have {projector}, and its version support the projector"
+		p.noImages = "is an image, which the model server cannot read although the model has an mmproj file: " +
+			"its command line must have {projector}, and its version must support the projector"
 	}
 	return nil
 }

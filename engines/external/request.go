@@ -178,7 +178,7 @@ func messages(req *engines.CompletionRequest) []body {
 			one["tool_call_id"] = m.ToolCallID
 		}
 		if m.Reasoning != "" && !hide {
-			// Servers read one of the two names.
+			// Some servers read the one field, some the other.
 			one["reasoning"], one["reasoning_content"] = m.Reasoning, m.Reasoning
 		}
 		var calls []body

@@ -88,7 +88,7 @@ func (t transcriber) check(s domain.SpeechSettings) error {
 	var v domain.Violations
 	if t.dialect.vadFile {
 		v.Require(len(s.VADModels) <= 1, "speech.vadModels",
-			"must name at most one model: whisper.cpp's server takes one at its start")
+			"must name at most one model: whisper.cpp's server loads only one")
 		for _, file := range s.VADModels {
 			v.Require(filepath.IsLocal(file), "speech.vadModels", "must name a file of the model's directory, not %q", file)
 		}
@@ -195,7 +195,7 @@ func (m *speechModel) Check(o engines.TranscriptionOptions) error {
 	v.Require(!o.Diarize || o.MinSpeakers <= 1, "min_speakers", "is not supported by the model server: leave it out")
 	v.Require(!o.Diarize || o.MaxSpeakers == 0, "max_speakers", "is not supported by the model server: leave it out")
 	v.Require(!o.Translate || !o.Words && !o.Diarize || m.dialect.translation == "", "timestamp_granularities",
-		"the model server returns no word timestamps of translations, which word and diarize need: leave them out, or "+
+		"the model server returns no word timestamps for translations, but word and diarize need them: leave both out, or "+
 			"use the task transcribe")
 	if m.dialect.increments {
 		v.Require(increment(o.Temperature) >= 0, "temperature",

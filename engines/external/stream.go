@@ -27,7 +27,7 @@ type stream struct {
 	offset      int  // number of characters of the completion so far
 	finished    bool
 	ended       bool // the server sends no event after the last one
-	permanent   bool // the error of read is not that of the connection
+	permanent   bool // read failed, but not because of the connection
 }
 
 // An event is one event of a stream of completions or chat completions.

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOutput checks that a command's Output receives all that the program writes, and that the
-// process keeps the end as without it.
+// TestOutput checks that a command's Output receives all that the program writes, and that errors
+// still contain the last output.
 func TestOutput(t *testing.T) {
 	var output bytes.Buffer
 	p, err := Start(Command{Args: []string{"sh", "-c", "echo out; echo err >&2; exit 3"}, Env: Environment(nil),

@@ -27,8 +27,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the last errorBytes as valid UTF-8, from the start of a line if
-// there is one.
+// String returns at most the last errorBytes bytes, as valid UTF-8. If it cuts off earlier bytes,
+// it also cuts off the incomplete first line, unless there is only one line.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

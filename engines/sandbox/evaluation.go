@@ -28,7 +28,7 @@ type evaluation struct {
 	closed bool
 }
 
-// A slot is a reserved user with its worker, which is started on demand.
+// A slot is a user that is reserved for one worker. The worker is started on demand.
 type slot struct {
 	user   user
 	worker *worker // nil if none is running
@@ -58,8 +58,8 @@ func (e *evaluation) start(ctx context.Context, user user) (*worker, error) {
 	return w, nil
 }
 
-// build checks the code and its requirements in a separate worker. It returns the build log, also
-// when it returns an error of the code.
+// build checks the code and its requirements in a separate worker. It returns the build log even if
+// the code is invalid.
 func (e *evaluation) build(ctx context.Context, requirements string) (engines.BuildReport, error) {
 	timeout := e.sandbox.options.OpenTime + e.sandbox.options.RowTime
 	w, err := e.sandbox.launch(e.dir, e.idle[0].user, setup{
@@ -96,7 +96,7 @@ func (e *evaluation) build(ctx context.Context, requirements string) (engines.Bu
 
 // score sends all rows without waiting for responses in between, and returns the scores in order.
 // If ok is false the worker must be replaced: the worker failed on the row of the last score, or
-// has used more than half of its CPU time. Further rows are not scored.
+// has used more than half of its CPU time. The rows after that one are not scored.
 func (w *worker) score(ctx context.Context, rows [][]byte, o Options) (scores []engines.Score, ok bool) {
 	stop := w.killOnDone(ctx)
 	defer stop()

@@ -57,7 +57,7 @@ class Output:
         return {"stdout": texts[0], "stderr": texts[1]}
 
 
-# Substitutes for reward kits that are not installed.
+# Substitutes for the packages in KITS that are not installed.
 
 class Message(dict):
     """A message whose fields are also attributes."""
@@ -88,7 +88,7 @@ class MetricResult(Record):
 
 
 def reward_function(function=None, **_):
-    """Decorates a function to receive messages as objects, as reward kits do."""
+    """Decorates a function to receive messages as objects, as reward_kit and eval_protocol do."""
     if function is None:
         return reward_function
 
@@ -106,11 +106,11 @@ KITS = ("reward_kit", "reward_kit.models", "reward_kit.typed_interface",
 
 
 def offer_kits():
-    """Registers a substitute for each reward kit that is not installed."""
+    """Registers a substitute for each package in KITS that is not installed."""
     for name in KITS:
         root = name.split(".")[0]
         if root not in sys.modules and importlib.util.find_spec(root):
-            continue  # the reward kit is installed
+            continue  # the package is installed
         kit = types.ModuleType(name)
         kit.__path__ = []
         kit.reward_function, kit.Message = reward_function, Message
@@ -363,9 +363,9 @@ def build(setup, log):
     log.append(f"imported {setup['entry']} and found {setup['function']}")
     result = score_row(call, EXAMPLE_ROW)
     if result["valid"]:
-        log.append(f"called it with an example row: score {result['score']:g}")
+        log.append(f"called the function with an example row: score {result['score']:g}")
         return ""
-    log.append(f"called it with an example row: no valid score: {result['reason']} "
+    log.append(f"called the function with an example row: no valid score: {result['reason']} "
                "(the function may require fields that the example row lacks)")
     return clip(result["reason"], 1000)
 

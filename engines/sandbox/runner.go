@@ -102,7 +102,7 @@ func (r *Runner) Check(ctx context.Context) error {
 	return err
 }
 
-// getLauncher returns the cached launcher, or finds one.
+// getLauncher returns the cached launcher, or creates and caches one.
 func (r *Runner) getLauncher(ctx context.Context) (*launcher, error) {
 	if r == nil {
 		r = standard
@@ -115,8 +115,8 @@ func (r *Runner) getLauncher(ctx context.Context) (*launcher, error) {
 	m, err := newLauncher(ctx)
 	if err != nil {
 		noSandbox := domain.Errorf(domain.FailedPrecondition,
-			"this machine cannot run the programs of engines in a sandbox: %v; without a sandbox, which "+
-				"--engines-without-sandbox allows, the programs have all permissions of the node's user", err)
+			"this machine cannot run the programs of engines in a sandbox: %v; --engines-without-sandbox "+
+				"allows the programs to run without one, with all permissions of the node's user", err)
 		noSandbox.Reason = "NO_SANDBOX"
 		return nil, noSandbox
 	}
@@ -249,8 +249,8 @@ func childPID(info *os.File) int {
 }
 
 // interrupt sends SIGTERM to the program, which is a child of the sandbox's first process, and
-// reports whether the signal was sent. bubblewrap itself would exit immediately and kill the
-// program. first holds the ID of the sandbox's first process.
+// reports whether the signal was sent. If bubblewrap itself received the signal, it would exit
+// immediately and kill the program. first holds the ID of the sandbox's first process.
 func interrupt(first chan int) bool {
 	pid := <-first
 	first <- pid
@@ -356,7 +356,7 @@ func (m *launcher) command(p *Program, user int) (c process.Command, done func()
 	return c, done, nil
 }
 
-// limits returns a command line prefix that sets the limits, at most to those of this process.
+// limits returns a command line prefix that sets the limits, capped at those of this process.
 func (m *launcher) limits(l Limits) []string {
 	args := []string{m.prlimit, "--core=0"}
 	add := func(name string, resource int, value int64) {
@@ -458,8 +458,8 @@ func softwareDirs(program string) (dirs []string) {
 	return dirs
 }
 
-// softwareDir returns the Python environment of a program, or its directory. In a directory that
-// also contains other files, such as a home directory, it returns the program alone.
+// softwareDir returns the Python environment of a program, or its directory. If the directory also
+// contains unrelated files, as a home directory does, softwareDir returns only the program.
 func softwareDir(path string) string {
 	dir := filepath.Dir(path)
 	if above := filepath.Dir(dir); filepath.Base(dir) == "bin" {

@@ -259,8 +259,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestStopSignalsTheProgram checks that Stop sends SIGTERM to the program itself, which has the
-// grace period to exit.
+// TestStopSignalsTheProgram checks that Stop sends SIGTERM to the program itself and waits for the
+// grace period until the program exits.
 func TestStopSignalsTheProgram(t *testing.T) {
 	r := newRunner(t)
 	read, write, err := os.Pipe()

@@ -91,8 +91,9 @@ func (s *Sandbox) Check(ctx context.Context) error {
 	return nil
 }
 
-// findPython returns the path of the system's interpreter, because sandboxes contain no other
-// directories of programs. If plain is set, it falls back to an interpreter in PATH.
+// findPython returns the path of the system's Python interpreter. Sandboxes do not contain the
+// directories of other interpreters. If plain is set, findPython falls back to an interpreter in
+// PATH.
 func findPython(plain bool) (string, error) {
 	for _, path := range []string{"/usr/bin/python3", "/usr/local/bin/python3"} {
 		if _, err := os.Stat(path); err == nil {

@@ -291,7 +291,7 @@ func TestBuildLog(t *testing.T) {
 		"more/other.py", "x = 1"), "# nothing\n\nreward-kit>=1 # offered\n")
 	require.NoError(t, err)
 	for _, line := range []string{"compiled 2 files: main.py, more/other.py", "reward-kit",
-		"imported main.py and found evaluate", "called it with an example row: score 0.5", "--- stdout\nhello"} {
+		"imported main.py and found evaluate", "called the function with an example row: score 0.5", "--- stdout\nhello"} {
 		require.Contains(t, built.Log, line)
 	}
 	require.Empty(t, built.Trial)
@@ -303,7 +303,7 @@ func TestBuildLog(t *testing.T) {
 	} {
 		built, err = s.Build(t.Context(), codeOf(t, "main.py", code), "")
 		require.NoError(t, err, "the evaluator may require other fields")
-		require.Contains(t, built.Log, "called it with an example row: no valid score: ")
+		require.Contains(t, built.Log, "called the function with an example row: no valid score: ")
 		require.Contains(t, built.Trial, says)
 	}
 	_, err = s.Build(t.Context(), codeOf(t, "main.py", "def evaluate(messages): return 1"),

@@ -22,8 +22,8 @@ const maxProcessID = 1 << 22
 
 // A block is a range of user IDs. Each anneal process uses a separate part of the range.
 type block struct {
-	first int   // start of the range, used if the user namespace maps it
-	tops  []int // ends of ranges that are used in a user namespace with few IDs
+	first int   // start of the range; used if the user namespace maps these IDs
+	tops  []int // ends of alternative ranges, for a user namespace with few IDs
 	each  int   // number of users of a process
 }
 

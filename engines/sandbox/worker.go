@@ -242,7 +242,7 @@ func (w *worker) startError(err error, timeout time.Duration) error {
 	switch {
 	case errors.Is(err, errTimeout):
 		return domain.Errorf(domain.InvalidArgument,
-			"the code was not imported within %s: let the file do less work while it is imported", timeout)
+			"the code was not imported within %s: reduce the work that the file does on import", timeout)
 	case errors.Is(err, io.EOF):
 		reason := w.exitReason()
 		if strings.Contains(reason, ": bwrap: ") {

@@ -15,7 +15,7 @@ type addons struct {
 }
 
 // state returns the state that determines a completion: the base model's state followed by the
-// addon's. A model that is loaded with the adapter has the same state.
+// addon's. The result equals the state of a model that was loaded with the adapter.
 func (a *addons) state(base, id string) (string, error) {
 	if id == "" {
 		return base, nil

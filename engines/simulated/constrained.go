@@ -34,7 +34,7 @@ func constrainedOutput(req engines.CompletionRequest, source *rand.Rand) (*outpu
 		content, err = instanceOf(req.Format.Schema, "format", source)
 	default:
 		err = domain.Errorf(domain.InvalidArgument,
-			"format: a simulated model supports JSON and schemas, not %q: leave it out", req.Format.Type)
+			"format: a simulated model supports json_object and json_schema, not %q: leave it out", req.Format.Type)
 	}
 	if err != nil {
 		return nil, err

@@ -70,7 +70,7 @@ func rewardOf(sample map[string]any, weights map[string]float64) (total float64,
 		value, ok := sample[name].(float64)
 		if !ok {
 			return 0, domain.Errorf(domain.InvalidArgument,
-				"rewardWeights: a sample lacks the reward %q; use rewards that every sample has as a number", name)
+				"rewardWeights: a sample lacks the reward %q; use only rewards for which every sample has a number", name)
 		}
 		weight := 1.0
 		if w, given := weights[name]; given {

@@ -22,8 +22,8 @@ type Options struct {
 	// 0. Both use timers, so that synctest can advance them.
 	StepTime  func(step int) time.Duration
 	TokenTime func(token int) time.Duration
-	// Fault is called before each action, which fails with the error it returns.
-	// It must be safe for concurrent use.
+	// Fault is called before each action. If Fault returns an error, the action fails with this error.
+	// Fault must be safe for concurrent use.
 	Fault func(Action) error
 	// ContextLength and Slots describe every model; 0 is 512 tokens, and 8 slots.
 	ContextLength int
@@ -92,7 +92,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// random returns a source that is determined by the seed and the words.
+// random returns a source of random numbers that is determined by the seed and the words.
 func random(seed uint64, words ...string) *rand.Rand {
 	hash := fnv.New64a()
 	for _, word := range words {

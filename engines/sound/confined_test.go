@@ -22,5 +22,5 @@ func TestFFmpegCannotReadKeys(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(pcm), "sound ")
 	require.NotContains(t, string(pcm), "canary")
-	require.NotContains(t, string(pcm), "sound 0\n", "it runs as root")
+	require.NotContains(t, string(pcm), "sound 0\n", "the script runs as root")
 }

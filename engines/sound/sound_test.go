@@ -244,7 +244,7 @@ func TestDamagedFiles(t *testing.T) {
 		switch source.IntN(4) {
 		case 0:
 			broken = broken[:source.IntN(len(broken))]
-		case 1: // only the header
+		case 1: // damage only the header
 			for range 8 {
 				broken[source.IntN(min(64, len(broken)))] = byte(source.UintN(256))
 			}

@@ -14,7 +14,7 @@ import (
 type Chunk struct {
 	Start  float64 // seconds from the start of the recording
 	PCM    []byte  // complete samples
-	Silent bool    // no frame is louder than the noise of a recorder
+	Silent bool    // all frames are quieter than quietLevel
 }
 
 // Seconds returns the duration of the chunk.
@@ -44,8 +44,8 @@ const (
 	earlyCost = 6.0
 )
 
-// NewSplitter returns a Splitter whose chunks have at most the duration longest, which must be
-// at least 2 s.
+// NewSplitter returns a Splitter whose chunks have at most the duration longest, or 2 s if longest
+// is shorter.
 func NewSplitter(pcm io.Reader, longest time.Duration) *Splitter {
 	return &Splitter{pcm: pcm, max: int(max(longest, 2*time.Second)/(10*time.Millisecond)) * frame}
 }
@@ -93,8 +93,8 @@ func (c *Splitter) fill() error {
 
 // quietest returns the frame at which to split: the quietest position in the second half of the
 // samples held. Early positions have a cost. Levels up to floorMargin above the level of the
-// quietest tenth of the frames count as equal, so that of two pauses in the same noise the later
-// one wins.
+// quietest tenth of the frames count as equal, so that the later of two pauses with the same noise
+// is chosen.
 func (c *Splitter) quietest() int {
 	sorted := slices.Sorted(slices.Values(c.level))
 	floor := sorted[len(sorted)/10] + floorMargin

@@ -76,9 +76,9 @@ func wav(r io.Reader) (io.Reader, error) {
 	return nil, errNotPlain
 }
 
-// samples returns the content of a data chunk. A writer that streams does not know
-// the size and writes 0 or the maximum: then the chunk extends to the end of the
-// file, unless the RIFF size says that more chunks follow an empty one.
+// samples returns the content of a data chunk of the given size. A writer that streams does not
+// know the size and writes 0 or the maximum; the chunk then extends to the end of the file. If more
+// is set, other chunks follow, and the size 0 means an empty chunk.
 func samples(r io.Reader, size uint32, more bool) io.Reader {
 	if size == unknownSize || size == 0 && !more {
 		return r

@@ -11,8 +11,8 @@ import (
 	"anneal/engines"
 )
 
-// keyReader fakes PocketSphinx: it responds with the word "key" if it can read a file, otherwise
-// with "hidden", and with its user ID.
+// keyReader fakes PocketSphinx: it responds with two words, the first of which is "key" if it can
+// read a file, otherwise "hidden". The second is its user ID.
 const keyReader = `key=hidden; if cat "$0" >/dev/null 2>&1; then key=key; fi
 while read file from to name; do
 	case $name in

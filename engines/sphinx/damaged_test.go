@@ -17,9 +17,9 @@ import (
 	"anneal/engines/sphinx"
 )
 
-// TestDamagedModels loads models with changed bytes, at least one of which makes PocketSphinx
-// crash. It checks that each ends in time, that errors do not contain the model's directory, and
-// that the undamaged model then works.
+// TestDamagedModels loads models with changed bytes; at least one of the models makes PocketSphinx
+// crash. It checks that each load ends in time, that errors do not contain the model's directory,
+// and that the undamaged model then works.
 func TestDamagedModels(t *testing.T) {
 	transcriber, err := sphinx.New(sphinx.Options{Dir: t.TempDir(), Slots: 1})
 	if err != nil {

@@ -20,7 +20,7 @@ type speechModel struct {
 	dir     string // directory of the model
 	trusted bool   // whether the operator provides the model
 	fillers []string
-	free    chan *program // idle processes; nil is one to be started
+	free    chan *program // idle processes; nil is a slot without a process, which is started on demand
 	life    context.Context
 	end     context.CancelFunc
 	closing sync.Once

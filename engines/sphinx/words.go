@@ -46,8 +46,8 @@ func place(words []engines.Word, start, end float64) {
 
 func round(seconds float64) float64 { return math.Round(seconds*1000) / 1000 }
 
-// emitSegments emits the segments of a chunk. If the chunk has no segments, it emits the chunk's
-// end.
+// emitSegments emits the segments of a chunk. If the chunk has no segments, it emits only the
+// progress, up to the chunk's end.
 func emitSegments(r result, fillers bool, emit func(engines.TranscriptEvent) error) error {
 	words := slices.DeleteFunc(r.words, func(w engines.Word) bool { return isNoise(w.Text, fillers) })
 	if len(words) == 0 {

@@ -36,7 +36,7 @@ type result struct {
 	Steps        int                `json:"steps"`
 	Tokens       int64              `json:"tokens"`
 	StoppedEarly bool               `json:"stoppedEarly"`
-	Reason       string             `json:"reason"` // reason of stopping early
+	Reason       string             `json:"reason"` // why training stopped early
 	Values       map[string]float64 `json:"values"`
 }
 

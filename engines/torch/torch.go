@@ -41,7 +41,7 @@ type trainer struct {
 	python    string
 	software  []string // directories from which Python imports
 	script    fs.FS
-	processes int // devices that the worker sees, at least 1; see processesOn
+	processes int // number of devices that PyTorch sees, at least 1; see processesOn
 	grace     time.Duration
 	runner    *sandbox.Runner
 }
@@ -152,7 +152,7 @@ func emptyBody(text string) bool {
 }
 
 // processesOn returns the number of processes of a training run: one for each allocated device.
-// Without allocated devices, the training uses all devices that the worker sees.
+// Without allocated devices, the training uses all devices that PyTorch sees.
 func (t trainer) processesOn(devices []engines.Device) int {
 	if len(devices) > 0 {
 		return len(devices)

@@ -81,8 +81,9 @@ func (r *training) follow(ctx context.Context) (result engines.TrainResult, err 
 }
 
 // accept waits for the script to connect, and returns the connection. When the script exits, accept
-// itself connects to the socket, so that Accept returns. A connection that the script made earlier
-// comes first and is read to its end; otherwise the empty connection ends the training.
+// itself connects to the socket, so that Accept returns. If the script connected earlier, Accept
+// returns its connection first, and follow reads it to its end. If the script never connected,
+// follow reads nothing from accept's own connection and ends the training.
 func (r *training) accept(ctx context.Context) (net.Conn, error) {
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -173,7 +174,7 @@ func (r *training) result(m message) (engines.TrainResult, error) {
 }
 
 // take moves dir, a directory that the script wrote, to a directory that the script cannot change,
-// and returns the new path. It rejects a directory outside of the script's own.
+// and returns the new path. It rejects a directory outside of r.writable.
 func (r *training) take(dir, name string) (string, error) {
 	below, err := filepath.Rel(r.writable, dir)
 	if err != nil || !filepath.IsLocal(below) {

@@ -345,7 +345,7 @@ func TestCodeIsBuiltInTheSandbox(t *testing.T) {
 	b.evaluator("bad", domain.CreateEvaluator{EvaluatorSpec: domain.EvaluatorSpec{EvaluatorCode: domain.EvaluatorCode{
 		Criteria: inline.Criteria, Requirements: "nothing-like-it"}}})
 	require.Equal(t, domain.EvaluatorActive, built("good").State, built("good").Status.Message)
-	require.Contains(t, b.read(built("good").BuildLog), "called it with an example row: score 1")
+	require.Contains(t, b.read(built("good").BuildLog), "called the function with an example row: score 1")
 	require.Equal(t, domain.EvaluatorFailed, built("bad").State)
 	require.Contains(t, built("bad").Status.Message, "requirements: not installed: nothing-like-it")
 }

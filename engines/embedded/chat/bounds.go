@@ -130,7 +130,7 @@ func (r *rendering) bounded(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) 
 	return in
 }
 
-// failed returns in. If in is an error, and the first error of the rendering, failed records it.
+// failed returns in. If in is the first error of the rendering, failed records it.
 func (r *rendering) failed(in *exec.Value) *exec.Value {
 	if err, ok := in.Interface().(error); ok && r.cause == nil {
 		r.cause = err

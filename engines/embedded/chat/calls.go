@@ -74,7 +74,7 @@ type callForm struct {
 	many bool
 }
 
-// readCallForm finds the template's syntax of tool calls by rendering one. The error is
+// readCallForm finds the template's syntax of tool calls by rendering a call. The error is
 // InvalidArgument for a syntax that a Reader does not parse.
 func (t *Template) readCallForm() (form callForm, err error) {
 	const arguments = `{"anneal_key": "anneal_value"}`

@@ -12,8 +12,8 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// TestHostileTemplates checks that templates, which users upload with their models, can neither end
-// the process nor run ten times as long as the deadline, and that each fails with an error.
+// TestHostileTemplates checks that templates, which users upload with their models, cannot end the
+// process and cannot run longer than ten times the deadline, and that each fails with an error.
 func TestHostileTemplates(t *testing.T) {
 	for name, source := range map[string]string{
 		"nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",

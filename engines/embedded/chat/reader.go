@@ -95,8 +95,8 @@ func (r *Reader) undecided() bool {
 	return text == "" || r.thinks && strings.HasPrefix(thinkOpen, text)
 }
 
-// start classifies the beginning of the answer. It reports whether to continue with the pending
-// text, false if more text is needed to classify it.
+// start classifies the beginning of the answer. It returns false if more text is needed to classify
+// it.
 func (r *Reader) start(last bool) bool {
 	text := strings.TrimLeft(r.pending, " \r\n\t")
 	switch {
@@ -194,8 +194,8 @@ func splitPartial(text, delimiter string, last bool) (now, later string) {
 }
 
 // parseCalls parses calls as JSON objects {name, arguments} or {name, parameters}: one, a list, or
-// several in sequence. It returns nil for any other text, and for a function that is not in names,
-// unless names is nil.
+// several in sequence. It returns nil for any other text. It also returns nil if names is not nil
+// and lacks the function of a call.
 func parseCalls(text string, names []string) []engines.ToolCall {
 	var calls []engines.ToolCall
 	dec := json.NewDecoder(strings.NewReader(strings.ReplaceAll(text, "};", "} ")))

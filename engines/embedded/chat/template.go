@@ -318,7 +318,8 @@ func (l *limited) Write(data []byte) (int, error) {
 	return l.text.Write(data)
 }
 
-// recovered sets err if gonja panicked. what begins the error's message. It must be deferred.
+// recovered must be deferred. If gonja panicked, recovered sets err to an error whose message
+// begins with what.
 func recovered(err *error, what string) {
 	if cause := recover(); cause != nil {
 		*err = domain.Errorf(domain.FailedPrecondition, "%s: %s", what, short(fmt.Errorf("%v", cause)))

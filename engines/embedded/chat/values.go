@@ -133,7 +133,8 @@ func number(n json.Number) any {
 	return f
 }
 
-// unescaped returns text, which is JSON. If text has \u escapes, its decoded value is appended.
+// unescaped returns text, which is JSON. If text has \u escapes, unescaped appends the decoded
+// value, so that the result contains the escaped characters themselves.
 func unescaped(text string) string {
 	if !strings.Contains(text, `\u`) {
 		return text

@@ -51,7 +51,8 @@ func (r Replaced) String() string {
 		r.Matrices, r.Columns, r.Wanted.Block(), r.Stored, r.Wanted)
 }
 
-// addReplaced counts one in the entry of all with the same types and columns.
+// addReplaced adds the matrices of one to the entry of all that has the same types and columns, or
+// appends one.
 func addReplaced(all []Replaced, one Replaced) []Replaced {
 	for i := range all {
 		same := all[i]
@@ -63,9 +64,9 @@ func addReplaced(all []Replaced, one Replaced) []Replaced {
 	return append(all, one)
 }
 
-// Export writes the model in the Hugging Face directory dir to out. It returns the matrices that
-// are stored in another type than the file type names. The error is FailedPrecondition for a model
-// that the format does not support, and for a value that is too large for its type.
+// Export writes the model in the Hugging Face directory dir to out. It returns the matrices whose
+// type differs from the one that the file type prescribes. The error is FailedPrecondition for a
+// model that the format does not support, and for a value that is too large for its type.
 func Export(ctx context.Context, out io.Writer, dir string, o Options) (replaced []Replaced, err error) {
 	if _, err := os.Stat(filepath.Join(dir, "adapter_config.json")); err == nil {
 		return nil, domain.Errorf(domain.FailedPrecondition,

@@ -77,10 +77,10 @@ func (f FileType) matrix() quant.Type {
 func (f FileType) Mixed() bool { return f == Q4_K_M || f == Q5_K_M }
 
 // largeLayers is the number of layers of models with 70 billion parameters (Llama 2 and 3, and
-// Qwen2), whose attn_v is shared by eight query heads and small.
+// Qwen2), whose attn_v is small because eight query heads share it.
 const largeLayers = 80
 
-// A role is what matrixType must know of a matrix.
+// A role describes a matrix for matrixType.
 type role struct {
 	head  bool         // it computes the logits: the head, or the embeddings if they are tied
 	layer int          // -1 for none

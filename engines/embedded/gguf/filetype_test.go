@@ -61,7 +61,8 @@ func TestLargeModels(t *testing.T) {
 	assert.Equal(t, quant.Q4_K, matrixType(c, Q4_K_M, role{layer: -1}))
 }
 
-// TestFitting checks llama.cpp's types for rows that are not a multiple of a block.
+// TestFitting checks that fitting chooses the types of llama.cpp for rows that are not a multiple
+// of a block.
 func TestFitting(t *testing.T) {
 	for _, c := range []struct {
 		as      quant.Type

@@ -77,8 +77,9 @@ func (l *layout) projection(name, from string, i int, m llama.Module, out, in in
 	return t
 }
 
-// rotatedHeads returns how many heads the rows of a projection belong to, if ggml rotates them in
-// another order than the checkpoint: it does in the llama architecture. Otherwise it returns 0.
+// rotatedHeads returns the number of heads in the rows of a projection whose rows must be
+// reordered, because ggml rotates the llama architecture in another order than the checkpoint. For
+// other projections it returns 0.
 func rotatedHeads(c *llama.Config, m llama.Module) int {
 	if architectures[c.ModelType] != "llama" {
 		return 0
@@ -110,7 +111,7 @@ func (l *layout) stored(name, from string, as quant.Type, shape ...int) tensor {
 
 // interleaved returns read with the values of each head reordered for ggml's rotation in the llama
 // architecture, from the pairs (j, j + half) to (2j, 2j+1). rows is the number of rows of all
-// heads. With no heads, it returns read.
+// heads. If heads is 0, it returns read.
 func interleaved(read func() ([]float32, error), heads, rows int) func() ([]float32, error) {
 	if heads == 0 {
 		return read

@@ -11,11 +11,11 @@ import (
 )
 
 // ExportAdapter writes the LoRA adapter in the PEFT directory dir to out as llama.cpp loads it with
-// --lora: general.type is "adapter", adapter.type "lora", and each matrix A of shape [rank, in] and
-// B of shape [out, rank] is a tensor whose name is that of the model's tensor with ".lora_a" or
-// ".lora_b" after it. llama.cpp adds alpha/rank·B·A to the model's tensor. base is the directory of
-// the base model, of which only config.json is read. The error is FailedPrecondition for a model or
-// an adapter that the format does not support.
+// --lora: general.type is "adapter" and adapter.type is "lora". Each matrix A [rank, in] is a
+// tensor whose name is the name of the model's tensor plus ".lora_a". Each matrix B [out, rank] has
+// a name that ends in ".lora_b" instead. llama.cpp adds alpha/rank·B·A to the model's tensor. base
+// is the directory of the base model, of which only config.json is read. The error is
+// FailedPrecondition for a model or an adapter that the format does not support.
 func ExportAdapter(ctx context.Context, out io.Writer, dir, base string, o Options) ([]Replaced, error) {
 	if o.Type.Mixed() {
 		return nil, domain.Errorf(domain.InvalidArgument,

@@ -16,7 +16,7 @@ type CallForm struct {
 type Function struct {
 	Name       string
 	Parameters json.RawMessage // JSON Schema of the arguments; nil allows any object
-	Strict     bool            // unsupported keywords are an error; if false, they allow any object as arguments
+	Strict     bool            // reject unsupported keywords; otherwise they allow any object as arguments
 	Field      string          // request field that holds Parameters, for errors
 }
 
@@ -35,7 +35,7 @@ func Calls(form CallForm, functions []Function, many bool) (*Grammar, error) {
 	return g, within("tools", err)
 }
 
-// calls returns the expression of the functions' names, each followed by the function's
+// calls returns an expression that matches the functions' names, each followed by the function's
 // arguments.
 func (k *jsonKit) calls(form CallForm, functions []Function) (expr, error) {
 	var ways []expr
@@ -98,8 +98,8 @@ func (b *builder) reserve(n int) int32 {
 	return first
 }
 
-// free sets the alternatives of the reserved node with the number at: the text ends and node end
-// follows, or the next byte of the text follows one of edges.
+// free sets the alternatives of the reserved node with the number at: either the text ends here and
+// node end follows, or the text continues with a byte of one of edges.
 func (b *builder) free(at, end int32, edges []edge) {
 	b.nodes[at].split = []int32{b.add(node{op: opBytes, edges: edges}), end}
 }

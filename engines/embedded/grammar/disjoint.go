@@ -16,7 +16,7 @@ func (k *schemaKit) requireDisjoint(g *group) {
 		for _, b := range g.ways[:i] {
 			if !k.reported[g.at.at] {
 				k.require(k.disjoint(a, b, 0), g.at, "has alternatives that may both match, %s and %s: "+
-					"use anyOf, or give them a required property with different values of const", b.at, a.at)
+					"use anyOf, or give them a required property with different const values", b.at, a.at)
 			}
 		}
 	}

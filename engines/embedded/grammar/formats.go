@@ -35,8 +35,8 @@ var formats = map[string]string{
 }
 
 // restated maps formats to the patterns that zod adds to them in a schema. The patterns are not
-// supported or would need too many states. They are ignored, because every string that matches
-// the pattern in formats matches them.
+// supported or would need too many states. They are ignored, because every string that matches the
+// format's pattern in formats also matches them.
 var restated = map[string]string{
 	"duration": `^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$`,
 	"hostname": `^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,` +

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// objects returns the expression of the objects that conform to all schemas.
+// objects returns an expression that matches the objects that conform to all schemas.
 func (k *schemaKit) objects(all []*schema) expr {
 	var names []string
 	required := map[string]bool{}
@@ -49,8 +49,8 @@ func (k *schemaKit) objects(all []*schema) expr {
 	return braces(members, nil)
 }
 
-// property returns the expression of the values of the property called name. possible is false if a
-// schema forbids the property.
+// property returns an expression that matches the values of the property called name. possible is
+// false if a schema forbids the property.
 func (k *schemaKit) property(all []*schema, name string) (e expr, possible bool) {
 	var places []*value
 	for _, s := range all {
@@ -91,14 +91,14 @@ type property struct {
 	required bool
 }
 
-// braces returns the expression of an object with members in the given order. extra is the
-// expression of additional members after the last of members; nil allows none.
+// braces returns an expression that matches an object with members in the given order. extra
+// matches additional members after the last of members; nil allows none.
 func braces(members []property, extra expr) expr {
 	return func(b *builder, next int32) int32 {
 		end := seq(space(), text("}"))(b, next)
 		empty := text("}")(b, next)
 		comma := seq(text(","), space())
-		first, later := empty, end // nodes that follow the part of the object without and with a member
+		first, later := empty, end // continuations before the first member, and after a member
 		if extra != nil {
 			first = b.add(node{op: opSplit, split: []int32{extra(b, end), empty}})
 			later = b.add(node{op: opSplit, split: []int32{seq(comma, extra)(b, end), end}})
@@ -117,7 +117,8 @@ func braces(members []property, extra expr) expr {
 	}
 }
 
-// otherKeys returns the expression of a quoted string without escapes that is not one of names.
+// otherKeys returns an expression that matches a quoted string without escapes that is not one of
+// names.
 func otherKeys(names []string) expr {
 	return func(b *builder, next int32) int32 {
 		quote := text(`"`)(b, next)
@@ -168,7 +169,7 @@ func (b *builder) avoid(taken [][]rune, free, quote int32) int32 {
 	return b.add(node{op: opSplit, split: split})
 }
 
-// arrays returns the expression of the arrays that conform to all schemas.
+// arrays returns an expression that matches the arrays that conform to all schemas.
 func (k *schemaKit) arrays(all []*schema) expr {
 	minCount, maxCount, long := 0, unbounded, 0
 	for _, s := range all {
@@ -202,7 +203,7 @@ func (k *schemaKit) arrays(all []*schema) expr {
 	return array(first, item(long), minCount, maxCount)
 }
 
-// texts returns the expression of the strings that conform to all schemas.
+// texts returns an expression that matches the strings that conform to all schemas.
 func (k *schemaKit) texts(all []*schema) expr {
 	minCount, maxCount := 0, unbounded
 	var parts []condition

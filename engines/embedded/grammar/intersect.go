@@ -7,8 +7,8 @@ import (
 // maxProduct is the maximum number of states that all intersections of one schema may have.
 const maxProduct = 4096
 
-// intersect returns the expression of the strings that meet all conditions. The conditions must
-// not refer to rules.
+// intersect returns an expression that matches the strings that meet all conditions. The conditions
+// must not refer to rules.
 func (k *schemaKit) intersect(all []condition) expr {
 	p := &product{limit: maxProduct - k.explored, ids: map[*State]uint32{dead: 0}, known: map[string]int{}}
 	for _, c := range all {

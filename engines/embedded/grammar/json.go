@@ -36,8 +36,8 @@ func JSON() (*Grammar, error) {
 	return k.build(k.created["object"])
 }
 
-// space returns the expression of the whitespace between the parts of a value: none, a space, or
-// a newline with indentation.
+// space returns an expression that matches the whitespace between the parts of a value: none, a
+// space, or a newline with indentation.
 func space() expr {
 	return optional(alt(text(" "), seq(text("\n"), repeat(text(" "), 0, maxIndent))))
 }
@@ -55,7 +55,7 @@ func (k *jsonKit) object() expr {
 	})
 }
 
-// key returns the expression of a string and the colon after it.
+// key returns an expression that matches a string and the colon after it.
 func (k *jsonKit) key() expr {
 	return k.named("key", func() expr { return seq(k.str(), text(":"), space()) })
 }
@@ -64,7 +64,8 @@ func (k *jsonKit) array() expr {
 	return k.named("array", func() expr { return array(nil, k.value(), 0, unbounded) })
 }
 
-// list returns the expression of minCount to maxCount repetitions of e, separated by commas.
+// list returns an expression that matches minCount to maxCount repetitions of e, separated by
+// commas.
 func list(e expr, minCount, maxCount int) expr {
 	if maxCount == 0 {
 		return nothing
@@ -80,11 +81,11 @@ func list(e expr, minCount, maxCount int) expr {
 	return all
 }
 
-// array returns the expression of a list in brackets with minCount to maxCount items. The
-// expressions of the first items are in first; rest is the expression of each other item. A nil
-// rest allows no other items.
+// array returns an expression that matches a list in brackets with minCount to maxCount items. The
+// expressions in first match the first items; rest matches each other item. A nil rest allows no
+// other items.
 func array(first []expr, rest expr, minCount, maxCount int) expr {
-	after := func(n int) expr { // expression of the part after the first n items
+	after := func(n int) expr { // matches the part after the first n items
 		capacity := maxCount
 		if maxCount != unbounded {
 			capacity = max(maxCount-n, 0)
@@ -128,7 +129,7 @@ func (k *jsonKit) str() expr {
 // plainChars are the characters of strings that need no escape.
 var plainChars = anyRune.without(class{{0, 0x1F}}).without(one('"')).without(one('\\'))
 
-// oneOf returns the expression of any of the ASCII characters of signs.
+// oneOf returns an expression that matches any of the ASCII characters of signs.
 func oneOf(signs string) expr {
 	var spans []span
 	for _, r := range signs {
@@ -137,8 +138,8 @@ func oneOf(signs string) expr {
 	return runes(newClass(spans...))
 }
 
-// char returns the expression of one character of a string, plain or escaped. Surrogates occur
-// in pairs only.
+// char returns an expression that matches one character of a string, plain or escaped. Surrogates
+// occur in pairs only.
 func char() expr {
 	hex := oneOf("0123456789abcdefABCDEF")
 	d := oneOf("dD")
@@ -152,7 +153,7 @@ func char() expr {
 
 var digit = runes(class{{'0', '9'}})
 
-// whole returns the expression of the digits of a non-negative integer.
+// whole returns an expression that matches the digits of a non-negative integer.
 func whole() expr {
 	return alt(text("0"), seq(runes(class{{'1', '9'}}), repeat(digit, 0, maxDigits-1)))
 }
@@ -171,8 +172,8 @@ func (k *jsonKit) integer() expr {
 	})
 }
 
-// literals returns the expression of any of texts. They share a prefix tree, which needs fewer
-// states than one alternative for each text.
+// literals returns an expression that matches any of texts. The texts share a prefix tree, which
+// needs fewer states than one alternative for each text.
 func literals(texts ...string) expr {
 	return func(b *builder, next int32) int32 { return b.fork(texts, 0, next) }
 }

@@ -22,7 +22,7 @@ type schema struct {
 	beside   []*value   // targets of $ref and allOf
 	groups   []*group   // alternatives of anyOf and oneOf
 	types    []string   // allowed types; nil for all
-	hints    []string   // JSON types to which keywords other than type apply
+	hints    []string   // JSON types that keywords other than type imply
 	literals []*value   // values of enum and const; nil if absent
 	keywords []*value   // keywords[i] is the value of the keyword that implies hints[i]
 	object   objectRule // keywords that apply to objects
@@ -197,8 +197,8 @@ func (k *schemaKit) tuples(v *value) {
 	}
 }
 
-// readNames parses propertyNames, of which only an enum of names and the absence of a
-// restriction are supported.
+// readNames parses propertyNames. It supports only an enum of names, and schemas that allow all
+// names.
 func readNames(k *schemaKit, s *schema, v *value) {
 	ok := v.kind == "object" || v.kind == "boolean" && v.on
 	for _, m := range v.members {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// numbers returns the expression of the numbers that conform to all schemas.
+// numbers returns an expression that matches the numbers that conform to all schemas.
 func (k *schemaKit) numbers(all []*schema, whole bool) expr {
 	var low, high bound
 	for _, s := range all {
@@ -55,8 +55,8 @@ func inner(b bound, inward int64) int64 {
 	return b.at
 }
 
-// upwards returns the expression of the non-negative numbers between bounds, with or without a
-// fraction.
+// upwards returns an expression that matches the non-negative numbers between bounds, with or
+// without a fraction.
 func upwards(low, high bound) expr {
 	tail := repeat(digit, 0, maxFraction)
 	some := seq(text("."), repeat(digit, 1, maxFraction))
@@ -73,7 +73,7 @@ func upwards(low, high bound) expr {
 	return alt(ways...)
 }
 
-// wholes returns the expression of the integers from low to high.
+// wholes returns an expression that matches the integers from low to high.
 func wholes(low, high int64) expr {
 	ways := []expr{never}
 	if low < 0 {
@@ -85,7 +85,7 @@ func wholes(low, high int64) expr {
 	return alt(ways...)
 }
 
-// between returns the expression of the non-negative integers from low to high.
+// between returns an expression that matches the non-negative integers from low to high.
 func between(low, high int64) expr {
 	if low > high {
 		return never
@@ -103,8 +103,8 @@ func between(low, high int64) expr {
 	return alt(ways...)
 }
 
-// digits returns the expression of the numbers from low to high, which must have the same number
-// of digits.
+// digits returns an expression that matches the numbers from low to high, which must have the same
+// number of digits.
 func digits(low, high string) expr {
 	rest := len(low) - 1
 	switch {

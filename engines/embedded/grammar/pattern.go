@@ -95,12 +95,12 @@ func readRegexp(source string) (expr, error) {
 // A pattern converts a parsed regular expression to an expr, and records the first error.
 type pattern struct{ err error }
 
-// anything returns the expression of any number of any characters, which may be written as JSON
-// escapes.
+// anything returns an expression that matches any number of any characters, which may be written as
+// JSON escapes.
 func anything() expr { return repeat(inString(anyRune), 0, unbounded) }
 
-// search returns the expression of the strings that contain a match of re. Anchors are supported
-// at the ends of re, and at the ends of its alternatives.
+// search returns an expression that matches the strings that contain a match of re. Anchors are
+// supported at the ends of re, and at the ends of its alternatives.
 func (p *pattern) search(re *syntax.Regexp) expr {
 	for re.Op == syntax.OpCapture {
 		re = re.Sub[0]
@@ -140,7 +140,7 @@ func anchored(re *syntax.Regexp) bool {
 	return re.Op == syntax.OpBeginText || re.Op == syntax.OpEndText || slices.ContainsFunc(re.Sub, anchored)
 }
 
-// inside returns the expression of the strings that re matches entirely.
+// inside returns an expression that matches the strings that re matches entirely.
 func (p *pattern) inside(re *syntax.Regexp) expr {
 	var subs []expr
 	for _, sub := range re.Sub {
@@ -209,8 +209,8 @@ func ecmaClass(c class) class {
 	return c.without(blanks)
 }
 
-// inString returns the expression of one character of a class, which may be written as a JSON
-// escape.
+// inString returns an expression that matches one character of a class, which may be written as a
+// JSON escape.
 func inString(c class) expr {
 	ways := []expr{}
 	if plain := c.without(anyRune.without(plainChars)); len(plain) > 0 {

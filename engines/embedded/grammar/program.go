@@ -37,7 +37,8 @@ type edge struct {
 	next   int32
 }
 
-// A node is a state of the automaton. Each field is for the operations that its comment names.
+// A node is a state of the automaton. The comment of each field names the operations that use the
+// field.
 type node struct {
 	op       op
 	edges    []edge  // opBytes
@@ -50,8 +51,8 @@ type node struct {
 // returns is the final node of every rule and body.
 const returns = 0
 
-// An expr adds the nodes of an expression to b and returns the entry node. The node next follows
-// the expression.
+// An expr is an expression of a grammar. It adds the nodes that match the expression to b, and
+// returns the first of them. The node next follows the expression.
 type expr func(b *builder, next int32) int32
 
 // A builder creates the nodes of a grammar. err is the first error.
@@ -184,7 +185,7 @@ func call(rule int) expr {
 	}
 }
 
-// repeat returns the expression of minCount to maxCount repetitions of e; maxCount may be
+// repeat returns an expression that matches minCount to maxCount repetitions of e; maxCount may be
 // unbounded.
 func repeat(e expr, minCount, maxCount int) expr {
 	switch {

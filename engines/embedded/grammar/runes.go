@@ -58,7 +58,7 @@ func (c class) has(r rune) bool {
 	return slices.ContainsFunc(c, func(s span) bool { return s.lo <= r && r <= s.hi })
 }
 
-// runes returns the expression of one character of a class in UTF-8.
+// runes returns an expression that matches one character of a class in UTF-8.
 func runes(c class) expr {
 	return func(b *builder, next int32) int32 {
 		var ways [][]edge

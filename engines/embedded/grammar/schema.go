@@ -42,8 +42,8 @@ func Schema(source []byte, field string) (*Grammar, error) {
 	return g, within(field, err)
 }
 
-// within prefixes the message of err with the request field, unless err has violations, which
-// name fields.
+// within prefixes the message of err with the request field. An error with violations is returned
+// unchanged, because each violation already names its field.
 func within(field string, err error) error {
 	var f *domain.Error
 	if errors.As(err, &f) && len(f.Violations) == 0 {
@@ -56,7 +56,7 @@ func newSchemaKit(kit *jsonKit) *schemaKit {
 	return &schemaKit{jsonKit: kit, schemas: map[*value]*schema{}, reported: map[string]bool{}}
 }
 
-// compile returns the expression of the values that conform to the schema in source.
+// compile returns an expression that matches the values that conform to the schema in source.
 func (k *schemaKit) compile(source []byte, field string) (expr, error) {
 	root, err := readDocument(source)
 	if err != nil {
@@ -111,7 +111,7 @@ func (k *schemaKit) all(places []*value, with *conjunction) *conjunction {
 	return c
 }
 
-// form returns the expression of the values that conform to a conjunction.
+// form returns an expression that matches the values that conform to a conjunction.
 func (k *schemaKit) form(c *conjunction) expr {
 	var key strings.Builder
 	key.WriteString("schema " + k.id)
@@ -149,7 +149,7 @@ func (k *schemaKit) ways(c *conjunction) expr {
 	return alt(ways...)
 }
 
-// plain returns the expression of the values that conform to all schemas, which have no
+// plain returns an expression that matches the values that conform to all schemas, which have no
 // alternatives.
 func (k *schemaKit) plain(all []*schema) expr {
 	types, literal := k.types(all)
@@ -201,14 +201,14 @@ func (k *schemaKit) types(all []*schema) (types []string, literal bool) {
 	return types, literal
 }
 
-// both returns the types of a that b allows. A b with number allows integer.
+// both returns the types of a that b allows. If b contains number, it also allows integer.
 func both(a, b []string) []string {
 	return kept(a, func(name string) bool {
 		return slices.Contains(b, name) || name == "integer" && slices.Contains(b, "number")
 	})
 }
 
-// literal returns the expression of the values that enum or const of all schemas list,
+// literal returns an expression that matches the values that enum or const of all schemas list,
 // restricted to types.
 func (k *schemaKit) literal(all []*schema, types []string) expr {
 	var values, kinds []string

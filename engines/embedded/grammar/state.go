@@ -44,8 +44,8 @@ type tables struct {
 	begin      *State
 }
 
-// A frame is the continuation at the end of a rule or body. In one generation of the cache,
-// equal frames have one address.
+// A frame is the continuation at the end of a rule or body. In one generation of the cache, equal
+// frames have the same address.
 type frame struct {
 	frameKey
 	id         uint32

@@ -9,11 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxGroups is the nesting of groups in a written rule; what is nested deeper becomes a rule.
+// maxGroups is the maximum nesting of groups in a written rule. Deeper groups become rules.
 const maxGroups = 8
 
-// GBNF returns a grammar in GBNF that accepts the same texts as g. It returns "" if there is none
-// that Parse accepts: g would be too large, or needs left recursion. The text is computed once.
+// GBNF returns a grammar in GBNF that accepts the same texts as g. It returns "" if Parse would
+// reject the grammar because it is too large or left-recursive. The text is computed once.
 func (g *Grammar) GBNF() string {
 	g.write.Do(func() { g.gbnf = g.text() })
 	return g.gbnf
@@ -45,8 +45,8 @@ type writer struct {
 	failed bool
 }
 
-// A step is a terminal or group, and the node after it. literal is the text of a terminal that is
-// one text.
+// A step is a terminal or group, and the node after it. literal is the text of a terminal that
+// matches exactly one text.
 type step struct {
 	literal, text string
 	next          int32
@@ -196,8 +196,8 @@ func (w *writer) choices(at int32, seen map[int32]bool, steps *[]step) {
 	}
 }
 
-// characters returns the characters with which the texts at a node of bytes begin: one step for each
-// node that follows a character.
+// characters returns the characters with which the texts that start at the opBytes node n begin. It
+// returns one step for each node that follows such a character.
 func (w *writer) characters(n *node) []step {
 	spans := map[int32][]span{}
 	var order []int32
@@ -236,7 +236,7 @@ func (w *writer) characters(n *node) []step {
 }
 
 // spanOf returns the characters whose UTF-8 encoding has at each position i a byte from lo[i] to
-// hi[i]. ok is false when lo or hi is not one character in UTF-8, and when these characters are not
+// hi[i]. ok is false if lo or hi is not one character in UTF-8, or if these characters are not
 // contiguous.
 func spanOf(lo, hi []byte) (s span, ok bool) {
 	low, m := utf8.DecodeRune(lo)
@@ -245,7 +245,7 @@ func spanOf(lo, hi []byte) (s span, ok bool) {
 		return span{}, false
 	}
 	for i := range lo {
-		if lo[i] < hi[i] { // every character follows that begins with a byte in between
+		if lo[i] < hi[i] { // the characters are contiguous only if the bytes after i take all their values
 			full := !slices.ContainsFunc(lo[i+1:], func(c byte) bool { return c != 0x80 }) &&
 				!slices.ContainsFunc(hi[i+1:], func(c byte) bool { return c != 0xBF })
 			return span{low, high}, full

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// equalInGBNF requires that the GBNF of a grammar accepts the same texts as the grammar: the given
-// ones, and texts that each of both generates, also with a changed byte.
+// equalInGBNF requires that the GBNF of a grammar accepts the same texts as the grammar. It tries
+// the given texts and texts that either grammar generates, unchanged and with one byte changed.
 func equalInGBNF(t *testing.T, g *Grammar, texts []string) {
 	t.Helper()
 	source := g.GBNF()

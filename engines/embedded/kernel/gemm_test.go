@@ -236,7 +236,7 @@ func TestMulPanels(t *testing.T) {
 func TestGemmTNBits(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(7, 8))
-		// GemmTN divides the panels among the workers, in the last shape the rows.
+		// GemmTN divides the panels among the workers. For the last shape, it divides the rows.
 		for _, s := range [][3]int{{1, 128, 352}, {37, 128, 352}, {130, 128, 352}, {130, 352, 64}} {
 			m, p, q := s[0], s[1], s[2]
 			a, b := random(r, m, p), random(r, m, q)

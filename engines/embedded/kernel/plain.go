@@ -8,8 +8,8 @@ import (
 )
 
 // These are the kernels in plain Go. Every product is converted to float32 before it is added,
-// which prevents the compiler from fusing the operations on processors that could: the bits must
-// not depend on which loop processes an element.
+// which prevents the compiler from using fused multiply-add instructions. It might use them in one
+// loop and not in another, but the bits must not depend on which loop processes an element.
 
 // widened holds buffers for the float32 values of a panel of narrower elements.
 var widened = sync.Pool{New: func() any { return new([depth * panelCols]float32) }}

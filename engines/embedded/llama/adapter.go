@@ -91,8 +91,8 @@ type Adapter struct {
 // Scale is the factor of B·A.
 func (a *Adapter) Scale() float32 { return float32(a.Alpha / float64(a.Rank)) }
 
-// Flat returns all parameters of the adapter as one vector: by layer, by input (see inputs),
-// first the A and then the B of each of the input's modules.
+// Flat returns all parameters of the adapter as one vector: by layer, then by input (see inputs).
+// For each input, the A of all its modules precede the B of all its modules.
 func (a *Adapter) Flat() []float32 { return a.flat }
 
 // Has reports whether the adapter modifies a module.
@@ -122,7 +122,7 @@ func NewAdapter(c Config, rank int, alpha float64, modules []Module) *Adapter {
 }
 
 // layOut assigns the parts of flat to the matrices. The A of modules with the same input are
-// adjacent, so that one product computes them all.
+// adjacent, so that one matrix product applies all of them.
 func (a *Adapter) layOut(c Config, modules []Module, flat []float32) {
 	a.flat, a.Layers = flat, make([][Modules]Pair, c.Layers)
 	take := func(rows, cols int) kernel.Matrix {

@@ -17,8 +17,8 @@ const (
 )
 
 // baseHashKey is the key of Adapter.BaseHash in the metadata of adapterFile. PEFT ignores unknown
-// metadata; most of its versions reject unknown fields of adapter_config.json, where earlier versions
-// of this package have stored the hash.
+// metadata; most versions of PEFT reject unknown fields of adapter_config.json, in which earlier
+// versions of this package stored the hash.
 const baseHashKey = "base_model_hash"
 
 // adapterConfig is the supported part of PEFT's adapter_config.json.

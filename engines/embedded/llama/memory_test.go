@@ -16,7 +16,7 @@ func TestModelsThatExceedTheMemory(t *testing.T) {
 		ModelType: "qwen2", HiddenSize: 3584, IntermediateSize: 18944, Layers: 28, Heads: 28, KVHeads: 4, HeadDim: 128,
 		VocabSize: 152064,
 	}
-	require.Equal(t, int64(7_615_616_512), c.Parameters(), "as Qwen2.5 7B is published")
+	require.Equal(t, int64(7_615_616_512), c.Parameters(), "the published number of parameters of Qwen2.5 7B")
 	const need = 8 * 7_615_616_512
 	err := fits(need, memory{8 << 30, 64 << 30}, "serve", "so many parameters")
 	require.EqualError(t, err,

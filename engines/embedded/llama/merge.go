@@ -14,9 +14,9 @@ import (
 )
 
 // LoadAdapterFor reads a PEFT directory for the base model in a Hugging Face directory. If the
-// adapter has the hash of the base model that it was trained on, LoadAdapterFor reads all weights of
-// the base model to compare the hashes. The error is FailedPrecondition for an adapter of another
-// base model.
+// adapter has the hash of the base model that it was trained on, LoadAdapterFor reads all weights
+// of the base model to compare the hashes. The error is FailedPrecondition for an adapter that was
+// trained on another base model.
 func LoadAdapterFor(ctx context.Context, dir, base string) (*Adapter, error) {
 	r, err := Open(base)
 	if err != nil {

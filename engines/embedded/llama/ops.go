@@ -39,9 +39,9 @@ func normalizeBack(dx, dout, x kernel.Matrix, inverse, weight, dweight []float32
 	}
 }
 
-// NormalizeHeads replaces each head of heads, first of the queries and then of the keys, by its
-// RMS norm. It writes the factors to inverse, which may be nil. queries and keys are the norm
-// weights; if queries is nil, NormalizeHeads does nothing.
+// NormalizeHeads replaces each head of heads, first of the queries and then of the keys, by its RMS
+// norm. It writes the reciprocal of each head's root mean square to inverse, which may be nil.
+// queries and keys are the norm weights; if queries is nil, NormalizeHeads does nothing.
 func (c *Config) NormalizeHeads(heads, queries, keys, inverse []float32) {
 	if queries == nil {
 		return

@@ -23,7 +23,7 @@ type Pass struct {
 	rows    []int32       // scored positions
 	last    kernel.Matrix // the last layer's output at the scored positions [scored, hidden]
 	inverse []float32
-	final   kernel.Matrix // last, normalized
+	final   kernel.Matrix // last after the final norm
 	probs   kernel.Matrix // probabilities of all tokens at the scored positions [scored, vocab]
 	logp    []float32
 
@@ -42,7 +42,7 @@ type layerState struct {
 	low                 [4]lowState // adapter activations of each input
 }
 
-// lowState holds the adapter's activations at one linear.
+// lowState holds the adapter's activations for one linear.
 type lowState struct {
 	in kernel.Matrix // the input after dropout
 	z  kernel.Matrix // scale · in · Aᵀ [tokens, pairs·rank]
@@ -182,8 +182,8 @@ func (p *Pass) scatter(m kernel.Matrix) kernel.Matrix {
 	return out
 }
 
-// turn calls the function turn, which is Turn or TurnBack of a Rope, with the heads and the
-// position of every row.
+// turn calls its argument turn, which is Turn or TurnBack of a Rope, for every row, with the row's
+// heads and position.
 func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 	for i := range p.batch.Starts {
 		lo, hi := p.batch.span(i)

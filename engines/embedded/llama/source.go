@@ -144,7 +144,7 @@ func (r *Reader) codes(layer int, input Input) (*Codes, error) {
 		c.Factors, rest = append(c.Factors, factors...), rest[out*in:]
 	}
 	if kind == safetensors.F8 && slices.ContainsFunc(c.Values, func(code byte) bool { return code&0x7f == 0x7f }) {
-		return nil, nil // kernels with 8-bit weights do not represent NaN, wider formats do
+		return nil, nil // the 8-bit weights of kernels cannot represent NaN, but wider formats can
 	}
 	return c, nil
 }

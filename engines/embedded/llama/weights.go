@@ -20,7 +20,7 @@ import (
 type Layer struct {
 	AttnNorm       []float32
 	Q, K, V, O     kernel.Matrix
-	QNorm, KNorm   []float32 // head norms of queries and keys; nil in models without
+	QNorm, KNorm   []float32 // head norms of queries and keys; nil in models without head norms
 	MLPNorm        []float32
 	Gate, Up, Down kernel.Matrix
 	Bias           [len(inputs)][]float32 // stacked biases of each Input's projections; nil without biases

@@ -1,7 +1,7 @@
-// Package oracle compares the embedded engine with ggml, an independent implementation of the
-// same models. It is a separate module, because it needs a C++ compiler and takes minutes to
-// build. `make oracle` runs it; `make bench-others` compares its speed with ggml's and
-// OpenBLAS's.
+// Package oracle compares the embedded engine with ggml, an independent implementation of the same
+// models. It is a separate module, because it needs a C++ compiler and takes minutes to build.
+// `make oracle` runs it; `make bench-others` compares the engine's speed with that of ggml and
+// OpenBLAS.
 package oracle
 
 import (
@@ -33,7 +33,7 @@ import (
 const length = 150
 
 // TestLogits checks that ggml computes the same log-probabilities from an exported model as the
-// embedded engine from the original model.
+// embedded engine computes from the original model.
 func TestLogits(t *testing.T) {
 	for _, family := range miniature.Families() {
 		for _, c := range []struct {

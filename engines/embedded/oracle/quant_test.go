@@ -68,10 +68,11 @@ func rms(x, y []float32) (sum float64) {
 }
 
 // TestQuantizedModels checks that ggml loads quantized models and computes nearly the same
-// distributions as the engine from the exact model: it bounds the Kullback-Leibler divergence of the
-// tokens' distributions, the measure of llama.cpp's perplexity tool. A wide model has the types of
-// the mixes, and a miniature one those that replace them. The bounds are twice the measured values,
-// which are far above those of trained models, because random weights have no redundancy.
+// distributions as the engine from the exact model: it bounds the Kullback-Leibler divergence of
+// the tokens' distributions, the measure of llama.cpp's perplexity tool. A wide model has the types
+// of the mixed file types; a miniature model has the types that replace them for its short rows.
+// The bounds are twice the measured values, which are far above those of trained models, because
+// random weights have no redundancy.
 func TestQuantizedModels(t *testing.T) {
 	mini := t.TempDir()
 	require.NoError(t, miniature.Write(mini, "llama3"))

@@ -70,8 +70,8 @@ func heldOld(n int) []example {
 }
 
 // tuningRows returns rows of a new task, shuffled with rows of the base tasks, in the dataset
-// format CHAT, and held-out examples of the new task. fresh and old are the numbers of rows. No
-// row shares a key with a held-out example.
+// format CHAT, and held-out examples of the new task. fresh is the number of rows of the new task,
+// and old that of the base tasks. No row shares a key with a held-out example.
 func tuningRows(t newTask, fresh, old int, seed uint64) (rows []string, held []example) {
 	rng := rand.New(rand.NewPCG(seed, 0x74756e65))
 	used := map[string]bool{}

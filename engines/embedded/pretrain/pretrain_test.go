@@ -17,7 +17,7 @@ import (
 )
 
 // TestDemonstration checks that fine-tuning the base model on the task of examples/ with default
-// settings teaches the task, by held-out prompts.
+// settings teaches the task, as the answers to held-out prompts show.
 func TestDemonstration(t *testing.T) {
 	if testing.Short() {
 		t.Skip("trains for some ten seconds")

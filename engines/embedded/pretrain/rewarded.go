@@ -8,9 +8,9 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// The constants are the numbers of rows in the files of two new tasks whose rows show no answer
-// to imitate. "shout" is trained with the scores of an evaluator, "loudly" with preference
-// pairs. Both tasks need an ability of the base model under a new wording.
+// The constants are the numbers of rows in the files of two new tasks whose rows show no answer to
+// imitate. "shout" is trained with the scores of an evaluator, "loudly" with preference pairs. Both
+// tasks ask for an ability of the base model in a new wording.
 const (
 	shoutRows     = 160
 	loudlyRows    = 160

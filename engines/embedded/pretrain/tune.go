@@ -60,7 +60,8 @@ func tune(
 	return out, err
 }
 
-// tuneAll prints the results of each new task with given settings.
+// tuneAll fine-tunes the model in base on each new task with the given settings, and prints the
+// results.
 func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) error {
 	dir, err := os.MkdirTemp("", "tune")
 	if err != nil {

@@ -86,10 +86,10 @@ func five(from []byte) (q [small]uint8) {
 
 const (
 	groups     = super / small // groups of a block of Q4_K and Q5_K
-	maxScale   = 63            // of 6 bits
+	maxScale   = 63            // maximum of a scale of 6 bits
 	sixGroup   = 16            // values of a group of Q6_K
 	sixGroups  = super / sixGroup
-	quarter    = 32 // values of Q6_K whose codes share bytes lie this far apart
+	quarter    = 32 // distance between the values of Q6_K whose codes share a byte
 	sixPerHalf = super / 2
 )
 

@@ -7,8 +7,8 @@ import "math"
 // regression of x on q.
 const (
 	widths    = 19   // grids that are tried
-	widthStep = 0.1  // difference of the numbers of steps that two grids have
-	narrowest = -0.9 // steps that the narrowest grid has more than the range of q
+	widthStep = 0.1  // difference between the numbers of steps of successive grids
+	narrowest = -0.9 // steps of the narrowest grid minus the range of q
 )
 
 // sums are the sums of a linear regression of x on q.
@@ -19,8 +19,8 @@ func (s *sums) squared(scale, low float64) float64 {
 	return scale*(scale*s.qq-2*s.qx) + low*(low*s.n+2*scale*s.q-2*s.x)
 }
 
-// regress rounds (x-low)·inverse to 0 to top and returns the sums of x and these integers, less
-// shift.
+// regress rounds (x-low)·inverse to 0 to top and returns the sums of a regression of x on these
+// integers minus shift.
 func regress(x []float32, inverse, low float32, top int, shift float64) sums {
 	var q, qq, total, qx float64
 	limit := float32(top)
@@ -81,8 +81,8 @@ func affine(x []float32, top int, below bool) (scale, low float32) {
 }
 
 // symmetric returns the scale such that scale·(q-middle) approximates x with integers q from 0 to
-// 2·middle-1. The scale has the sign with which the value of the largest magnitude is at the end
-// of the range that has one integer more.
+// 2·middle-1. The range of q-middle has one more negative integer than positive ones, so the scale
+// has the sign for which q-middle is negative for the value of the largest magnitude.
 func symmetric(x []float32, middle int) float32 {
 	peak := float32(0)
 	for _, v := range x {
@@ -105,8 +105,9 @@ func symmetric(x []float32, middle int) float32 {
 	return scale
 }
 
-// scaleOf returns the multiples s and t, of 6 bits, of d and m for values whose fit is scale·q +
-// low: the s next to scale/d with the least squared error, each with its best t.
+// scaleOf returns the 6-bit integers s and t for which d·s·q - m·t best approximates values whose
+// fit is scale·q + low. It tries the s next to scale/d, each with its best t, and returns the pair
+// with the least squared error.
 func scaleOf(x []float32, top int, d, m, scale, low float32) (s, t uint8) {
 	wanted, best := 0, math.Inf(1)
 	if d > 0 {
@@ -133,8 +134,9 @@ func scaleOf(x []float32, top int, d, m, scale, low float32) (s, t uint8) {
 	return s, t
 }
 
-// signedScaleOf returns the multiple, of 8 bits with a sign, of d for values whose fit is
-// scale·(q-middle): the one next to scale/d with the least squared error.
+// signedScaleOf returns the signed 8-bit integer s for which d·s·(q-middle) best approximates
+// values whose fit is scale·(q-middle): of the integers next to scale/d, the one with the least
+// squared error.
 func signedScaleOf(x []float32, middle int, d, scale float32) (found int8) {
 	if d == 0 {
 		return 0

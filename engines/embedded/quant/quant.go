@@ -4,7 +4,7 @@
 //
 // The layout of each block is that of ggml's ggml-common.h, and the value of each code that of
 // ggml's dequantize_row functions. How a quantizer chooses the scales is not part of the format;
-// these choose them by least squares.
+// this package chooses them by least squares.
 package quant
 
 import (

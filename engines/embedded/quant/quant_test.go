@@ -45,7 +45,7 @@ func repeat(b byte, n int) []byte {
 	return out
 }
 
-// at returns n bytes of which one has a value.
+// at returns n bytes, of which byte i is b and all others are 0.
 func at(n, i int, b byte) []byte {
 	out := make([]byte, n)
 	out[i] = b
@@ -61,7 +61,8 @@ func TestDecode(t *testing.T) {
 	}{
 		"Q8_0": {quant.Q8_0, join(half(0.5), []byte{1, 0xff, 127, 0x80}, make([]byte, 28)),
 			map[int]float32{0: 0.5, 1: -0.5, 2: 63.5, 3: -64, 4: 0}},
-		// byte 0 has the codes 3 and 12 of values 0 and 16; bits 0 and 17 of the word give values 0 and 17 16 more
+		// byte 0 has the codes 3 and 12 of values 0 and 16; bits 0 and 17 of the word add 16 to values 0
+		// and 17
 		"Q5_0": {quant.Q5_0, join(half(2), []byte{1, 0, 2, 0}, at(16, 0, 0xc3)),
 			map[int]float32{0: 2 * (3 + 16 - 16), 16: 2 * (12 - 16), 17: 2 * (0 + 16 - 16), 1: 2 * -16}},
 		"Q5_1": {quant.Q5_1, join(half(2), half(-3), []byte{1, 0, 2, 0}, at(16, 0, 0xc3)),
@@ -73,7 +74,7 @@ func TestDecode(t *testing.T) {
 				0: 0.5*5*10 - 0.25*6, 1: -0.25 * 6, 32: 0, // group 1 has no scale
 				128: 0.5*39*4 - 0.25*56, 129: -0.25 * 56, 160: 0,
 			}},
-		// the fifth bit of value 0 of group 0 is bit 0 of its byte, that of group 4 bit 4
+		// the fifth bit of value 0 is bit 0 of its byte in group 0, and bit 4 in group 4
 		"Q5_K": {quant.Q5_K, join(half(0.5), half(0.25), []byte{5 | 2<<6, 0, 0, 0, 6 | 3<<6, 0, 0, 0, 7 | 8<<4, 0, 0, 0},
 			at(32, 0, 1|1<<4), at(128, 0, 0x9a)[:64], at(64, 0, 0xe4)),
 			map[int]float32{0: 0.5*5*26 - 0.25*6, 1: -0.25 * 6, 128: 0.5*39*20 - 0.25*56, 129: -0.25 * 56}},
@@ -107,8 +108,8 @@ func roundTrip(as quant.Type, x []float32) (back []float32, rms float64) {
 // TestErrors checks the bounds of the errors. The first are those of llama.cpp's
 // tests/test-quantize-fns.cpp: for its 4096 values 0.1 + 2·cos(i), the root of the sum of the
 // squared errors divided by the number of values is below 0.002 (MAX_QUANTIZATION_TOTAL_ERROR). The
-// second are for values from a normal distribution, which those of a matrix resemble: the error in
-// units of the standard deviation.
+// second are for values from a normal distribution, as the values of a matrix approximately are:
+// they bound the error in units of the standard deviation.
 func TestErrors(t *testing.T) {
 	cosines, normal := make([]float32, 4096), make([]float32, 1<<16)
 	for i := range cosines {
@@ -165,8 +166,8 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// TestEncodeIsStable checks that a decoded block is encoded without loss that matters: the second
-// error is at most a fifth of the first.
+// TestEncodeIsStable checks that encoding a decoded block again adds little error: at most a fifth
+// of the first error.
 func TestEncodeIsStable(t *testing.T) {
 	source := rand.New(rand.NewPCG(5, 6))
 	x := make([]float32, 1<<14)
@@ -180,8 +181,8 @@ func TestEncodeIsStable(t *testing.T) {
 	}
 }
 
-// TestBlocksAreIndependent checks that a block is encoded as alone, so that cores can share a
-// matrix.
+// TestBlocksAreIndependent checks that the encoding of a block does not depend on other blocks, so
+// that several cores can encode a matrix.
 func TestBlocksAreIndependent(t *testing.T) {
 	source := rand.New(rand.NewPCG(7, 8))
 	x := make([]float32, 1024)

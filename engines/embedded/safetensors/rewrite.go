@@ -11,9 +11,8 @@ type Change func(t Info, values []float32) error
 
 // Rewrite writes the file to w with changed values, and returns the number of bytes. The header and
 // the tensors for which change returns nil stay the same. One tensor is in memory at a time. The
-// error is FailedPrecondition for a tensor to be changed that is stored in 8 bits, or has a changed
-// value that its number type does not represent. Rewrite calls stop before each tensor and returns
-// its error.
+// error is FailedPrecondition if a tensor to change is stored in 8 bits, or if its type cannot
+// represent a changed value. Rewrite calls stop before each tensor and returns its error.
 func (f *File) Rewrite(w io.Writer, change func(name string) Change, stop func() error) (written int64, err error) {
 	out := bufio.NewWriterSize(w, 1<<20)
 	n, err := io.Copy(out, io.NewSectionReader(f.data, 0, f.start))
@@ -38,7 +37,7 @@ func (f *File) Rewrite(w io.Writer, change func(name string) Change, stop func()
 	return written, out.Flush()
 }
 
-// rewrite writes the values of a tensor after by has changed them.
+// rewrite writes the values of a tensor with the change by.
 func (f *File) rewrite(w io.Writer, e entry, by Change) error {
 	if e.DType.Eight() {
 		return f.invalid("tensor %s is stored in 8 bits, and cannot be changed without rounding it again: use a copy of the "+

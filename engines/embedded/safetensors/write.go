@@ -43,7 +43,7 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	return nil
 }
 
-// WriteFile writes path atomically.
+// WriteFile writes a file like Write. It replaces an existing file at path atomically.
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err error) {
 	part := path + ".part"
 	f, err := disk.Create(part)

@@ -112,7 +112,7 @@ func TestAddonsShareTheModel(t *testing.T) {
 				distinct[want.text] = true
 			}
 			req.Addon = id
-			require.Equal(t, want, ask(t, shared, req), "%q completes as when it is merged", id)
+			require.Equal(t, want, ask(t, shared, req), "addon %q completes like a model with the adapter merged", id)
 			questions = append(questions, question{req, want})
 		}
 	}
@@ -123,7 +123,7 @@ func TestAddonsShareTheModel(t *testing.T) {
 			all.Go(func() {
 				got := ask(t, shared, q.req)
 				got.chunks = q.want.chunks
-				assert.Equal(t, q.want, got, "of %q", q.req.Addon)
+				assert.Equal(t, q.want, got, "completion for addon %q", q.req.Addon)
 			})
 		}
 		all.Wait()
@@ -192,7 +192,7 @@ func TestAddonsUseTheirOwnTemplate(t *testing.T) {
 	require.ErrorContains(t, err, "reasoning: has no effect, because this model does not reason")
 	req.Addon = "own"
 	_, err = m.Complete(t.Context(), req, func(engines.Chunk) error { return nil })
-	require.NoError(t, err, "its template reasons")
+	require.NoError(t, err, "the addon's template supports reasoning")
 	_, err = m.Complete(t.Context(), engines.CompletionRequest{Chat: hello, MaxTokens: 1, Addon: "broken"}, nil)
 	require.ErrorContains(t, err, "messages: ")
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))

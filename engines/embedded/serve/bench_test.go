@@ -18,8 +18,8 @@ import (
 )
 
 // BenchmarkDecode decodes with 1, 8 and 32 concurrent requests. The metric of-bandwidth is the
-// bytes of weights read per second (steps/s × bytes) divided by a core's memory bandwidth. Above
-// 1, the weights were read from a cache.
+// bytes of weights read per second (steps/s × bytes) divided by a core's memory bandwidth. A value
+// above 1 means that weights were read from a CPU cache.
 func BenchmarkDecode(b *testing.B) {
 	bandwidth := kernel.ReadBandwidth() * 1e9
 	for _, shape := range []struct{ hidden, ffn, layers, heads int }{{128, 352, 4, 4}, {512, 1408, 8, 8}} {

@@ -35,7 +35,7 @@ func blocksFor(n int) int { return (n + blockTokens - 1) / blockTokens }
 // key panel of a head has a row for each element and a column for each position. The value
 // panels of a head, as many as its elements need, have a row for each position.
 type block struct {
-	dim, perLayer int // the number of elements of a head, and of KV heads of a layer
+	dim, perLayer int // number of elements of a head; number of KV heads of a layer
 	keys, values  []float32
 	entry         entry // the pool's state of the block
 }
@@ -74,7 +74,8 @@ func (b *block) head(layer, head int) (keys, values []float32) {
 // heads returns the panels of the KV heads from first on. k and v are the numbers of elements
 // from one head to the next in keys and values.
 func (b *block) heads(layer, first int) (keys, values []float32, k, v int) {
-	// n is the number of KV heads in all layers, and index is that of the head first among them.
+	// n is the number of KV heads in all layers; index is the position of the layer's head first among
+	// them.
 	n, index := len(b.keys)/(b.dim*blockTokens), layer*b.perLayer+first
 	k, v = len(b.keys)/n, len(b.values)/n
 	return b.keys[index*k:], b.values[index*v:], k, v

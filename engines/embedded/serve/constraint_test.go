@@ -362,8 +362,8 @@ func TestGrammarCache(t *testing.T) {
 }
 
 // TestRawOutputHasTheGrammar checks that the raw output of a completion that follows a JSON schema
-// has a grammar in GBNF that accepts the completion, and that constrains a completion in the same
-// way when it is sent as the format.
+// has a grammar in GBNF. The grammar must accept the completion. Sent as the format of a request,
+// it must constrain the completion like the schema.
 func TestRawOutputHasTheGrammar(t *testing.T) {
 	m := open(t, weights(), Options{})
 	schema := &engines.ResponseFormat{Type: engines.FormatSchema, Schema: []byte(

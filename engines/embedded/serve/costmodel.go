@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A costModel estimates the duration of a step from its number of rows. By the estimate, it
-// decides how many draft tokens are worth verifying. In a memory-bound step, additional rows
-// take little time; in a compute-bound step, each row takes as much as the others.
+// A costModel estimates the duration of a step from its number of rows. From the estimate, it
+// decides how many draft tokens are worth verifying. In a memory-bound step, additional rows take
+// little time; in a compute-bound step, each additional row takes as long as the first.
 type costModel struct {
 	points [10]costPoint // points for 1, 2, 3 to 4, 5 to 8 … rows
 	steps  int

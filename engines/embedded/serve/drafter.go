@@ -36,7 +36,7 @@ type ngramDrafter struct {
 }
 
 // newDrafter returns the drafter of a request. It returns nil if speculative decoding is disabled,
-// or if the request has no predicted output, n-gram lookup is disabled and there is no draft model.
+// or if nothing can draft: no predicted output, no n-gram lookup and no draft model.
 func (m *model) newDrafter(req *engines.CompletionRequest, prompt []int) *ngramDrafter {
 	text := req.Prediction
 	if text == "" {

@@ -22,20 +22,20 @@ type draftModel struct {
 	pool    pool
 	window  int // context length
 	chunk   int // maximum number of tokens of a prompt in one step
-	vocab   int // tokens that both models have
+	vocab   int // number of tokens that both models have
 	spans   []span
 	took    time.Duration // moving average of the duration of a step that drafts one token
 }
 
 // A draftState is the state of a draft model for one request.
 type draftState struct {
-	shadow   *request // owns the KV cache; nil until the pool has had space for it
-	verified int      // leading tokens of the cache that are those of the context
+	shadow   *request // owns the KV cache; nil until the pool has space for it
+	verified int      // number of leading tokens of the cache that match the context
 	skipped  int      // steps without a draft
 }
 
-// loadDraftModel loads the draft model in dir for a model with the tokens and the vocabulary. memory
-// is the host memory of the draft model; 0 is no limit.
+// loadDraftModel loads the draft model in dir for a model with the tokenizer tokens and vocab
+// tokens. memory is the host memory of the draft model; 0 is no limit.
 func (c completer) loadDraftModel(dir string, memory int64, tokens *tokenizer.Tokenizer, vocab int) (*draftModel,
 	error) {
 	own, err := tokenizer.Load(dir)
@@ -70,8 +70,8 @@ func (c completer) loadDraftModel(dir string, memory int64, tokens *tokenizer.To
 // draftChunk is the maximum number of tokens of a prompt that a draft model computes in one step.
 const draftChunk = 256
 
-// shortContext is the number of tokens of a context up to which the duration of their step is that of
-// drafting one token.
+// shortContext is the maximum number of context tokens of each request in a step whose duration is
+// recorded as that of drafting one token.
 const shortContext = 4
 
 // sameTokens reports whether two tokenizers have the same tokens.

@@ -32,8 +32,9 @@ func draftsOf(t *testing.T, w *llama.Weights, m *model, blocks int) *draftModel 
 func draftAll(_ int, _ float64, limit int, _ time.Duration) int { return limit }
 
 // TestDraftModelChangesNothing checks that completions and logprobs are bit-identical with and
-// without a draft model, one that is always right and one that is nearly always wrong, for greedy and
-// sampled requests, alone and concurrent, also if the draft model has space for a few of them only.
+// without a draft model. It tests a draft model that is always right, one that is nearly always
+// wrong, and one that has space for only a few requests, with greedy and sampled requests, alone
+// and concurrent.
 func TestDraftModelChangesNothing(t *testing.T) {
 	w := weights()
 	plain := open(t, w, Options{})
@@ -120,7 +121,7 @@ func TestDraftModelReducesSteps(t *testing.T) {
 	require.Equal(t, 64, r.generated)
 	require.Equal(t, []int{8, 8, 8, 8, 8, 8, 7}, r.usage.Speculation.Drafted)
 	require.Equal(t, r.usage.Speculation.Drafted, r.usage.Speculation.Accepted)
-	require.Zero(t, r.usage.Speculation.MatchedTokens, "it has no prediction")
+	require.Zero(t, r.usage.Speculation.MatchedTokens, "the request has no prediction")
 	s.removeEnded()
 	require.Zero(t, m.drafts.pool.reserved)
 	require.Equal(t, m.drafts.pool.allocated, len(m.drafts.pool.free)+m.drafts.pool.lru.Len())
@@ -142,12 +143,12 @@ func TestUselessDraftModelIsRarelyAsked(t *testing.T) {
 	for !r.ended {
 		s.step()
 	}
-	require.Empty(t, r.usage.Speculation.Drafted, "nothing was verified")
+	require.Empty(t, r.usage.Speculation.Drafted, "no draft token was verified")
 	require.Greater(t, r.drafter.acceptance, initialAcceptance, "but the acceptance rate was estimated")
 }
 
-// TestLoadWithDraftModel checks that a model is loaded with a draft model of the same tokens, within
-// the memory of each, and that other tokens are refused.
+// TestLoadWithDraftModel checks that a model is loaded with a draft model that has the same
+// tokenizer, each within its memory, and that a draft model with another tokenizer is rejected.
 func TestLoadWithDraftModel(t *testing.T) {
 	dir := save(t, weights())
 	draft := save(t, weights(func(c *llama.Config) { c.Layers = 1 }))

@@ -71,8 +71,8 @@ func (m *model) newEmbedding(ctx context.Context, req *engines.EmbeddingRequest)
 	}, nil
 }
 
-// poolRows returns how many of the next tokens of a prompt contribute their hidden states to the
-// embedding. It counts from the end of these tokens. tokens is their number, and last reports
+// poolRows returns how many of the next tokens of a prompt, counted from their end, contribute
+// their hidden states to the embedding. tokens is the number of these next tokens, and last reports
 // whether they are the last tokens of the prompt.
 func (r *request) poolRows(tokens int, last bool) int {
 	switch {

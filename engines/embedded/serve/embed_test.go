@@ -109,9 +109,9 @@ func TestEmbeddingIsTheHiddenState(t *testing.T) {
 	}
 }
 
-// TestMeanEmbedding checks that the mean is that of the hidden states of all tokens, and that an
-// embedding is bit-identical for any division into steps, alone and beside other requests, and
-// after other requests with the same prefix.
+// TestMeanEmbedding checks that the embedding is the mean of the hidden states of all tokens. It
+// must be bit-identical for any division into steps, alone and beside other requests, and after
+// other requests with the same prefix.
 func TestMeanEmbedding(t *testing.T) {
 	w := weights()
 	prompt := ids(70, 3)
@@ -162,13 +162,13 @@ func TestEmbeddingModules(t *testing.T) {
 		require.InDelta(t, float64(plain[i])/norm(plain), scaled[i], 1e-6)
 	}
 	m := embedder(t, w, Options{}, "")
-	require.Equal(t, scaled, vectorOf(t, m, prompt), "without files, the normalized last hidden state")
+	require.Equal(t, scaled, vectorOf(t, m, prompt), "a model without module files normalizes the last hidden state")
 	short := vectorOf(t, m, engines.EmbeddingRequest{Input: "hello", Dimensions: 7})
 	require.Len(t, short, 7)
 	require.InDelta(t, 1, norm(short), 1e-6)
 	require.Equal(t, engines.Shorten(scaled, 7), short)
 	same := vectorOf(t, m, engines.EmbeddingRequest{Tokens: m.(*model).tokenizer.Whole("hello")})
-	require.Equal(t, scaled, same, "a text is its tokens with the special ones")
+	require.Equal(t, scaled, same, "a text has the embedding of its tokens, including the special tokens")
 	require.NotEqual(t, scaled, vectorOf(t, m, engines.EmbeddingRequest{Input: "hellp"}))
 
 	for name, modules := range map[string]struct {
@@ -187,7 +187,8 @@ func TestEmbeddingModules(t *testing.T) {
 			var fault *domain.Error
 			require.ErrorAs(t, err, &fault)
 			require.Equal(t, engines.NoEmbeddings, fault.Reason)
-			require.NotEmpty(t, ask(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 2}).finish, "it completes prompts")
+			require.NotEmpty(t, ask(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 2}).finish,
+				"the model completes prompts")
 		})
 	}
 	missing := save(t, w)

@@ -159,8 +159,8 @@ func (p *pool) keep(r *request) {
 	}
 }
 
-// register records the key of the first n tokens of block i. If a cached block has the key of a
-// full block, register replaces block i by the cached block.
+// register records the key of the first n tokens of block i. If block i is full and a cached block
+// has the same key, register replaces block i by the cached block.
 func (p *pool) register(r *request, i, n int) {
 	c := r.cache
 	o, b := c.nextKey(i, r, c.tokens[i*blockTokens:][:n]), c.blocks[i]
@@ -233,8 +233,8 @@ func (p *pool) reset(b *block) *block {
 	return b
 }
 
-// copy returns a block that has the content of b, and that a sequence may write to. It returns b
-// if b has no other reference and the pool has no free block for a copy.
+// copy returns a block that has the content of b, and that a sequence may write to. If the pool has
+// no free block for a copy and no other sequence uses b, copy returns b itself.
 func (p *pool) copy(b *block) *block {
 	p.retain(b)
 	if b.entry.refs == 1 && len(p.free) == 0 && p.allocated >= p.maxBlocks && p.lru.Len() == 0 {

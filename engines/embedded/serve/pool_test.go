@@ -241,7 +241,8 @@ func TestEviction(t *testing.T) {
 	}
 	p.play(&request{prompt: ids(blockTokens+4, 3)}) // takes the free block and evicts the last of b
 	p.end(0)
-	require.Equal(t, 3*blockTokens-1, p.play(&request{prompt: a}), "its last block was copied, over the next of b")
+	require.Equal(t, 3*blockTokens-1, p.play(&request{prompt: a}),
+		"the last block of a was copied, which evicted the next block of b")
 	p.end(0)
 	require.Equal(t, blockTokens, p.play(&request{prompt: b}))
 }

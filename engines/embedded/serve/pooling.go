@@ -57,7 +57,8 @@ func readPooling(dir string) (pooling, error) {
 // readModes reads the config.json of the module Pooling.
 func (p *pooling) readModes(dir, path string) error {
 	if !filepath.IsLocal(path) {
-		return domain.Errorf(domain.FailedPrecondition, "modules.json: the path %q of Pooling is outside of the model", path)
+		return domain.Errorf(domain.FailedPrecondition,
+			"modules.json: the path %q of Pooling leaves the model's directory", path)
 	}
 	file := filepath.Join(path, "config.json")
 	var fields map[string]any
@@ -80,8 +81,8 @@ func (p *pooling) readModes(dir, path string) error {
 		p.mean = true
 	case "pooling_mode_lasttoken":
 	default:
-		p.unsupported = fmt.Sprintf("%s sets %q; this engine implements pooling_mode_mean_tokens and "+
-			"pooling_mode_lasttoken, one at a time", file, strings.Join(modes, ", "))
+		p.unsupported = fmt.Sprintf("%s sets %q; this engine supports either pooling_mode_mean_tokens or "+
+			"pooling_mode_lasttoken", file, strings.Join(modes, ", "))
 	}
 	return nil
 }

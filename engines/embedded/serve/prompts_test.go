@@ -42,14 +42,14 @@ func TestChunkedPrefill(t *testing.T) {
 		engines.CompletionRequest{PromptTokens: ids(1000, 2), MaxTokens: 9, IgnoreEOS: true})
 	s.admit()
 	s.step()
-	require.Equal(t, 64, long.read, "all prompt tokens of a step, as the only prompt")
+	require.Equal(t, 64, long.read, "the only prompt gets all prompt tokens of a step")
 	short := enqueue(t, m, t.Context(), engines.CompletionRequest{PromptTokens: ids(30, 3), MaxTokens: 9, IgnoreEOS: true})
 	middle := enqueue(t, m, t.Context(),
 		engines.CompletionRequest{PromptTokens: ids(90, 4), MaxTokens: 9, IgnoreEOS: true})
 	s.admit()
 	s.step()
-	require.Equal(t, 1, short.generated, "it has the fewest remaining tokens")
-	require.Equal(t, 64+32, long.read, "the oldest gets at least half")
+	require.Equal(t, 1, short.generated, "the prompt with the fewest remaining tokens is first")
+	require.Equal(t, 64+32, long.read, "the oldest prompt gets at least half of the tokens")
 	for steps := 3; long.read < 1000; steps++ {
 		require.Equal(t, steps, running.generated)
 		before := long.read
@@ -93,7 +93,7 @@ func TestDisconnectStopsTheRequest(t *testing.T) {
 			require.True(t, other.ended)
 			s.removeEnded()
 			require.Zero(t, s.pool.reserved)
-			require.Equal(t, s.pool.allocated, len(s.pool.free)+s.pool.lru.Len(), "its blocks are free")
+			require.Equal(t, s.pool.allocated, len(s.pool.free)+s.pool.lru.Len(), "the blocks of the request are free")
 		})
 	}
 }

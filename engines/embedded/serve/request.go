@@ -186,7 +186,8 @@ func (m *model) check(req *engines.CompletionRequest, template *chat.Template) e
 	return v.Err()
 }
 
-// checkReasoning returns the violations v and those of an effort or a token budget of reasoning.
+// checkReasoning returns an error with the violations v, and with those of the request's reasoning
+// effort or token budget.
 func checkReasoning(req *engines.CompletionRequest, template *chat.Template, v domain.Violations) error {
 	switch {
 	case req.Chat == nil:

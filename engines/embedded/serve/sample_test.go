@@ -83,7 +83,7 @@ func TestNaNIsAnError(t *testing.T) {
 		}
 	}
 	_, _, err := newSampler(&engines.CompletionRequest{Temperature: 1e-3}, nil).next([]float32{math.MaxFloat32, 0})
-	assert.ErrorContains(t, err, "not a number", "a number that the temperature makes infinite")
+	assert.ErrorContains(t, err, "not a number", "dividing by the temperature makes a logit infinite")
 	token, _, err := newSampler(&engines.CompletionRequest{Temperature: 1}, nil).next([]float32{-inf, 0})
 	assert.NoError(t, err)
 	assert.Equal(t, 1, token)

@@ -31,8 +31,8 @@ type Options struct {
 	Parallelism int // cores used; default one less than the machine has
 	Slots       int // concurrent requests; default 32
 	Queue       int // requests waiting for a slot; default 256
-	// CacheBytes is the maximum size of the KV cache. The default is the part of the replica's
-	// memory that domain.KVCacheCapacity returns, or 1 GiB if no memory was allocated to it.
+	// CacheBytes is the maximum size of the KV cache. The default is the part of the replica's memory
+	// that domain.KVCacheCapacity returns, or 1 GiB if no memory was allocated to the replica.
 	CacheBytes  int64
 	ChunkTokens int // maximum prompt tokens of a step; default 32 to 256, more for smaller models
 
@@ -132,7 +132,7 @@ const longPromptChunks = 4
 const minCache = 16 << 20
 
 // within sets the size of the KV cache to the bytes that the weights leave of the replica's memory,
-// at most to maxCache. memory is the number of bytes allocated to the replica, 0 if unknown; then
+// capped at maxCache. memory is the number of bytes allocated to the replica, 0 if unknown; then
 // within does not change the size. It returns an error if the memory of the replica or of the
 // machine does not suffice.
 func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {

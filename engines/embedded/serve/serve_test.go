@@ -370,7 +370,7 @@ func TestInvalidRequests(t *testing.T) {
 		assert.Equal(t, domain.InvalidArgument, domain.CodeOf(err), want)
 	}
 	got := ask(t, m, engines.CompletionRequest{PromptTokens: []int{}, MaxTokens: 1})
-	assert.Equal(t, 1, got.usage.PromptTokens, "an empty prompt begins with the first token")
+	assert.Equal(t, 1, got.usage.PromptTokens, "an empty prompt becomes the BOS token")
 }
 
 func TestCancellationFreesTheSlot(t *testing.T) {
@@ -485,7 +485,7 @@ func TestBrokenModels(t *testing.T) {
 	assert.ErrorContains(t, err, "not a number")
 	assert.Equal(t, domain.DataLoss, domain.CodeOf(err))
 	_, err = m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 3}, nil)
-	assert.ErrorContains(t, err, "not a number", "the model still serves")
+	assert.ErrorContains(t, err, "not a number", "the model still responds to requests")
 }
 
 func ExampleNew() {

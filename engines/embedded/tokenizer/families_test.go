@@ -75,7 +75,7 @@ func TestFamilies(t *testing.T) {
 
 	qwen := load(t, "qwen3")
 	assert.Equal(t, -1, qwen.BOS())
-	assert.Equal(t, []int{qwen.Special("<think>")}, qwen.Encode("<think>"), "added, and text")
+	assert.Equal(t, []int{qwen.Special("<think>")}, qwen.Encode("<think>"), "an added token that decodes to text")
 	assert.NotContains(t, qwen.Encode("<|im_end|>"), qwen.EOS(), "a special token is not text")
 	assert.Equal(t, qwen.Encode("\u00e9"), qwen.Encode("e\u0301"), "composed")
 	assert.Equal(t, "<think>", qwen.Decode([]int{qwen.Special("<think>"), qwen.EOS()}))

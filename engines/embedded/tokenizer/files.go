@@ -118,7 +118,7 @@ func (t *Tokenizer) takeEnds(v *vocabulary, c *config) error {
 	t.last = -1
 	if name := v.PostProcessor.last(); name != "" {
 		if t.last = t.Special(name); t.last < 0 {
-			return unsupported(vocabularyFile, "has a post-processor with the token %q, which it lacks", name)
+			return unsupported(vocabularyFile, "has a post-processor with the token %q, which the vocabulary lacks", name)
 		}
 	}
 	first := v.PostProcessor.first()

@@ -19,7 +19,7 @@ func words(c preTokenizer, text string) []string {
 	return out
 }
 
-// TestWords compares the cutters with the regular expressions, evaluated by hand: the first
+// TestWords compares the pre-tokenizers with the regular expressions, evaluated by hand: the first
 // alternative that matches counts, and \s+(?!\S) leaves the last space to the next word.
 func TestWords(t *testing.T) {
 	for _, c := range []struct {
@@ -69,8 +69,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestWordsPartitionTheText checks that cutters lose or duplicate no character, and that their
-// words are not empty and end at character boundaries.
+// TestWordsPartitionTheText checks that pre-tokenizers lose or duplicate no character, and that
+// their words are not empty and end at character boundaries.
 func TestWordsPartitionTheText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Join(
@@ -91,8 +91,8 @@ func TestWordsPartitionTheText(t *testing.T) {
 	})
 }
 
-// TestMergesMatchTheDefinition compares the merges of the heap with the definition of byte-pair
-// encoding: merge the first pair of the lowest rank.
+// TestMergesMatchTheDefinition compares the heap-based merging with the definition of byte-pair
+// encoding: merge the first pair of the lowest rank, and repeat.
 func TestMergesMatchTheDefinition(t *testing.T) {
 	source := rand.New(rand.NewPCG(1, 2))
 	for range 300 {

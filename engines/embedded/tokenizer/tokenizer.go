@@ -2,8 +2,8 @@
 // tokenizer_config.json of a Hugging Face directory.
 //
 // It supports byte-level byte-pair encoding, as in GPT-2, Llama 3 and Qwen, and character-level
-// byte-pair encoding with byte fallback, as in Llama 2, with special tokens. Encode never encodes
-// text as a special token, except one that decodes to text. Other methods, such as Prompt, Split
+// byte-pair encoding with byte fallback, as in Llama 2, with special tokens. Encode does not parse
+// special tokens in text, except those that decode to text. Other methods, such as Prompt, Split
 // and Chat, add special tokens.
 package tokenizer
 

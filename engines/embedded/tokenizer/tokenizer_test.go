@@ -186,7 +186,7 @@ func TestConfiguration(t *testing.T) {
 	assert.Equal(t, []int{'a'}, tok.Prompt("a"))
 	_, _, err = tok.Chat(nil)
 	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err),
-		"the template begins with a token that the model has not")
+		"the template begins with a token that the model does not have")
 
 	require.NoError(t, os.Remove(config))
 	tok, err = tokenizer.Load(dir)

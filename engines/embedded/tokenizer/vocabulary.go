@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// vocabulary is the supported part of tokenizer.json. A feature that affects the tokens and is
-// not supported is an error.
+// vocabulary is the supported part of tokenizer.json. Unsupported features that affect the tokens
+// are errors.
 type vocabulary struct {
 	Normalizer    *step     `json:"normalizer"`
 	PreTokenizer  *step     `json:"pre_tokenizer"`

@@ -114,12 +114,13 @@ func (r *rollouts) scoreAnswer(ctx context.Context, a *answer) error {
 	}
 	a.score = scores[0]
 	if v := a.score.Value; a.score.Valid && !(v >= 0 && v <= 1) {
-		a.score.Valid, a.score.Reason = false, "the score is outside 0..1"
+		a.score.Valid, a.score.Reason = false, "the score is not between 0 and 1"
 	}
 	return nil
 }
 
-// record passes answers to the request's recorder. at has the fields that all of them share.
+// record passes answers to the request's recorder as rollouts. at holds the fields that all these
+// rollouts share.
 func (r *rollouts) record(answers []answer, at engines.Rollout) {
 	if r.request.OnRollouts == nil {
 		return

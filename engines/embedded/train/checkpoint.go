@@ -90,7 +90,7 @@ func (j *job) restore(dir string) error {
 	note(reflect.DeepEqual(s.Settings, j.state.Settings), "settings")
 	if len(differ) > 0 {
 		return domain.Errorf(domain.FailedPrecondition,
-			"the checkpoint to resume from has another %s: start a new job without a checkpoint", strings.Join(differ, ", "))
+			"the checkpoint to resume from was made with another %s: start a new job without it", strings.Join(differ, ", "))
 	}
 	j.state = s
 	j.state.Method = j.request.Method
@@ -125,7 +125,7 @@ func (j *job) restoreModel(dir string) error {
 		saved = w.Flat()
 	}
 	if len(saved) != len(net.Trained()) {
-		return fmt.Errorf("%s holds %d parameters, this job trains %d", modelDir, len(saved), len(net.Trained()))
+		return fmt.Errorf("%s holds %d parameters, but this job trains %d", modelDir, len(saved), len(net.Trained()))
 	}
 	copy(net.Trained(), saved)
 	net.Pack(j.loop.workers)

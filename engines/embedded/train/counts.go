@@ -13,7 +13,8 @@ type rolloutCounts struct {
 	Cached   int `json:"cached,omitempty"`
 }
 
-// countRollouts returns the counts of answers, which hold candidates answers to each row.
+// countRollouts returns the counts of answers. answers holds the given number of candidates for
+// each row.
 func countRollouts(answers []answer, candidates int) rolloutCounts {
 	t := rolloutCounts{Done: len(answers), Rows: len(answers) / candidates}
 	for i := range answers {

@@ -6,9 +6,9 @@ package train
 //
 //	loss = −min(ρ·A, clip(ρ, low, high)·A)
 //
-// with a wider clipping range above 1 than below, so that unlikely tokens can become likelier,
-// and without a KL term. Its dynamic sampling, which drops groups of equal scores, applies to
-// all methods of this package: see advantages.
+// with a wider clipping range above 1 than below, so that unlikely tokens can become likelier.
+// There is no KL term. DAPO's dynamic sampling, which drops groups of equal scores, applies to all
+// methods of this package: see advantages.
 type dapo struct{ low, high float64 }
 
 func (dapo) weight(s *Sample) float64 { return float64(s.scored()) }

@@ -59,9 +59,9 @@ func driftTerm(shift float64) float64 {
 	return ratio - 1 - math.Log(ratio)
 }
 
-// klTerm returns an unbiased, non-negative estimate of the KL divergence from the reference by
-// one token sampled from the policy, and the derivative of the estimate with respect to the
-// token's log-probability.
+// klTerm estimates the KL divergence from the reference by one token that was sampled from the
+// policy. It returns the estimate, which is unbiased and not negative, and its derivative with
+// respect to the token's log-probability.
 func klTerm(logp, reference float64) (kl, slope float64) {
 	ratio := ratioOf(reference - logp)
 	return ratio - 1 - math.Log(ratio), 1 - ratio

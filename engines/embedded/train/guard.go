@@ -3,8 +3,8 @@ package train
 import "fmt"
 
 // The constants are limits that stop a training run before it degrades the model. Whether a limit
-// is reached depends on the metrics of the steps only, so a resumed training stops at the step at
-// which an uninterrupted training stops.
+// is reached depends on the metrics of the steps only, so a resumed training stops at the same step
+// as an uninterrupted one.
 const (
 	// maxFall is the maximum decrease of the chosen answers' log-probability relative to the
 	// reference, in nats per token. DPO can widen the margin by making both answers unlikely (Pal

@@ -130,8 +130,8 @@ func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rol
 	v.Require(err == nil, "inferenceParameters.extraBody",
 		"may only set the numbers min_p, typical_p, frequency_penalty, presence_penalty and repetition_penalty: %v", err)
 	v.Require(err != nil || more.allowed(), "inferenceParameters.extraBody",
-		"must have min_p and typical_p from 0 to 1, frequency_penalty and presence_penalty from -2 to 2, "+
-			"repetition_penalty from 0.001 to 2")
+		"has a value out of range: min_p and typical_p take 0 to 1; frequency_penalty and presence_penalty "+
+			"take -2 to 2; repetition_penalty takes 0.001 to 2")
 	return full
 }
 

@@ -44,7 +44,7 @@ func scoredRows(n int) []string {
 	return out
 }
 
-// promptRows returns n rows of a prompt and a field for the evaluator.
+// promptRows returns n rows, each with a prompt and a field for the evaluator.
 func promptRows(n int) []string {
 	var out []string
 	for i := range n {

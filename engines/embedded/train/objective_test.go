@@ -52,7 +52,8 @@ func TestObjectivesInClosedForm(t *testing.T) {
 	answer.Advantage = -2
 	require.InDelta(t, (2+2*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, double), 1e-6,
 		"negative advantages are not clipped from above")
-	require.InDelta(t, (2+0.8*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, -1-float32(math.Ln2)), 1e-6, "but from below")
+	require.InDelta(t, (2+0.8*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, -1-float32(math.Ln2)), 1e-6,
+		"negative advantages are clipped from below")
 }
 
 // objectives returns each objective with several parameters, by name.

@@ -55,7 +55,7 @@ func (r *reader) answered(asked, answer []rows.Message, tools json.RawMessage) (
 		return nil, err
 	}
 	if len(whole) <= len(prompt) || !slices.Equal(whole[:len(prompt)], prompt) {
-		return nil, errors.New("with the answer, the chat template renders another prompt than without: " +
+		return nil, errors.New("the chat template renders the prompt differently when the answer follows: " +
 			"end the conversation before the answer with a user message, or use another model or chat template")
 	}
 	return r.sequence(whole, from(len(prompt), len(whole)))

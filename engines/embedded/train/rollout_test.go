@@ -59,7 +59,7 @@ func TestNoRewardSignalStopsEarly(t *testing.T) {
 	request.WorkDir, request.Settings.Epochs = t.TempDir(), 40
 	result, err = Trainer{}.Train(t.Context(), request, &recorder{t: t})
 	require.NoError(t, err)
-	require.Less(t, result.Steps, 60, "it stops before the rows are exhausted")
+	require.Less(t, result.Steps, 60, "the training stops before the rows are exhausted")
 	require.Equal(t, after, resultOf(t, result, base))
 }
 
@@ -91,12 +91,12 @@ func TestInvalidScores(t *testing.T) {
 			domain.FailedPrecondition,
 		},
 		"out of bounds": {
-			func(map[string]any) (engines.Score, error) { return engines.Score{Value: 7, Valid: true}, nil }, "outside 0..1",
-			domain.FailedPrecondition,
+			func(map[string]any) (engines.Score, error) { return engines.Score{Value: 7, Valid: true}, nil },
+			"not between 0 and 1", domain.FailedPrecondition,
 		},
 		"not a number": {
 			func(map[string]any) (engines.Score, error) { return engines.Score{Value: math.NaN(), Valid: true}, nil },
-			"outside 0..1", domain.FailedPrecondition,
+			"not between 0 and 1", domain.FailedPrecondition,
 		},
 		"evaluator fails": {
 			func(map[string]any) (engines.Score, error) { return engines.Score{}, broken }, broken.Error(), domain.Unknown,
@@ -299,7 +299,7 @@ func TestInvalidMethodInput(t *testing.T) {
 		{"how answers are drawn", engines.Reinforcement, asked, engines.TrainSettings{
 			Rollouts: &engines.Rollouts{InferenceParameters: domain.InferenceParameters{ExtraBody: `{"min_p":5}`}},
 		},
-			[]string{"inferenceParameters.extraBody: must have min_p"}},
+			[]string{"inferenceParameters.extraBody: has a value out of range: min_p"}},
 		{
 			"rollouts", engines.Reinforcement, asked, engines.TrainSettings{
 				Rollouts: &engines.Rollouts{ChunkSize: -1, InferenceParameters: domain.InferenceParameters{

@@ -9,9 +9,9 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// The constants are the defaults of settings that are 0. They suit a few hundred short rows:
-// many small steps at a high learning rate. The rates apply to a hidden size of rateWidth. Above
-// rateWidth, rates scale with 1/width, as the size of stable steps does (Yang et al., "Tensor
+// The constants are the defaults of settings that are 0. They suit a few hundred short rows: many
+// small steps at a high learning rate. The rates apply to a hidden size of rateWidth. Above
+// rateWidth, rates scale with 1/width, as the largest stable step does (Yang et al., "Tensor
 // Programs V", 2022).
 const (
 	defaultLoraRate    = 3e-3
@@ -78,7 +78,7 @@ func resolve(request engines.TrainRequest, c *llama.Config) (engines.TrainSettin
 	for _, name := range s.LoraTargetModules {
 		_, known := llama.ModuleNamed(name)
 		v.Require(known, "loraTargetModules",
-			"%q is no projection of this model: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj", name)
+			"%q is not a projection of this model: use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj or down_proj", name)
 	}
 	s.Loss = resolveLoss(&v, request.Method, s.Loss)
 	scored := request.Method == engines.Reinforcement || request.Method == engines.RLOR

@@ -252,7 +252,7 @@ func TestCheckpointInterval(t *testing.T) {
 			}, slow)
 		require.NoError(t, err)
 		steps := slices.Sorted(maps.Keys(slow.checkpoints))
-		require.Equal(t, []int{2, 4, 6}, steps[:3], "of %d", got.Steps)
+		require.Equal(t, []int{2, 4, 6}, steps[:3], "the checkpoints of %d steps", got.Steps)
 	})
 }
 

@@ -201,7 +201,7 @@ def add_counts(before, **more):
 def with_responses(sample, texts):
     """Returns the rows for the evaluator: a copy of the sample's row with each of texts as the response.
 
-    Each is a pair of the row's number in the dataset and the row.
+    Each returned row is a pair: the row's number in the dataset, and the row.
     """
     _, _, row, number = sample
     return [(number, {**row, "messages": row["messages"] + [{"role": "assistant", "content": text}]})

@@ -13,7 +13,7 @@ class TrainingError(Exception):
 
 
 def read_rows(files):
-    """Yields the rows of JSON Lines files, each after its file name and line, for errors."""
+    """Yields (where, row) for each row of JSON Lines files. where is the file name and line, for error messages."""
     for path in files:
         with open(path, encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):

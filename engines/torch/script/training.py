@@ -261,7 +261,7 @@ class Training:
             saved = json.load(f)
         differ = [name for name in self.identity if saved["identity"].get(name) != self.identity[name]]
         if differ:
-            raise TrainingError(f"the checkpoint to resume from has another {', '.join(differ)}: "
+            raise TrainingError(f"the checkpoint to resume from was made with another {', '.join(differ)}: "
                                 "start a new job without it", "FAILED_PRECONDITION")
         self.state, self.values = saved["state"], saved["values"]
         with open(os.path.join(directory, "metrics.jsonl"), encoding="utf-8") as f:
