@@ -16,7 +16,7 @@ import (
 //
 // Each control plane decides on the load in the heartbeats that it has received since it started.
 // All control planes receive the same heartbeats, and the log accepts one of their decisions. A
-// control plane that does not have samples of a whole window never scales down.
+// control plane scales down only when it has samples of a whole window.
 type Autoscale struct{}
 
 // Name implements Scheduler.
@@ -86,13 +86,14 @@ type Target struct {
 // maxSampleGap is the maximum gap between samples of a complete window.
 const maxSampleGap = time.Minute
 
-// scaleInterval is the time between two decisions without an event in between: that of the
-// heartbeats of agents with queued requests.
+// scaleInterval is the time between two decisions when no event comes in between. Agents with
+// queued requests send heartbeats at the same interval.
 const scaleInterval = time.Second
 
 // Scale returns the number of replicas for a deployment whose desired count is current. The need of
-// a load sample is the minimum number of replicas with which no load target is exceeded. The need of
-// a peak is the minimum number of replicas with which no request waits long for a slot: peakNeed.
+// a load sample is the minimum number of replicas with which no load target is exceeded. The need
+// of a peak is the minimum number of replicas with which no request waits long for a slot: see
+// peakNeed.
 //
 //  1. scale to zero, if Min is 0 and there was no request in the Zero window
 //  2. scale up, to the minimum need of the samples in the Up window
@@ -100,10 +101,10 @@ const scaleInterval = time.Second
 //  4. scale down, to the maximum need of the samples and peaks in the Down window, but not to zero
 //
 // The need is compared with the desired count, so replicas that are still starting count. heldFrom
-// is when the count was last set by other means than load: no window begins before heldFrom, a window
-// that is not complete changes nothing, and a peak adds replicas only an Up window after heldFrom.
-// Scale never adds replicas to a deployment without
-// replicas, because a request wakes such a deployment.
+// is when something other than load last set the count. No window begins before heldFrom, a window
+// that is not complete changes nothing, and a peak adds no replicas until the length of the Up
+// window has passed since heldFrom. Scale never adds replicas to a deployment without replicas,
+// because a request wakes such a deployment.
 func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.LoadHistory, now time.Time) Target {
 	switch bounded := max(policy.Min, min(current, policy.Max)); {
 	case bounded != current:
@@ -145,7 +146,8 @@ type windows struct {
 	lowest, highest need      // minimum need in the Up window, maximum need in the Down window
 }
 
-// windowsOf reads the samples from the newest to the oldest. The newest always counts.
+// windowsOf reads the samples from the newest to the oldest. The newest counts even if it ended
+// before the windows.
 func windowsOf(policy domain.Scaling, load live.LoadHistory, now time.Time) windows {
 	w := windows{since: now}
 	targets := targetsOf(policy)
@@ -187,7 +189,7 @@ type need struct {
 	load, each float64 // load of the deployment, and target of one replica
 }
 
-// targets are the load targets of a policy in the order of domain.LoadTargets; 0 is none.
+// targets are the load targets of a policy in the order of domain.LoadTargets; 0 means no target.
 type targets [5]float64
 
 func targetsOf(policy domain.Scaling) (all targets) {
@@ -197,7 +199,7 @@ func targetsOf(policy domain.Scaling) (all targets) {
 	return all
 }
 
-// need returns the need of a sample's means.
+// need returns the need of a sample, from its mean loads.
 func (t targets) need(s live.LoadSample) (highest need) {
 	loads := [len(t)]float64{s.InFlight, s.TokensPerSecond, s.PromptTokensPerSecond, s.RequestsPerSecond, s.InFlight}
 	for i, each := range t {
@@ -227,8 +229,8 @@ func peakNeed(s live.LoadSample) need {
 	return one
 }
 
-// needOf returns how many replicas a load needs of which each replica takes each. An each of 0 is no
-// target, or no replica has reported its slots.
+// needOf returns the number of replicas for a load when one replica takes the load each. It returns
+// an empty need if each is 0: the policy has no such target, or no replica has reported its slots.
 func needOf(target string, load, each float64) need {
 	if each <= 0 {
 		return need{}

@@ -38,8 +38,8 @@ func unusable(v *projections.View, name domain.Name) *domain.Error {
 	return nil
 }
 
-// carves reports whether the job's evaluation split must still be created. If an earlier version
-// started an attempt without an evaluation split, the trainer splits the rows.
+// carves reports whether the job's evaluation split must still be created. If an earlier version of
+// anneal started an attempt without an evaluation split, the trainer splits the rows.
 func (j job) carves(v *projections.View) bool {
 	return j.Life.Attempt == 0 && j.carved() != "" && j.splits(v) == nil
 }
@@ -136,7 +136,7 @@ func datasetOf(j job, suffix string) domain.Name {
 // when a dataset cannot be created.
 func prepare(plan *Plan, v *projections.View, j job) {
 	if j.Life.Inputs == nil {
-		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // earlier versions recorded no names
+		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // earlier versions of anneal recorded no names
 		return
 	}
 	fail := func(failure *domain.Error) {

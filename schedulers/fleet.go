@@ -107,7 +107,7 @@ func (f *fleet) fitsWithout(node domain.Name, id string, need domain.Need) bool 
 	return candidate.suits(need) && need.Resources.Fits(candidate.Free.Plus(released))
 }
 
-// minus returns a less b, which may be negative.
+// minus returns a minus b; the result may be negative.
 func minus(a, b domain.Resources) domain.Resources {
 	left := domain.Resources{CPUMilli: a.CPUMilli - b.CPUMilli, MemoryMiB: a.MemoryMiB - b.MemoryMiB,
 		Accelerators: maps.Clone(a.Accelerators)}

@@ -15,7 +15,7 @@ import (
 const (
 	// maxModeled is the maximum number of devices of one type that a node has in a devicePool.
 	maxModeled = 1024
-	// lastResort is added to the score of nodes with free accelerators for work that needs none.
+	// lastResort is added to the score of a node with free accelerators when the work needs none.
 	lastResort = -100_000
 	// wholeNodePercent is the part of the requests for devices of a type that is assumed to be for
 	// all devices of the largest node, so that whole nodes stay free before the first such request.
@@ -194,7 +194,7 @@ func (f *fleet) refresh(p *devicePool, index int) {
 	p.fleet.Set(position, free.CPUMilli, free.MemoryMiB, left)
 }
 
-// modeled returns how many of the devices of a type a node of a pool has.
+// modeled returns the number of devices of a type in r, but at most maxModeled.
 func modeled(r domain.Resources, deviceType string) int {
 	return max(0, min(r.Accelerators[deviceType], maxModeled))
 }

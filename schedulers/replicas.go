@@ -27,10 +27,10 @@ const (
 //     replica above the desired count; without capacity for changed settings, one old replica is
 //     removed first
 //  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
-//     fewest devices that no other work can use; of equal nodes, on one that has no other replica of
-//     the deployment, so that the loss of one node does not stop all replicas. Those above
-//     maxReplicaCount (revocable ones) are placed only in capacity that no other replica and no job
-//     waits for, and they give way to such
+//     fewest devices that no other work can use; of equal nodes, on one that has no other replica
+//     of the deployment, so that the loss of one node does not stop all replicas. Replicas above
+//     maxReplicaCount (revocable replicas) are placed only in capacity that no other replica and no
+//     job waits for, and are removed when one does
 //  5. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
 //     when its replicas keep failing or no node has capacity
 //
