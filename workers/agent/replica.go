@@ -36,7 +36,7 @@ type replica struct {
 	loaded
 	active  sync.WaitGroup
 	load    protocol.Load // only Active and Slots are set; the rates are derived from counted
-	since   time.Time     // start of counted
+	since   time.Time     // when counted was last reset
 	counted struct{ requests, completed, promptTokens, tokens int64 }
 
 	// For a speech model, slots has an element for each recording in progress, and queue has one
