@@ -248,7 +248,7 @@ func (r *replica) embed(ctx context.Context, req engines.EmbeddingRequest,
 		embedder, ok := model.(engines.Embedder)
 		if !ok {
 			return engines.Usage{}, engines.EmbeddingsError("the engine " + r.agent.options.Engine.Name +
-				" of its node cannot: use a node with another engine")
+				" of its node does not support them: use a node with another engine")
 		}
 		done, err := r.addons.resident.use(ctx, req.Addon)
 		if err != nil {
