@@ -62,7 +62,8 @@ func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	switch {
 	case slices.Contains(s.superseded, heartbeat.Boot):
 		return &domain.Error{Code: domain.FailedPrecondition, Reason: protocol.TakenOver,
-			Message: "another agent has registered as this node: stop one of the two agents, or give one another --node-id"}
+			Message: "another agent has registered as this node: stop one of the two agents, or start one with another " +
+				"--node-id"}
 	case heartbeat.Boot == s.boot && heartbeat.Number <= s.number:
 		return domain.Errorf(domain.Aborted, "a newer heartbeat was handled first")
 	case heartbeat.Boot != s.boot && s.boot != "":

@@ -105,7 +105,7 @@ type TrainAssignment struct {
 	CreateTime time.Time             `json:"made"`
 	Method     string                `json:"method"`
 	Base       FileSet               `json:"base"`
-	BaseModel  domain.Name           `json:"baseModel,omitempty"` // the model of Base, which adapters name
+	BaseModel  domain.Name           `json:"baseModel,omitempty"` // base model, which a trained adapter must name
 	Adapter    *FileSet              `json:"adapter,omitempty"`
 	Data       FileSet               `json:"data"`
 	Eval       *FileSet              `json:"eval,omitempty"`
