@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// MLflow is a server with the part of MLflow's REST interface that records runs. It keeps each
-// metric that it receives, also duplicates, as the file store of MLflow does.
+// MLflow is a server with the part of MLflow's REST interface that records runs. Like the file
+// store of MLflow, it keeps each metric that it receives, including duplicates.
 type MLflow struct {
 	core
 	experiments map[string]string     // ID by name
 	runs        map[string]*MLflowRun // by ID
 }
 
-// An MLflowRun is a run of an MLflow.
+// An MLflowRun is a run that an MLflow server has recorded.
 type MLflowRun struct {
 	Experiment string
 	Name       string
@@ -41,7 +41,7 @@ type pair struct {
 	Value string `json:"value"`
 }
 
-// NewMLflow returns a server that accepts a token.
+// NewMLflow returns a server that accepts only the given bearer token.
 func NewMLflow(token string) *MLflow {
 	return &MLflow{core: core{key: token}, experiments: map[string]string{}, runs: map[string]*MLflowRun{}}
 }
