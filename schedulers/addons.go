@@ -18,7 +18,7 @@ import (
 //  3. in a deployment with enableHotReloadLatestAddon, an addon is undeployed once a newer one is
 //     DEPLOYED, so that one addon is loaded at all times
 //  4. in a deployment that wants no replicas, DEPLOYING addons become DEPLOYED and UNDEPLOYING ones
-//     are removed, because a later replica loads the addons that are wanted at its start
+//     are removed, because a replica that starts later loads all wanted addons
 //  5. an addon that another addon has replaced as the default records that it is not the default
 //
 // The coordinator records the changes that depend on what replicas have loaded.

@@ -139,8 +139,8 @@ func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.Loa
 	return stay
 }
 
-// windows holds what the autoscaler needs of the load samples: how far back they reach without a gap,
-// and the needs in the Up and Down windows of the policy.
+// windows summarizes the load samples: how far back they reach without a gap, and the needs in the
+// Up and Down windows of the policy.
 type windows struct {
 	since           time.Time // start of the newest series of samples without a gap above maxSampleGap; now if none
 	lowest, highest need      // minimum need in the Up window, maximum need in the Down window
@@ -181,8 +181,8 @@ func windowsOf(policy domain.Scaling, load live.LoadHistory, now time.Time) wind
 	return w
 }
 
-// A need is the number of replicas that one sample of the load needs, and the load target that
-// requires the most replicas.
+// A need is the number of replicas that one sample of the load requires, and the load target that
+// requires the most.
 type need struct {
 	replicas   int
 	target     string
@@ -199,7 +199,7 @@ func targetsOf(policy domain.Scaling) (all targets) {
 	return all
 }
 
-// need returns the need of a sample, from its mean loads.
+// need returns the replicas that the mean loads of a sample require.
 func (t targets) need(s live.LoadSample) (highest need) {
 	loads := [len(t)]float64{s.InFlight, s.TokensPerSecond, s.PromptTokensPerSecond, s.RequestsPerSecond, s.InFlight}
 	for i, each := range t {
@@ -214,15 +214,15 @@ func (t targets) need(s live.LoadSample) (highest need) {
 	return highest
 }
 
-// peakTarget is the target of the need of a Peak.
+// peakTarget is the target in the results of peakNeed.
 const peakTarget = "peak"
 
 // tolerableDelay is the queue delay, in seconds, that adds no replicas: the requests of a Peak that
 // replicas complete in this time need no slots of their own.
 const tolerableDelay = 1
 
-// peakNeed returns how many replicas have slots for the requests of a sample's Peak, except for those
-// that wait no longer than the tolerableDelay.
+// peakNeed returns how many replicas are required so that the requests of a sample's Peak have
+// slots, except for the requests that wait at most tolerableDelay.
 func peakNeed(s live.LoadSample) need {
 	one := needOf(peakTarget, max(0, s.Peak-s.CompletedPerSecond*tolerableDelay), s.Slots)
 	one.load = s.Peak

@@ -44,7 +44,7 @@ func (j job) carves(v *projections.View) bool {
 	return j.Life.Attempt == 0 && j.carved() != "" && j.splits(v) == nil
 }
 
-// carved returns the dataset of which rows are held out for evaluation; "" for none.
+// carved returns the dataset from which rows are held out for evaluation; "" for none.
 func (j job) carved() string {
 	if spec := j.spec(); spec.AutoCarveout {
 		return spec.Dataset
@@ -105,7 +105,7 @@ func isSide(d *domain.Dataset, j job, dataset string, rest bool) bool {
 }
 
 // freeNames returns two unused dataset names: the job's ID with the suffixes -train and -eval,
-// followed by the same number if one of the names is used.
+// followed by a number, the same for both, if one of the names is used.
 func freeNames(v *projections.View, j job) domain.JobInputs {
 	for n := 1; ; n++ {
 		number := ""

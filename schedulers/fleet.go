@@ -20,7 +20,7 @@ type fleet struct {
 	shutDown   map[domain.Name]bool      // whether the agent of each LOST node was shut down
 	drains     map[domain.Name]string    // see drainsOf
 	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
-	types      map[string]string         // by engine, regions and policy, the result of domain.FleetAccelerator for jobs
+	types      map[string]string         // results of domain.FleetAccelerator, by engine, regions and policy of jobs
 
 	pools  map[string]*devicePool // by type of devices, made by pool
 	ranks  []int                  // of nodes, in the order of their ranks; nil before the first pool

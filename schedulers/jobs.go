@@ -167,7 +167,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, queue []job) 
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 	})
 	queue = pilotsLast(queue)
-	full := map[string]bool{} // needs that did not fit; planning only takes capacity, so they do not fit later
+	full := map[string]bool{} // needs that did not fit; they cannot fit later in the plan, which only takes capacity
 	quotas := acceleratorQuotas{v, map[string]int64{}}
 	for _, j := range queue {
 		if len(plan.Steps) >= maxSteps {

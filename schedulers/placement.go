@@ -17,8 +17,9 @@ const (
 	maxModeled = 1024
 	// lastResort is added to the score of a node with free accelerators when the work needs none.
 	lastResort = -100_000
-	// wholeNodePercent is the part of the requests for devices of a type that is assumed to be for
-	// all devices of the largest node, so that whole nodes stay free before the first such request.
+	// wholeNodePercent is the percentage of the requests for a type of devices that are assumed to
+	// need all devices of the largest node, so that whole nodes stay free before the first such
+	// request.
 	wholeNodePercent = 10
 )
 
@@ -122,7 +123,7 @@ func typesOf(r domain.Resources) []string {
 	return types
 }
 
-// pool returns the pool of a type of devices; "" is that of work without devices.
+// pool returns the pool of a type of devices; the type "" stands for work without devices.
 func (f *fleet) pool(v *projections.View, deviceType string) *devicePool {
 	if p, known := f.pools[deviceType]; known {
 		return p
@@ -199,7 +200,8 @@ func modeled(r domain.Resources, deviceType string) int {
 	return max(0, min(r.Accelerators[deviceType], maxModeled))
 }
 
-// commonType returns the type with the most devices, of several the first by name; "" without devices.
+// commonType returns the type with the most devices, and the first by name if several types have
+// the most; "" without devices.
 func commonType(r domain.Resources) string {
 	types := typesOf(r)
 	if len(types) == 0 {

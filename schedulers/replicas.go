@@ -295,8 +295,8 @@ func (d *deployment) fail(status domain.Status) {
 	d.plan.add(d.intend(domain.FailDeployment{Status: status}))
 }
 
-// failAt fails the deployment with the status when the time is due or later; before that, it
-// requests a plan at due.
+// failAt fails the deployment with the status if due has been reached; otherwise it requests a plan
+// at due.
 func (d *deployment) failAt(due time.Time, status domain.Status) {
 	if d.now.Before(due) {
 		d.plan.planAgainAt(due)

@@ -117,7 +117,7 @@ func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 	return needs
 }
 
-// reserve keeps capacity for a need from revocable replicas. If there is not enough, it revokes
+// reserve withholds capacity for a need from revocable replicas. If there is not enough, it revokes
 // replicas of nodes that can then hold the need, and no others.
 func (r *revocation) reserve(need domain.Need) {
 	if chosen, fits := r.fleet.place(r.view, need, nil); fits {

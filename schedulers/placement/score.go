@@ -6,14 +6,14 @@ package placement
 // is multiplied by 0.25 to 2, and when the quantum is halved.
 const (
 	surplusPercent = 160       // see surplus
-	weightCPU      = 1_000_000 // of devices that lack CPU
-	weightMemory   = 200_000   // of devices that lack memory
-	weightLeft     = 10_000    // of the rest of the node's devices, for requests with devices
-	weightPrice    = 500       // of the requested devices × the price of their model
+	weightCPU      = 1_000_000 // multiplies the free devices that lack CPU
+	weightMemory   = 200_000   // multiplies the free devices that lack memory
+	weightLeft     = 10_000    // multiplies the devices that remain free on the node, for requests with devices
+	weightPrice    = 500       // multiplies the requested devices and the price of their model
 	quantum        = 40_000_000
 )
 
-// A nodeState is a node with what is left of it.
+// A nodeState is a node and its free resources.
 type nodeState struct {
 	Node
 	cpu, memory int64
@@ -74,8 +74,9 @@ func (n *nodeState) fits(r *Request) bool {
 }
 
 // after returns the fragmentation of the node after the request, and the devices that the request
-// takes. For a share this is the device with the greatest decrease of fragmentation, and otherwise
-// the first ones with enough left. The contents of buffer are overwritten.
+// takes. For a request for a share of a device, this is the device with the greatest decrease of
+// fragmentation; otherwise these are the first devices with enough left. The contents of buffer are
+// overwritten.
 func (n *nodeState) after(r *Request, buffer []int64, devices []int) (int64, []int) {
 	devices = devices[:0]
 	copy(buffer, n.left)

@@ -18,7 +18,7 @@ import (
 const (
 	maxAddonTries = 3                // attempts to load an addon before it fails
 	addonPause    = time.Second      // pause before the second attempt; doubled before each further one
-	maxReason     = 500              // bytes of the reason of a failure
+	maxReason     = 500              // maximum length, in bytes, of the reason of a failure
 	maxAddons     = domain.MaxAddons // assigned addons of a replica; twice as many while earlier ones are dropped
 )
 

@@ -37,7 +37,7 @@ type jobLog struct {
 	kept    []byte
 	changed bool // since the last upload
 
-	// Only the goroutine of run uses these.
+	// Only the goroutine of run uses these fields.
 	joined bool // kept begins with the log of earlier attempts, if there is one
 	url    string
 	signed time.Time // when url was signed

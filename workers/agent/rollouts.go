@@ -81,7 +81,8 @@ func (r *rollouts) add(all []engines.Rollout) {
 
 // thin removes earlier steps until the rollouts fit into the limit. It keeps the first step, the
 // newest steps, and every second step in between; if that is too much, every fourth, and so on. If
-// that does not suffice, because an agent did not write the file, it removes the oldest steps.
+// that does not suffice, which happens only for a file that no agent has written, it removes the
+// oldest steps.
 func (r *rollouts) thin() {
 	const maxStride = 1 << 30
 

@@ -22,7 +22,7 @@ const (
 	pollInterval = 50 * time.Millisecond
 )
 
-// gates bound the requests of batches to each deployment.
+// gates limit the concurrent requests of batches to each deployment.
 type gates struct {
 	gateway Gateway
 	now     func() time.Time

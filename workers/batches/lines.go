@@ -30,8 +30,8 @@ type lineReader struct {
 
 func newLineReader(r io.Reader) *lineReader { return &lineReader{from: bufio.NewReaderSize(r, 64<<10)} }
 
-// next returns the next line that is not blank, without its end; io.EOF after the last one, and
-// errLongLine for a line that is too long.
+// next returns the next line that is not blank, without its line end; io.EOF after the last one,
+// and errLongLine for a line that is too long.
 func (r *lineReader) next() (line []byte, err error) {
 	for {
 		line, err = r.read()
@@ -69,7 +69,7 @@ type requestLine struct {
 	body     []byte
 }
 
-// fieldsOfLine are the fields of a line.
+// fieldsOfLine are the fields that a line of the input file may have.
 var fieldsOfLine = []string{"custom_id", "method", "url", "body"}
 
 // parseLine returns the request in a line of a batch for an endpoint, and an error for each rule

@@ -133,7 +133,8 @@ func writeLine(w io.Writer, value any) error {
 	return encoder.Encode(value)
 }
 
-// write stores a file of lines, and returns the number of its lines and of its bytes.
+// write stores a file with the results that lines adds, one a line, and returns the number of lines
+// and the size in bytes.
 func (s *session) write(ctx context.Context, key string, lines func(add func(result) error) error) (n int, size int64,
 	err error) {
 	reader, pipe := io.Pipe()

@@ -178,8 +178,8 @@ type collector struct {
 	*tally
 	total    int
 	buffer   []stored
-	reported time.Time // of the last event
-	report   int       // number of results in the last event
+	reported time.Time // time of the last event with the progress
+	report   int       // number of results in that event
 }
 
 // collect stores results until outcomes is closed. After an error it calls stop, and discards the
@@ -349,7 +349,8 @@ func (s *session) conclude(ctx context.Context, row *batchRow) error {
 	return s.record(ctx, end)
 }
 
-// fileID returns the ID of a file with results of a batch.
+// fileID returns the ID of the output file or error file of a batch. which is one of
+// domain.BatchResultFiles.
 func fileID(batch, which string) string {
 	const prefix = "batch-"
 	if len(batch) > len(prefix) && batch[:len(prefix)] == prefix {

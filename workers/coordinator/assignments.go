@@ -237,7 +237,7 @@ func (a *assigner) assignReplica(
 	case isRefused(err):
 		remove := domain.RemoveReplica{ID: r.ID, Reason: err.Error(), Failed: true}
 		if err := a.do(ctx, node, domain.Intend(domain.Deployments, allocation.For, remove)); err != nil {
-			a.logger.Warn("replica that cannot start not removed",
+			a.logger.Warn("replica not removed, although it cannot start",
 				"deployment", allocation.For, "replica", r.ID, "error", err)
 		}
 	default:

@@ -76,11 +76,11 @@ func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	return nil
 }
 
-// firstBoot reports whether the coordinator has seen only one boot of the node. An attempt that the
-// agent has lost then ended while the coordinator was down, for example because the agent runs in
-// the process of the control plane. Such an attempt does not count as a failure of the job, because
-// a control plane that restarts often would fail every job. Only a series of such attempts fails a
-// job, see domain.CrashLoop.
+// firstBoot reports whether the coordinator has seen only one boot of the node. In that case, an
+// attempt that the agent has lost ended while the coordinator was down, for example because the
+// agent runs in the process of the control plane. Such an attempt does not count as a failure of
+// the job, because a control plane that restarts often would fail every job. Only a series of such
+// attempts fails a job, see domain.CrashLoop.
 func (s *nodeSession) firstBoot() bool { return len(s.superseded) == 0 }
 
 // overtaken reports whether the live status already has a newer heartbeat of the same boot. If not,

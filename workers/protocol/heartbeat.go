@@ -144,7 +144,7 @@ type ServeAssignment struct {
 	Adapter       *FileSet    `json:"adapter,omitempty"`
 	Draft         *FileSet    `json:"draft,omitempty"`     // draft model
 	MemoryMiB     int64       `json:"memoryMiB,omitempty"` // memory limit
-	ContextLength int         `json:"context,omitempty"`   // maximum in tokens; 0 is the model's own
+	ContextLength int         `json:"context,omitempty"`   // maximum in tokens; 0 is the maximum of the model
 	LongPrompts   bool        `json:"longPrompts,omitempty"`
 	// DraftMemoryMiB is the part of MemoryMiB for the draft model.
 	DraftMemoryMiB int64 `json:"draftMemoryMiB,omitempty"`

@@ -147,7 +147,7 @@ func (i Importer) admit(account string, objects []external.Object) error {
 	quota, limited := view.Quota(account, domain.QuotaStorageBytes)
 	if used := view.Storage(account); limited && used+sum > quota {
 		return domain.Errorf(domain.FailedPrecondition, "the objects have %d bytes, and %d of the %d bytes of quota %s are "+
-			"used: delete what is not needed, or have the operator raise the quota", sum, used, quota, domain.QuotaStorageBytes)
+			"used: delete what is not needed, or ask the operator to raise it", sum, used, quota, domain.QuotaStorageBytes)
 	}
 	return nil
 }

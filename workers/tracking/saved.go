@@ -26,12 +26,12 @@ type saved struct {
 	TrainStep int `json:"trainStep,omitempty"`
 	Attempt   int `json:"attempt,omitempty"`
 
-	Last  map[string]float64 `json:"last,omitempty"` // newest metrics
+	Last  map[string]float64 `json:"last,omitempty"` // newest value of each metric
 	Ended string             `json:"ended,omitempty"`
 }
 
-// endingOf identifies an end of the job, because a job that has failed or was cancelled can be
-// resumed and end again.
+// endingOf returns a text that identifies one end of the job: a job that has failed or was
+// cancelled can be resumed, and then ends again.
 func endingOf(l *domain.JobLife) string { return l.State + "@" + strconv.Itoa(l.Attempt) }
 
 // load reads the saved state of a job. It returns an empty state if none was saved, or if the state

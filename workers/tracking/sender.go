@@ -29,7 +29,7 @@ const (
 	problemAfter = time.Minute
 )
 
-// A Sender sends the jobs whose trackerConfig is enabled to the tracker. It reads the metrics that
+// A Sender sends to the tracker the jobs whose trackerConfig is enabled. It reads the metrics that
 // agents have already reported, so that training never waits for the tracker. After a restart it
 // continues where it stopped. It retries until giveUpAfter has passed since the end of the job.
 type Sender struct {
@@ -139,8 +139,8 @@ type session struct {
 
 	busy     bool      // a turn is in progress
 	due      time.Time // time of the next turn, unless the state of the job changes before
-	seen     string    // endingOf at the last turn
-	sent     string    // endingOf when the tracker has received the end of the job
+	seen     string    // result of endingOf at the last turn
+	sent     string    // result of endingOf for the end of the job that the tracker has received
 	failures int       // consecutive failed turns
 	since    time.Time // when the first of these turns failed
 

@@ -66,7 +66,7 @@ type tracker interface {
 // A description holds what the tracker shows of a job, except for metrics.
 type description struct {
 	Job         domain.Name
-	CreateEvent string // ID of the event that created the job: distinguishes jobs of one name
+	CreateEvent string // ID of the event that created the job; distinguishes jobs with the same name
 	DisplayName string
 	Project     string
 	Entity      string
@@ -97,7 +97,7 @@ type row struct {
 type ending struct {
 	State string // of the job
 	Time  time.Time
-	Last  map[string]float64 // newest metrics
+	Last  map[string]float64 // newest value of each metric
 }
 
 // failed and killed report whether the job has failed, and whether a user or a deadline stopped it.

@@ -240,8 +240,9 @@ func trainStep(row *projections.Row[domain.Job]) int {
 	return 0
 }
 
-// record records the run's address and the problem, unless the job shows them already, or was deleted
-// and its name is that of another job. A failure is only logged, because the next turn records them too.
+// record records the run's address and the problem, unless the job shows them already. It records
+// nothing if the job was deleted, even if another job has its name. A failure is only logged,
+// because the next turn records them too.
 func (s *Sender) record(ctx context.Context, one *session, row *projections.Row[domain.Job], problem string) {
 	const maxProblem = 700 // bytes
 

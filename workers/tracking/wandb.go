@@ -16,7 +16,7 @@ import (
 // that a repeated request overwrites lines with the same content.
 type wandb struct{ client }
 
-// upsertBucket names the variables that it uses of those that the SDK sends.
+// upsertBucket is the mutation of the SDK with only those variables that this package uses.
 const upsertBucket = `mutation UpsertBucket($name: String, $project: String, $entity: String, $displayName: String,
   $config: JSONString, $jobType: String) {
   upsertBucket(input: {name: $name, modelName: $project, entityName: $entity, displayName: $displayName,

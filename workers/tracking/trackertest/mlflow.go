@@ -109,7 +109,7 @@ func (s *MLflow) createExperiment(r *http.Request) (any, error) {
 		return nil, violation("the experiment has no name")
 	}
 	if _, exists := s.experiments[body.Name]; exists {
-		return nil, violationError{http.StatusBadRequest, "RESOURCE_ALREADY_EXISTS", "it exists"}
+		return nil, violationError{http.StatusBadRequest, "RESOURCE_ALREADY_EXISTS", "the experiment exists"}
 	}
 	s.experiments[body.Name] = strconv.Itoa(len(s.experiments) + 1)
 	return map[string]string{"experiment_id": s.experiments[body.Name]}, nil

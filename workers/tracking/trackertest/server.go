@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// A Fault is a failure of a server at one request.
+// A Fault is the way in which a server fails at a request.
 type Fault int
 
 // Failures of a server.

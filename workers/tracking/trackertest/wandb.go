@@ -184,7 +184,7 @@ func (s *WandB) stream(r *http.Request, path string) (any, error) {
 		return nil, violation("the run is complete")
 	}
 	if (body.Complete == nil) != (body.ExitCode == nil) {
-		return nil, violation("complete and exitcode belong together")
+		return nil, violation("complete and exitcode must be sent together")
 	}
 	for name, part := range body.Files {
 		if part.Offset == nil || len(part.Content) == 0 {
