@@ -7,8 +7,8 @@ import (
 	"anneal/projections"
 )
 
-// Accounts creates the first API key of an account whose server stopped between the creation of the
-// account and the creation of the key. It does not create a deleted key again.
+// Accounts creates the first API key of an account if the server stopped after it recorded the
+// account and before it recorded the key. It does not create a deleted key again.
 type Accounts struct{}
 
 // Name implements Scheduler.

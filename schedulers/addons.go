@@ -11,14 +11,14 @@ import (
 // Addons reconciles deployed models with their deployments:
 //
 //  1. an addon is undeployed when its deployment was deleted or is not live any more. While the
-//     deployment can be undeleted, a loaded addon stays UNDEPLOYED, and is loaded again when the
-//     deployment is undeleted
+//     deployment can be undeleted, its addons stay as UNDEPLOYED, and they are loaded again when
+//     the deployment is undeleted
 //  2. an addon fails when its deployment does not accept it: enableAddons is off, the addon was
 //     deleted or is already loaded, or the deployment has MaxAddons older addons
 //  3. in a deployment with enableHotReloadLatestAddon, an addon is undeployed once a newer one is
 //     DEPLOYED, so that one addon is loaded at all times
 //  4. in a deployment that wants no replicas, DEPLOYING addons become DEPLOYED and UNDEPLOYING ones
-//     are removed, because a later replica loads the addons that are wanted at its start
+//     are removed, because a replica that starts later loads all wanted addons
 //  5. an addon that another addon has replaced as the default records that it is not the default
 //
 // The coordinator records the changes that depend on what replicas have loaded.

@@ -16,7 +16,7 @@ import (
 //
 // Each control plane decides on the load in the heartbeats that it has received since it started.
 // All control planes receive the same heartbeats, and the log accepts one of their decisions. A
-// control plane that does not have samples of a whole window never scales down.
+// control plane scales down only when it has samples of a whole window.
 type Autoscale struct{}
 
 // Name implements Scheduler.
@@ -86,13 +86,14 @@ type Target struct {
 // maxSampleGap is the maximum gap between samples of a complete window.
 const maxSampleGap = time.Minute
 
-// scaleInterval is the time between two decisions without an event in between: that of the
-// heartbeats of agents with queued requests.
+// scaleInterval is the time between two decisions when no event comes in between. Agents with
+// queued requests send heartbeats at the same interval.
 const scaleInterval = time.Second
 
 // Scale returns the number of replicas for a deployment whose desired count is current. The need of
-// a load sample is the minimum number of replicas with which no load target is exceeded. The need of
-// a peak is the minimum number of replicas with which no request waits long for a slot: peakNeed.
+// a load sample is the minimum number of replicas with which no load target is exceeded. The need
+// of a peak is the minimum number of replicas with which no request waits long for a slot: see
+// peakNeed.
 //
 //  1. scale to zero, if Min is 0 and there was no request in the Zero window
 //  2. scale up, to the minimum need of the samples in the Up window
@@ -100,10 +101,10 @@ const scaleInterval = time.Second
 //  4. scale down, to the maximum need of the samples and peaks in the Down window, but not to zero
 //
 // The need is compared with the desired count, so replicas that are still starting count. heldFrom
-// is when the count was last set by other means than load: no window begins before heldFrom, a window
-// that is not complete changes nothing, and a peak adds replicas only an Up window after heldFrom.
-// Scale never adds replicas to a deployment without
-// replicas, because a request wakes such a deployment.
+// is when something other than load last set the count. No window begins before heldFrom, a window
+// that is not complete changes nothing, and a peak adds no replicas until the length of the Up
+// window has passed since heldFrom. Scale never adds replicas to a deployment without replicas,
+// because a request wakes such a deployment.
 func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.LoadHistory, now time.Time) Target {
 	switch bounded := max(policy.Min, min(current, policy.Max)); {
 	case bounded != current:
@@ -138,14 +139,15 @@ func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.Loa
 	return stay
 }
 
-// windows holds what the autoscaler needs of the load samples: how far back they reach without a gap,
-// and the needs in the Up and Down windows of the policy.
+// windows summarizes the load samples: how far back they reach without a gap, and the needs in the
+// Up and Down windows of the policy.
 type windows struct {
 	since           time.Time // start of the newest series of samples without a gap above maxSampleGap; now if none
 	lowest, highest need      // minimum need in the Up window, maximum need in the Down window
 }
 
-// windowsOf reads the samples from the newest to the oldest. The newest always counts.
+// windowsOf reads the samples from the newest to the oldest. The newest counts even if it ended
+// before the windows.
 func windowsOf(policy domain.Scaling, load live.LoadHistory, now time.Time) windows {
 	w := windows{since: now}
 	targets := targetsOf(policy)
@@ -179,15 +181,15 @@ func windowsOf(policy domain.Scaling, load live.LoadHistory, now time.Time) wind
 	return w
 }
 
-// A need is the number of replicas that one sample of the load needs, and the load target that
-// requires the most replicas.
+// A need is the number of replicas that one sample of the load requires, and the load target that
+// requires the most.
 type need struct {
 	replicas   int
 	target     string
 	load, each float64 // load of the deployment, and target of one replica
 }
 
-// targets are the load targets of a policy in the order of domain.LoadTargets; 0 is none.
+// targets are the load targets of a policy in the order of domain.LoadTargets; 0 means no target.
 type targets [5]float64
 
 func targetsOf(policy domain.Scaling) (all targets) {
@@ -197,7 +199,7 @@ func targetsOf(policy domain.Scaling) (all targets) {
 	return all
 }
 
-// need returns the need of a sample's means.
+// need returns the replicas that the mean loads of a sample require.
 func (t targets) need(s live.LoadSample) (highest need) {
 	loads := [len(t)]float64{s.InFlight, s.TokensPerSecond, s.PromptTokensPerSecond, s.RequestsPerSecond, s.InFlight}
 	for i, each := range t {
@@ -212,23 +214,23 @@ func (t targets) need(s live.LoadSample) (highest need) {
 	return highest
 }
 
-// peakTarget is the target of the need of a Peak.
+// peakTarget is the target in the results of peakNeed.
 const peakTarget = "peak"
 
 // tolerableDelay is the queue delay, in seconds, that adds no replicas: the requests of a Peak that
 // replicas complete in this time need no slots of their own.
 const tolerableDelay = 1
 
-// peakNeed returns how many replicas have slots for the requests of a sample's Peak, except for those
-// that wait no longer than the tolerableDelay.
+// peakNeed returns how many replicas are required so that the requests of a sample's Peak have
+// slots, except for the requests that wait at most tolerableDelay.
 func peakNeed(s live.LoadSample) need {
 	one := needOf(peakTarget, max(0, s.Peak-s.CompletedPerSecond*tolerableDelay), s.Slots)
 	one.load = s.Peak
 	return one
 }
 
-// needOf returns how many replicas a load needs of which each replica takes each. An each of 0 is no
-// target, or no replica has reported its slots.
+// needOf returns the number of replicas for a load when one replica takes the load each. It returns
+// an empty need if each is 0: the policy has no such target, or no replica has reported its slots.
 func needOf(target string, load, each float64) need {
 	if each <= 0 {
 		return need{}

@@ -2,12 +2,13 @@ package schedulers_test
 
 import "math"
 
-// knative is the autoscaler of Knative Serving with its defaults for a container concurrency of all
-// slots: 70 % of them in the mean over 60 s, decided every 2 s; panic mode for 60 s when the mean
-// over 6 s needs twice the ready replicas, in which nothing is removed; 30 s of grace before zero.
+// knative is the autoscaler of Knative Serving with its defaults, and the slots of a replica as its
+// container concurrency. Every 2 s it scales to the mean of 60 s, for 70 % of the slots. When the
+// mean of 6 s needs twice the ready replicas, a panic mode of 60 s begins, in which it removes no
+// replicas. It scales to zero after a grace period of 30 s.
 type knative struct {
 	inFlight []float64 // one sample a second
-	panicked float64   // when panic mode last had a reason
+	panicked float64   // last time at which the mean of 6 s required panic mode
 	peak     int       // the highest count of this panic mode
 	idle     float64   // when the last request ended
 	min      int
@@ -49,7 +50,7 @@ func (k *knative) decide(r *replay, current int) int {
 	if steady == 0 && (k.min > 0 || r.now-k.idle < stable+grace) {
 		steady = 1
 	}
-	return max(k.min, steady, current/2*min(1, steady)) // at most half of the replicas go at once
+	return max(k.min, steady, current/2*min(1, steady)) // removes at most half of the replicas at once
 }
 
 // meanOf returns the mean of the last n samples.
@@ -62,11 +63,11 @@ func meanOf(samples []float64, n int) float64 {
 	return sum / float64(max(len(samples), 1))
 }
 
-// hpa is the Kubernetes HorizontalPodAutoscaler with its defaults: 80 % of the slots, every 15 s, a
-// tolerance of 10 %, four more or twice as many replicas at once, and the highest count of the last
-// 300 s before it removes any.
+// hpa is the Kubernetes HorizontalPodAutoscaler with its defaults. Every 15 s it scales to 80 % of
+// the slots, with a tolerance of 10 %. At once it adds at most four replicas, or as many as there
+// are if that is more. It scales down to the highest count of the last 300 s.
 type hpa struct {
-	wanted []int // of the last 300 s
+	wanted []int // counts of the last 300 s
 	last   int
 }
 

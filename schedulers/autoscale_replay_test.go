@@ -15,7 +15,8 @@ import (
 type request struct{ arrival, service float64 }
 
 // A replay simulates one deployment under a trace with a virtual clock. A queue of requests waits
-// for the slots of ready replicas. A removed replica takes no requests and ends with its last one.
+// for the slots of ready replicas. A removed replica accepts no more requests, and ends when its
+// last request has ended.
 type replay struct {
 	slots     int
 	coldStart float64 // seconds from the placement of a replica until it is ready
@@ -63,7 +64,7 @@ type autoscaler interface {
 	decide(r *replay, current int) int
 }
 
-// warmUp is the time at the beginning of a trace in which violations do not count, in seconds.
+// warmUp is the time in seconds at the beginning of a trace in which violations do not count.
 const warmUp = 300
 
 // run replays the trace. minReplicas are ready at its beginning.
@@ -122,7 +123,7 @@ func (r *replay) dispensable() *simulated {
 	return all[len(all)-1]
 }
 
-// serve lets requests arrive, start and end until now.
+// serve simulates the arrival, start and end of requests until now.
 func (r *replay) serve() {
 	r.dispatch(r.now)
 	for {
@@ -177,8 +178,8 @@ func (r *replay) inFlight() int { return len(r.queue) + len(r.ends) }
 
 const replayed = domain.Name("accounts/acme/deployments/replayed")
 
-// ours is Autoscale's decision on the samples that its control plane would have: the node of each
-// replica reports every two seconds and, while requests are queued, every second.
+// ours decides as Autoscale does, on the samples that its control plane would have: the node of
+// each replica reports every two seconds and, while requests are queued, every second.
 type ours struct {
 	policy  domain.Scaling
 	status  *live.Status

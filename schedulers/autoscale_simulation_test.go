@@ -65,7 +65,7 @@ func TestAutoscaleLife(t *testing.T) {
 				}
 			})
 		}
-		reach(4, 2*live.LoadStep) // more requests than slots: at once
+		reach(4, 2*live.LoadStep) // there are more requests than slots, so replicas are added at once
 		flood.Wait()
 		ended := time.Now()
 		require.Equal(t, 4, count())

@@ -77,7 +77,7 @@ func TestScale(t *testing.T) {
 		name    string
 		policy  domain.Scaling
 		current int
-		held    time.Duration // time since heldFrom; 0 is a long time
+		held    time.Duration // time since heldFrom; 0 means longer than any window
 		load    live.LoadHistory
 		want    int
 		reason  string
@@ -168,7 +168,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// gap removes two minutes from a history.
+// gap removes the samples of two minutes from the middle of a history.
 func gap(h live.LoadHistory) live.LoadHistory {
 	n := len(h.Steps) / 2
 	h.Steps = append(h.Steps[:n:n], h.Steps[n+24:]...)
@@ -188,7 +188,7 @@ func peaked(h live.LoadHistory, ago time.Duration, requests float64) live.LoadHi
 	return h
 }
 
-// late removes the last two minutes from a history.
+// late removes the samples of the last two minutes from a history.
 func late(h live.LoadHistory) live.LoadHistory {
 	h.Latest.End = h.Latest.End.Add(-2 * time.Minute)
 	h.Steps = h.Steps[:len(h.Steps)-24]

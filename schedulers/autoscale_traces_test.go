@@ -89,9 +89,9 @@ var (
 		domain.DefaultScaleToZeroWindow, domain.DefaultCapacityTarget)
 )
 
-// phases are the offsets of the trace from the heartbeats, in seconds: the moments that heartbeats
-// happen to sample decide how large a peak they see. Violations and hours of the trace as it is are
-// those of the first phase.
+// phases are the offsets of the trace from the heartbeats, in seconds. Heartbeats sample the load
+// at single moments, so the offset decides how large a peak they see. The first phase is the trace
+// without an offset.
 var phases = []float64{0, 1, 2, 3, 4}
 
 // replayCode replays the code trace on replicas of 8 slots that take 120 s to start. It returns the

@@ -7,8 +7,8 @@ import (
 	"anneal/projections"
 )
 
-// Batches removes each batch some time after its end, and fails a batch whose input file was deleted
-// before the batch was recorded.
+// Batches removes each batch domain.EndedBatchesStay after its end, and fails a batch whose input
+// file was deleted before the batch was recorded.
 type Batches struct{}
 
 // Name implements Scheduler.

@@ -10,8 +10,8 @@ import (
 	"anneal/schedulers"
 )
 
-// TestEndedBatchesAreRemoved checks that a batch is removed some time after its end, and that a batch
-// whose input file does not exist fails.
+// TestEndedBatchesAreRemoved checks that a batch is removed domain.EndedBatchesStay after its end,
+// and that a batch whose input file does not exist fails.
 func TestEndedBatchesAreRemoved(t *testing.T) {
 	s := newHarness(t)
 	const name, file = domain.Name("accounts/acme/batches/b"), domain.Name("accounts/acme/batchFiles/f")

@@ -38,13 +38,13 @@ func unusable(v *projections.View, name domain.Name) *domain.Error {
 	return nil
 }
 
-// carves reports whether the job's evaluation split must still be created. If an earlier version
-// started an attempt without an evaluation split, the trainer splits the rows.
+// carves reports whether the job's evaluation split must still be created. If an earlier version of
+// anneal started an attempt without an evaluation split, the trainer splits the rows.
 func (j job) carves(v *projections.View) bool {
 	return j.Life.Attempt == 0 && j.carved() != "" && j.splits(v) == nil
 }
 
-// carved returns the dataset of which rows are held out for evaluation; "" for none.
+// carved returns the dataset from which rows are held out for evaluation; "" for none.
 func (j job) carved() string {
 	if spec := j.spec(); spec.AutoCarveout {
 		return spec.Dataset
@@ -105,7 +105,7 @@ func isSide(d *domain.Dataset, j job, dataset string, rest bool) bool {
 }
 
 // freeNames returns two unused dataset names: the job's ID with the suffixes -train and -eval,
-// followed by the same number if one of the names is used.
+// followed by a number, the same for both, if one of the names is used.
 func freeNames(v *projections.View, j job) domain.JobInputs {
 	for n := 1; ; n++ {
 		number := ""
@@ -136,7 +136,7 @@ func datasetOf(j job, suffix string) domain.Name {
 // when a dataset cannot be created.
 func prepare(plan *Plan, v *projections.View, j job) {
 	if j.Life.Inputs == nil {
-		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // earlier versions recorded no names
+		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // earlier versions of anneal recorded no names
 		return
 	}
 	fail := func(failure *domain.Error) {

@@ -157,7 +157,8 @@ func (r *receiver) receive(node domain.Name) {
 	}
 }
 
-// run records every second until when heartbeats were received, like the listener of a coordinator.
+// run records every second the time up to which heartbeats were received, like the listener of a
+// coordinator.
 func (r *receiver) run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -348,7 +349,7 @@ func (a *agent) tick() {
 		return
 	}
 	world := a.cluster.worlds[a.random.IntN(len(a.cluster.worlds))]
-	for _, id := range slices.Sorted(maps.Keys(a.work)) { // the reports from the time without a connection are sent first
+	for _, id := range slices.Sorted(maps.Keys(a.work)) { // first sends the reports of the time without a connection
 		a.report(world, a.work[id], now.calm)
 	}
 	_ = a.cluster.try(string(a.name), world, domain.Intend(domain.Nodes, a.name,

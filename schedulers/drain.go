@@ -12,8 +12,8 @@ import (
 //
 //  1. a job's attempt is preempted: it saves a checkpoint and stops, and the job is queued again
 //  2. Replicas replaces a replica, and removes it when its replacement is ready
-//  3. at the deadline, the attempts and replicas that are left are stopped
-//  4. without allocations, the node is DRAINED
+//  3. at the deadline, the attempts and replicas that are still on the node are stopped
+//  4. a node that has no allocations left becomes DRAINED
 type Drain struct{}
 
 // Name implements Scheduler.

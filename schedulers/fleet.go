@@ -20,7 +20,7 @@ type fleet struct {
 	shutDown   map[domain.Name]bool      // whether the agent of each LOST node was shut down
 	drains     map[domain.Name]string    // see drainsOf
 	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
-	types      map[string]string         // by engine, regions and policy, the result of domain.FleetAccelerator for jobs
+	types      map[string]string         // results of domain.FleetAccelerator, by engine, regions and policy of jobs
 
 	pools  map[string]*devicePool // by type of devices, made by pool
 	ranks  []int                  // of nodes, in the order of their ranks; nil before the first pool
@@ -107,7 +107,7 @@ func (f *fleet) fitsWithout(node domain.Name, id string, need domain.Need) bool 
 	return candidate.suits(need) && need.Resources.Fits(candidate.Free.Plus(released))
 }
 
-// minus returns a less b, which may be negative.
+// minus returns a minus b; the result may be negative.
 func minus(a, b domain.Resources) domain.Resources {
 	left := domain.Resources{CPUMilli: a.CPUMilli - b.CPUMilli, MemoryMiB: a.MemoryMiB - b.MemoryMiB,
 		Accelerators: maps.Clone(a.Accelerators)}

@@ -245,7 +245,7 @@ func (s *harness) pending(nodes int, ids ...string) {
 	}
 }
 
-// prerequisites creates the account, model and dataset that job uses.
+// prerequisites creates the account, model and dataset that the jobs of the transcripts use.
 func (s *harness) prerequisites() {
 	s.t.Helper()
 	s.do(account())

@@ -17,7 +17,7 @@ func onTrainer(id string, cmd domain.Command[domain.TrainerJob]) domain.Intent {
 	return domain.Intend(domain.TrainerJobs, trainerName(id), cmd)
 }
 
-// teaches creates a running trainer job whose weights a deployment hot-loads.
+// teaches creates a running trainer job that offers its weights to a deployment.
 func (s *harness) teaches(id, base, deployment string) {
 	s.given(onTrainer(id, domain.CreateTrainerJob{ID: id, TrainerSpec: domain.TrainerSpec{KeepAlive: true,
 		Dataset:               string(datasetName("rows")),

@@ -18,7 +18,8 @@ type validation struct {
 	message string
 }
 
-// status returns a status with the messages of all errors and the most important of their codes.
+// status returns a status with the messages of all errors and the first of their codes in the order
+// of rank.
 func (v validation) status() domain.Status {
 	code, reasons := v.errors[0].Code, make([]string, len(v.errors))
 	for i, err := range v.errors {

@@ -18,8 +18,8 @@ import (
 )
 
 // TestEveryCutOfTheLogSettles truncates the log of a short run after each of its events, as a power
-// failure does, and restarts the control plane and its nodes. It checks that no truncation leaves a
-// change incomplete. The run has a gang of two nodes, an evaluation split, two replicas, and an
+// failure does, and restarts the control plane and its nodes. It checks that every change is
+// complete in the end. The run has a gang of two nodes, an evaluation split, two replicas, and an
 // account with its first key.
 func TestEveryCutOfTheLogSettles(t *testing.T) {
 	var whole []eventlog.Event

@@ -56,7 +56,7 @@ func (s *harness) loadedInto(id string) string {
 }
 
 // TestResultIsLoaded checks into which deployment the addon of a completed job is loaded, and that
-// an addon that its user has unloaded is not loaded again.
+// an addon that a user has unloaded is not loaded again.
 func TestResultIsLoaded(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -113,7 +113,7 @@ func TestResultIsLoaded(t *testing.T) {
 	require.Equal(t, "third", s.loadedInto("serving"), "the second one is CREATING")
 }
 
-// unload unloads the addon of a job, as its user would.
+// unload unloads the addon of a job, as a user would.
 func (s *harness) unload(id string) {
 	s.t.Helper()
 	for _, command := range []domain.Command[domain.DeployedModel]{domain.UndeployModel{Reason: "unloaded by its user"},

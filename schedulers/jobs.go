@@ -129,8 +129,8 @@ func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	return len(result.errors) == 0 && !result.waits
 }
 
-// waitsFor reports whether the job's status says that it waits for what. A job that lacks several
-// things keeps the one in its status while it lacks that: see start.
+// waitsFor reports whether the job's status says that it waits for what. If a job waits for several
+// things, its status names the same one until that is available: see start.
 func (j job) waitsFor(what string) bool { return j.Life.Status.Message == domain.HeldPrefix+what }
 
 // setWaiting records in the job's status what the job waits for; "" clears the status.
@@ -161,8 +161,8 @@ func (s Jobs) stop(plan *Plan, fleet *fleet, j job, requested, now time.Time) {
 }
 
 // start plans the next attempts of pending jobs, in the order of the package queue over all accounts,
-// and preempts running jobs for them. It validates the resources that a job names again, because a
-// resumed job was not validated and a dataset may have been deleted after the validation.
+// and preempts running jobs for them. It validates the resources of each job once more, because a
+// resumed job was not validated, and a dataset may have been deleted after the first validation.
 func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job, now time.Time) {
 	slices.SortStableFunc(pending, func(a, b job) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))

@@ -250,17 +250,17 @@ func TestJobsWaitForTheQuotaOfAccelerators(t *testing.T) {
 	waits, _ := s.world.View().Job("accounts/acme/supervisedFineTuningJobs/c")
 	require.Equal(t, domain.JobPendingState, waits.State.Life().State)
 	require.Contains(t, waits.State.Life().Status.Message,
-		"waiting for the quota of accelerators: the job needs 1, but fewer of the 2 that "+
-			"accounts/acme/quotas/accelerators allows are unused")
+		"waiting for the quota of accelerators: the job needs 1, but fewer are left of the 2 that "+
+			"accounts/acme/quotas/accelerators allows")
 	s.given(onJob("a", domain.FailJob{Attempt: 1, Status: domain.Status{Code: "INTERNAL"}}))
 	s.execute(schedulers.Jobs{})
 	waits, _ = s.world.View().Job("accounts/acme/supervisedFineTuningJobs/c")
 	require.Equal(t, domain.JobRunningState, waits.State.Life().State)
 }
 
-// TestWaitingJobsAreHeldOncePerReason checks that 1,000 changes of an account's usage hold each waiting
-// job once: while the usage stays above the quota, while it crosses the quota again and again, and
-// while the job alone needs more than the quota.
+// TestWaitingJobsAreHeldOncePerReason checks that the status of each waiting job is recorded only
+// once during 1,000 changes of the account's usage: while the usage stays above the quota, while it
+// repeatedly crosses the quota, and while the job alone needs more than the quota.
 func TestWaitingJobsAreHeldOncePerReason(t *testing.T) {
 	const waiting, changes = 10, 1000
 	for _, c := range []struct {
@@ -326,8 +326,8 @@ func TestANodeThatComesBackQuicklyDoesNotWorkOn(t *testing.T) {
 }
 
 // TestAllocationsWaitForTheirStart checks that the start of an attempt commits the attempt's
-// reservations, and that a start that does not follow them within ReserveWithin is abandoned before
-// the allocations are released.
+// reservations. It also checks that without a start within ReserveWithin, the start is abandoned
+// before the reservations are released.
 func TestAllocationsWaitForTheirStart(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()

@@ -5,11 +5,11 @@ import (
 	"anneal/projections"
 )
 
-// loadResult returns the intent that loads model, the addon that a job has trained, into a deployment
-// of the account that serves the addon's base model and has the capacity for it: the oldest READY or
-// UPDATING one, or else the oldest one. ok is false when the job's options do not ask for that, or
-// when there is no such deployment. The intent must be recorded before the job completes. An addon
-// that its user has unloaded since the model exists stays unloaded.
+// loadResult returns the intent that loads model, the addon that a job has trained, into a
+// deployment of the account that serves the addon's base model and has the capacity for it: the
+// oldest READY or UPDATING one, or else the oldest one. ok is false when the job's options do not
+// request the load, or when there is no such deployment. The intent must be recorded before the job
+// completes. An addon that a user unloaded after the model was created stays unloaded.
 func loadResult(v *projections.View, j job, model *projections.Row[domain.Model]) (intent domain.Intent, ok bool) {
 	options, account := j.Life.Options, j.Name.Account()
 	if options == nil || !options.LoadAddon || model.State.Kind != domain.PEFTAddon {

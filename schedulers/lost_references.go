@@ -38,7 +38,7 @@ func (j job) missing(v *projections.View) []domain.Name {
 	})
 }
 
-// unchecked returns an error for each missing resource that no error in found names.
+// unchecked returns an error for each missing resource whose name is not in the errors in found.
 func (j job) unchecked(v *projections.View, found []*domain.Error) (more []*domain.Error) {
 	for _, name := range j.missing(v) {
 		named := slices.ContainsFunc(found, func(f *domain.Error) bool {
@@ -66,8 +66,9 @@ func (d *deployment) lost(v *projections.View) string {
 	return lostTo(v.Lost(d.name, plain), "then create another deployment", excluded...)
 }
 
-// lostTo returns a message about the first of names whose collection is not excluded; "" if there
-// is none. names holds the names of deleted resources, and wayOut is what the user can do.
+// lostTo returns a message about the first name whose collection is not excluded; "" if there is
+// none. names holds the names of deleted resources, and wayOut is what the user can do after
+// creating the resource again.
 func lostTo(names []domain.Name, wayOut string, excluded ...string) string {
 	for _, name := range names {
 		if !slices.Contains(excluded, name.Collection()) {

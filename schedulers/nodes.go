@@ -24,8 +24,8 @@ const checkReception = 500 * time.Millisecond
 // Nodes marks nodes without heartbeats as lost, and requeues the jobs that ran on them. It removes
 // a node that stays lost. An agent that returns after that registers a new node.
 //
-// A node is lost only if this process has received heartbeats without a gap for the whole time: the
-// process may itself have been paused or disconnected, and then knows nothing about nodes.
+// A node is lost only if this process has received heartbeats without a gap during LostAfter: a
+// process that was itself paused or disconnected knows nothing about the nodes.
 type Nodes struct {
 	LostAfter   time.Duration // 0 is the constant LostAfter
 	ForgetAfter time.Duration // 0 is the constant ForgetAfter
@@ -74,8 +74,8 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 }
 
 // forget removes a node that has been lost for ForgetAfter and has no allocations. An enrolled node
-// stays until the operator deletes it, and so does a node with a cordon or a taint, which would
-// return without it.
+// stays until the operator deletes it. A node with a cordon or a taint stays too, because it would
+// return without the cordon or taint.
 func (s Nodes) forget(plan *Plan, row *projections.Row[domain.Node], now time.Time) {
 	if len(row.State.Allocations) > 0 || row.State.Cordon != nil || len(row.State.Taints) > 0 ||
 		row.State.State != domain.NodeLostState || row.State.Access.PublicKey != "" {

@@ -15,10 +15,11 @@ import (
 const (
 	// maxModeled is the maximum number of devices of one type that a node has in a devicePool.
 	maxModeled = 1024
-	// lastResort is added to the score of nodes with free accelerators for work that needs none.
+	// lastResort is added to the score of a node with free accelerators when the work needs none.
 	lastResort = -100_000
-	// wholeNodePercent is the part of the requests for devices of a type that is assumed to be for
-	// all devices of the largest node, so that whole nodes stay free before the first such request.
+	// wholeNodePercent is the percentage of the requests for a type of devices that are assumed to
+	// need all devices of the largest node, so that whole nodes stay free before the first such
+	// request.
 	wholeNodePercent = 10
 )
 
@@ -122,7 +123,7 @@ func typesOf(r domain.Resources) []string {
 	return types
 }
 
-// pool returns the pool of a type of devices; "" is that of work without devices.
+// pool returns the pool of a type of devices; the type "" stands for work without devices.
 func (f *fleet) pool(v *projections.View, deviceType string) *devicePool {
 	if p, known := f.pools[deviceType]; known {
 		return p
@@ -194,12 +195,13 @@ func (f *fleet) refresh(p *devicePool, index int) {
 	p.fleet.Set(position, free.CPUMilli, free.MemoryMiB, left)
 }
 
-// modeled returns how many of the devices of a type a node of a pool has.
+// modeled returns the number of devices of a type in r, but at most maxModeled.
 func modeled(r domain.Resources, deviceType string) int {
 	return max(0, min(r.Accelerators[deviceType], maxModeled))
 }
 
-// commonType returns the type with the most devices, of several the first by name; "" without devices.
+// commonType returns the type with the most devices, and the first by name if several types have
+// the most; "" without devices.
 func commonType(r domain.Resources) string {
 	types := typesOf(r)
 	if len(types) == 0 {

@@ -31,10 +31,10 @@ func (q acceleratorQuotas) exceeded(account string, need domain.Need) string {
 	}
 	quota := domain.NewName(account, domain.Quotas.Collection, domain.QuotaAccelerators)
 	if more > limit {
-		return fmt.Sprintf("the quota of accelerators: the job alone needs %d, and %s allows accounts/%s %d: ask the "+
-			"operator to raise it", more, quota, account, limit)
+		return fmt.Sprintf("the quota of accelerators: the job alone needs %d, and %s allows %d: ask the operator "+
+			"to raise the quota", more, quota, limit)
 	}
-	return fmt.Sprintf("the quota of accelerators: the job needs %d, but fewer of the %d that %s allows are unused: "+
+	return fmt.Sprintf("the quota of accelerators: the job needs %d, but fewer are left of the %d that %s allows: "+
 		"scale down or cancel other work, or ask the operator to raise the quota", more, limit, quota)
 }
 

@@ -27,10 +27,10 @@ const (
 //     replica above the desired count; without capacity for changed settings, one old replica is
 //     removed first
 //  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
-//     fewest devices that no other work can use; of equal nodes, on one that has no other replica of
-//     the deployment, so that the loss of one node does not stop all replicas. Those above
-//     maxReplicaCount (revocable ones) are placed only in capacity that no other replica and no job
-//     waits for, and they give way to such
+//     fewest devices that no other work can use; of equal nodes, on one that has no other replica
+//     of the deployment, so that the loss of one node does not stop all replicas. Replicas above
+//     maxReplicaCount (revocable replicas) are placed only in capacity that no other replica and no
+//     job waits for, and are removed when one does
 //  5. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
 //     when its replicas keep failing or no node has capacity
 //
@@ -295,8 +295,8 @@ func (d *deployment) fail(status domain.Status) {
 	d.plan.add(d.intend(domain.FailDeployment{Status: status}))
 }
 
-// failAt fails the deployment with the status when the time is due or later; before that, it
-// requests a plan at due.
+// failAt fails the deployment with the status if due has been reached; otherwise it requests a plan
+// at due.
 func (d *deployment) failAt(due time.Time, status domain.Status) {
 	if d.now.Before(due) {
 		d.plan.planAgainAt(due)

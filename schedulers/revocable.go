@@ -10,7 +10,8 @@ import (
 )
 
 // firm returns how many replicas the deployment should have without revocable ones: at most
-// maxReplicaCount. A rollout keeps the revocable replicas that there are.
+// maxReplicaCount. During a rollout, the result includes the revocable replicas that already exist,
+// so that the rollout keeps them.
 func (d *deployment) firm() int {
 	if n := len(d.current) + len(d.old); len(d.old) > 0 {
 		return min(d.DesiredReplicas, max(d.MaxReplicas(), n))
@@ -28,7 +29,7 @@ func (d *deployment) revocable() []domain.Replica {
 }
 
 // revocation lends the capacity that nobody else needs to revocable replicas, and takes it back for
-// replicas within their maximum and for jobs that wait for capacity.
+// replicas within maxReplicaCount and for jobs that wait for capacity.
 type revocation struct {
 	view  *projections.View
 	fleet *fleet
@@ -42,8 +43,9 @@ type lent struct {
 	resources domain.Resources
 }
 
-// share revokes replicas for what waits, and then places revocable replicas in the capacity that is
-// left. The replicas of the newest deployment give way first.
+// share revokes replicas for the replicas and jobs that wait for capacity, and then places
+// revocable replicas in the capacity that is left. The replicas of the newest deployment are
+// revoked first.
 func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 	lends := func(d *deployment) bool { return d.Ceiling() > d.MaxReplicas() }
 	if !slices.ContainsFunc(deployments, lends) {
@@ -64,7 +66,7 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 		}
 	}
 	over := fleet.over(v)
-	for _, a := range over { // they are free before a replica that is revoked now
+	for _, a := range over { // they are released earlier than the allocation of a replica that is revoked now
 		fleet.give(a.node, a.resources)
 	}
 	for _, need := range append(waiting, waitingJobs(v, fleet)...) {
@@ -115,7 +117,7 @@ func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 	return needs
 }
 
-// reserve keeps capacity for a need from revocable replicas. If there is not enough, it revokes
+// reserve withholds capacity for a need from revocable replicas. If there is not enough, it revokes
 // replicas of nodes that can then hold the need, and no others.
 func (r *revocation) reserve(need domain.Need) {
 	if chosen, fits := r.fleet.place(r.view, need, nil); fits {
@@ -135,8 +137,9 @@ func (r *revocation) reserve(need domain.Need) {
 	}
 }
 
-// revoke removes those of the replicas that must give way to a need on the chosen nodes, and returns
-// the others. The resources of all replicas are free before revoke, and taken after it.
+// revoke removes the replicas in given whose resources the need requires on the chosen nodes, and
+// returns the others. In the fleet, the resources of all replicas in given count as free before the
+// call and as taken after it.
 func (r *revocation) revoke(given []lent, chosen []domain.Name, need domain.Need) (kept []lent) {
 	var revoked []lent
 	for _, g := range given {
@@ -150,7 +153,7 @@ func (r *revocation) revoke(given []lent, chosen []domain.Name, need domain.Need
 	}
 	for _, g := range revoked {
 		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
-		g.of.remove(g.replica, "revoked: "+need.String()+" waits for its capacity")
+		g.of.remove(g.replica, "revoked: its capacity is needed for "+need.String())
 	}
 	return kept
 }

@@ -44,8 +44,8 @@ func (s *harness) placed(id string) (ids []string) {
 // onL4 makes each replica take one L4.
 func onL4(d *domain.DeploymentSpec) { d.AcceleratorType, d.AcceleratorCount = "VENDOR_A_L4_24GB", 1 }
 
-// TestRevocableReplicasGiveWay checks that replicas above maxReplicaCount take only what is free,
-// and give way to a replica within its maximum and to a job, but to no more than these need.
+// TestRevocableReplicasGiveWay checks that replicas above maxReplicaCount take only free capacity,
+// and that no more of them are revoked than a job, or a replica within maxReplicaCount, needs.
 func TestRevocableReplicasGiveWay(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -91,7 +91,7 @@ func TestRevocableReplicasGiveWay(t *testing.T) {
 }
 
 // TestRevocableReplicasAreRolledOut checks that a rollout replaces revocable replicas too, and that
-// the deployment then comes to rest.
+// the deployment does not change after that.
 func TestRevocableReplicasAreRolledOut(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -114,8 +114,8 @@ func TestRevocableReplicasAreRolledOut(t *testing.T) {
 	require.Equal(t, 3, row.State.Current())
 }
 
-// TestOneReplicaIsRevokedForOneNeed checks that no second replica is revoked while the allocation of
-// the first one is not released yet.
+// TestOneReplicaIsRevokedForOneNeed checks that no second replica is revoked before the allocation
+// of the first one is released.
 func TestOneReplicaIsRevokedForOneNeed(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()

@@ -129,9 +129,9 @@ func (l loop) report(ctx context.Context, view *projections.View, step Step, err
 	l.logger.Log(ctx, level, "step refused", "step", step.String(), "error", err.Error())
 }
 
-// wait returns when the world is beyond the given position, or when the time again is reached.
-// After a failed plan, wait also returns after a pause. After more than maxFailedPlans consecutive
-// failed plans, it returns only after the pause. failed is the number of consecutive failed plans.
+// wait returns when the world is beyond the given position, or at the time in again. After a failed
+// plan, wait also returns after a pause. After more than maxFailedPlans consecutive failed plans,
+// it returns only after the pause. failed is the number of consecutive failed plans.
 func (l loop) wait(ctx context.Context, position uint64, again time.Time, failed int) {
 	changed := l.world.Changed(position)
 	limit := time.Duration(-1)

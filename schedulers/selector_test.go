@@ -8,8 +8,8 @@ import (
 	"anneal/domain"
 )
 
-// TestSelectors checks that needs that differ in which nodes suit them have different selectors: a
-// pool keeps one need for each selector.
+// TestSelectors checks that two needs have different selectors if different nodes suit them,
+// because a pool keeps one need for each selector.
 func TestSelectors(t *testing.T) {
 	regions := func(names ...string) domain.Need { return domain.Need{Pool: "p", Engine: "e", Regions: names} }
 	needs := []domain.Need{{}, {Pool: "p"}, {Pool: "p", Engine: "e"}, regions("A", "B", "C", "D"),

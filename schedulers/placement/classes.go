@@ -126,9 +126,9 @@ func fragmentationOf(classes []Class, model string) *fragmentation {
 }
 
 // of returns the fragmentation of a node in millionths of a milli-GPU: the sum over all typical
-// classes of frequency × what is left of the devices and is of no use to the class. This is every
-// device with less left than the share of the class, and all devices if the class does not fit, is
-// not allowed on the model, or needs no device (Weng et al., section 3).
+// classes of frequency × the free part of the devices that the class cannot use. A class cannot use
+// a device with less left than its share. It can use no device at all if it does not fit, is not
+// allowed on the model, or needs no device (Weng et al., section 3).
 func (f *fragmentation) of(cpu int64, left []int64) int64 {
 	all := int64(0)
 	for _, milli := range left {

@@ -15,7 +15,8 @@ type Fleet struct {
 	// Eligible reports whether a node satisfies a request's Selector. It may depend on what is left of
 	// the node itself. It is called again only after the node has changed. nil accepts every node.
 	Eligible func(node int, r *Request) bool
-	// Preference is added to the score of a node. The rest is as for Eligible.
+	// Preference is added to the score of a node. It is called under the same conditions as
+	// Eligible.
 	Preference func(node int, r *Request) int64
 
 	nodes    []nodeState
@@ -103,9 +104,9 @@ func (f *Fleet) touch(node int) {
 	f.changes = append(f.changes, node)
 }
 
-// Place takes the request from the node with the highest score, and of those from the first for which
-// avoid returns false; if avoid returns true for all of them, from the first. avoid can be nil. ok is
-// false when the request fits on no node.
+// Place places the request on the node with the highest score, and deducts it from the node. Of
+// several such nodes, it chooses the first for which avoid returns false, or the first of all if
+// avoid returns true for each. avoid can be nil. ok is false when the request fits on no node.
 func (f *Fleet) Place(r Request, avoid func(node int) bool) (choice Choice, ok bool) {
 	k := f.rankingOf(r)
 	f.update(k)
@@ -136,8 +137,8 @@ func (f *Fleet) place(k *ranking, avoid func(node int) bool) (choice Choice, ok 
 	return choice, true
 }
 
-// PlaceGang places a number of equal requests, all or none. If apart is true, each is placed on another
-// node.
+// PlaceGang places a number of equal requests, all or none. If apart is true, each is placed on a
+// different node.
 func (f *Fleet) PlaceGang(r Request, members int, apart bool, avoid func(node int) bool) ([]Choice, bool) {
 	choices := make([]Choice, 0, members)
 	k := f.rankingOf(r)

@@ -3,9 +3,10 @@
 //
 // The score of a node starts from fragmentation gradient descent: Weng et al., "Beware of
 // Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX ATC
-// 2023). Rules adds the balance of CPU and memory with devices, and a price for scarce models. Every
-// quantity is an integer, ties are decided by the recorded order of the nodes, and nothing depends
-// on a clock or on randomness: the same requests and nodes give the same choices.
+// 2023). The score here also weighs the balance of CPU and memory with devices, and a price for
+// scarce models. Every quantity is an integer, ties are decided by the recorded order of the nodes,
+// and nothing depends on a clock or on randomness: the same requests and nodes give the same
+// choices.
 package placement
 
 import "errors"

@@ -50,12 +50,12 @@ func TestPrices(t *testing.T) {
 	b, either := whole(1), whole(1)
 	b.Models, either.Models = "B", "B|A"
 	counts := map[placement.Request]int64{whole(1): 15, b: 1, either: 4}
-	// either: 4000 of 20000 demand on 10000 of 10000 capacity; b: 1000 on 2000
+	// either has 4000 of 20000 demand on 10000 of 10000 capacity; b has 1000 of the demand on 2000
 	require.Equal(t, map[string]int64{"A": 200, "B": 200 + 250}, placement.Prices(counts, nodes))
 	require.Equal(t, map[string]int64{"A": 0, "B": 0}, placement.Prices(nil, nodes))
 }
 
-// TestSharesFillDevices checks that shares go where they leave no unusable rest.
+// TestSharesFillDevices checks that shares are placed on devices where they leave no unusable rest.
 func TestSharesFillDevices(t *testing.T) {
 	half := placement.Request{CPUMilli: 1000, Devices: 1, Share: 500}
 	third := placement.Request{CPUMilli: 1000, Devices: 1, Share: 300}

@@ -5,17 +5,18 @@ import (
 	"strings"
 )
 
-// maxPrice is the highest price of a model, which means that demand exceeds capacity in proportion.
+// maxPrice is the highest price of a model. It means that the share of the demand for the model is
+// at least its share of the capacity.
 const maxPrice = 1000
 
-// Prices returns the price of each model in the fleet, from 0 to 1000. A price is the sum over all
-// lists of models M that allow the model, and that requests name, of
+// Prices returns the price of each model in the fleet, from 0 to 1000. A price is the sum, over all
+// lists of models M that requests name and that contain the model, of
 //
 //	demand(M) · capacity · 1000 / (demand · capacity(M)),
 //
-// where demand is in milli-GPU and capacity in devices × 1000. A model that requests name seldom
-// is cheap. A model that more requests insist on than its part of the fleet is dear, so requests that
-// can use another model leave it free.
+// where demand is in milli-GPU and capacity in devices × 1000. A model is cheap when few requests
+// name it, and expensive when its share of the demand exceeds its share of the fleet. Requests that
+// can use another model leave an expensive one free.
 func Prices(counts map[Request]int64, nodes []Node) map[string]int64 {
 	demand, capacity := map[string]int64{}, map[string]int64{}
 	demandAll, capacityAll := int64(0), int64(0)
@@ -51,8 +52,8 @@ func Prices(counts map[Request]int64, nodes []Node) map[string]int64 {
 	return prices
 }
 
-// ratio returns demand · capacityAll · 1000 / (demandAll · capacity), with all demands scaled down if
-// the products would not fit into 64 bits.
+// ratio returns demand · capacityAll · 1000 / (demandAll · capacity), with all values scaled down
+// if the products would not fit into 64 bits.
 func ratio(demand, demandAll, capacityAll, capacity int64) int64 {
 	for demandAll > 1<<26 || capacityAll > 1<<26 {
 		demand, demandAll, capacityAll, capacity = (demand+1)/2, (demandAll+1)/2, (capacityAll+1)/2, (capacity+1)/2
@@ -63,7 +64,7 @@ func ratio(demand, demandAll, capacityAll, capacity int64) int64 {
 	return demand * capacityAll * 1000 / (demandAll * capacity)
 }
 
-// canonical returns a list of models in one order and without repetition.
+// canonical returns a list of models sorted and without duplicates.
 func canonical(models string) string {
 	list := strings.Split(models, "|")
 	slices.Sort(list)

@@ -9,7 +9,7 @@ const rankBits = 24
 const infeasible = math.MinInt64
 
 // A ranking orders the nodes of a fleet for one class of requests: a tournament tree of keys, whose
-// root is the node with the highest score, and of those the first in the order of the fleet.
+// root is the first node, in the order of the fleet, with the highest score.
 type ranking struct {
 	request  Request
 	allowed  []bool // by index of the model in Fleet.models

@@ -68,7 +68,8 @@ func full(t *testing.T) {
 	}
 }
 
-// a mean of the allocated percentage at 95 and at 100 % of arrived GPUs.
+// A mean is the mean percentage of allocated GPUs when 95 % and when 100 % of the GPUs have
+// arrived.
 type mean struct {
 	sum [2]float64
 	n   float64

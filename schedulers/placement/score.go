@@ -2,18 +2,18 @@ package placement
 
 // The weights of the score. A weight multiplies a quantity in milli-GPU, and the result is in
 // millionths of a milli-GPU, like fragmentation. The values were fitted on the 17 traces of the
-// publication. The results hold for 0.5 to 1.5 of the weight of CPU, for 0.25 to 2 of that of the price,
-// and for half of the quantum.
+// publication. The results also hold when weightCPU is multiplied by 0.5 to 1.5, when weightPrice
+// is multiplied by 0.25 to 2, and when the quantum is halved.
 const (
-	surplusPercent = 160       // devices that a share of the node's CPU or memory can feed
-	weightCPU      = 1_000_000 // of devices that lack CPU
-	weightMemory   = 200_000   // of devices that lack memory
-	weightLeft     = 10_000    // of the rest of the node's devices, for requests with devices
-	weightPrice    = 500       // of the requested devices × the price of their model
+	surplusPercent = 160       // see surplus
+	weightCPU      = 1_000_000 // multiplies the free devices that lack CPU
+	weightMemory   = 200_000   // multiplies the free devices that lack memory
+	weightLeft     = 10_000    // multiplies the devices that remain free on the node, for requests with devices
+	weightPrice    = 500       // multiplies the requested devices and the price of their model
 	quantum        = 40_000_000
 )
 
-// A nodeState is a node with what is left of it.
+// A nodeState is a node and its free resources.
 type nodeState struct {
 	Node
 	cpu, memory int64
@@ -29,8 +29,9 @@ type nodeState struct {
 	changed int // position of the node's last change in Fleet.changes
 }
 
-// surplus returns how much of a node's free devices its free CPU or memory can not feed. Free devices
-// are fed while their share of the node is at most 160 % of the free share of the CPU.
+// surplus returns the part of a node's free devices gpu, in milli-GPU, for which its free CPU or
+// memory (left of capacity) does not suffice. A free share of the CPU suffices for surplusPercent
+// of that share of the devices: 10 % of the CPU for 16 % of the devices.
 func surplus(gpu int64, devices int, left, capacity int64) int64 {
 	for capacity > 1<<40 { // keeps the product within 64 bits
 		left, capacity = left/2, capacity/2
@@ -52,7 +53,7 @@ func (n *nodeState) refresh() {
 	n.lacksMemory = surplus(n.gpu, n.Devices, n.memory, n.MemoryMiB)
 }
 
-// fits reports whether the request fits on what is left of the node, whose model is allowed.
+// fits reports whether the request fits on what is left of the node. It does not check the model.
 func (n *nodeState) fits(r *Request) bool {
 	if r.CPUMilli > n.cpu || r.MemoryMiB > n.memory {
 		return false
@@ -73,8 +74,9 @@ func (n *nodeState) fits(r *Request) bool {
 }
 
 // after returns the fragmentation of the node after the request, and the devices that the request
-// takes. For a share this is the device with the greatest decrease of fragmentation, and otherwise
-// the first ones with enough left. The contents of buffer are overwritten.
+// takes. For a request for a share of a device, this is the device with the greatest decrease of
+// fragmentation; otherwise these are the first devices with enough left. The contents of buffer are
+// overwritten.
 func (n *nodeState) after(r *Request, buffer []int64, devices []int) (int64, []int) {
 	devices = devices[:0]
 	copy(buffer, n.left)
@@ -112,8 +114,8 @@ func sameBefore(left []int64, i int) bool {
 	return false
 }
 
-// score returns the quantized score of a node that the request fits on, for a fragmentation after
-// the request. The higher, the better.
+// score returns the quantized score of a node that the request fits on; a higher score is better.
+// after is the fragmentation of the node after the request.
 func (n *nodeState) score(r *Request, after int64) int64 {
 	left := n.gpu - r.gpu()
 	d := n.frag - after -

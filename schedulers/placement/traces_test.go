@@ -93,8 +93,7 @@ type scenario struct {
 
 func gpu(r placement.Request) int64 { return int64(r.Devices) * r.Share }
 
-// classOf returns the class of a request in the publication, which ignores memory. nil counts are
-// allowed.
+// countsOf returns how often each request occurs.
 func countsOf(requests []placement.Request) map[placement.Request]int64 {
 	counts := map[placement.Request]int64{}
 	for _, r := range requests {
@@ -103,8 +102,8 @@ func countsOf(requests []placement.Request) map[placement.Request]int64 {
 	return counts
 }
 
-// newScenario shuffles the requests of a trace, adds or removes uniformly drawn ones until they ask for
-// 130 % of the devices, and gives each node a random rank.
+// newScenario shuffles the requests of a trace, adds or removes randomly drawn requests until all
+// request 130 % of the devices, and gives each node a random rank.
 func newScenario(nodes []placement.Node, requests []placement.Request, seed int64) scenario {
 	s := scenario{counts: countsOf(requests), random: rand.New(rand.NewSource(seed))}
 	s.random.Int()

@@ -18,8 +18,8 @@ import (
 const (
 	maxAddonTries = 3                // attempts to load an addon before it fails
 	addonPause    = time.Second      // pause before the second attempt; doubled before each further one
-	maxReason     = 500              // bytes of the reason of a failure
-	maxAddons     = domain.MaxAddons // assigned addons of a replica, besides at most as many that are being unloaded
+	maxReason     = 500              // maximum length, in bytes, of the reason of a failure
+	maxAddons     = domain.MaxAddons // assigned addons of a replica; twice as many while earlier ones are dropped
 )
 
 // addons holds the LoRA adapters and hot-loaded weights of one replica, loaded or loading. The

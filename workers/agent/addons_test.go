@@ -16,7 +16,8 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A slowModel is a model whose calls for addons return when the test releases them.
+// A slowModel is a model in which loading and unloading an addon return when the test releases the
+// call.
 type slowModel struct {
 	engines.Model
 	answer map[string]chan error

@@ -54,7 +54,7 @@ type Options struct {
 	LeaveWithin time.Duration
 	LoadWithin  time.Duration // timeout of the engine to load a model or an addon; 0 is 30 min
 	Sound       Sound         // decodes recordings; nil means that the node serves no speech models
-	HTTP        *http.Client  // client that downloads and uploads files; nil creates one with the settings TLS
+	HTTP        *http.Client  // client that downloads and uploads files; nil uses a client with the settings in TLS
 	TLS         *tls.Config   // TLS settings of the default client; nil trusts the system's authorities
 	Log         *slog.Logger  // nil discards log messages
 }

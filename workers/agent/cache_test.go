@@ -164,8 +164,8 @@ func TestDownload(t *testing.T) {
 	}
 }
 
-// TestDownloadContinuesForOtherUsers checks that a caller of acquire that waits for another
-// caller's download downloads the files itself when the other caller cancels.
+// TestDownloadContinuesForOtherUsers checks that a caller of acquire downloads the files itself if
+// it waits for the download of another caller, and that caller cancels.
 func TestDownloadContinuesForOtherUsers(t *testing.T) {
 	s := newFileServer(t)
 	asked, hold := make(chan struct{}), make(chan struct{})

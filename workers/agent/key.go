@@ -13,7 +13,7 @@ import (
 )
 
 // OpenKey reads the NKey with which an agent authenticates, or creates a key at the first start.
-// The file at path holds the seed of the key. OpenKey refuses a file that other users may read.
+// The file at path holds the seed of the key. OpenKey refuses a file that other users can read.
 func OpenKey(path string) (nkeys.KeyPair, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -23,7 +23,7 @@ func OpenKey(path string) (nkeys.KeyPair, error) {
 		return nil, fmt.Errorf("open the node's key: %w", err)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the node's key %s has mode %04o, so other users may "+
+		return nil, domain.Errorf(domain.FailedPrecondition, "the node's key %s has mode %04o, so other users can "+
 			"read the file: set mode 0600, and revoke the node if another user has read the key", path, mode)
 	}
 	seed, err := os.ReadFile(path)

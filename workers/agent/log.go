@@ -19,17 +19,16 @@ import (
 
 const (
 	logInterval = 5 * time.Second  // minimum time between two uploads of a job's log
-	logRate     = 64 << 10         // bytes per second that uploads of a growing log have at most on average
-	logTimeout  = 15 * time.Second // how long the last upload is repeated after the end of the attempt
-	maxLogLine  = 64 << 10         // bytes after which a line is divided
-	logURLTime  = 6 * time.Hour    // how long the URL of the log, valid for 12 hours, is used
+	logRate     = 64 << 10         // maximum average rate, in bytes per second, of the uploads of a growing log
+	logTimeout  = 15 * time.Second // how long the last upload is retried after the end of the attempt
+	maxLogLine  = 64 << 10         // bytes; a longer line is divided
+	logURLTime  = 6 * time.Hour    // age at which the URL of the log is replaced; it is valid for 12 hours
 )
 
-// A jobLog collects what the trainer of an attempt writes, the steps of the training and the progress
-// of the attempt, and stores them as the log of the attempt, which begins with the log of the earlier
-// attempts of the job. It keeps the newest protocol.MaxLog bytes. It replaces the secrets that the
-// attempt has. Training and results never wait for the log, and a log that cannot be stored is only
-// logged.
+// A jobLog collects the trainer's output, the training steps and the progress of an attempt, and
+// stores them as the log of the attempt, after the log of the job's earlier attempts. It keeps the
+// newest protocol.MaxLog bytes, and replaces the attempt's secrets with [redacted]. Training and
+// results never wait for the log: a failure to store it is only a warning in the agent's own log.
 type jobLog struct {
 	attempt *attempt
 
@@ -38,7 +37,7 @@ type jobLog struct {
 	kept    []byte
 	changed bool // since the last upload
 
-	// Only the goroutine of run uses these.
+	// Only the goroutine of run uses these fields.
 	joined bool // kept begins with the log of earlier attempts, if there is one
 	url    string
 	signed time.Time // when url was signed
@@ -75,7 +74,8 @@ func (l *jobLog) Write(p []byte) (int, error) {
 // redact returns text without the secrets of the attempt and paths of this machine.
 func (l *jobLog) redact(text string) string { return l.lines.redact(text) }
 
-// add adds a line without secrets. A carriage return begins the line again, as progress bars do.
+// add adds a line, in which the caller has replaced the secrets. It keeps only the text after the
+// last carriage return, because progress bars overwrite their line.
 func (l *jobLog) add(line string) {
 	line = strings.TrimRight(line, "\r")
 	line = line[strings.LastIndexByte(line, '\r')+1:]
@@ -87,7 +87,7 @@ func (l *jobLog) add(line string) {
 	l.changed = true
 }
 
-// newestLines returns the newest lines that have at most protocol.MaxLog bytes.
+// newestLines returns the newest whole lines of a log, with at most protocol.MaxLog bytes in total.
 func newestLines(log []byte) []byte {
 	if len(log) <= protocol.MaxLog {
 		return log
@@ -114,7 +114,8 @@ func (l *jobLog) step(row engines.Metrics) {
 	l.say("%s", line.String())
 }
 
-// ended adds how the training, or the storing of its results, ended, and requests an upload.
+// ended adds a line about how the training, or the storing of its results, ended, and requests an
+// upload.
 func (l *jobLog) ended(err error) {
 	l.mu.Lock()
 	l.lines.end(l.add)
@@ -134,8 +135,8 @@ func (l *jobLog) ended(err error) {
 	}
 }
 
-// close stores the rest of the log, unless the attempt is unwanted, and returns within logTimeout. No
-// line follows.
+// close stores the rest of the log, unless the attempt is unwanted, and returns within logTimeout.
+// The caller adds no further lines.
 func (l *jobLog) close(unwanted bool) {
 	if unwanted {
 		l.cancel()
@@ -179,7 +180,7 @@ func (l *jobLog) run(ctx context.Context) {
 	}
 }
 
-// uploadPause returns the time between two uploads of a log of a size.
+// uploadPause returns the time between two uploads of a log of size bytes.
 func uploadPause(size int) time.Duration {
 	return max(logInterval, time.Duration(min(size, protocol.MaxLog))*time.Second/logRate)
 }
@@ -212,7 +213,7 @@ func (l *jobLog) upload(ctx context.Context) error {
 	return err
 }
 
-// signURL replaces the URL of the log. If that fails, the former URL is used on.
+// signURL replaces the URL of the log. If that fails, the log keeps its previous URL.
 func (l *jobLog) signURL(ctx context.Context) {
 	t := l.attempt
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
@@ -241,7 +242,8 @@ func (l *jobLog) join(ctx context.Context) error {
 	return nil
 }
 
-// earlier returns the log of earlier attempts; nil when there is none, or it can be read no more.
+// earlier returns the log of earlier attempts; nil when there is none, or when the store refuses
+// the URL or no longer has the log.
 func (l *jobLog) earlier(ctx context.Context) ([]byte, error) {
 	if l.attempt.assignment.EarlierLogURL == "" {
 		return nil, nil

@@ -40,7 +40,8 @@ func TestLogLines(t *testing.T) {
 	}
 }
 
-// TestLongLines checks that a line without an end is divided, but no secret in it.
+// TestLongLines checks that a line without an end is divided, and that a secret across the division
+// is replaced.
 func TestLongLines(t *testing.T) {
 	const secret = "s3cret-token"
 	l := newTestLog(map[string]string{"TOKEN": secret})
@@ -57,8 +58,8 @@ func TestLongLines(t *testing.T) {
 	require.Equal(t, strings.Repeat("x", maxLogLine-5)+"[redacted]"+strings.Repeat("y", maxLogLine), text)
 }
 
-// TestOverlappingSecrets checks that nothing of secrets that overlap, begin with one another or are cut
-// off by a carriage return remains, wherever a long line is divided.
+// TestOverlappingSecrets checks that no part of a secret remains, wherever a long line is divided:
+// if secrets overlap, if one begins with another, or if a carriage return cuts one off.
 func TestOverlappingSecrets(t *testing.T) {
 	env := map[string]string{"A": "abcdefgh", "B": "efghijkl", "C": "abcd", "D": "klmn\rklmnopq", "E": "00000"}
 	const all = "abcdefghijklmn\rklmnopq"
@@ -80,7 +81,7 @@ func TestOverlappingSecrets(t *testing.T) {
 	require.LessOrEqual(t, len(l.lines.partial), maxLogLine+l.lines.longest)
 	_, _ = l.Write([]byte("0 12\nabcdefghijkl\n"))
 	require.Equal(t, " 12", strings.NewReplacer("\n", "", "[redacted]", "").Replace(string(l.kept)))
-	for zeros := maxLogLine; zeros < maxLogLine+30; zeros++ { // divided within a secret, as all is secret
+	for zeros := maxLogLine; zeros < maxLogLine+30; zeros++ { // the whole line is secret, so it is divided within a secret
 		l := newTestLog(env)
 		_, _ = l.Write([]byte(strings.Repeat("0", zeros) + "yyyyyyyyyy"))
 		_, _ = l.Write([]byte("\n"))
@@ -101,11 +102,12 @@ func loggingAttempt(t *testing.T, handler http.HandlerFunc) *attempt {
 	return a
 }
 
-// TestEndOfTheLogIsStored checks that the end of a log is stored after its attempt was dropped, that a
-// failed upload of it is repeated, and that it begins with the log of earlier attempts.
+// TestEndOfTheLogIsStored checks that the end of a log is stored after its attempt was dropped,
+// that a failed upload is repeated, and that the stored log begins with the log of earlier
+// attempts.
 func TestEndOfTheLogIsStored(t *testing.T) {
 	for name, c := range map[string]struct {
-		earlier int // status
+		earlier int // status of the response to the GET of the earlier log
 		want    string
 	}{"joined": {http.StatusOK, "earlier\n"}, "none": {http.StatusNotFound, ""}, "expired": {http.StatusForbidden, ""}} {
 		t.Run(name, func(t *testing.T) {
@@ -141,8 +143,8 @@ func TestUnwantedLog(t *testing.T) {
 	require.Zero(t, requests.Load())
 }
 
-// TestUploadsOfALog checks that a log without new lines is not uploaded, and the bound of the uploads of
-// a growing log.
+// TestUploadsOfALog checks that a log without new lines is not uploaded, and that the uploads of a
+// growing log stay within logRate.
 func TestUploadsOfALog(t *testing.T) {
 	var requests atomic.Int64
 	a := loggingAttempt(t, func(http.ResponseWriter, *http.Request) { requests.Add(1) })

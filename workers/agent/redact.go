@@ -15,10 +15,11 @@ const minRedaction = 4
 type redactor struct {
 	secrets [][]byte
 	paths   [][]byte
-	longest int // length of the longest of them
+	longest int // length in bytes of the longest secret or path
 }
 
-// newRedactor returns a redactor of the values in env, and of their lines.
+// newRedactor returns a redactor that replaces the values in env and the lines of these values, and
+// removes the paths.
 func newRedactor(env map[string]string, paths ...string) *redactor {
 	r := &redactor{}
 	for _, value := range env {
@@ -39,14 +40,14 @@ func (r *redactor) addSecret(secret string) {
 	}
 }
 
-// A span is a part of a text that has a secret, or a path.
+// A span is a part of a text that is a secret or a path, or overlapping ones.
 type span struct {
 	start, end int
 	secret     bool
 }
 
-// spans returns the parts of text that have secrets or paths, in order. Parts that overlap are one, so
-// that nothing remains of two secrets of which one ends with the beginning of the other.
+// spans returns the parts of text that have secrets or paths, in order. It merges parts that
+// overlap: the end of one secret can be the beginning of another, and nothing of either may remain.
 func (r *redactor) spans(text []byte) []span {
 	var all []span
 	find := func(part []byte, secret bool) {
@@ -68,7 +69,7 @@ func (r *redactor) spans(text []byte) []span {
 	return joined(all)
 }
 
-// joined returns spans in order, with those that overlap as one.
+// joined returns the spans in the order of their starts, and merges those that overlap.
 func joined(all []span) []span {
 	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 	var out []span
@@ -103,15 +104,15 @@ func (r *redactor) redact(text string) string {
 	return replace([]byte(text), r.spans([]byte(text)))
 }
 
-// A lineRedactor divides a text that arrives in parts into lines without secrets and paths. It divides
-// a line that is longer than maxLogLine, but no secret in it.
+// A lineRedactor divides a text that arrives in parts into lines without secrets and paths. It
+// divides a line that is longer than maxLogLine, and also replaces a secret across the division.
 type lineRedactor struct {
 	*redactor
-	partial []byte // of the last line, until it ends
+	partial []byte // the last line, which has not ended yet
 	hidden  span   // the beginning of partial that belongs to a secret or path which began before it
 }
 
-// write adds a part of the text, and calls add for each line that it ends.
+// write adds a part of the text, and calls add for each line that the part completes.
 func (l *lineRedactor) write(p []byte, add func(line string)) {
 	for end := bytes.IndexByte(p, '\n'); end >= 0; end = bytes.IndexByte(p, '\n') {
 		add(l.line(append(l.partial, p[:end]...)))
@@ -123,7 +124,7 @@ func (l *lineRedactor) write(p []byte, add func(line string)) {
 	}
 }
 
-// end ends the last line.
+// end passes the last line to add, even without a line end.
 func (l *lineRedactor) end(add func(line string)) {
 	if len(l.partial) > 0 {
 		add(l.line(l.partial))
@@ -142,9 +143,9 @@ func (l *lineRedactor) allSpans(text []byte) []span {
 	return joined(append([]span{l.hidden}, l.spans(text)...))
 }
 
-// divide removes the beginning of partial, and returns it without secrets and paths. A secret that
-// begins before the last longest bytes is complete, so the beginning ends there or where a secret
-// begins that continues there.
+// divide removes the beginning of partial, and returns it without secrets and paths. It leaves the
+// last longest bytes in partial, so every secret that begins before them is complete. If a secret
+// extends into these bytes, the division moves to the start of the secret.
 func (l *lineRedactor) divide() string {
 	end, spans, hidden := len(l.partial)-l.longest, l.allSpans(l.partial), span{}
 	if i := slices.IndexFunc(spans, func(s span) bool { return s.end > end }); i >= 0 {

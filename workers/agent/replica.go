@@ -36,7 +36,7 @@ type replica struct {
 	loaded
 	active  sync.WaitGroup
 	load    protocol.Load // only Active and Slots are set; the rates are derived from counted
-	since   time.Time     // start of counted
+	since   time.Time     // when counted was last reset
 	counted struct{ requests, completed, promptTokens, tokens int64 }
 
 	// For a speech model, slots has an element for each recording in progress, and queue has one
@@ -248,7 +248,7 @@ func (r *replica) embed(ctx context.Context, req engines.EmbeddingRequest,
 		embedder, ok := model.(engines.Embedder)
 		if !ok {
 			return engines.Usage{}, engines.EmbeddingsError("the engine " + r.agent.options.Engine.Name +
-				" of its node cannot: use a node with another engine")
+				" of its node does not support them: use a node with another engine")
 		}
 		done, err := r.addons.resident.use(ctx, req.Addon)
 		if err != nil {

@@ -11,8 +11,9 @@ import (
 )
 
 // residentAddons limits how many addons of a replica are loaded in the engine. The files of all
-// addons stay on the node's disk. A request for an addon that is not loaded loads it, and unloads
-// the addon whose last request ended first; requests in progress are never interrupted.
+// addons stay on the node's disk. A request for an addon that is not loaded loads it and, at the
+// limit, unloads the addon whose last request ended first. Requests in progress are never
+// interrupted.
 type residentAddons struct {
 	limit  int
 	life   context.Context // of the replica: a load continues when the request that started it has ended
@@ -43,8 +44,8 @@ func newResidentAddons(life context.Context, limit int, within time.Duration,
 		freed: make(chan struct{}, 1), warn: warn, all: map[string]*residentAddon{}}
 }
 
-// add loads an addon for the first time, so that an engine that rejects the addon is noticed. It
-// calls release when dir is not used any more.
+// add loads an addon for the first time, so that an addon that the engine rejects fails before its
+// first request. It calls release when dir is not used any more.
 func (c *residentAddons) add(ctx context.Context, loader engines.AddonLoader, id, dir string, release func()) error {
 	a := &residentAddon{id: id, dir: dir, release: release}
 	c.mu.Lock()
@@ -150,8 +151,9 @@ func (c *residentAddons) load(ctx context.Context, a *residentAddon) error {
 	return nil
 }
 
-// loadIntoEngine loads an addon even if the request for it ends meanwhile, because the addon of an
-// aborted load may be loaded or not. For the same reason it unloads an addon whose load has failed.
+// loadIntoEngine loads an addon even if the request for it ends meanwhile, because after an aborted
+// load it is unknown whether the engine has the addon. For the same reason it unloads an addon
+// whose load has failed.
 func (c *residentAddons) loadIntoEngine(a *residentAddon) error {
 	ctx, cancel := context.WithTimeoutCause(c.life, c.within, fmt.Errorf("%w within %s", errTimeout, c.within))
 	defer cancel()
@@ -172,8 +174,8 @@ func (c *residentAddons) unload(id string) {
 	}
 }
 
-// evict unloads addons until another can be loaded. The caller holds the turn. An addon whose
-// requests have not ended accepts no further request while it is waited for.
+// evict unloads addons until another can be loaded. The caller holds the turn. While evict waits
+// for the requests of an addon to end, the addon accepts no further request.
 func (c *residentAddons) evict(ctx context.Context) error {
 	for {
 		c.mu.Lock()
@@ -212,12 +214,12 @@ func (c *residentAddons) evict(ctx context.Context) error {
 	}
 }
 
-// idle reports whether a is unloaded at once. Running requests for a removed addon are completed by
-// the engine.
+// idle reports whether a can be unloaded at once. The engine completes the running requests for a
+// removed addon.
 func (a *residentAddon) idle() bool { return a.removed || a.requests == 0 }
 
-// before reports whether a is unloaded rather than b: removed addons first, then idle ones, then the
-// one whose last request ended first.
+// before reports whether a is unloaded before b: removed addons come first, then idle ones, then
+// the one whose last request ended first.
 func (a *residentAddon) before(b *residentAddon) bool {
 	switch {
 	case a.removed != b.removed:

@@ -17,8 +17,8 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A limitedModel loads at peak a number of addons, and its completions fail for an addon that is
-// not loaded.
+// A limitedModel records the maximum number of loaded addons. Its completions fail for an addon
+// that is not loaded.
 type limitedModel struct {
 	engines.Model
 	limit int
@@ -101,7 +101,7 @@ func use(t *testing.T, c *residentAddons, id string) (done func()) {
 	return done
 }
 
-// TestResidentAddonsAreEvicted checks which addon is unloaded for another.
+// TestResidentAddonsAreEvicted checks which addon is unloaded to load another one.
 func TestResidentAddonsAreEvicted(t *testing.T) {
 	m := newLimitedModel(2)
 	c := residents(t, m, "a", "b", "c")

@@ -50,8 +50,8 @@ func newRollouts(t *attempt) *rollouts {
 	return r
 }
 
-// add implements engines.RolloutRecorder. Rollouts of the same step, which the attempt it resumed
-// from has generated, are replaced.
+// add implements engines.RolloutRecorder. It replaces the rollouts of the same step that an earlier
+// attempt generated.
 func (r *rollouts) add(all []engines.Rollout) {
 	if len(all) == 0 {
 		return
@@ -80,8 +80,9 @@ func (r *rollouts) add(all []engines.Rollout) {
 }
 
 // thin removes earlier steps until the rollouts fit into the limit. It keeps the first step, the
-// newest steps, and every second step in between; if that is too much, every fourth, and so on. What
-// is still too much, as in a file that no agent has written, is removed from the beginning.
+// newest steps, and every second step in between; if that is too much, every fourth, and so on. If
+// that does not suffice, which happens only for a file that no agent has written, it removes the
+// oldest steps.
 func (r *rollouts) thin() {
 	const maxStride = 1 << 30
 
@@ -137,7 +138,7 @@ func (r *rollouts) write(dir string, step int) {
 }
 
 // read reads the rollouts of the checkpoint that the attempt resumes from. It skips lines that are
-// not valid, and those above the limit of a step.
+// not valid, and lines beyond engines.MaxStepRolloutsBytes of a step.
 func (r *rollouts) read(dir string) {
 	f, err := os.Open(filepath.Join(dir, engines.RolloutsFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -89,7 +89,8 @@ func TestRolloutsAreThinned(t *testing.T) {
 	}
 	require.Greater(t, r.size, engines.MaxRolloutsBytes/4)
 
-	// Files that no agent has written; thinning them ends, and so does that of the rollouts that follow.
+	// Thinning ends also for files that no agent has written, and for the rollouts that follow
+	// them.
 	line := func(step, length int) string {
 		return fmt.Sprintf(`{"step":%d,"evaluation":true,"row":1,"response":"%s"}`, step, strings.Repeat("x", length))
 	}

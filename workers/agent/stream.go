@@ -104,8 +104,8 @@ func (a *Agent) refuse(reply string, err error) {
 	}
 }
 
-// errStreamUnknown is sent to the reader of a stream that this run of the agent has not started. The
-// reader of a stream that has ended has received its last message before.
+// errStreamUnknown is sent to the reader of a stream that this run of the agent has not started. A
+// reader of a stream that has ended has already received the last message, and ignores the error.
 var errStreamUnknown = &domain.Error{Code: domain.Unavailable, Reason: protocol.StreamUnknown,
 	Message: "the node does not have the stream"}
 
@@ -126,7 +126,7 @@ func (a *Agent) handleAck(m *nats.Msg) {
 	}
 }
 
-// streamID reports whether id is one token of a subject without wildcards.
+// streamID reports whether id is a single token of a NATS subject, without wildcards.
 func streamID(id string) bool { return id != "" && !strings.ContainsAny(id, ".*> \t\r\n") }
 
 func (s *stream[Request, Chunk, Total]) ack(ack protocol.StreamAck) {

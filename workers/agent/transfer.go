@@ -172,7 +172,7 @@ func (t *transfer) send(ctx context.Context, name string, body io.Reader, url st
 // the difference.
 func damaged(name, why string) error {
 	return domain.Errorf(domain.DataLoss,
-		"file %s is damaged in the file store (%s): upload the file again, or run the job that wrote it again", name, why)
+		"file %s is damaged in the file store (%s): upload the file again, or run again the job that wrote it", name, why)
 }
 
 // refused returns the error for a response of the store that is not a success. The error has only

@@ -142,7 +142,7 @@ func (b *bench) batch() domain.Batch {
 	return row.State
 }
 
-// until waits for the batch to have a state.
+// until waits until the batch has the state.
 func (b *bench) until(state string) domain.Batch {
 	b.Helper()
 	for {
@@ -158,7 +158,7 @@ func (b *bench) until(state string) domain.Batch {
 	}
 }
 
-// file returns the results in a file, by custom_id.
+// file returns the results in an output or error file, by custom_id.
 func (b *bench) file(name domain.Name) map[string]result {
 	b.Helper()
 	row, ok := b.world.View().BatchFiles.Get(name)
@@ -228,8 +228,8 @@ func TestNoFileWithoutErrors(t *testing.T) {
 	require.Empty(t, end.Results.Errors)
 }
 
-// TestInvalidLines checks that a batch fails with all violations of its file, by true line numbers,
-// and sends no request.
+// TestInvalidLines checks that a batch with invalid lines fails with all errors and their line
+// numbers, and sends no request.
 func TestInvalidLines(t *testing.T) {
 	with := func(from, to string) string { return strings.Replace(requestFor("x"), from, to, 1) }
 	for name, c := range map[string]struct{ lines, said string }{
@@ -268,14 +268,14 @@ func TestInvalidLines(t *testing.T) {
 	}
 }
 
-// TestManyInvalidLines checks the bounds of a file and of the listed errors.
+// TestManyInvalidLines checks the limits of the requests in a file and of the listed errors.
 func TestManyInvalidLines(t *testing.T) {
 	b := newBench(t)
 	b.create(time.Now(), strings.Repeat("{\n", domain.MaxBatchRequests+1))
 	b.start()
 	failures := b.until(domain.BatchFailedState).Failures
 	require.Len(t, failures, domain.MaxBatchErrors+2)
-	require.Contains(t, failures[domain.MaxBatchErrors].Message, "50001 requests, and may have 50000")
+	require.Contains(t, failures[domain.MaxBatchErrors].Message, "50001 requests, more than the limit of 50000")
 	require.Equal(t, "and 49900 more errors", failures[domain.MaxBatchErrors+1].Message)
 }
 
@@ -313,7 +313,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestDoubleResults checks that of two results of one request, stored by two processes, one counts.
+// TestDoubleResults checks that only the first result counts if two processes have stored a result
+// of one request.
 func TestDoubleResults(t *testing.T) {
 	b := newBench(t)
 	b.create(time.Now(), requests(2))
@@ -356,7 +357,8 @@ func TestCancel(t *testing.T) {
 	require.Equal(t, "batch_cancelled", missing["r9"].Error.Code)
 }
 
-// TestExpire checks that a batch ends with its window, and names the requests without a response.
+// TestExpire checks that a batch ends at its expireTime, and that its error file lists the requests
+// without a response.
 func TestExpire(t *testing.T) {
 	b := newBench(t)
 	b.gateway.respond = func(ctx context.Context, prompt string) Response {
@@ -373,8 +375,8 @@ func TestExpire(t *testing.T) {
 	require.Equal(t, "batch_expired", b.file(end.Results.Errors)["r2"].Error.Code)
 }
 
-// TestRetries checks that a request that lacks capacity is sent again, also many times, and that a
-// request with which the server fails is sent a few times.
+// TestRetries checks that a request is retried without a limit while capacity is missing, and only
+// a few times while the server fails.
 func TestRetries(t *testing.T) {
 	b := newBench(t)
 	b.gateway.respond = func(ctx context.Context, prompt string) Response {
@@ -405,7 +407,7 @@ func TestInteractiveRequestsFirst(t *testing.T) {
 		b := newBench(t)
 		b.gateway.interactive = interactive
 		b.gateway.respond = func(ctx context.Context, prompt string) Response {
-			if !interactive { // wait until all others have come
+			if !interactive { // wait until the other requests of the batch have arrived
 				for b.inside() < maxOfBatch && ctx.Err() == nil {
 					eventlog.Sleep(ctx, time.Millisecond)
 				}
@@ -425,7 +427,8 @@ func (b *bench) inside() int {
 	return b.gateway.highest
 }
 
-// TestGates checks that refusals close the gate of their account for longer and longer.
+// TestGates checks that each refusal closes the gate of its account for longer than the previous
+// one.
 func TestGates(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	gateway := &fakeGateway{slots: 2*maxOfDeployment + 2}

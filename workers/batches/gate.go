@@ -12,8 +12,9 @@ import (
 const (
 	// maxOfBatch is the maximum number of requests of one batch in progress.
 	maxOfBatch = 8
-	// maxOfDeployment is the maximum number of requests of all batches in progress on a deployment. They
-	// have at most half of its slots, so that a request of a client finds a free one.
+	// maxOfDeployment is the maximum number of requests of all batches in progress on a
+	// deployment. Batches also use at most half of the deployment's slots, so that a request of a
+	// client finds a free one.
 	maxOfDeployment = 16
 	// maxBesideOthers replaces maxOfDeployment while clients wait for responses of the deployment.
 	maxBesideOthers = 1
@@ -21,7 +22,7 @@ const (
 	pollInterval = 50 * time.Millisecond
 )
 
-// gates bound the requests of batches to each deployment.
+// gates limit the concurrent requests of batches to each deployment.
 type gates struct {
 	gateway Gateway
 	now     func() time.Time
@@ -31,14 +32,14 @@ type gates struct {
 	pauses map[route]pause
 }
 
-// A route is an account whose batches send requests to a deployment.
+// A route is a deployment and an account whose batches send requests to it.
 type route struct {
 	account    string
 	deployment domain.Name
 }
 
 // A pause follows the refusal of a request, for lack of capacity of the deployment or because of a
-// limit of the account. Each one is twice as long as the one before, until a request succeeds.
+// limit of the account. Each pause is twice as long as the previous one, until a request succeeds.
 type pause struct {
 	length time.Duration
 	end    time.Time
@@ -49,7 +50,7 @@ func newGates(gateway Gateway, now func() time.Time) *gates {
 }
 
 // enter returns when a request may be sent, or false when ctx is done. The caller calls leave when
-// the request has ended; refused reports that it was refused and can succeed later.
+// the request has ended; refused reports whether the request was refused, but may succeed later.
 func (g *gates) enter(ctx context.Context, r route) (leave func(refused bool), ok bool) {
 	for !g.tryEnter(r) {
 		if !eventlog.Sleep(ctx, pollInterval) {

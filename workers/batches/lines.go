@@ -15,22 +15,23 @@ import (
 	"anneal/domain"
 )
 
-// maxCustomID bounds the characters of a custom_id.
+// maxCustomID is the maximum number of characters of a custom_id.
 const maxCustomID = 512
 
 // errLongLine reports a line of more than domain.MaxBatchLine bytes.
 var errLongLine = errors.New("line is too long")
 
-// A lineReader reads lines of any length, and keeps at most domain.MaxBatchLine bytes of one.
+// A lineReader reads a file line by line. It skips the content of a line with more than
+// domain.MaxBatchLine bytes, so that its memory is limited.
 type lineReader struct {
 	from   *bufio.Reader
-	number int // 1-based, of the last line
+	number int // number of the last line that was read; the first line is 1
 }
 
 func newLineReader(r io.Reader) *lineReader { return &lineReader{from: bufio.NewReaderSize(r, 64<<10)} }
 
-// next returns the next line that is not blank, without its end; io.EOF after the last one, and
-// errLongLine for a line that is too long.
+// next returns the next line that is not blank, without its line end; io.EOF after the last one,
+// and errLongLine for a line that is too long.
 func (r *lineReader) next() (line []byte, err error) {
 	for {
 		line, err = r.read()
@@ -68,10 +69,11 @@ type requestLine struct {
 	body     []byte
 }
 
-// fieldsOfLine are the fields of a line.
+// fieldsOfLine are the fields that a line of the input file may have.
 var fieldsOfLine = []string{"custom_id", "method", "url", "body"}
 
-// parseLine returns the request in a line for an endpoint, and the rules that the line breaks.
+// parseLine returns the request in a line of a batch for an endpoint, and an error for each rule
+// that the line breaks.
 func parseLine(line []byte, endpoint string) (q requestLine, broken []domain.BatchError) {
 	add := func(code, param, format string, args ...any) {
 		broken = append(broken, domain.BatchError{Code: code, Param: param, Message: fmt.Sprintf(format, args...)})
@@ -89,7 +91,7 @@ func parseLine(line []byte, endpoint string) (q requestLine, broken []domain.Bat
 	}
 	text := func(name string) (value string, ok bool) {
 		if json.Unmarshal(fields[name], &value) != nil {
-			add("invalid_value", name, "is required, as a string")
+			add("invalid_value", name, "is required and must be a string")
 			return "", false
 		}
 		return value, true
@@ -107,12 +109,12 @@ func parseLine(line []byte, endpoint string) (q requestLine, broken []domain.Bat
 	}
 	var body map[string]json.RawMessage
 	if json.Unmarshal(fields["body"], &body) != nil || body == nil {
-		add("invalid_value", "body", "is required, as an object")
+		add("invalid_value", "body", "is required and must be an object")
 		return q, broken
 	}
 	q.body = fields["body"]
 	if json.Unmarshal(body["model"], &q.model) != nil || q.model == "" {
-		add("invalid_value", "body.model", "is required, as the name of a model")
+		add("invalid_value", "body.model", "is required and must be the name of a model")
 	}
 	if stream := string(body["stream"]); stream != "" && stream != "false" && stream != "null" {
 		add("invalid_value", "body.stream", "is not supported in a batch: leave it out")
@@ -130,7 +132,7 @@ func cut(text string) string {
 	return domain.Printable(text)
 }
 
-// short returns a quoted text for a message.
+// short returns the text in quotes, cut for a message.
 func short(text string) string { return strconv.Quote(cut(text)) }
 
 // A checker validates the lines of an input file.
@@ -138,10 +140,10 @@ type checker struct {
 	endpoint string
 	total    int
 	model    string
-	models   int            // line with the model
-	ids      map[string]int // lines by custom_id
+	models   int            // number of the first line that names model
+	ids      map[string]int // line number by custom_id
 	errors   []domain.BatchError
-	more     int // errors that are not listed
+	more     int // number of errors that are not in errors
 }
 
 func (c *checker) add(line int, e domain.BatchError) {
@@ -183,7 +185,7 @@ func (c *checker) line(number int, line []byte) {
 	}
 	if first, again := c.ids[q.customID]; again && q.customID != "" {
 		c.add(number, domain.BatchError{Code: "duplicate_custom_id", Param: "custom_id",
-			Message: fmt.Sprintf("%s is also in line %d: each request needs another custom_id", short(q.customID), first)})
+			Message: fmt.Sprintf("%s is also in line %d: each request needs its own custom_id", short(q.customID), first)})
 	} else {
 		c.ids[q.customID] = number
 	}
@@ -204,7 +206,7 @@ func (c *checker) finish() {
 		c.errors = append(c.errors, domain.BatchError{Code: "empty_file", Message: "the input file has no request"})
 	case c.total > domain.MaxBatchRequests:
 		c.errors = append(c.errors, domain.BatchError{Code: "too_many_requests",
-			Message: fmt.Sprintf("the input file has %d requests, and may have %d: split it", c.total,
+			Message: fmt.Sprintf("the input file has %d requests, more than the limit of %d: split it", c.total,
 				domain.MaxBatchRequests)})
 	}
 	if c.more > 0 {

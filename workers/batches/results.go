@@ -19,15 +19,15 @@ import (
 )
 
 // A stored result is one line of a segment: a file with some of the results of a running batch. A
-// result is durable once its segment is stored, and its request is then not sent again. The segments
-// of a batch are read in the order of their names; of several results of one line of the input, which
-// only a process that has lost its lease can store, the first counts.
+// result is durable once its segment is stored, and its request is then not sent again. The
+// segments of a batch are read in the order of their names; if a process that has lost its lease
+// stores a second result for a line of the input, the first one counts.
 type stored struct {
 	Line   int    `json:"line"`
 	Result result `json:"result"`
 }
 
-// A result is a line of a file with results, in the format of OpenAI's interface.
+// A result is a line of an output file or error file, in the format of OpenAI's batch API.
 type result struct {
 	ID       string         `json:"id"`
 	CustomID string         `json:"custom_id"`
@@ -41,7 +41,7 @@ type answer struct {
 	Body       json.RawMessage `json:"body"`
 }
 
-// A resultMissing is why a request has no response.
+// A resultMissing states why a request has no response.
 type resultMissing struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -50,7 +50,8 @@ type resultMissing struct {
 // succeeded reports whether the result belongs to the output file.
 func (r *result) succeeded() bool { return r.Response != nil && r.Response.StatusCode == http.StatusOK }
 
-// resultID returns the ID of the result of a line.
+// resultID returns the ID of the result of a line. event is the ID of the event that created the
+// batch.
 func resultID(event string, line int) string {
 	sum := sha256.Sum256([]byte(event + "/" + strconv.Itoa(line)))
 	return "batch-req-" + hex.EncodeToString(sum[:16])
@@ -112,7 +113,8 @@ func (s *session) segment(ctx context.Context, key string, t *tally, visit func(
 	}
 }
 
-// store stores a segment, after the others in the order of names.
+// store stores a segment under a name that begins with number, so that the segments are ordered by
+// number.
 func (s *session) store(ctx context.Context, number int, results []stored) error {
 	var data bytes.Buffer
 	for _, one := range results {
@@ -131,7 +133,8 @@ func writeLine(w io.Writer, value any) error {
 	return encoder.Encode(value)
 }
 
-// write stores a file of lines, and returns the number of its lines and of its bytes.
+// write stores a file with the results that lines adds, one a line, and returns the number of lines
+// and the size in bytes.
 func (s *session) write(ctx context.Context, key string, lines func(add func(result) error) error) (n int, size int64,
 	err error) {
 	reader, pipe := io.Pipe()
@@ -146,7 +149,7 @@ func (s *session) write(ctx context.Context, key string, lines func(add func(res
 		_ = pipe.CloseWithError(errors.Join(failed, out.Flush())) // always nil
 	}()
 	size, err = s.Blobs.Put(ctx, key, reader)
-	_ = reader.Close() // ends the writer, if Put has failed; always nil
+	_ = reader.Close() // ends the goroutine if Put has failed; always nil
 	<-done
 	return n, size, err
 }

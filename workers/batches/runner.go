@@ -14,9 +14,9 @@ import (
 	"anneal/projections"
 )
 
-// A Gateway sends requests to models as the inference operations do.
+// A Gateway sends requests to models as the inference operations of the API do.
 type Gateway interface {
-	// Resolve returns the deployment to which requests of a key to a model go.
+	// Resolve returns the deployment that serves the requests of an API key for a model.
 	Resolve(ctx context.Context, key domain.Name, path, model string) (domain.Name, error)
 	// Load returns the number of requests that a deployment serves concurrently, 0 if it is unknown,
 	// and whether clients wait for its responses.
@@ -37,16 +37,18 @@ type Request struct {
 type Response struct {
 	Status int
 	Body   []byte // JSON
-	// Waits states that the request can succeed later without a change, for lack of capacity.
+	// Waits reports that the deployment lacks capacity, so the unchanged request can succeed
+	// later.
 	Waits bool
-	// Unreachable states that no replica could be reached, because of its node or because the request
-	// has ended it.
+	// Unreachable reports that no replica responded, because its node failed or the request
+	// crashed it.
 	Unreachable bool
-	// Failed states that the server or the engine failed otherwise, so that another attempt may succeed.
+	// Failed reports another failure of the server or the engine, so that another attempt may
+	// succeed.
 	Failed bool
 }
 
-// A Runner runs the batches of all accounts. Of several control planes, one at a time may run it.
+// A Runner runs the batches of all accounts. Only one control plane may run it at a time.
 type Runner struct {
 	Log     eventlog.Log
 	World   *projections.World // follows Log
@@ -59,8 +61,8 @@ type Runner struct {
 const (
 	firstPause = time.Second
 	maxPause   = time.Minute
-	// giveUpAfter is how long after its expireTime a batch is failed that cannot be ended, because
-	// its files cannot be read or written.
+	// giveUpAfter is the time after the expireTime of a batch at which the batch fails if its
+	// files still cannot be read or written.
 	giveUpAfter = time.Hour
 )
 
@@ -159,7 +161,7 @@ func failure(code, message string) domain.FailBatch {
 	return domain.FailBatch{Failures: []domain.BatchError{{Code: code, Message: message}}}
 }
 
-// recordTimeout bounds the time to record an event after ctx is done.
+// recordTimeout is the maximum time to record an event or to store results.
 const recordTimeout = 15 * time.Second
 
 // record records a command on the batch, and waits until the world has its event. A command that

@@ -29,7 +29,7 @@ func (s *session) input(ctx context.Context, b *domain.Batch) (blobs.Content, er
 	return s.Blobs.Get(ctx, files.Prefix+slices.Sorted(maps.Keys(files.Sizes))[0])
 }
 
-// active waits while the account of the batch is suspended, or returns false when ctx is done.
+// active waits until the account of the batch is not suspended. It returns false when ctx is done.
 func (s *session) active(ctx context.Context) bool {
 	for {
 		view := s.World.View()
@@ -45,8 +45,8 @@ func (s *session) active(ctx context.Context) bool {
 	}
 }
 
-// while returns a context that is done when ctx is, when the batch leaves a state, or when its time
-// is over.
+// while returns a context that is done when ctx is done, when the batch leaves the state in row, or
+// at its expireTime.
 func (s *session) while(ctx context.Context, row *batchRow) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	rest := time.NewTimer(row.State.ExpireTime.Sub(s.Now()))
@@ -101,7 +101,7 @@ func (s *session) validate(ctx context.Context, row *batchRow) error {
 	return err
 }
 
-// overdue fails a batch whose time is over before its requests are valid.
+// overdue fails a batch whose expireTime passed before its requests were validated.
 func (s *session) overdue(ctx context.Context, row *batchRow) error {
 	if ctx.Err() != nil || s.Now().Before(row.State.ExpireTime) {
 		return ctx.Err()
@@ -109,7 +109,8 @@ func (s *session) overdue(ctx context.Context, row *batchRow) error {
 	return s.record(ctx, failure("batch_expired", "the batch could not start within its completion window"))
 }
 
-// unreadable fails the batch if its input file is lost. It returns other errors.
+// unreadable fails the batch if err means that its input file is lost or damaged. It returns any
+// other error.
 func (s *session) unreadable(ctx context.Context, err error) error {
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.DataLoss:
@@ -120,24 +121,26 @@ func (s *session) unreadable(ctx context.Context, err error) error {
 }
 
 const (
-	// flushInterval is the maximum time from a response to its durable result, and flushCount the
-	// maximum number of results in between. A request whose result is not durable is sent again after
-	// a crash.
+	// flushInterval is the maximum time from a response until its result is durable, and
+	// flushCount the maximum number of results that wait for that. A request whose result is not
+	// durable is sent again after a crash.
 	flushInterval = time.Second
 	flushCount    = 256
-	// reportInterval is the minimum time between two events with the progress of a batch. Such an
-	// event also needs a hundredth of all requests, so that a batch has about a hundred of them.
+	// reportInterval is the minimum time between two events with the progress of a batch. There is
+	// also at least a hundredth of all requests between two of these events, so that a batch has
+	// at most about a hundred.
 	reportInterval = 2 * time.Second
 	reports        = 100
-	// maxFailures and maxUnreachable are the numbers of attempts of a request that may fail until the
-	// failure is the result. The pauses between the latter exceed the time in which a lost node is
+	// maxFailures is the maximum number of attempts of a request that fails, and maxUnreachable of
+	// one that reaches no replica. The response to the last attempt is the result. The pauses
+	// between maxUnreachable attempts add up to more than the time in which a lost node is
 	// detected and its replicas are replaced.
 	maxFailures    = 3
 	maxUnreachable = 10
 )
 
-// process sends the requests without a result, until all have one, the batch is cancelled, or its
-// time is over.
+// process sends the requests that have no result yet, until all have one, the batch is cancelled,
+// or its expireTime has passed.
 func (s *session) process(ctx context.Context, row *batchRow) error {
 	t, err := s.results(ctx, nil)
 	if err != nil {
@@ -175,11 +178,12 @@ type collector struct {
 	*tally
 	total    int
 	buffer   []stored
-	reported time.Time // of the last event
-	report   int       // number of results in the last event
+	reported time.Time // time of the last event with the progress
+	report   int       // number of results in that event
 }
 
-// collect stores results until outcomes is closed. After an error it calls stop and discards them.
+// collect stores results until outcomes is closed. After an error it calls stop, and discards the
+// results that follow.
 func (c *collector) collect(ctx context.Context, outcomes <-chan stored, stop func()) (failed error) {
 	ticker := time.NewTicker(flushInterval)
 	defer ticker.Stop()
@@ -271,7 +275,7 @@ func (s *session) send(ctx context.Context, row *batchRow, number int, q request
 	for failures := 0; s.active(ctx); {
 		target, err := s.Gateway.Resolve(ctx, key, row.State.Endpoint, q.model)
 		if err != nil {
-			target = domain.Name(q.model) // the response tells the error
+			target = domain.Name(q.model) // Send responds with the error
 		}
 		leave, ok := s.gates.enter(ctx, route{key.Account(), target})
 		if !ok {
@@ -345,7 +349,8 @@ func (s *session) conclude(ctx context.Context, row *batchRow) error {
 	return s.record(ctx, end)
 }
 
-// fileID returns the ID of a file with results of a batch.
+// fileID returns the ID of the output file or error file of a batch. which is one of
+// domain.BatchResultFiles.
 func fileID(batch, which string) string {
 	const prefix = "batch-"
 	if len(batch) > len(prefix) && batch[:len(prefix)] == prefix {
@@ -354,7 +359,7 @@ func fileID(batch, which string) string {
 	return "file-" + batch + "-" + which
 }
 
-// chosen adds the results that have succeeded, or the others.
+// chosen adds the results whose requests succeeded or, if succeeded is false, the other results.
 func (s *session) chosen(ctx context.Context, succeeded bool, add func(result) error) error {
 	_, err := s.results(ctx, func(one stored) error {
 		if one.Result.succeeded() == succeeded {

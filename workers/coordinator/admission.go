@@ -117,8 +117,8 @@ func (a *Admission) replace(ctx context.Context, newest natsserver.NodeSession) 
 }
 
 // Admission.Run checks all connections every checkInterval, after checkRetry if a check failed, and
-// when a node's key changes. It handles changes of the world that follow within checkDelay of each
-// other together.
+// when a node's key changes. It handles together the changes of the world that follow each other
+// within checkDelay.
 const (
 	checkInterval = 15 * time.Second
 	checkRetry    = time.Second

@@ -76,8 +76,8 @@ func public(t testing.TB, key nkeys.KeyPair) string {
 	return text
 }
 
-// TestTokenDoesNotReplaceAnEnrolledNode checks that a token cannot enroll an enrolled node again,
-// and that an enrolled agent needs no token.
+// TestTokenDoesNotReplaceAnEnrolledNode checks that a token cannot enroll another agent as an
+// enrolled node, and that an enrolled agent needs no token.
 func TestTokenDoesNotReplaceAnEnrolledNode(t *testing.T) {
 	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}, "for n1": {ID: "t2", Node: "n1"},
 		"for n2": {ID: "t3", Node: "n2"}})

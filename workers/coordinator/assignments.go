@@ -15,7 +15,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-const maxInterval = 2 * time.Second // time between heartbeats
+const maxInterval = 2 * time.Second // maximum time between heartbeats
 
 // An assigner computes what should run on a node.
 type assigner struct {
@@ -113,10 +113,10 @@ func (d *draft) reserve(assignment any) error {
 	return err
 }
 
-// ackedStep returns the step up to which the control plane has the metric rows of the current attempt:
-// that of the newest row in the live status. If the live status has no rows, as after a restart, it is
-// the last step that the last checkpoint has added to the job's metrics file. A metrics file without a
-// checkpoint is not complete: the agent repeats all rows.
+// ackedStep returns the step up to which the control plane has the metric rows of the current
+// attempt: that of the newest row in the live status. If the live status has no rows, as after a
+// restart, it is the step of the last checkpoint, or the last step in the metrics file of that
+// checkpoint if it is lower. Without a checkpoint it is 0, so that the agent repeats all rows.
 func ackedStep(v *projections.View, j job) int {
 	published := 0
 	if last, ok := j.Life.LastCheckpoint(); ok && j.Life.Progress != nil {
@@ -237,7 +237,7 @@ func (a *assigner) assignReplica(
 	case isRefused(err):
 		remove := domain.RemoveReplica{ID: r.ID, Reason: err.Error(), Failed: true}
 		if err := a.do(ctx, node, domain.Intend(domain.Deployments, allocation.For, remove)); err != nil {
-			a.logger.Warn("replica that cannot start not removed",
+			a.logger.Warn("replica not removed, although it cannot start",
 				"deployment", allocation.For, "replica", r.ID, "error", err)
 		}
 	default:

@@ -100,7 +100,7 @@ func (c *cluster) listen(address string) {
 		}})
 }
 
-// keyOf returns a node's key, which is derived from its name.
+// keyOf returns a node's key, which is derived from the node's name.
 func keyOf(t testing.TB, node string) nkeys.KeyPair {
 	key, err := fixedKey(node)
 	require.NoError(t, err)

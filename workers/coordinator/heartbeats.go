@@ -27,7 +27,7 @@ type heartbeats struct {
 func (h *heartbeats) observe(node string, m *nats.Msg) {
 	var heartbeat protocol.Heartbeat
 	if row, ok := h.world.View().Nodes.Get(nodeName(node)); !ok || row.State.Access.PublicKey == "" {
-		return // revoked; its connection is about to be closed
+		return // the node was revoked; its connection is about to be closed
 	}
 	if protocol.Unmarshal(m.Data, &heartbeat) == nil && !heartbeat.Leaving {
 		h.recordStatus(node, heartbeat)
@@ -121,7 +121,8 @@ func (h *heartbeats) deregisterNode(ctx context.Context, node string) error {
 }
 
 // requeueJobs returns the intents that requeue the jobs of a node, or confirm that they have
-// stopped if they are being canceled or paused. It includes jobs that run on other nodes as well.
+// stopped if they are being canceled or paused. It includes the jobs whose attempt also runs on
+// other nodes.
 func (h *heartbeats) requeueJobs(node string) (intents []domain.Intent) {
 	view := h.world.View()
 	for _, a := range allocations(view, node) {

@@ -14,7 +14,8 @@ import (
 	"anneal/engines/simulated"
 )
 
-// A seer is an engine whose models read images: their completions are the content of the images.
+// A seer is an engine whose models read images. Their completions list the type, the size and the
+// first bytes of each image.
 type seer struct{ engines.Completer }
 
 type seerModel struct{ engines.Model }

@@ -71,7 +71,7 @@ func jobOf(row projections.Row[domain.Job]) job {
 		OutputModel: spec.Config.OutputModel, Settings: settingsOf(&spec), KeepRank: spec.Config.LoraRank == nil,
 		Waits: spec.Waits, Evaluator: domain.Name(spec.Evaluator), Seed: seedOf(row.Name, &spec),
 	}
-	if in := j.Life.Inputs; in != nil { // the platform has split the rows, so the engine must not split them
+	if in := j.Life.Inputs; in != nil { // the control plane has split the rows, so the engine must not split them
 		j.Dataset, j.EvaluationData, j.Settings.EvalAutoCarveout = in.Train, in.Evaluation, false
 	}
 	if spec.StepDataset != "" && spec.StepDataset != spec.Dataset {

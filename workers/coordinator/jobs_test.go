@@ -118,8 +118,8 @@ func TestFullParameterResult(t *testing.T) {
 	require.EqualValues(t, 1000, model.State.ParameterCount, "its weights have no tensors: unchanged")
 }
 
-// TestKilledAgent checks that a job whose agent is killed, and so sends no report, continues on
-// another node from its last checkpoint, without a gap in its loss curve.
+// TestKilledAgent checks that a job whose agent is killed, and therefore sends no report, continues
+// on another node from its last checkpoint, without a gap in its metrics.
 func TestKilledAgent(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -181,8 +181,8 @@ func TestRestartedAgent(t *testing.T) {
 
 // TestCrashLoop checks that a job fails after domain.CrashLoop if its training crashes the control
 // plane in every attempt. Here the agent runs in the process of the control plane, so that each
-// crash ends both the agent and the coordinator. The agent has recorded only that it started the
-// attempt.
+// crash ends both the agent and the coordinator. The only trace of an attempt is the agent's record
+// that it was started.
 func TestCrashLoop(t *testing.T) {
 	c := start(t)
 	c.createInputs()

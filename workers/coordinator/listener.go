@@ -15,21 +15,21 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A listener receives the heartbeats of all nodes, and records until when it has received all of
-// them. For this it publishes a probe on a subject of heartbeats and waits until its own
-// subscription delivers the probe: the messages that the server received before the probe have then
-// been delivered too. While the process is paused, the connection is lost or the server hangs, no
-// probe arrives, and nothing is concluded from missing heartbeats.
+// A listener receives the heartbeats of all nodes, and records the time up to which it has received
+// all of them. To know that time, it publishes a probe on a subject of heartbeats and waits until
+// its own subscription delivers the probe: the messages that the server received before the probe
+// have then been delivered too. While the process is paused, the connection is lost or the server
+// hangs, no probe arrives, and missing heartbeats have no effect.
 type listener struct {
 	conn    *nats.Conn
 	live    *live.Status
 	observe func(node string, m *nats.Msg) // records a heartbeat
 	now     func() time.Time
 	every   time.Duration // interval of the probes
-	maxGap  time.Duration // longest time between two probes without a gap in listening
+	maxGap  time.Duration // maximum time between two probes; after a longer time, heartbeats may have been missed
 	logger  *slog.Logger
 
-	probe    string // first token of the content of probes; other coordinators have other ones
+	probe    string // first word in the content of this coordinator's probes
 	returned chan string
 }
 
@@ -80,7 +80,7 @@ func (l *listener) run(ctx context.Context, s *nats.Subscription) {
 			gap := next.sent.Sub(last.sent)
 			if last.sent.IsZero() || gap > l.maxGap || next.dropped != last.dropped || next.reconnects != last.reconnects {
 				if !last.sent.IsZero() {
-					l.logger.Warn("heartbeats may have been missed: the time after which nodes are lost begins again",
+					l.logger.Warn("heartbeats may have been missed: the timeout after which a silent node is lost starts again",
 						"noProbeFor", gap.Round(time.Millisecond), "reconnects", next.reconnects-last.reconnects,
 						"dropped", next.dropped-last.dropped)
 				}

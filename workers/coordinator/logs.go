@@ -14,9 +14,9 @@ func signLog(ctx context.Context, store *blobs.Store, j job) (string, error) {
 	return store.SignPut(ctx, blobs.TrainerLog(j.Name, j.Event, j.Life.Attempt), protocol.MaxLog, uploadWithin)
 }
 
-// signLogs returns the signed URLs with which the current attempt of a job stores its log, and reads
-// that of the newest earlier attempt that has stored one. A job whose logs cannot be listed is assigned
-// later: no error is a *domain.Error, which would fail the job.
+// signLogs returns two signed URLs for the current attempt of a job: put stores its log, and
+// earlier reads the log of the newest earlier attempt that has stored one. earlier is "" if there
+// is none. An error is never a *domain.Error, which would fail the job: the next heartbeat retries.
 func signLogs(ctx context.Context, store *blobs.Store, j job) (put, earlier string, err error) {
 	if put, err = signLog(ctx, store, j); err != nil {
 		return "", "", fmt.Errorf("sign the URL of the log: %v", err)

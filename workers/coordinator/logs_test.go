@@ -36,9 +36,9 @@ func (c *cluster) jobLog() string {
 	return string(content)
 }
 
-// TestLogOfAStaleAttempt checks that an attempt that is over cannot change the log of the next attempt
-// with the URL that it has, which stays valid, that the next attempt reads its log, and that all logs
-// are deleted with the job.
+// TestLogOfAStaleAttempt checks that an attempt that is over cannot change the log of the next
+// attempt, although its URL is still valid. It also checks that the next attempt reads the log of
+// the earlier one, and that all logs are deleted with the job.
 func TestLogOfAStaleAttempt(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -100,7 +100,8 @@ func TestLogOfAStaleAttempt(t *testing.T) {
 	require.Empty(t, c.files(blobs.LogRoot(jobName, event)).Sizes)
 }
 
-// heldLogs sends requests, but the PUT of a log only when release is closed.
+// heldLogs is a transport that holds each PUT of a log until release is closed, and sends other
+// requests at once.
 type heldLogs struct{ release, held, sent chan struct{} }
 
 func (h heldLogs) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -123,8 +124,8 @@ func (h heldLogs) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// TestResultsDoNotWaitForTheLog checks that a job completes, and one whose training fails ends, while its
-// log cannot be stored, and that the log is stored afterwards.
+// TestResultsDoNotWaitForTheLog checks that jobs end, with and without a failure of the training,
+// while their logs cannot be stored, and that the logs are stored afterwards.
 func TestResultsDoNotWaitForTheLog(t *testing.T) {
 	for state, broken := range map[string]bool{domain.JobCompletedState: false, domain.JobFailedState: true} {
 		t.Run(state, func(t *testing.T) {

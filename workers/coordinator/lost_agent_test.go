@@ -14,13 +14,13 @@ import (
 	"anneal/workers/protocol"
 )
 
-// TestLostAgent checks how a request ends whose agent is lost at each point: before it receives the
-// request, and after, when it does not return, when it is restarted, and when it was only
-// disconnected for a short time.
+// TestLostAgent checks how a request ends when its agent is lost before it receives the request,
+// and when after that the agent does not return, is restarted, or was only disconnected for a short
+// time.
 func TestLostAgent(t *testing.T) {
 	for name, one := range map[string]struct {
 		accepted func(c *cluster, node *nats.Conn) // what happens after the request; nil without an agent
-		reason   string                            // of the error; "" is a complete response
+		reason   string                            // reason of the error; "" means that the response is complete
 	}{
 		"before the request": {nil, engines.ReplicaUnreachable},
 		"for good":           {func(_ *cluster, node *nats.Conn) { node.Close() }, engines.ReplicaLost},

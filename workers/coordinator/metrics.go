@@ -96,7 +96,8 @@ func (m *metricsFiles) store(ctx context.Context, j job, rows iter.Seq[live.Metr
 	return err
 }
 
-// Limits of the metrics files of attempts without a checkpoint.
+// Minimum time between two metrics files of an attempt without a checkpoint, and maximum time to
+// store one.
 const (
 	previewInterval = 5 * time.Second
 	previewTimeout  = 2 * time.Second

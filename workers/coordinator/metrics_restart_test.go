@@ -10,9 +10,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-// TestRestartRequestsRows checks that a control plane that has lost its live status requests the metric
-// rows since the last checkpoint, or all rows if there is none, and has no gap in the rows that it
-// records meanwhile.
+// TestRestartRequestsRows checks that a control plane that has lost its live status requests the
+// metric rows since the last checkpoint, or all rows if there is none, and records no rows with a
+// gap in the meantime.
 func TestRestartRequestsRows(t *testing.T) {
 	c := start(t)
 	c.createInputs()

@@ -62,7 +62,8 @@ func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	switch {
 	case slices.Contains(s.superseded, heartbeat.Boot):
 		return &domain.Error{Code: domain.FailedPrecondition, Reason: protocol.TakenOver,
-			Message: "another agent has registered as this node: stop one of the two agents, or give one another --node-id"}
+			Message: "another agent has registered as this node: stop one of the two agents, or start one with another " +
+				"--node-id"}
 	case heartbeat.Boot == s.boot && heartbeat.Number <= s.number:
 		return domain.Errorf(domain.Aborted, "a newer heartbeat was handled first")
 	case heartbeat.Boot != s.boot && s.boot != "":
@@ -75,11 +76,11 @@ func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	return nil
 }
 
-// firstBoot reports whether the coordinator has seen only one boot of the node. An attempt that the
-// agent has lost then ended while the coordinator was down, for example because the agent runs in
-// the process of the control plane. Such an attempt does not count as a failure of the job, because
-// a control plane that restarts often would fail every job. Only a series of such attempts fails a
-// job, see domain.CrashLoop.
+// firstBoot reports whether the coordinator has seen only one boot of the node. In that case, an
+// attempt that the agent has lost ended while the coordinator was down, for example because the
+// agent runs in the process of the control plane. Such an attempt does not count as a failure of
+// the job, because a control plane that restarts often would fail every job. Only a series of such
+// attempts fails a job, see domain.CrashLoop.
 func (s *nodeSession) firstBoot() bool { return len(s.superseded) == 0 }
 
 // overtaken reports whether the live status already has a newer heartbeat of the same boot. If not,

@@ -21,8 +21,8 @@ type ReplicaClient struct {
 	// Timeout is the time without a message after which a node counts as unreachable; 0 is 10 s. A
 	// reachable node sends a message every 2 s, also while it computes.
 	Timeout time.Duration
-	// KeepAlive is the interval of messages to the node during a response, which notice that the node
-	// is gone; 0 is 2 s.
+	// KeepAlive is the interval of the messages that are sent to the node during a response to
+	// detect that the node is gone; 0 is 2 s.
 	KeepAlive time.Duration
 }
 
@@ -144,7 +144,7 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 		}
 		if want := r.emitted.Load() + 1; message.Seq != want {
 			return total, false, unavailable(engines.ReplicaLost,
-				"a message of the response was lost: received %d instead of %d", message.Seq, want)
+				"a message of the response was lost: received message %d instead of message %d", message.Seq, want)
 		}
 		for _, chunk := range message.Chunks {
 			if err := r.emit(chunk); err != nil {
@@ -164,16 +164,15 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 	}
 }
 
-// Times of the search for a node without an agent. An agent whose connection to NATS was interrupted
-// has connected again before goneAfter.
+// goneAfter is longer than an agent needs to reconnect to NATS after an interruption.
 const (
-	goneAfter  = 3 * time.Second // time without a subscriber after which a node is gone
+	goneAfter  = 3 * time.Second // time without a subscriber on the node after which the node is gone
 	retryPause = 100 * time.Millisecond
 )
 
 // keepAlive sends acknowledgements until ctx is done, so that the node knows that the reader is
-// connected. It closes gone when the node has had no subscription to them for goneAfter: its agent
-// has ended, or is disconnected.
+// connected. It closes gone when the node has had no subscription to them for goneAfter, because
+// its agent has ended or is disconnected.
 func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
 	ticker := time.NewTicker(r.every)
 	defer ticker.Stop()
@@ -201,8 +200,8 @@ func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
 	}
 }
 
-// delivered sends an acknowledgement, and reports whether a client has a subscription to it, as far
-// as is known. Agents do not reply: the server replies when there is no subscription.
+// delivered sends an acknowledgement. It returns false only if the NATS server replies that no
+// client has a subscription to it; agents do not reply.
 func (r *streamReader[Chunk, Total]) delivered(ctx context.Context) bool {
 	data, err := r.encodeAck(false)
 	if err != nil {

@@ -154,7 +154,7 @@ func (r *reports) record(ctx context.Context, node string, report protocol.Repor
 func (r *reports) recordFailure(ctx context.Context, node string, j job, report protocol.Report) error {
 	message := truncate(report.Error.Message)
 	if message == "" {
-		message = "the attempt failed on node " + node + " without a reason"
+		message = "the attempt failed on node " + node + " and gave no reason"
 	}
 	switch report.Error.Code {
 	case domain.InvalidArgument, domain.FailedPrecondition, domain.DataLoss:

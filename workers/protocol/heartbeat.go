@@ -105,7 +105,7 @@ type TrainAssignment struct {
 	CreateTime time.Time             `json:"made"`
 	Method     string                `json:"method"`
 	Base       FileSet               `json:"base"`
-	BaseModel  domain.Name           `json:"baseModel,omitempty"` // the model of Base, which adapters name
+	BaseModel  domain.Name           `json:"baseModel,omitempty"` // base model, which a trained adapter must name
 	Adapter    *FileSet              `json:"adapter,omitempty"`
 	Data       FileSet               `json:"data"`
 	Eval       *FileSet              `json:"eval,omitempty"`
@@ -144,7 +144,7 @@ type ServeAssignment struct {
 	Adapter       *FileSet    `json:"adapter,omitempty"`
 	Draft         *FileSet    `json:"draft,omitempty"`     // draft model
 	MemoryMiB     int64       `json:"memoryMiB,omitempty"` // memory limit
-	ContextLength int         `json:"context,omitempty"`   // maximum in tokens; 0 is the model's own
+	ContextLength int         `json:"context,omitempty"`   // maximum in tokens; 0 is the maximum of the model
 	LongPrompts   bool        `json:"longPrompts,omitempty"`
 	// DraftMemoryMiB is the part of MemoryMiB for the draft model.
 	DraftMemoryMiB int64 `json:"draftMemoryMiB,omitempty"`

@@ -1,7 +1,8 @@
 package protocol
 
-// ForLog is the purpose of a SignRequest that stores the log of an attempt: the reply has a URL to PUT
-// LogFile. An attempt begins with TrainAssignment.LogURL, and requests another URL before that expires.
+// ForLog is the purpose of a SignRequest that stores the log of an attempt: the reply has a URL to
+// PUT LogFile. An attempt uses TrainAssignment.LogURL at first, and requests another URL before
+// that one expires.
 const (
 	ForLog  = "log"
 	LogFile = "trainer.log"

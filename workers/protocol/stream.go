@@ -44,8 +44,8 @@ type (
 	TranscriptionMessage = StreamMessage[engines.TranscriptEvent, engines.Transcript]
 )
 
-// StreamUnknown is the reason of the error that a node sends to the reader of a stream that the node
-// does not have: its agent was restarted, or has ended the stream.
+// StreamUnknown is the reason of the error that a node sends to the reader of a stream that the
+// node does not have, because the agent was restarted or has ended the stream.
 const StreamUnknown = "STREAM_UNKNOWN"
 
 // Limits and timeouts of a stream.

@@ -25,7 +25,8 @@ const maxImported = 100
 // importedName matches the names under which imported files are stored.
 var importedName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// An Importer stores the rows that datasets import as an upload, which the Validator validates.
+// An Importer imports the rows of datasets: it stores them as an upload, which the Validator
+// validates.
 type Importer struct{ Transferrer }
 
 // Handle subscribes the importer to the events of datasets.
@@ -85,7 +86,8 @@ func (i Importer) Import(ctx context.Context, e eventlog.Event) error {
 	return nil
 }
 
-// discard removes files that no event refers to. The reconciler removes those that discard cannot.
+// discard removes files that no event refers to. If discard fails, the reconciler removes them
+// later.
 func (i Importer) discard(ctx context.Context, files domain.Files) {
 	_ = i.Blobs.DeletePrefix(context.WithoutCancel(ctx), files.Prefix)
 }
@@ -145,7 +147,7 @@ func (i Importer) admit(account string, objects []external.Object) error {
 	quota, limited := view.Quota(account, domain.QuotaStorageBytes)
 	if used := view.Storage(account); limited && used+sum > quota {
 		return domain.Errorf(domain.FailedPrecondition, "the objects have %d bytes, and %d of the %d bytes of quota %s are "+
-			"used: delete what is not needed, or have the operator raise the quota", sum, used, quota, domain.QuotaStorageBytes)
+			"used: delete what is not needed, or ask the operator to raise it", sum, used, quota, domain.QuotaStorageBytes)
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 
 const row = `{"prompt":"a","completion":"b"}` + "\n"
 
-// stumbling is a log that fails to record that an upload could not be validated. fails is the
-// number of times that it still fails.
+// stumbling is a log that refuses the event that an upload could not be validated. fails is the
+// number of further times that it does so.
 type stumbling struct {
 	eventlog.Log
 	fails int

@@ -144,8 +144,8 @@ func TestImportsThatCannotSucceed(t *testing.T) {
 	require.Contains(t, b.importFrom("full", "rows.jsonl").Status.Message, "of the 10 bytes of quota storage-bytes")
 }
 
-// TestTransfersReachPublicAddressesOnly checks that the server of a tenant's address is not contacted
-// when its address is that of this machine.
+// TestTransfersReachPublicAddressesOnly checks that a transfer does not connect to an address of
+// this machine that a tenant names.
 func TestTransfersReachPublicAddressesOnly(t *testing.T) {
 	b := newTransferBench(t)
 	b.Client = outbound.Client(false, time.Minute)
@@ -161,7 +161,8 @@ func TestTransfersReachPublicAddressesOnly(t *testing.T) {
 	require.Zero(t, b.store.Requests())
 }
 
-// TestImportsWithoutASecretAreAnonymous checks that no credentials of this process are used.
+// TestImportsWithoutASecretAreAnonymous checks that an import without a secret does not use the
+// credentials in the environment of this process.
 func TestImportsWithoutASecretAreAnonymous(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKTEST")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test")

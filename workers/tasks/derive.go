@@ -130,7 +130,7 @@ func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivat
 	size, err := d.Blobs.Put(ctx, directory+derivedFile, reader)
 	reader.CloseWithError(errUnread)
 	if cause := <-ended; cause != nil && !errors.Is(cause, errUnread) {
-		err = cause // run failed first, and Put only passes its error on
+		err = cause // run failed first, and Put only returned the error of run
 	}
 	if domain.CodeOf(err) == domain.NotFound {
 		err = sourceGone(from.Source)

@@ -89,8 +89,8 @@ var effects = map[string]effect{
 }
 
 // TestFaultsAtEveryEffect checks that after a fault at any effect of a task, a restart and a
-// reconciliation, the world and the files agree, and that the redelivered task ends as without the
-// fault.
+// reconciliation, the world and the files agree, and that the redelivered task ends as it would
+// have without the fault.
 func TestFaultsAtEveryEffect(t *testing.T) {
 	for name, e := range effects {
 		t.Run(name, func(t *testing.T) {

@@ -110,7 +110,7 @@ type build struct {
 	entry     domain.Entry
 	files     domain.Files // stored files that attempts will run
 	log       strings.Builder
-	trial     string // why the trial call of the code gave no valid score
+	trial     string // why the trial call of the code gave no valid score; "" if it gave one
 }
 
 func (w *build) run(ctx context.Context) error {

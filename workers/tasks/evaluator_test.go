@@ -27,7 +27,7 @@ import (
 	"anneal/workers/tasks"
 )
 
-// A reader is a builder that records its arguments.
+// A reader is an engines.Builder that records its arguments.
 type reader struct {
 	code         engines.EvaluatorCode
 	requirements string

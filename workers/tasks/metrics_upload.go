@@ -89,7 +89,7 @@ func (u MetricsUploader) Upload(ctx context.Context, e eventlog.Event) error {
 
 // urlOf returns the whole metricsFileSignedUrl of a job; "" when it cannot be decrypted.
 func (u MetricsUploader) urlOf(ctx context.Context, name domain.Name, job domain.SupervisedJob) (string, error) {
-	if job.SealedMetricsURL == nil { // the URL has no secret, or an earlier version recorded it in clear
+	if job.SealedMetricsURL == nil { // the URL has no secret, or an earlier version of anneal recorded it unencrypted
 		return string(job.MetricsFileSignedURL), nil
 	}
 	url, err := u.Open(ctx, name, *job.SealedMetricsURL)

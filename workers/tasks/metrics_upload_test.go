@@ -21,7 +21,8 @@ import (
 	"anneal/workers/tasks"
 )
 
-// inClear is a command that records the event of a version that recorded the whole URL.
+// inClear is a command that records the event of an earlier version, which contains the whole URL
+// unencrypted.
 type inClear struct{ event domain.SupervisedJobCreated }
 
 func (c inClear) Decide(domain.SupervisedJob, time.Time) (domain.Event[domain.SupervisedJob], error) {

@@ -122,7 +122,7 @@ func violationStatus(v domain.Violations) domain.Status {
 var engineFiles = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
 	"chat_template.jinja", "special_tokens_map.json", "adapter_config.json"}
 
-// Limits, in bytes, of AcceptModel.Note and of each of the engineFiles.
+// Maximum sizes, in bytes, of each of the engineFiles and of AcceptModel.Note.
 const (
 	maxEngineFile = 64 << 20
 	maxNote       = 1000

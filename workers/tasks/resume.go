@@ -15,7 +15,7 @@ import (
 // A Task is idempotent work that an event requests.
 type Task struct {
 	Handler string // name of the Watermill handler and of its durable consumer
-	// Do does the work that an event requests. It ignores events that request none.
+	// Do does the work that an event requests. It ignores events that request no work.
 	Do func(context.Context, eventlog.Event) error
 	// Pending yields the resources with pending work.
 	Pending func(*projections.View) iter.Seq[domain.Name]

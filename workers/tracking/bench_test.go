@@ -100,13 +100,15 @@ func (b *bench) life(command domain.Command[domain.JobLife]) {
 	b.do(domain.IntendJob(b.job, command))
 }
 
-// trackerWith returns an enabled tracker. The tests seal nothing: the ciphertext is the key.
+// trackerWith returns the configuration of an enabled tracker. The tests encrypt nothing: the
+// ciphertext is the key.
 func trackerWith(key string) *domain.TrackerConfig {
 	return &domain.TrackerConfig{Enabled: true, Project: "tuning", Entity: "acme",
 		APIKey: &domain.Sealed{KeyID: "k", Ciphertext: []byte(key)}}
 }
 
-// create creates a job of each kind, by the name of its collection.
+// create has, for each kind of job, a function that returns the name of a job and the intent that
+// creates it. Its keys are the names of the collections.
 var create = map[string]func(key string) (domain.Name, domain.Intent){
 	"supervisedFineTuningJobs": func(key string) (domain.Name, domain.Intent) {
 		name := domain.NewName("acme", "supervisedFineTuningJobs", "job")
@@ -190,7 +192,7 @@ func (b *bench) store(last int) {
 	require.NoError(b, err)
 }
 
-// turn takes a turn of each session, and returns whether all succeeded.
+// turn runs a turn of each session, and reports whether all succeeded.
 func (b *bench) turn() bool {
 	last, err := b.log.Last(b.Context())
 	require.NoError(b, err)
@@ -219,8 +221,8 @@ func (b *bench) tracking() domain.JobTracking {
 }
 
 // requireNoKey checks that the tracker's API key is not in plain text in the event log, in the
-// server's log or in the job's files. Events have it only as the ciphertext of a sealed value, in
-// base64.
+// server's log or in the job's files. Events contain the key only as the ciphertext of a sealed
+// value, in base64.
 func (b *bench) requireNoKey() {
 	for e, err := range b.log.Read(b.Context(), "events.>", 0) {
 		require.NoError(b, err)
@@ -239,8 +241,8 @@ func (b *bench) requireNoKey() {
 	}
 }
 
-// steps returns the steps of the rows that a tracker has, in order, and checks that they are once
-// and right.
+// wandbSteps returns the steps of the rows that a tracker has, in order, and checks that each row
+// is present once and has the right values.
 func wandbSteps(t testing.TB, server *trackertest.WandB) (steps []int, run trackertest.WandBRun) {
 	require.Empty(t, server.Violations())
 	paths := server.Runs()

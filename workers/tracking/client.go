@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	maxResponse = 4 << 20 // bytes that are read of a response
-	maxMessage  = 300     // bytes of a tracker's message that are shown
+	maxResponse = 4 << 20 // maximum size of a response in bytes
+	maxMessage  = 300     // bytes after which a tracker's message is cut
 )
 
-// A rejection is the response of a tracker to a request that would be rejected again.
+// A rejection is the response of a tracker to a request that it would reject again.
 type rejection struct{ message string }
 
 func (r rejection) Error() string { return r.message }
 
-// A busyError is the response of a tracker that asks for later requests.
+// A busyError is the response of a tracker that cannot serve the request now.
 type busyError struct {
 	message string
-	after   time.Duration // 0 when the tracker names no time
+	after   time.Duration // time after which to retry; 0 when the tracker names none
 }
 
 func (b busyError) Error() string { return b.message }
@@ -48,7 +48,8 @@ type request struct {
 	body          any // encoded as JSON; nil is none
 	authorization string
 	key           domain.SecretValue
-	// expected is the code of a tracker's error that is not a rejection.
+	// expected is an error code of the tracker for which do returns errExpected instead of a
+	// rejection.
 	expected string
 }
 
@@ -97,7 +98,7 @@ func (c client) do(ctx context.Context, q request, out any) error {
 		return nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return rejection{"its response is not what the protocol has: check the address"}
+		return rejection{"its response does not follow the protocol of the tracker: check the address"}
 	}
 	return nil
 }
@@ -110,7 +111,7 @@ func (c client) failure(q request, response *http.Response, data []byte) error {
 		Message string         `json:"message"`
 		Errors  []graphQLError `json:"errors"`
 	}
-	_ = json.Unmarshal(data, &said) // a proxy may answer with anything
+	_ = json.Unmarshal(data, &said) // a proxy may respond in another format
 	if q.expected != "" && said.Code == q.expected {
 		return errExpected
 	}
@@ -139,8 +140,8 @@ type graphQLError struct {
 	Message string `json:"message"`
 }
 
-// shown returns a text of a tracker on one line, limited, and without the key, or the password in a
-// key USER:PASSWORD, in any of the forms in which a request contains it.
+// shown returns a tracker's text on one line, cut after maxMessage bytes. It replaces the key, and
+// the password in a key USER:PASSWORD, with [redacted], in every encoding that a request uses.
 func shown(text string, key domain.SecretValue) string {
 	_, password, _ := strings.Cut(key.Reveal(), ":")
 	for _, k := range []string{key.Reveal(), password} {

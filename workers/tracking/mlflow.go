@@ -15,8 +15,9 @@ import (
 )
 
 // mlflow is the REST interface of MLflow, version 2.0. Creating a run is not idempotent, so a run
-// has a tag with the job's identity, by which begin finds it again. Metrics that may have been sent
-// are compared with the newest of their name, because some stores of MLflow keep duplicates.
+// has a tag with the job's identity, by which begin finds it again. A metric that may already have
+// been sent is sent only if its step is newer than the newest step of that metric in MLflow,
+// because some stores of MLflow keep duplicates.
 type mlflow struct{ client }
 
 const mlflowPath = "/api/2.0/mlflow/"
@@ -127,7 +128,7 @@ func (m mlflow) experiment(ctx context.Context, key domain.SecretValue, name str
 			ID string `json:"experiment_id"`
 		}
 		q = m.request(key, http.MethodPost, "experiments/create", map[string]string{"name": name})
-		q.expected = "RESOURCE_ALREADY_EXISTS" // another job of the project was faster
+		q.expected = "RESOURCE_ALREADY_EXISTS" // another job of the project has just created it
 		err = m.do(ctx, q, &created)
 		if err != nil && !errors.Is(err, errExpected) {
 			return "", err
@@ -138,8 +139,8 @@ func (m mlflow) experiment(ctx context.Context, key domain.SecretValue, name str
 	}
 }
 
-// find returns the ID of the run that an earlier create has created for the job; "" when there is
-// none.
+// find returns the ID of the run that an earlier call of create created for the job; "" when there
+// is none.
 func (m mlflow) find(ctx context.Context, key domain.SecretValue, experiment string, job description) (string, error) {
 	var found struct {
 		Runs []mlflowRun `json:"runs"`
@@ -220,7 +221,8 @@ func (m mlflow) end(ctx context.Context, key domain.SecretValue, r run, with end
 	return m.post(ctx, key, "runs/update", mlflowUpdate{r.ID, status, with.Time.UnixMilli()}, nil)
 }
 
-// mlflowKey returns a name with the characters that MLflow's keys may have.
+// mlflowKey returns the name as a key of MLflow: it replaces characters that MLflow does not allow
+// with _, and cuts the name after maxMLflowKey bytes.
 func mlflowKey(name string) string {
 	name = strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("_-. /", c) {
@@ -235,7 +237,8 @@ func (m mlflow) post(ctx context.Context, key domain.SecretValue, path string, b
 	return m.do(ctx, m.request(key, http.MethodPost, path, body), out)
 }
 
-// request returns a request with the key USER:PASSWORD or, for a key without a colon, a token.
+// request returns a request that authenticates with the key: with HTTP basic authentication for a
+// key USER:PASSWORD, and as a bearer token for a key without a colon.
 func (m mlflow) request(key domain.SecretValue, method, path string, body any) request {
 	authorization := "Bearer " + key.Reveal()
 	if strings.Contains(key.Reveal(), ":") {

@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// describe returns what the tracker shows of a job.
+// describe returns the description of a job for the tracker.
 func describe(job *projections.Row[domain.Job]) description {
 	spec := job.State.Spec()
 	d := description{Job: job.Name, CreateEvent: job.CreateEvent, DisplayName: cmp.Or(spec.DisplayName, job.Name.ID()),
@@ -59,7 +59,8 @@ func objectOf(value any) (object map[string]any) {
 	return object
 }
 
-// flatten adds the fields of an object to all, with the names of inner objects before their fields'.
+// flatten adds the fields of an object to all. The name of an inner object and a dot precede the
+// names of its fields.
 func flatten(all map[string]any, prefix string, object map[string]any) {
 	for name, value := range object {
 		switch value := value.(type) {

@@ -11,9 +11,9 @@ import (
 	"anneal/workers/tracking/trackertest"
 )
 
-// TestRestartLosesNoRows checks that the tracker receives the rows that an agent has reported after
-// the last checkpoint, when the control plane has lost them in a crash and the agent begins again with
-// later ones: they wait for the metrics file, or for the agent to repeat them.
+// TestRestartLosesNoRows checks that the tracker receives the rows after the last checkpoint even
+// if the control plane has lost them in a crash and the agent reports later rows first: sending
+// waits until the metrics file has the lost rows or the agent repeats them.
 func TestRestartLosesNoRows(t *testing.T) {
 	for name, after := range map[string]func(b *bench){
 		"metrics file": func(b *bench) { b.checkpoint(1, 14) },
@@ -73,8 +73,8 @@ func TestGivesUp(t *testing.T) {
 	})
 }
 
-// TestRunOfADeletedJob checks that a job does not show the run of a deleted job with its name, which
-// was created while the tracker created that run.
+// TestRunOfADeletedJob checks that a job does not show the run of a deleted job with the same name
+// if the job was created while the tracker created that run.
 func TestRunOfADeletedJob(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
 		b.start("supervisedFineTuningJobs")

@@ -21,9 +21,9 @@ const maxBatch = 1000
 const maxLine = 1 << 20
 
 // liveRows returns the rows of an attempt in the live status with steps greater than after, and the
-// step of the first of all its rows, which have no gaps. It returns none when there are so many that
-// some may have been dropped: then the job is sent from its metrics file, which is complete up to each
-// checkpoint.
+// step of the first of all its rows, which have no gaps. It returns no rows when there are so many
+// that the live status may have dropped some: the rows then come from the job's metrics file, which
+// is complete up to the newest checkpoint.
 func liveRows(
 	view *projections.View, job *projections.Row[domain.Job], attempt, after int,
 ) (found map[int]row, first int) {
@@ -112,8 +112,8 @@ type fileVersion struct {
 	state               string // state of a job that has stopped
 }
 
-// collect returns the rows to send, with the tracker's steps. next reports whether rows of the next
-// train step of a trainer job follow.
+// collect returns the rows to send, with their steps in the tracker's run. next reports whether
+// rows of the next train step of a trainer job follow.
 func (s *Sender) collect(
 	ctx context.Context, view *projections.View, one *session, job *projections.Row[domain.Job],
 ) (rows []row, next bool, err error) {
@@ -128,7 +128,8 @@ func (s *Sender) collect(
 	if last, ok := life.LastCheckpoint(); ok {
 		checkpoint = last.Step
 	}
-	// The metrics file of a trainer job is that of an earlier train step until the first checkpoint.
+	// Until the first checkpoint of a train step, the metrics file of a trainer job is that of an
+	// earlier train step.
 	own := !spec.Waits || stopped || checkpoint > 0
 	if earlier {
 		own = life.Attempt == state.Attempt
@@ -166,7 +167,7 @@ func inOrder(rows map[int]row, final bool) []row {
 	return ordered
 }
 
-// batchOf returns how many of the first rows have at most maxBatch metrics together; at least 1.
+// batchOf returns how many of the first rows have at most maxBatch metrics in total; at least 1.
 func batchOf(rows []row) int {
 	metrics := 0
 	for i, one := range rows {

@@ -10,14 +10,14 @@ import (
 	"anneal/domain"
 )
 
-// saved is the sender's durable state for a job, in a file beside the job's metrics. Before rows are
-// sent, they are saved as Sending with their place, so that after a crash the same rows are sent to
-// the same place again.
+// saved is the sender's durable state for a job, in a file beside the job's metrics. Before rows
+// are sent, they are saved as Sending together with Sent, so that after a crash the same rows are
+// sent again to the same position in the run.
 type saved struct {
-	Service string `json:"service"` // KIND=URL; another one begins a new run
+	Service string `json:"service"` // KIND=URL of the tracker; a new run begins when it changes
 	Run     run    `json:"run"`
 	Sent    int    `json:"sent"` // rows that the tracker has
-	Step    int    `json:"step"` // step of the newest of them
+	Step    int    `json:"step"` // step of the newest row that the tracker has
 	Sending []row  `json:"sending,omitempty"`
 
 	// A trainer job with keepAlive counts its steps from 1 again in each train step. Base is the last
@@ -26,15 +26,16 @@ type saved struct {
 	TrainStep int `json:"trainStep,omitempty"`
 	Attempt   int `json:"attempt,omitempty"`
 
-	Last  map[string]float64 `json:"last,omitempty"` // newest metrics
+	Last  map[string]float64 `json:"last,omitempty"` // newest value of each metric
 	Ended string             `json:"ended,omitempty"`
 }
 
-// endingOf identifies an end of the job, because a job that has failed or was cancelled can be
-// resumed and end again.
+// endingOf returns a text that identifies one end of the job: a job that has failed or was
+// cancelled can be resumed, and then ends again.
 func endingOf(l *domain.JobLife) string { return l.State + "@" + strconv.Itoa(l.Attempt) }
 
-// load reads what was saved of a job for a service.
+// load reads the saved state of a job. It returns an empty state if none was saved, or if the state
+// is that of another tracker.
 func (s *Sender) load(ctx context.Context, key string) (state saved, err error) {
 	file, err := s.Blobs.Get(ctx, key)
 	if domain.CodeOf(err) == domain.NotFound {

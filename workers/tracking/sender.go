@@ -15,22 +15,23 @@ import (
 
 const (
 	scanInterval  = time.Second
-	sendInterval  = 5 * time.Second  // between two requests with metrics of one running job
-	keepInterval  = 30 * time.Second // without a request after which the tracker is told that the run continues
+	sendInterval  = 5 * time.Second  // minimum time between two requests with metrics of one running job
+	keepInterval  = 30 * time.Second // time without a request after which the tracker is told that the run continues
 	turnTimeout   = 2 * time.Minute
-	maxConcurrent = 8 // jobs for which requests are sent at once
+	maxConcurrent = 8 // jobs for which requests are sent concurrently
 
-	// giveUpAfter is how long after its end a job is still sent.
+	// giveUpAfter is the time after the end of a job after which nothing more of it is sent.
 	giveUpAfter  = 24 * time.Hour
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute
-	// problemAfter is how long a tracker may not respond before the job shows it.
+	// problemAfter is the time without a response of the tracker after which the job shows the
+	// problem.
 	problemAfter = time.Minute
 )
 
-// A Sender sends the jobs whose trackerConfig is enabled to the tracker. It reads the metrics that
-// the control plane has anyway, so that training never waits for the tracker, and continues after a
-// restart where it was. It retries for as long as a job runs and giveUpAfter longer.
+// A Sender sends to the tracker the jobs whose trackerConfig is enabled. It reads the metrics that
+// agents have already reported, so that training never waits for the tracker. After a restart it
+// continues where it stopped. It retries until giveUpAfter has passed since the end of the job.
 type Sender struct {
 	Log     eventlog.Log
 	World   *projections.World // follows Log
@@ -137,19 +138,19 @@ type session struct {
 	event string // ID of the event that created the job
 
 	busy     bool      // a turn is in progress
-	due      time.Time // of the next turn, unless the state of the job changes
-	seen     string    // endingOf at the last turn
-	sent     string    // endingOf when the tracker has received the end of the job
+	due      time.Time // time of the next turn, unless the state of the job changes before
+	seen     string    // result of endingOf at the last turn
+	sent     string    // result of endingOf for the end of the job that the tracker has received
 	failures int       // consecutive failed turns
-	since    time.Time // of the first of them
+	since    time.Time // when the first of these turns failed
 
 	loaded    bool
 	state     saved
 	key       domain.SecretValue
-	contact   time.Time   // of the last request that succeeded
+	contact   time.Time   // time of the last request that succeeded
 	readFile  fileVersion // the metrics file whose rows were sent
 	fileEnd   int         // last step of that file
-	lastTries int         // of telling the tracker that the job was deleted
+	lastTries int         // attempts to tell the tracker that the job was deleted
 }
 
 // file returns the key of the file in which the state of the session is saved.

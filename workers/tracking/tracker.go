@@ -28,7 +28,7 @@ type Service struct {
 
 // ParseService returns the tracker at an address KIND=URL, where KIND is wandb or mlflow. The
 // operator chooses the address, so it may be private, except for the host of DefaultAddress, which
-// must be public wherever its name leads.
+// must resolve to a public address.
 func ParseService(address string) (Service, error) {
 	kind, base, _ := strings.Cut(address, "=")
 	at, err := url.Parse(base)
@@ -51,11 +51,11 @@ func ParseService(address string) (Service, error) {
 // A tracker is a protocol of experiment trackers. Its methods may be repeated after a failure or a
 // crash without recording anything twice.
 type tracker interface {
-	// begin creates the run of a job, or opens it again, and sets the fields of run. Fields that are
-	// set are those of an earlier begin.
+	// begin creates the run of a job, or opens it again, and sets the fields of run. Fields that
+	// are already set are from an earlier call.
 	begin(ctx context.Context, key domain.SecretValue, job description, run *run) error
-	// log adds rows, of which the run has the first sent already; repeated reports that an earlier log
-	// of the same rows may have succeeded.
+	// log adds rows to the run. sent is the number of rows that the job has already added, and
+	// repeated reports whether an earlier call with the same rows may have succeeded.
 	log(ctx context.Context, key domain.SecretValue, run run, sent int, rows []row, repeated bool) error
 	// keep tells the tracker that the run continues without new rows.
 	keep(ctx context.Context, key domain.SecretValue, run run) error
@@ -63,10 +63,10 @@ type tracker interface {
 	end(ctx context.Context, key domain.SecretValue, run run, with ending) error
 }
 
-// A description is what a tracker shows of a job besides its metrics.
+// A description holds what the tracker shows of a job, except for metrics.
 type description struct {
 	Job         domain.Name
-	CreateEvent string // ID of the event that created the job: distinguishes jobs of one name
+	CreateEvent string // ID of the event that created the job; distinguishes jobs with the same name
 	DisplayName string
 	Project     string
 	Entity      string
@@ -75,13 +75,13 @@ type description struct {
 	Parameters  map[string]any
 }
 
-// A run is a run in the tracker.
+// A run identifies the job's run in the tracker.
 type run struct {
 	ID       string    `json:"id"`
-	Project  string    `json:"project"` // as the tracker writes it
+	Project  string    `json:"project"` // name of the project in the tracker's response
 	Entity   string    `json:"entity"`
 	URL      string    `json:"url"`
-	Earlier  int       `json:"earlier,omitempty"` // rows of a run that existed before the job
+	Earlier  int       `json:"earlier,omitempty"` // number of rows that the run had before the job
 	Start    time.Time `json:"start"`
 	Complete bool      `json:"complete"` // begin has succeeded
 }
@@ -97,7 +97,7 @@ type row struct {
 type ending struct {
 	State string // of the job
 	Time  time.Time
-	Last  map[string]float64 // newest metrics
+	Last  map[string]float64 // newest value of each metric
 }
 
 // failed and killed report whether the job has failed, and whether a user or a deadline stopped it.

@@ -15,7 +15,7 @@ import (
 	"anneal/workers/tracking/trackertest"
 )
 
-// A protocol is a test server, and how a test reads it.
+// A protocol is a test server, and functions with which a test reads what it has recorded.
 type protocol struct {
 	kind    string
 	handler interface {
@@ -109,8 +109,8 @@ func TestJobsAreSent(t *testing.T) {
 	}
 }
 
-// TestFaultsAndCrashes checks that the tracker has each row once and the end state after a fault at
-// any request, whether or not the request took effect, and a crash of the sender after it.
+// TestFaultsAndCrashes checks that the tracker has each row once, and the end state, after a fault
+// at any request and a crash of the sender after the fault, whether or not the request took effect.
 func TestFaultsAndCrashes(t *testing.T) {
 	type fault struct {
 		kind  trackertest.Fault
@@ -166,8 +166,8 @@ func TestFaultsAndCrashes(t *testing.T) {
 	}
 }
 
-// TestRefusals checks that a job shows why its tracker refuses it, without the key, and that neither
-// the state nor the status of the job changes.
+// TestRefusals checks that a job shows why the tracker refuses its run, without the key, and that
+// neither the state nor the status of the job changes.
 func TestRefusals(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
 		p.handler.SetKey("another")
@@ -235,7 +235,7 @@ func TestTrackerWithoutEntity(t *testing.T) {
 	})
 }
 
-// TestResumedJobs checks that an attempt that repeats steps sends them once, and that a job that is
+// TestResumedJobs checks that steps that an attempt repeats are sent once, and that a job that is
 // resumed after its end continues its run.
 func TestResumedJobs(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
@@ -282,8 +282,9 @@ func TestDeletedJobs(t *testing.T) {
 	})
 }
 
-// TestTrainSteps checks that the steps of a trainer job count on from one train step to the
-// next, each of which counts its own from 1, also when the sender notices a train step late.
+// TestTrainSteps checks that the steps in the tracker increase from one train step of a trainer job
+// to the next, although each train step counts its steps from 1, and also when the sender notices a
+// train step late.
 func TestTrainSteps(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
@@ -323,8 +324,8 @@ func TestTrainSteps(t *testing.T) {
 	}
 }
 
-// TestManyRows checks that a job with more rows than the live status keeps is sent whole, in batches
-// that the tracker accepts.
+// TestManyRows checks that all rows of a job are sent, in batches that the tracker accepts, if the
+// job has more rows than the live status keeps.
 func TestManyRows(t *testing.T) {
 	const steps = 9000
 	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
@@ -363,7 +364,8 @@ func TestJobsWithoutATracker(t *testing.T) {
 	})
 }
 
-// TestRunFollowsTheLog checks that Run sends a job without being told of it, and stops.
+// TestRunFollowsTheLog checks that Run finds a new job in the world and sends it, and that Run
+// stops when its context is done.
 func TestRunFollowsTheLog(t *testing.T) {
 	p := protocols()["wandb"]()
 	b := newBench(t, p.kind, p.handler)
@@ -414,7 +416,7 @@ func TestOnlyTheOperatorNamesPrivateTrackers(t *testing.T) {
 	named, err := ParseService(DefaultAddress)
 	require.NoError(t, err)
 	guarded, private := named.tracker.(wandb), b.sender.Service.tracker.(wandb)
-	private.http = guarded.http // a name that leads to a private address
+	private.http = guarded.http // as for a host name that resolves to a private address
 	b.sender.Service.tracker = private
 	b.start("supervisedFineTuningJobs")
 	require.False(t, b.turn())

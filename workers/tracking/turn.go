@@ -13,7 +13,7 @@ import (
 	"anneal/projections"
 )
 
-// turn sends what the job has, and plans the next turn.
+// turn sends what the tracker does not have yet of the job, and schedules the next turn.
 func (s *Sender) turn(ctx context.Context, view *projections.View, one *session) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
@@ -62,11 +62,12 @@ func (s *Sender) problem(err error) string {
 	return "the tracker " + base + " does not receive this job: " + why
 }
 
-// backoff returns the time until a turn after failures failed ones, the last with err.
+// backoff returns the time until the next turn after a number of consecutive failed turns. err is
+// the error of the last one.
 func backoff(failures int, err error) time.Duration {
 	wait := min(firstBackoff<<min(failures-1, 20), maxBackoff)
 	var rejected rejection
-	if errors.As(err, &rejected) { // sent again, because the user may change what the key may do
+	if errors.As(err, &rejected) { // retried, because the user may change the permissions of the key
 		wait = max(wait, maxBackoff/10)
 	}
 	var busy busyError
@@ -133,8 +134,8 @@ func (s *Sender) advance(
 	return nil
 }
 
-// finish tells the tracker how the job ended. It saves before that all rows were sent, because after
-// a crash no rows may follow the end.
+// finish tells the tracker how the job ended. Before that, it saves that all rows were sent,
+// because no rows may follow the end after a crash.
 func (s *Sender) finish(ctx context.Context, one *session, life *domain.JobLife) error {
 	with := ending{State: life.State, Time: s.Now(), Last: one.state.Last}
 	if life.CompletedTime != nil {
@@ -212,8 +213,8 @@ func (s *Sender) sendRows(
 	}
 }
 
-// send sends the rows that are saved as Sending. The next save records that they were sent; after a
-// crash before it they are sent once more, to the same place.
+// send sends the rows that are saved as Sending. The next save records that they were sent. After a
+// crash before that save, they are sent again to the same position in the run.
 func (s *Sender) send(ctx context.Context, one *session, repeated bool) error {
 	state := &one.state
 	if err := s.Service.tracker.log(ctx, one.key, state.Run, state.Sent, state.Sending, repeated); err != nil {
@@ -239,12 +240,13 @@ func trainStep(row *projections.Row[domain.Job]) int {
 	return 0
 }
 
-// record records the run's address and the problem, unless the job shows them already, or was deleted
-// and its name is that of another job. A failure is only logged, because the next turn records them too.
+// record records the run's address and the problem, unless the job shows them already. It records
+// nothing if the job was deleted, even if another job has its name. A failure is only logged,
+// because the next turn records them too.
 func (s *Sender) record(ctx context.Context, one *session, row *projections.Row[domain.Job], problem string) {
 	const maxProblem = 700 // bytes
 
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // of the turn
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the turn has timed out
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), scanInterval)
 		defer cancel()

@@ -12,11 +12,11 @@ import (
 )
 
 // wandb is the protocol of the Weights & Biases SDK: the GraphQL mutation upsertBucket creates a
-// run, and file_stream writes lines of its files. A line is written at its number, so that a
-// repeated request replaces lines by themselves.
+// run, and file_stream writes lines of its files. A request names the number of its first line, so
+// that a repeated request overwrites lines with the same content.
 type wandb struct{ client }
 
-// upsertBucket names the variables that it uses of those that the SDK sends.
+// upsertBucket is the mutation of the SDK with only those variables that this package uses.
 const upsertBucket = `mutation UpsertBucket($name: String, $project: String, $entity: String, $displayName: String,
   $config: JSONString, $jobType: String) {
   upsertBucket(input: {name: $name, modelName: $project, entityName: $entity, displayName: $displayName,
@@ -97,7 +97,7 @@ func (w wandb) begin(ctx context.Context, key domain.SecretValue, job descriptio
 		return rejection{"its response has no run: check the address"}
 	default:
 		b := done.Bucket
-		if !r.Complete { // the lines of later calls are the job's own
+		if !r.Complete { // a later call must not count the job's own lines
 			r.Start, r.Earlier = job.Start, max(b.HistoryLineCount, 0)
 		}
 		r.ID, r.Project, r.Entity, r.Complete = b.Name, b.Project.Name, b.Project.Entity.Name, true

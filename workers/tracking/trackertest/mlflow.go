@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// MLflow is a server with the part of MLflow's REST interface that records runs. It keeps each
-// metric that it receives, also duplicates, as the file store of MLflow does.
+// MLflow is a server with the part of MLflow's REST interface that records runs. Like the file
+// store of MLflow, it keeps each metric that it receives, including duplicates.
 type MLflow struct {
 	core
 	experiments map[string]string     // ID by name
 	runs        map[string]*MLflowRun // by ID
 }
 
-// An MLflowRun is a run of an MLflow.
+// An MLflowRun is a run that an MLflow server has recorded.
 type MLflowRun struct {
 	Experiment string
 	Name       string
@@ -41,7 +41,7 @@ type pair struct {
 	Value string `json:"value"`
 }
 
-// NewMLflow returns a server that accepts a token.
+// NewMLflow returns a server that accepts only the given bearer token.
 func NewMLflow(token string) *MLflow {
 	return &MLflow{core: core{key: token}, experiments: map[string]string{}, runs: map[string]*MLflowRun{}}
 }
@@ -109,7 +109,7 @@ func (s *MLflow) createExperiment(r *http.Request) (any, error) {
 		return nil, violation("the experiment has no name")
 	}
 	if _, exists := s.experiments[body.Name]; exists {
-		return nil, violationError{http.StatusBadRequest, "RESOURCE_ALREADY_EXISTS", "it exists"}
+		return nil, violationError{http.StatusBadRequest, "RESOURCE_ALREADY_EXISTS", "the experiment exists"}
 	}
 	s.experiments[body.Name] = strconv.Itoa(len(s.experiments) + 1)
 	return map[string]string{"experiment_id": s.experiments[body.Name]}, nil

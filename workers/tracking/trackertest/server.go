@@ -1,5 +1,5 @@
-// Package trackertest has small servers that speak the protocols of experiment trackers and hold
-// clients to them: they refuse unknown fields, requests out of order and requests above the
+// Package trackertest has small servers for tests that implement the protocols of experiment
+// trackers strictly: they refuse unknown fields, requests out of order and requests above the
 // documented limits.
 package trackertest
 
@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// A Fault is a failure of a server at one request.
+// A Fault is the way in which a server fails at a request.
 type Fault int
 
 // Failures of a server.
@@ -26,7 +26,7 @@ const (
 // A core has what all servers share.
 type core struct {
 	mu sync.Mutex
-	// Key is the API key that the server accepts.
+	// key is the API key that the server accepts.
 	key    string
 	down   func(r *http.Request) Fault
 	errors []string
@@ -40,7 +40,8 @@ func (c *core) SetKey(key string) {
 	c.key = key
 }
 
-// FailWith makes the server fail at the requests for which fault returns a Fault. nil ends that.
+// FailWith makes the server fail at the requests for which fault returns a Fault. A fault that is
+// nil ends the failures.
 func (c *core) FailWith(fault func(r *http.Request) Fault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

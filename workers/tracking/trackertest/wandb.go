@@ -15,7 +15,7 @@ type WandB struct {
 	runs map[string]*WandBRun // by ENTITY/PROJECT/RUN
 }
 
-// A WandBRun is a run of a WandB.
+// A WandBRun is a run that a WandB server has recorded.
 type WandBRun struct {
 	DisplayName string
 	Config      map[string]any
@@ -27,7 +27,7 @@ type WandBRun struct {
 	Heartbeats  int
 }
 
-// NewWandB returns a server that accepts a key.
+// NewWandB returns a server that accepts only the given API key.
 func NewWandB(key string) *WandB {
 	return &WandB{core: core{key: key}, runs: map[string]*WandBRun{}}
 }
@@ -84,7 +84,7 @@ var (
 		`(?s)^mutation UpsertBucket\((.*?)\) *\{\s*upsertBucket\(input: \{(.*?)\}\) *\{(.*)\}\s*\}\s*$`)
 )
 
-// DefaultEntity is the entity of runs that name none: the default of the API key.
+// DefaultEntity is the default entity of the API key, which a run gets if it names no entity.
 const DefaultEntity = "team-of-the-key"
 
 // graphQL executes the mutation upsertBucket, the only operation that the server has.
@@ -184,7 +184,7 @@ func (s *WandB) stream(r *http.Request, path string) (any, error) {
 		return nil, violation("the run is complete")
 	}
 	if (body.Complete == nil) != (body.ExitCode == nil) {
-		return nil, violation("complete and exitcode belong together")
+		return nil, violation("complete and exitcode must be sent together")
 	}
 	for name, part := range body.Files {
 		if part.Offset == nil || len(part.Content) == 0 {
@@ -212,7 +212,8 @@ func (s *WandB) stream(r *http.Request, path string) (any, error) {
 	return map[string]any{"exitcode": nil, "limits": map[string]any{}}, nil
 }
 
-// write writes lines of the history, which has no gaps. A line may be written again as it was.
+// write writes lines of the history, which has no gaps. A line may be written again if its content
+// is the same.
 func (run *WandBRun) write(offset int, content []string) error {
 	if offset < 0 || offset > len(run.History) {
 		return violation("offset %d leaves a gap after %d lines", offset, len(run.History))
