@@ -134,7 +134,7 @@ var nodeTexts = map[string]string{
 	"nodeSelector":  "Labels that the nodes must have.",
 	"tolerations":   "Taints that the nodes may have.",
 	"Account.nodes": "Which nodes the work of the account may use; absent for all nodes without taints.",
-	"Account.queueWeight": "Share of the fleet for the jobs of the account, relative to the weights of the other accounts " +
+	"Account.queueWeight": "Share of the fleet for the account's jobs, relative to the weights of the other accounts " +
 		"that have jobs; absent for 1. The operator sets it.",
 	"NodeCordon.reason":   "Reason that the operator gave.",
 	"NodeCordon.time":     "Time of the cordon.",
