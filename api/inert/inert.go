@@ -81,13 +81,22 @@ func Of(request string) (fields []Field) {
 	return fields
 }
 
+// Set returns those of the fields that have a value other than the default in the body of a request.
+// It leaves out parameters of the query.
+func Set(fields []Field, body map[string]any) (set []Field) {
+	for _, f := range fields {
+		values := valuesAt(body, strings.Split(f.Path, "."))
+		if f.Parameter() == "" && slices.ContainsFunc(values, func(value any) bool { return !isDefault(value) }) {
+			set = append(set, f)
+		}
+	}
+	return set
+}
+
 // Warnings returns a warning for each of the fields that has a value other than the default in the
 // body of a request, and whose condition holds. It ignores parameters of the query.
 func Warnings(fields []Field, body map[string]any, facts Facts) (warnings []string) {
-	for _, f := range fields {
-		if f.Parameter() != "" {
-			continue
-		}
+	for _, f := range Set(fields, body) {
 		set := slices.ContainsFunc(valuesAt(body, strings.Split(f.Path, ".")), func(value any) bool {
 			facts.Value = value
 			return !isDefault(value) && (f.When == nil || f.When.Holds(facts))

@@ -29,6 +29,9 @@ func (c *call) warnInert(fields []inert.Field, given, out any) {
 	if err != nil {
 		return // the response cannot be encoded either
 	}
+	if fields = inert.Set(fields, set); len(fields) == 0 {
+		return
+	}
 	resource, err := inert.Tree(out)
 	if err != nil {
 		return

@@ -118,8 +118,8 @@ func ParseKeyRing(text string) (*KeyRing, error) {
 	}
 	if ring.current == "" {
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"the key ring is empty: restore it from a backup, or delete the file to start without the secrets "+
-				"sealed so far")
+			"the key ring is empty: restore it from a backup or, with several control planes, copy the file of another "+
+				"one. A single control plane starts without the file, but then it cannot open the secrets sealed so far")
 	}
 	return ring, nil
 }
