@@ -83,16 +83,16 @@ func TestRolloutFailsNoRequest(t *testing.T) {
 	load := loadCompletions(user, "d", 4)
 	defer load.end()
 	load.more(10)
-	user.must(http.MethodPatch, "/deployments/d?updateMask=disableSpeculativeDecoding",
-		object{"disableSpeculativeDecoding": true})
+	user.must(http.MethodPatch, "/deployments/d?updateMask=ngramSpeculationLength",
+		object{"ngramSpeculationLength": 3})
 	settled(1, 1)
 	load.more(10)
 
 	user.must(http.MethodPatch, "/deployments/d:scale", object{"replicaCount": 2})
 	settled(2, 1)
 	load.more(10)
-	user.must(http.MethodPatch, "/deployments/d?updateMask=disableSpeculativeDecoding",
-		object{"disableSpeculativeDecoding": false})
+	user.must(http.MethodPatch, "/deployments/d?updateMask=ngramSpeculationLength",
+		object{"ngramSpeculationLength": 4})
 	settled(2, 3)
 	load.more(10)
 	load.end()
