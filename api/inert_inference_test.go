@@ -48,6 +48,10 @@ var inertInference = map[string]string{
 	"createResponse input.encrypted_content": `"input": [{"type": "reasoning", "summary": [], ` +
 		`"encrypted_content": "x"}, ` +
 		`{"role": "user", "content": "a"}]`,
+	"createResponse input.content.detail unless it is auto": `"input": [{"role": "user", "content": [` +
+		inputImage(pixel, "high") + `]}]`,
+	"!createResponse input.content.detail": `"input": [{"role": "user", "content": [` +
+		inputImage(pixel, "auto") + `]}]`,
 	"createResponse max_tool_calls":                            `"max_tool_calls": 3`,
 	"createResponse reasoning.generate_summary":                `"reasoning": {"generate_summary": "auto"}`,
 	"createResponse reasoning.summary":                         `"reasoning": {"summary": "auto"}`,
@@ -101,7 +105,7 @@ func TestInertFieldsOfInferenceAreWarnedOf(t *testing.T) {
 		if strings.HasSuffix(key, draftless) {
 			model = "accounts/acme/deployments/draftless"
 		}
-		if strings.Contains(fields, "image_url") {
+		if strings.Contains(fields, "image") {
 			model = "accounts/acme/deployments/seer"
 		}
 		required, _, _ := strings.Cut(at[1], ":")

@@ -99,9 +99,8 @@ var Table = []Field{
 	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "mirostat_lr",
 		Reason: "it is the learning rate of mirostat", When: &Condition{Text: "without mirostat_target",
 			Holds: func(f Facts) bool { return !f.isSet("mirostat_target") }}},
-	{Requests: []string{"createChatCompletion"}, Path: "messages.content.image_url.detail",
-		Reason: "engines scale images as their model requires", When: &Condition{Text: "unless it is auto",
-			Holds: func(f Facts) bool { return f.Value != "auto" }}},
+	{Requests: []string{"createChatCompletion"}, Path: "messages.content.image_url.detail", Reason: scaledImages,
+		When: unlessAuto},
 	{Requests: []string{"createChatCompletion"}, Path: "messages.refusal", Reason: "chat templates render no refusals"},
 
 	{Requests: []string{"createResponse"}, Path: "include", Reason: "reasoning is not encrypted, and the server has no " +
@@ -112,6 +111,7 @@ var Table = []Field{
 		}}},
 	{Requests: []string{"createResponse"}, Path: "input.encrypted_content",
 		Reason: "the server has no key to decrypt reasoning: send its text as content"},
+	{Requests: []string{"createResponse"}, Path: "input.content.detail", Reason: scaledImages, When: unlessAuto},
 	{Requests: []string{"createResponse"}, Path: "max_tool_calls",
 		Reason: "it limits calls of built-in tools, which the server does not have"},
 	{Requests: []string{"createResponse"}, Path: "reasoning.generate_summary", Reason: noSummaries},
@@ -144,6 +144,7 @@ const (
 		"chooses"
 	noDrafts       = "its replicas draft no tokens"
 	countsSpeakers = "only diarization counts speakers"
+	scaledImages   = "engines scale images as their model requires"
 	noSummaries    = "the server does not summarize reasoning: the reasoning itself is in content"
 )
 
@@ -158,6 +159,7 @@ var (
 		}}
 	undrafted = &Condition{Text: "on a deployment that was created with disableSpeculativeDecoding",
 		Holds: func(f Facts) bool { return f.isSet("disableSpeculativeDecoding") }}
+	unlessAuto  = &Condition{Text: "unless it is auto", Holds: func(f Facts) bool { return f.Value != "auto" }}
 	unlocated   = &Condition{Text: "while no node has a region", Holds: func(f Facts) bool { return !f.Located }}
 	draftless   = &Condition{Text: undrafted.Text, Holds: func(f Facts) bool { return f.NoDrafts }}
 	withoutCopy = &Condition{Text: "without a copy of the model in this precision", Holds: func(f Facts) bool {
