@@ -315,8 +315,8 @@ func checkImages(t *testing.T, s *modelServer, server recording, model string) {
 func checkCompletions(t *testing.T, s *modelServer) {
 	server := s.deploy("text", "", object{"baseModel": "accounts/default/models/draft"})
 	const model = "accounts/default/deployments/text"
-	body := object{"model": model, "prompt": "one two", "max_tokens": 6, "temperature": 0, "ignore_eos": true, "echo": true,
-		"return_token_ids": true}
+	body := object{"model": model, "prompt": "one two", "max_tokens": 6, "temperature": 0, "ignore_eos": true,
+		"echo": true, "return_token_ids": true}
 	answer := s.infer(t, "completions", body)
 	require.True(t, strings.HasPrefix(textOf(t, answer), "one two"), "%v", answer)
 	require.EqualValues(t, 6, at(answer, "usage.completion_tokens"))
