@@ -79,6 +79,16 @@ func (s *modelServer) deploy(id, query string, settings object) recording {
 	return s.started()
 }
 
+// warnings returns the warnings of a request, which must succeed.
+func (s *modelServer) warnings(t *testing.T, method, path string, body object) []string {
+	t.Helper()
+	res, err := s.caller.send(method, path, body)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	require.Equal(t, http.StatusOK, res.StatusCode)
+	return res.Header.Values("anneal-warning")
+}
+
 // A recording is the file in which a fake server records its arguments and requests.
 type recording struct {
 	t    testing.TB
@@ -411,6 +421,17 @@ func checkSpeculation(t *testing.T, s *modelServer) {
 			require.NotContains(t, other.args(), "--model-draft")
 		}
 	}
+	warnings := s.warnings(t, http.MethodPatch, "/deployments/undrafted", object{"ngramSpeculationLength": 2})
+	if s.engine == "vllm" {
+		require.Empty(t, warnings)
+	} else {
+		require.Equal(t, []string{"ngramSpeculationLength: accepted, but has no effect on nodes with the engine llama.cpp " +
+			"or openai: the server is started without options for n-grams"}, warnings)
+	}
+	require.Equal(t, []string{"prediction: accepted, but has no effect on nodes with the engine vllm, llama.cpp or " +
+		"openai: the server drafts with the draft model or the n-grams of the deployment only"},
+		s.warnings(t, http.MethodPost, "//inference/v1/completions", object{"max_tokens": 3, "prompt": "p",
+			"model": "accounts/default/deployments/drafted", "prediction": "q"}))
 	s.infer(t, "completions", object{"model": "accounts/default/deployments/drafted", "prompt": "p", "max_tokens": 3})
 	require.Equal(t, "p", drafted.last("/v1/completions")["prompt"])
 }
