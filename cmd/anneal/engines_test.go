@@ -316,9 +316,20 @@ func checkImages(t *testing.T, s *modelServer, server recording, model string) {
 		{"type": "image_url", "image_url": object{"url": url}}})
 	got := at(choice(t, s.infer(t, "chat/completions", body)), "message.content")
 	require.Equal(t, want, got, "the fake server reads an image as a text with its size")
-	content := server.last("/v1/chat/completions")["messages"].([]any)[0].(object)["content"]
-	require.Equal(t, []any{object{"type": "text", "text": "look: "},
-		object{"type": "image_url", "image_url": object{"url": url}}}, content)
+	content := func() any {
+		return server.last("/v1/chat/completions")["messages"].([]any)[0].(object)["content"]
+	}
+	parts := func(text string) any {
+		return []any{object{"type": "text", "text": text}, object{"type": "image_url", "image_url": object{"url": url}}}
+	}
+	require.Equal(t, parts("look: "), content())
+	s.infer(t, "responses", object{"model": model, "max_output_tokens": 5, "input": message([]object{
+		{"type": "input_text", "text": "respond: "}, {"type": "input_image", "image_url": url}})})
+	require.Equal(t, parts("respond: "), content())
+	file := filepath.Join(t.TempDir(), "picture")
+	require.NoError(t, os.WriteFile(file, picture.Bytes(), 0o600))
+	s.run("chat", "--model", model, "--max-tokens", "5", "--image", file, "what is it?").ok(t)
+	require.Equal(t, parts("what is it?"), content())
 }
 
 // checkCompletions uses a model without a projector: with one, llama.cpp's server takes no token IDs.

@@ -35,9 +35,9 @@ func changed(t *testing.T, before, after any, err error) bool {
 // requestChanges sets each field of a request. A field whose effect depends on another one is set in a
 // request that has the other: see requestContexts.
 var requestChanges = map[string]func(*engines.CompletionRequest){
-	"CompletionRequest.Prompt":            func(r *engines.CompletionRequest) { r.Prompt = "other" },
-	"CompletionRequest.PromptTokens":      func(r *engines.CompletionRequest) { r.PromptTokens = []int{1} },
-	"CompletionRequest.Chat":              func(r *engines.CompletionRequest) { r.Chat = &engines.Chat{} },
+	"CompletionRequest.Prompt":       func(r *engines.CompletionRequest) { r.Prompt = "other" },
+	"CompletionRequest.PromptTokens": func(r *engines.CompletionRequest) { r.PromptTokens = []int{1} },
+	"CompletionRequest.Chat":         func(r *engines.CompletionRequest) { r.Chat = &engines.Chat{} },
 	"CompletionRequest.Images": func(r *engines.CompletionRequest) {
 		r.Images = []*engines.Image{testImage(1, 1)}
 	},
@@ -57,10 +57,10 @@ var requestChanges = map[string]func(*engines.CompletionRequest){
 	"CompletionRequest.MirostatRate": func(r *engines.CompletionRequest) {
 		r.MirostatTarget, r.MirostatRate = 3, 0.5
 	},
-	"CompletionRequest.Seed":              func(r *engines.CompletionRequest) { r.Seed = new(uint64) },
-	"CompletionRequest.Logprobs":          func(r *engines.CompletionRequest) { r.Logprobs = true },
-	"CompletionRequest.TopLogprobs":       func(r *engines.CompletionRequest) { r.Logprobs, r.TopLogprobs = true, 2 },
-	"CompletionRequest.RawOutput":         func(r *engines.CompletionRequest) { r.RawOutput = true },
+	"CompletionRequest.Seed":        func(r *engines.CompletionRequest) { r.Seed = new(uint64) },
+	"CompletionRequest.Logprobs":    func(r *engines.CompletionRequest) { r.Logprobs = true },
+	"CompletionRequest.TopLogprobs": func(r *engines.CompletionRequest) { r.Logprobs, r.TopLogprobs = true, 2 },
+	"CompletionRequest.RawOutput":   func(r *engines.CompletionRequest) { r.RawOutput = true },
 	"CompletionRequest.Format": func(r *engines.CompletionRequest) {
 		r.Format = &engines.ResponseFormat{Type: engines.FormatJSON}
 	},
@@ -167,10 +167,10 @@ func TestFieldsOfRequestsAct(t *testing.T) {
 
 // fileChanges sets each field of the files and settings of a model that a server is started with.
 var fileChanges = map[string]func(*engines.ModelFiles){
-	"ModelFiles.Dir":              func(f *engines.ModelFiles) { f.Dir = "/other" },
-	"ModelFiles.AdapterDir":       func(f *engines.ModelFiles) { f.AdapterDir = "/adapter" },
-	"ModelFiles.DraftDir":         func(f *engines.ModelFiles) { f.DraftDir = "/draft" },
-	"ModelFiles.LongPrompts":      func(f *engines.ModelFiles) { f.LongPrompts = true },
+	"ModelFiles.Dir":         func(f *engines.ModelFiles) { f.Dir = "/other" },
+	"ModelFiles.AdapterDir":  func(f *engines.ModelFiles) { f.AdapterDir = "/adapter" },
+	"ModelFiles.DraftDir":    func(f *engines.ModelFiles) { f.DraftDir = "/draft" },
+	"ModelFiles.LongPrompts": func(f *engines.ModelFiles) { f.LongPrompts = true },
 	"ModelFiles.Devices": func(f *engines.ModelFiles) {
 		f.Devices = []engines.Device{{Type: "VENDOR_A_L4_24GB", Index: 1}}
 	},
@@ -178,7 +178,7 @@ var fileChanges = map[string]func(*engines.ModelFiles){
 	"SpeculationMode.Tokens": func(f *engines.ModelFiles) {
 		f.Speculation.NgramLength, f.Speculation.Tokens, f.DraftDir = 3, 7, "/d"
 	},
-	"SpeculationMode.Disabled":    func(f *engines.ModelFiles) { f.DraftDir, f.Speculation.Disabled = "/d", true },
+	"SpeculationMode.Disabled": func(f *engines.ModelFiles) { f.DraftDir, f.Speculation.Disabled = "/d", true },
 }
 
 var fileContexts = map[string]func(*engines.ModelFiles){

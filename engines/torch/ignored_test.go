@@ -17,8 +17,8 @@ import (
 // task of the parent process.
 var elsewhere = []string{
 	"TrainSettings.JinjaTemplate", "InferenceParameters.ExtraBody", // see TestUnsupportedSettingsAreRejected
-	"TrainSettings.RewardWeights",       // of the method RLOR, which Methods does not name
-	"Rollouts.MaxConcurrentEvaluations", // limits the evaluator's processes
+	"TrainSettings.RewardWeights",                              // of the method RLOR, which Methods does not name
+	"Rollouts.MaxConcurrentEvaluations",                        // limits the evaluator's processes
 	"DPOLoss.RefCacheConcurrency", "DPOLoss.RefCacheBatchSize", // without effect on any trainer
 }
 
