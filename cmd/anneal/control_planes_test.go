@@ -73,17 +73,23 @@ func TestSecondControlPlane(t *testing.T) {
 	require.NotContains(t, list, "\nb ", "it has left")
 }
 
+// copyWithoutLog copies the files of a control plane to a directory, as those of a control plane whose
+// log is in a cluster.
+func copyWithoutLog(t *testing.T, from, to string) {
+	t.Helper()
+	require.NoError(t, os.CopyFS(filepath.Join(to, "keys"), os.DirFS(filepath.Join(from, "keys"))))
+	for _, name := range []string{"version", "context.json", "operator.json"} {
+		content, err := os.ReadFile(filepath.Join(from, name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(to, name), content, 0o600))
+	}
+}
+
 // TestServerBundles checks what the commands refuse.
 func TestServerBundles(t *testing.T) {
 	s, file := serve(t, t.TempDir(), "--worker=false"), filepath.Join(t.TempDir(), "bundle")
-	// The directory of a control plane whose log is in a cluster has the same files, but no log.
 	clustered := t.TempDir()
-	for _, name := range []string{"version", "context.json", "operator.json"} {
-		content, err := os.ReadFile(filepath.Join(s.dir, name))
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(clustered, name), content, 0o600))
-	}
-	require.NoError(t, os.CopyFS(filepath.Join(clustered, "keys"), os.DirFS(filepath.Join(s.dir, "keys"))))
+	copyWithoutLog(t, s.dir, clustered)
 	fails := func(want string, args ...string) {
 		t.Helper()
 		out := command(t, s.dir, args...)
