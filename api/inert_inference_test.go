@@ -26,6 +26,10 @@ var inertInference = map[string]string{
 		`"stream": true`,
 	"createCompletion speculation with prediction":             `"speculation": "a", "prediction": "a"`,
 	"!createCompletion speculation":                            `"speculation": "a"`,
+	"createCompletion speculation " + onServers:                `"speculation": "a"`,
+	"createCompletion prediction " + onServers:                 `"prediction": "a"`,
+	"createChatCompletion speculation " + onServers:            `"speculation": "a"`,
+	"createChatCompletion prediction " + onServers:             `"prediction": "a"`,
 	"createCompletion speculation " + draftless:                `"speculation": "a"`,
 	"createCompletion prediction " + draftless:                 `"prediction": "a"`,
 	"!createCompletion prediction":                             `"prediction": "a"`,
@@ -48,6 +52,10 @@ var inertInference = map[string]string{
 	"createResponse input.encrypted_content": `"input": [{"type": "reasoning", "summary": [], ` +
 		`"encrypted_content": "x"}, ` +
 		`{"role": "user", "content": "a"}]`,
+	"createResponse input.content.detail unless it is auto": `"input": [{"role": "user", "content": [` +
+		inputImage(pixel, "high") + `]}]`,
+	"!createResponse input.content.detail": `"input": [{"role": "user", "content": [` +
+		inputImage(pixel, "auto") + `]}]`,
 	"createResponse max_tool_calls":                            `"max_tool_calls": 3`,
 	"createResponse reasoning.generate_summary":                `"reasoning": {"generate_summary": "auto"}`,
 	"createResponse reasoning.summary":                         `"reasoning": {"summary": "auto"}`,
@@ -63,6 +71,8 @@ var inertInference = map[string]string{
 
 const draftless = "on a deployment that was created with disableSpeculativeDecoding"
 
+const onServers = "on nodes with the engine vllm, llama.cpp or openai"
+
 // inferencePaths has the path and the required field of the operations that generate text.
 var inferencePaths = map[string][2]string{
 	"createCompletion":     {"/inference/v1/completions", `"prompt": "a"`},
@@ -77,6 +87,10 @@ func TestInertFieldsOfInferenceAreWarnedOf(t *testing.T) {
 	s.deploy("d1", 1)
 	s.deploy("draftless", 1, func(spec *domain.DeploymentSpec) { spec.DisableSpeculativeDecoding = true })
 	s.deploySeer()
+	s.do(registerEngines("accounts/system/nodes/server", domain.EngineAbility("vllm")))
+	s.deploy("served", 1)
+	s.deployment("accounts/acme/deployments/served", domain.PlaceReplica{ID: "r2", Node: "accounts/system/nodes/server",
+		Generation: 1})
 	missing := map[string]inert.Field{}
 	for operation := range inferencePaths {
 		for _, f := range inert.Of(operation) {
@@ -101,7 +115,10 @@ func TestInertFieldsOfInferenceAreWarnedOf(t *testing.T) {
 		if strings.HasSuffix(key, draftless) {
 			model = "accounts/acme/deployments/draftless"
 		}
-		if strings.Contains(fields, "image_url") {
+		if strings.HasSuffix(key, onServers) {
+			model = "accounts/acme/deployments/served"
+		}
+		if strings.Contains(fields, "image") {
 			model = "accounts/acme/deployments/seer"
 		}
 		required, _, _ := strings.Cut(at[1], ":")

@@ -243,8 +243,8 @@ func TestStatefulResponsesAreRejected(t *testing.T) {
 		`"input": "a", "truncation": "auto"`:               "truncation: must be disabled",
 		`"input": [{"type": "item_reference", "id": "m"}]`: "input[0]: must not refer to a stored item",
 		`"input": [{"type": "web_search_call"}]`:           `input[0].type: "web_search_call" is not supported`,
-		`"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"}]}]`: `input[0].content[0].type: ` +
-			`"input_image" is not supported`,
+		`"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "u"}]}]`: `input[0].content[0].type: ` +
+			`"input_file" is not supported`,
 		`"input": "a", "tools": [{"type": "web_search"}]`: `tools[0].type: "web_search" is not supported`,
 		`"input": "a", "tools": [` + lookTool + `], "tool_choice": {"type": "file_search"}`: `tool_choice.type: ` +
 			`"file_search" is not supported`,

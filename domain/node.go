@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -96,10 +97,29 @@ type NodeSpec struct {
 	Pool     string    `json:"pool"`
 	Region   string    `json:"region,omitempty"` // one of Regions; "" without one
 	Capacity Resources `json:"capacity"`
-	Engines  []string  `json:"engines"` // train (supervised), train:METHOD, complete, transcribe:FORMAT, score
-	Version  string    `json:"version"` // version of the agent
+	// train (supervised), train:METHOD, complete, transcribe:FORMAT, score; engine:NAME for each engine
+	// that trains or completes with another program
+	Engines []string `json:"engines"`
+	Version string   `json:"version"` // version of the agent
 	// Labels describe the node: see NodePolicy
 	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// enginePrefix begins the entries of NodeSpec.Engines that name an engine.
+const enginePrefix = "engine:"
+
+// EngineAbility returns the entry of NodeSpec.Engines for an engine, such as vllm.
+func EngineAbility(name string) string { return enginePrefix + name }
+
+// EngineNames returns the names of the engines that train or complete with another program, such as
+// vllm. The agents of earlier versions name none.
+func (n Node) EngineNames() (names []string) {
+	for _, one := range n.Engines {
+		if name, ok := strings.CutPrefix(one, enginePrefix); ok {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // An Allocation is a part of a node that is allocated to an attempt of a job or to a replica.

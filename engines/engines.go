@@ -18,6 +18,7 @@ type Engine struct {
 	Name         string
 	Trainer      Trainer
 	Methods      []string // training methods besides Supervised
+	Programs     []string // names of the engines that train or complete with another program, such as vllm
 	Completer    Completer
 	Transcribers map[string]Transcriber // transcribers by speech model format
 	Scorer       Scorer

@@ -23,6 +23,27 @@ func (v *View) Fleet() domain.Fleet { return v.fleet() }
 // Located reports whether a node has a region: see domain.AnyRegion.
 func (v *View) Located() bool { return v.Fleet().Located }
 
+// EngineNames returns the engines of the registered nodes that are not lost or revoked: see
+// domain.Node.EngineNames.
+func EngineNames(v *View) (names []string) {
+	for row := range v.Nodes.All() {
+		if row.State.Registered() && !row.State.Absent() {
+			names = append(names, row.State.EngineNames()...)
+		}
+	}
+	return names
+}
+
+// EngineNamesOf returns the engines of the nodes on which replicas of a deployment run.
+func EngineNamesOf(v *View, d *domain.Deployment) (names []string) {
+	for _, replica := range d.Replicas {
+		if node, ok := v.Nodes.Get(replica.Node); ok {
+			names = append(names, node.State.EngineNames()...)
+		}
+	}
+	return names
+}
+
 // Feasibility returns whether the nodes of the view can meet a need.
 func (v *View) Feasibility(need domain.Need) domain.Feasibility {
 	return domain.FeasibilityOf(need, v.Fleet())

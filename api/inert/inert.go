@@ -27,6 +27,8 @@ type Field struct {
 type Condition struct {
 	Text  string // completes "has no effect", such as "without enableHotLoad"
 	Holds func(f Facts) bool
+	// Engines are the engines that ignore the field, if the condition is that nodes have one of them.
+	Engines []string
 }
 
 // Facts are what conditions depend on.
@@ -36,6 +38,8 @@ type Facts struct {
 	DirectRoutes bool           // the server has a domain for direct routes
 	Located      bool           // a node of the installation has a region
 	NoDrafts     bool           // the deployment of an inference request has disableSpeculativeDecoding
+	// Engines returns the engines of the nodes that may carry out the request: see domain.Node.EngineNames.
+	Engines func() []string
 	// HotLoads reports whether a deployment of the account has enableHotLoad; ok is false when there
 	// is no such deployment. ref is its ID or its resource name.
 	HotLoads func(ref string) (enabled, ok bool)

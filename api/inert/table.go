@@ -1,6 +1,9 @@
 package inert
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Collections of jobs.
 const (
@@ -39,6 +42,15 @@ var Table = []Field{
 		Reason: "only requests with a prediction draft tokens", When: withoutNgrams},
 	{Requests: []string{"deployments"}, Path: "draftTokenCount", Reason: noDrafts, When: undrafted},
 	{Requests: []string{"deployments"}, Path: "ngramSpeculationLength", Reason: noDrafts, When: undrafted},
+	{Requests: []string{"deployments", "deploymentShapes"}, Path: "ngramSpeculationLength",
+		Reason: "the server is started without options for n-grams", When: onEngines("llama.cpp", "openai")},
+	{Requests: []string{"deployments", "deploymentShapes"}, Path: "draftTokenCount",
+		Reason: "the server is started without options for drafts", When: onEngines("openai")},
+	{Requests: []string{"deployments", "deploymentShapes"}, Path: "maxContextLength",
+		Reason: "the server has its own limit, and only the estimate of acceleratorCount follows the field",
+		When:   onEngines("openai")},
+	{Requests: []string{"deployments"}, Path: "autoTune.longPrompt",
+		Reason: "the server is started without options for long prompts", When: onEngines("openai")},
 	{Requests: []string{"deployments", "deploymentShapes"}, Path: "precision",
 		Reason: "replicas serve the stored precision, and only the estimate of acceleratorCount follows the field; " +
 			"prepare a copy with POST {model}:prepare", When: withoutCopy},
@@ -80,6 +92,8 @@ var Table = []Field{
 	{Requests: []string{supervised}, Path: "mtpFreezeBaseModel", Reason: noMTP},
 	{Requests: []string{preference}, Path: "lossConfig.dpo.refCacheBatchSize", Reason: refCache},
 	{Requests: []string{preference}, Path: "lossConfig.dpo.refCacheConcurrency", Reason: refCache},
+	{Requests: []string{reinforcement}, Path: "chunkSize", Reason: perStep, When: onEngines("torch")},
+	{Requests: []string{reinforcement}, Path: "maxConcurrentRollouts", Reason: perStep, When: onEngines("torch")},
 	{Requests: []string{reinforcement}, Path: "mcpServer",
 		Reason: "rollouts call no tools: an evaluator can score tool calls that a completion contains"},
 	{Requests: []string{reinforcement}, Path: "maxInferenceReplicaCount", Reason: "the trainer generates rollouts itself"},
@@ -96,12 +110,15 @@ var Table = []Field{
 		When: draftless},
 	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "prediction", Reason: noDrafts,
 		When: draftless},
+	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "speculation", Reason: ownDrafts,
+		When: onEngines("vllm", "llama.cpp", "openai")},
+	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "prediction", Reason: ownDrafts,
+		When: onEngines("vllm", "llama.cpp", "openai")},
 	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "mirostat_lr",
 		Reason: "it is the learning rate of mirostat", When: &Condition{Text: "without mirostat_target",
 			Holds: func(f Facts) bool { return !f.isSet("mirostat_target") }}},
-	{Requests: []string{"createChatCompletion"}, Path: "messages.content.image_url.detail",
-		Reason: "engines scale images as their model requires", When: &Condition{Text: "unless it is auto",
-			Holds: func(f Facts) bool { return f.Value != "auto" }}},
+	{Requests: []string{"createChatCompletion"}, Path: "messages.content.image_url.detail", Reason: scaledImages,
+		When: unlessAuto},
 	{Requests: []string{"createChatCompletion"}, Path: "messages.refusal", Reason: "chat templates render no refusals"},
 
 	{Requests: []string{"createResponse"}, Path: "include", Reason: "reasoning is not encrypted, and the server has no " +
@@ -112,6 +129,7 @@ var Table = []Field{
 		}}},
 	{Requests: []string{"createResponse"}, Path: "input.encrypted_content",
 		Reason: "the server has no key to decrypt reasoning: send its text as content"},
+	{Requests: []string{"createResponse"}, Path: "input.content.detail", Reason: scaledImages, When: unlessAuto},
 	{Requests: []string{"createResponse"}, Path: "max_tool_calls",
 		Reason: "it limits calls of built-in tools, which the server does not have"},
 	{Requests: []string{"createResponse"}, Path: "reasoning.generate_summary", Reason: noSummaries},
@@ -142,8 +160,11 @@ const (
 	noMTP        = "no trainer trains the prediction of several tokens"
 	refCache     = "the trainer computes the log-probabilities of the reference model in batches of a size that it " +
 		"chooses"
+	perStep        = "each step generates the rollouts of its own rows"
+	ownDrafts      = "the server drafts with the draft model or the n-grams of the deployment only"
 	noDrafts       = "its replicas draft no tokens"
 	countsSpeakers = "only diarization counts speakers"
+	scaledImages   = "engines scale images as their model requires"
 	noSummaries    = "the server does not summarize reasoning: the reasoning itself is in content"
 )
 
@@ -158,6 +179,7 @@ var (
 		}}
 	undrafted = &Condition{Text: "on a deployment that was created with disableSpeculativeDecoding",
 		Holds: func(f Facts) bool { return f.isSet("disableSpeculativeDecoding") }}
+	unlessAuto  = &Condition{Text: "unless it is auto", Holds: func(f Facts) bool { return f.Value != "auto" }}
 	unlocated   = &Condition{Text: "while no node has a region", Holds: func(f Facts) bool { return !f.Located }}
 	draftless   = &Condition{Text: undrafted.Text, Holds: func(f Facts) bool { return f.NoDrafts }}
 	withoutCopy = &Condition{Text: "without a copy of the model in this precision", Holds: func(f Facts) bool {
@@ -180,6 +202,19 @@ var (
 		return ok && !enabled
 	}}
 )
+
+// onEngines is the condition that a node which may carry out the request has one of the engines.
+func onEngines(names ...string) *Condition {
+	text := strings.Join(names, ", ")
+	if at := strings.LastIndex(text, ", "); at >= 0 {
+		text = text[:at] + " or" + text[at+1:]
+	}
+	return &Condition{Text: "on nodes with the engine " + text, Engines: names, Holds: func(f Facts) bool {
+		return f.Engines != nil && slices.ContainsFunc(f.Engines(), func(name string) bool {
+			return slices.Contains(names, name)
+		})
+	}}
+}
 
 // Requests returns the collections and operations that the table names, in the order of the table.
 func Requests() (names []string) {

@@ -18,6 +18,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog/metering"
+	"anneal/projections"
 )
 
 // An encoder encodes the response of an operation. A method that returns nil has nothing to send.
@@ -117,7 +118,8 @@ func (c *call) enter(q *generationRequest) (target routing.Target, leave func(),
 	}
 	request.WarnUnknown(c.Call, slices.Concat(q.unknown, wire.SortedKeys(unread.Values)))
 	request.WarnInert(c.Call, inert.Warnings(inert.Of(q.operation), q.given,
-		inert.Facts{Fields: q.given, NoDrafts: target.State.DisableSpeculativeDecoding}))
+		inert.Facts{Fields: q.given, NoDrafts: target.State.DisableSpeculativeDecoding,
+			Engines: func() []string { return projections.EngineNamesOf(c.View(), &target.State) }}))
 	q.given = nil // its memory is no longer reserved: see Connection.ReleaseBody
 	return target, leave, nil
 }

@@ -24,6 +24,7 @@ import (
 	"anneal/api/routing"
 	"anneal/blobs"
 	"anneal/domain"
+	"anneal/engines"
 )
 
 // Limits of the images of one request, besides engines.MaxImages.
@@ -50,6 +51,27 @@ func (c *call) requireVision(q *generationRequest, target routing.Target) error 
 	v.Add(q.images[0].at, "is an image, which %s cannot read: its config.json describes no image encoder, and it has no "+
 		"mmproj file; send text only, or name a model that reads images", row.Name)
 	return v.Err()
+}
+
+// imagePath returns the path in a request for a response of the image that an engine names by its path
+// in engines.CompletionRequest, whose messages have other indexes than the items of the input. It
+// returns "" for any other field, and for other requests, whose paths are the same.
+func (q *generationRequest) imagePath(p prompt, field string) string {
+	if q.response == nil {
+		return ""
+	}
+	all := engines.CompletionRequest{Chat: p.chat}
+	for at, image := range all.AllImages() {
+		if at != field {
+			continue
+		}
+		for _, one := range q.images {
+			if one.image == image {
+				return one.at
+			}
+		}
+	}
+	return ""
 }
 
 // storeImages stores the images of the request for the nodes, and downloads those that the request

@@ -126,6 +126,10 @@ func (q *generationRequest) translateError(p prompt, err error) error {
 	}
 	var v domain.Violations
 	for _, one := range violations {
+		if at := q.imagePath(p, one.Field); at != "" {
+			v.Add(at, "%s", one.Description)
+			continue
+		}
 		name, rest, _ := strings.Cut(one.Field, "[")
 		if rest != "" {
 			rest = "[" + rest

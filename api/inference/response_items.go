@@ -51,8 +51,12 @@ func (f responseReader) item(messages []engines.Message, at string, object map[s
 		in := f.nested(at, object, set("type", "id", "status", "role", "content", "phase"))
 		role := in.enum("role", "user", "assistant", "system", "developer")
 		in.require(in.given("role"), "role", "is required: user, assistant, system or developer")
-		in.require(in.given("content"), "content", "is required: text, or a list of text parts")
-		text := in.parts("content")
+		in.require(in.given("content"), "content", "is required: text, or a list of parts")
+		parts, hasImage := in.parts("content", role == "user")
+		if hasImage {
+			return append(messages, engines.Message{Role: role, Parts: parts})
+		}
+		text := textOf(parts)
 		if last := assistant(messages); role == "assistant" && last != nil && last.Content == "" &&
 			len(last.ToolCalls) == 0 {
 			last.Content = text
@@ -77,12 +81,12 @@ func (f responseReader) item(messages []engines.Message, at string, object map[s
 		id := in.text("call_id", 256)
 		in.require(id != "", "call_id", "is required: the call_id of the function call that has this output")
 		in.require(in.given("output"), "output", "is required: the result of the call")
-		return append(messages, engines.Message{Role: "tool", ToolCallID: id, Content: in.parts("output")})
+		return append(messages, engines.Message{Role: "tool", ToolCallID: id, Content: in.joinedParts("output")})
 	case kind == "reasoning":
 		in := f.nested(at, object, set("type", "id", "status", "summary", "content", "encrypted_content"))
-		text := in.parts("content")
+		text := in.joinedParts("content")
 		if text == "" {
-			text = in.parts("summary")
+			text = in.joinedParts("summary")
 		}
 		return append(messages, engines.Message{Role: "assistant", Reasoning: text})
 	case kind == "item_reference":
@@ -103,13 +107,27 @@ func assistant(messages []engines.Message) *engines.Message {
 	return nil
 }
 
-// parts returns the text of the field name: a text, or the concatenation of a list of text parts.
-func (f responseReader) parts(name string) string {
+// joinedParts returns the text of the field name: a text, or the concatenation of a list of text parts.
+func (f responseReader) joinedParts(name string) string {
+	parts, _ := f.parts(name, false)
+	return textOf(parts)
+}
+
+func textOf(parts []engines.Part) string {
+	var all strings.Builder
+	for _, part := range parts {
+		all.WriteString(part.Text)
+	}
+	return all.String()
+}
+
+// parts returns the parts of the field name: a text, or a list of texts and, if images is true, images.
+// hasImage reports whether one of them is an image.
+func (f responseReader) parts(name string, images bool) (parts []engines.Part, hasImage bool) {
 	list, isList := f.values[name].([]any)
 	if !isList {
-		return f.text(name, maxResponseText)
+		return []engines.Part{{Text: f.text(name, maxResponseText)}}, false
 	}
-	var all strings.Builder
 	for i, one := range list {
 		part, _ := one.(map[string]any)
 		at := fmt.Sprintf("%s[%d]", name, i)
@@ -119,14 +137,29 @@ func (f responseReader) parts(name string) string {
 		case "input_text", "output_text", "text", "reasoning_text", "summary_text":
 		case "refusal":
 			field = "refusal"
+		case "input_image":
+			f.require(images, at, "is an image, which only messages with the role user may have")
+			parts, hasImage = append(parts, engines.Part{Image: f.inputImage(at, part)}), true
+			continue
 		default:
-			f.add(at+".type", "%s is not supported: send parts of the type input_text; images, files and audio are not "+
-				"supported", wire.Quote(kind))
+			f.add(at+".type", "%s is not supported: send parts of the type input_text or input_image; files and audio are "+
+				"not supported", wire.Quote(kind))
 			continue
 		}
 		text, isText := part[field].(string)
 		f.require(isText, at+"."+field, "must be text, not %s", wire.KindName(part[field]))
-		all.WriteString(text)
+		parts = append(parts, engines.Part{Text: text})
 	}
-	return all.String()
+	return parts, hasImage
+}
+
+// inputImage reads a part of the type input_image.
+func (f responseReader) inputImage(at string, part map[string]any) *engines.Image {
+	in := f.nested(at, part, set("type", "image_url", "file_id", "detail"))
+	in.enum("detail", "auto", "low", "high")
+	if in.given("file_id") {
+		in.add("file_id", "is not supported: send the image in image_url, as an http or https URL or a data: URL")
+		return nil
+	}
+	return readImage(in.fieldReader, "image_url", in.text("image_url", maxResponseText))
 }

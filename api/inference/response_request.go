@@ -79,6 +79,8 @@ func readResponse(value any, data []byte, strict bool) (*generationRequest, erro
 	}
 	chat.ToolChoice = choice
 	f.readResponseSettings(q, data)
+	f.require(len(q.images) <= engines.MaxImages, "input", "must have at most %d images, not %d: send fewer",
+		engines.MaxImages, len(q.images))
 	f.require(choice == nil || q.settings.Format == nil, "text",
 		"cannot have a format together with a tool_choice that requires a call: omit one of them")
 	return q, q.checked(v, strict, "responses")

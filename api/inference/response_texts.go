@@ -17,8 +17,8 @@ const (
 // responseTexts describe the fields of responses.
 var responseTexts = map[string]string{
 	"ResponseBody.input": "A text, or a list of items: messages, function calls, results of function calls, and " +
-		"reasoning. Parts of messages are texts: images, files and audio are rejected. References to stored items are " +
-		"rejected.",
+		"reasoning. Parts of messages are texts and, in messages of the role user, images (input_image, with image_url). " +
+		"Files and audio are rejected, and so are references to stored items.",
 	"ResponseBody.instructions": instructionsText,
 	"Response.instructions":     instructionsText,
 	"max_output_tokens": "Maximum number of tokens of the output, including reasoning. Default: 2048, or fewer if the " +

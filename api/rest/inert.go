@@ -4,6 +4,7 @@ import (
 	"anneal/api/inert"
 	"anneal/api/request"
 	"anneal/domain"
+	"anneal/projections"
 )
 
 // withWarnings returns the plan with a respond function that also warns of the fields of given that
@@ -38,7 +39,7 @@ func (c *call) warnInert(fields []inert.Field, given, out any) {
 	}
 	facts := inert.Facts{Fields: resource, DirectRoutes: c.Routes != nil, Located: c.View().Located(),
 		HotLoads:     func(ref string) (bool, bool) { return hotLoads(c, ref) },
-		HasPrecision: c.hasPrecision}
+		HasPrecision: c.hasPrecision, Engines: func() []string { return projections.EngineNames(c.View()) }}
 	request.WarnInert(c.Call, inert.Warnings(fields, set, facts))
 }
 

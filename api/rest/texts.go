@@ -145,7 +145,7 @@ var nodeTexts = map[string]string{
 	"Node.region":  "Region of the node, as its agent reports it.",
 	"pool":         "Work that the node runs: training, inference, or both when empty.",
 	"capacity":     "Total resources.",
-	"engines":      "Engines that the node can run.",
+	"engines":      "What the node can do, and engine:NAME for each engine that is another program, such as engine:vllm.",
 	"version":      "Version of the agent.",
 	"cpuMilli":     "CPU in millicores; 1000 is one core.",
 	"memoryMib":    "Memory in MiB.",

@@ -73,9 +73,23 @@ func TestSecondControlPlane(t *testing.T) {
 	require.NotContains(t, list, "\nb ", "it has left")
 }
 
+// copyWithoutLog copies the files of a control plane to a directory, as those of a control plane whose
+// log is in a cluster.
+func copyWithoutLog(t *testing.T, from, to string) {
+	t.Helper()
+	require.NoError(t, os.CopyFS(filepath.Join(to, "keys"), os.DirFS(filepath.Join(from, "keys"))))
+	for _, name := range []string{"version", "context.json", "operator.json"} {
+		content, err := os.ReadFile(filepath.Join(from, name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(to, name), content, 0o600))
+	}
+}
+
 // TestServerBundles checks what the commands refuse.
 func TestServerBundles(t *testing.T) {
 	s, file := serve(t, t.TempDir(), "--worker=false"), filepath.Join(t.TempDir(), "bundle")
+	clustered := t.TempDir()
+	copyWithoutLog(t, s.dir, clustered)
 	fails := func(want string, args ...string) {
 		t.Helper()
 		out := command(t, s.dir, args...)
@@ -83,11 +97,20 @@ func TestServerBundles(t *testing.T) {
 		require.Contains(t, out.stderr, want)
 	}
 	fails("is not a server's data directory", "server", "bundle", file, "--data", t.TempDir())
-	s.run("server", "bundle", file).ok(t)
+	fails("has the log of an embedded NATS server, with which an installation has one control plane: for several, "+
+		"start an installation in a new directory with `anneal serve --nats-url URL`", "server", "bundle", file)
+	require.NoFileExists(t, file)
+	s.run("server", "bundle", file, "--data", clustered).ok(t)
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	require.EqualValues(t, 0o600, info.Mode().Perm())
-	fails("file exists", "server", "bundle", file)
+	written, err := os.ReadFile(file)
+	require.NoError(t, err)
+	fails(file+" already exists\nhint: choose another name, or delete it first: nothing is overwritten",
+		"server", "bundle", file, "--data", clustered)
+	kept, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(written), string(kept))
 	fails("no such file", "server", "join", file+"2", "--data", t.TempDir())
 	fails("is in use by process", "server", "join", file, "--data", s.dir)
 

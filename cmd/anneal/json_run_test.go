@@ -25,6 +25,9 @@ func TestJSONOutput(t *testing.T) {
 	}
 	run := func(lines []string) {
 		for _, line := range lines {
+			if strings.HasPrefix(line, "deployment undelete d") {
+				s.user().until("/deployments/d", "state", "DELETED") // its replica has ended
+			}
 			cmd := exec.Command(binary(t), append(strings.Fields(line), "-o", "json")...)
 			cmd.Dir, cmd.Env = dir, environment(dir, "ANNEAL_CONTEXT="+filepath.Join(s.dir, "context.json"))
 			var output strings.Builder
@@ -36,5 +39,6 @@ func TestJSONOutput(t *testing.T) {
 	}
 	run(jsonCommands)
 	require.Zero(t, s.end())
+	copyWithoutLog(t, s.dir, filepath.Join(dir, "clustered"))
 	run(stopped)
 }

@@ -52,7 +52,7 @@ var jsonCommands = []string{
 }
 
 // stopped are commands for a stopped server, in this order.
-var stopped = []string{"log rotate-key", "log repair", "log verify", "server bundle keys.bundle",
+var stopped = []string{"log rotate-key", "log repair", "log verify", "server bundle keys.bundle --data clustered",
 	"server join keys.bundle --data other"}
 
 // otherCommands are tested against a handler, in output_test.go of package cli, or in

@@ -118,6 +118,18 @@ func (t template) check(args arguments) error {
 	return nil
 }
 
+// commandLine returns the command line of a server: the expanded template, and the options that follow.
+func (p *preset) commandLine(t template, args arguments) []string {
+	line := t.expand(args, p.adapter)
+	if args.longPrompts {
+		line = append(line, p.longPrompts...)
+	}
+	if p.drafts != nil {
+		line = append(line, p.drafts(args)...)
+	}
+	return line
+}
+
 // expand returns the command line with the values of the placeholders. adapter returns the options
 // that load an adapter's file or directory.
 func (t template) expand(args arguments, adapter func(string) []string) []string {

@@ -114,9 +114,13 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	return m, nil
 }
 
-func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles) error {
-	at := arguments{dir: files.Dir, adapter: files.AdapterDir, devices: files.Devices,
+func argumentsOf(files engines.ModelFiles) arguments {
+	return arguments{dir: files.Dir, adapter: files.AdapterDir, devices: files.Devices,
 		longPrompts: files.LongPrompts, draft: files.DraftDir, speculation: files.Speculation}
+}
+
+func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles) error {
+	at := argumentsOf(files)
 	if c.preset.readsGGUF {
 		at.embeddings = embeddingOptions(files.Dir)
 	}

@@ -1,6 +1,7 @@
 package external
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,10 +22,10 @@ import (
 	"anneal/engines/simulated"
 )
 
-// TestMain runs the test binary as a fake server if FAKE_SERVER is set: a simulated engine
-// behind the API of that server.
+// TestMain runs the test binary as a fake server if FAKE_SERVER is set or its name is one of programs:
+// a simulated engine behind the API of that server.
 func TestMain(m *testing.M) {
-	if dialect := os.Getenv("FAKE_SERVER"); dialect != "" {
+	if dialect := cmp.Or(os.Getenv("FAKE_SERVER"), programs[filepath.Base(os.Args[0])]); dialect != "" {
 		serveFake(dialect)
 	}
 	os.Exit(m.Run())
@@ -35,6 +37,7 @@ type fakeServer struct {
 	model         engines.Model
 	adapters      sync.Map // name → directory
 	flags         map[string]string
+	recorder      *recorder
 }
 
 const fakeContextLength = 512
@@ -49,7 +52,7 @@ var fields = map[string][]string{
 	"": {
 		"model", "prompt", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens", "temperature",
 		"top_p", "frequency_penalty", "presence_penalty", "stop", "logit_bias", "seed", "logprobs", "top_logprobs",
-		"response_format", "reasoning_effort",
+		"response_format", "reasoning_effort", "parallel_tool_calls",
 	},
 	VLLM: {
 		"top_k", "min_p", "repetition_penalty", "ignore_eos", "return_token_ids", "cache_salt", "structured_outputs",
@@ -62,7 +65,7 @@ var fields = map[string][]string{
 }
 
 func serveFake(dialect string) {
-	f := &fakeServer{dialect: dialect, mode: os.Getenv("FAKE_MODE"), flags: map[string]string{}}
+	f := &fakeServer{dialect: dialect, mode: os.Getenv("FAKE_MODE"), flags: map[string]string{}, recorder: &recorder{}}
 	for i, arg := range os.Args {
 		if strings.HasPrefix(arg, "-") && i+1 < len(os.Args) {
 			f.flags[arg] = os.Args[i+1]
@@ -104,6 +107,12 @@ func serveFake(dialect string) {
 		os.Exit(1)
 	}
 	var err error
+	if programs[filepath.Base(os.Args[0])] != "" {
+		if f.recorder, err = newRecorder(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	f.model, err = simulated.New(simulated.Options{ContextLength: fakeContextLength}).Completer.
 		Load(context.Background(), engines.ModelFiles{Dir: os.TempDir()})
 	if err == nil {
@@ -168,6 +177,10 @@ func (f *fakeServer) routes() http.Handler {
 		if key := os.Getenv(presets[f.dialect].keyEnv); r.URL.Path != "/health" &&
 			r.Header.Get("Authorization") != "Bearer "+key {
 			writeError(w, http.StatusUnauthorized, "Invalid API Key")
+			return
+		}
+		if err := f.recorder.record(r); err != nil {
+			writeError(w, http.StatusInternalServerError, err.Error())
 			return
 		}
 		mux.ServeHTTP(w, r)

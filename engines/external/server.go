@@ -129,13 +129,7 @@ func (s *server) startWith(ctx context.Context, args arguments) (*sandbox.Proces
 	if s.options.Runner.Confined() { // the loopback is the sandbox's only interface
 		env = append(env, "VLLM_HOST_IP=127.0.0.1", "NCCL_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=lo")
 	}
-	line := s.template.expand(args, s.preset.adapter)
-	if args.longPrompts {
-		line = append(line, s.preset.longPrompts...)
-	}
-	if s.preset.drafts != nil {
-		line = append(line, s.preset.drafts(args)...)
-	}
+	line := s.preset.commandLine(s.template, args)
 	program, err := s.options.Runner.Start(sandbox.Program{
 		Args: line, Env: process.Environment(s.preset.prefixes, env...),
 		Read: s.readable(), Write: s.scratch, Serves: true, Devices: true, Limits: limits,

@@ -18,20 +18,26 @@ import (
 func chatCommand() *cobra.Command {
 	var flags completionFlags
 	var system string
+	var images []string
 	c := &cobra.Command{Use: "chat [TEXT]",
-		Short:   "Send a chat message to a model, or have a conversation; use - as TEXT to read it from standard input",
-		Args:    arguments(0, 1),
-		Example: `  anneal chat --model polite --system "You are brief." "good morning"` + "\n  anneal chat --model polite",
+		Short: "Send a chat message to a model, or have a conversation; use - as TEXT to read it from standard input",
+		Args:  arguments(0, 1),
+		Example: `  anneal chat --model polite --system "You are brief." "good morning"` + "\n  anneal chat --model polite" +
+			"\n  anneal chat --model seer --image lamp.jpg \"what is broken?\"",
 		Long: `Without TEXT, every line of the terminal or of standard input is a message of one conversation, whose
 earlier messages are sent again with each request. Ctrl-C stops a response; /clear begins again, and
-/exit or Ctrl-D leaves.`,
+/exit or Ctrl-D leaves. Images belong to the first message of a conversation.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			parts, err := readImages(images)
+			if err != nil {
+				return err
+			}
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
 			talk := &conversation{generation: generation{client: client, cmd: c, path: "/inference/v1/chat/completions"},
-				flags: &flags}
+				flags: &flags, images: parts}
 			if system != "" {
 				talk.system = []any{map[string]any{"role": "system", "content": system}}
 			}
@@ -46,6 +52,8 @@ earlier messages are sent again with each request. Ctrl-C stops a response; /cle
 		}}
 	flags.add(c)
 	c.Flags().StringVar(&system, "system", "", "system prompt")
+	c.Flags().StringArrayVar(&images, "image", nil, "`FILE|URL` of an image of the message, for models that read images; "+
+		"repeatable")
 	return c
 }
 
@@ -54,6 +62,7 @@ type conversation struct {
 	generation
 	flags    *completionFlags
 	system   []any          // system message, if any
+	images   []any          // parts of the first message of the user
 	messages []any          // messages of the user and of the model
 	signals  chan os.Signal // interrupts; nil before run
 }
@@ -65,7 +74,11 @@ func (t *conversation) say(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	asked := slices.Concat(t.messages, []any{map[string]any{"role": "user", "content": text}})
+	message := map[string]any{"role": "user", "content": text}
+	if len(t.messages) == 0 && len(t.images) > 0 {
+		message["content"] = slices.Concat([]any{map[string]any{"type": "text", "text": text}}, t.images)
+	}
+	asked := slices.Concat(t.messages, []any{message})
 	body["messages"] = slices.Concat(t.system, asked)
 	response, err := t.generation.run(ctx, body)
 	if err != nil {

@@ -127,7 +127,7 @@ func isDirectory(f *pflag.Flag) bool {
 }
 
 // pathFlags matches the names of flags whose values are paths of files.
-var pathFlags = regexp.MustCompile(`^(.*-)?file$|^(context|ca|gguf)$|-(ca|cert|key)$`)
+var pathFlags = regexp.MustCompile(`^(.*-)?file$|^(context|ca|gguf|image)$|-(ca|cert|key)$`)
 
 func isPath(f *pflag.Flag) bool { return pathFlags.MatchString(f.Name) }
 

@@ -23,13 +23,17 @@ func serverBundle() *cobra.Command {
 		Long: `Control planes of one installation share a NATS cluster (serve --nats-url), a bucket (serve --blobs) and
 their keys. The file has these keys, and the keys of the accounts default and system: a user who can
 read it controls the installation. Move it over an encrypted connection, and delete it after 'anneal server
-join'. The server may run meanwhile.`,
+join'. The server may run meanwhile. An installation with an embedded NATS server has one control plane,
+and no such file.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			bundle, err := operatorDir(c).Bundle()
+			err := storeSecret(c, args[0], func() ([]byte, error) {
+				bundle, err := operatorDir(c).Bundle()
+				if err != nil {
+					return nil, err
+				}
+				return bundle.Content()
+			})
 			if err != nil {
-				return err
-			}
-			if err := bundle.WriteFile(args[0]); err != nil {
 				return err
 			}
 			note(c, "wrote %s, which is confidential. On the machine of the further control plane, run:\n"+

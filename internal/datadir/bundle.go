@@ -39,10 +39,17 @@ func bundled() []string {
 	return paths
 }
 
-// Bundle returns the bundle of the directory of a server that has started at least once.
+// Bundle returns the bundle of the directory of a server that has started at least once. It returns an
+// error if the server stores its log in its embedded NATS server, which only one control plane can use.
 func (d Dir) Bundle() (Bundle, error) {
 	if err := d.CheckExists(); err != nil {
 		return Bundle{}, err
+	}
+	_, embedded := os.Stat(d.Path("nats"))
+	if _, cluster := os.Stat(d.Path(ClusterMark)); embedded == nil && cluster != nil {
+		return Bundle{}, fmt.Errorf("%s has the log of an embedded NATS server, with which an installation has one control "+
+			"plane: for several, start an installation in a new directory with `anneal serve --nats-url URL`, the URL of a "+
+			"NATS cluster", d)
 	}
 	b := Bundle{Format: bundleFormat, Files: map[string]string{}}
 	for _, path := range bundled() {
@@ -56,18 +63,10 @@ func (d Dir) Bundle() (Bundle, error) {
 	return b, nil
 }
 
-// WriteFile writes the bundle to a new file with mode 0600. It returns an error if the file exists.
-func (b Bundle) WriteFile(path string) error {
+// Content returns the content of the bundle's file.
+func (b Bundle) Content() ([]byte, error) {
 	content, err := json.Marshal(b)
-	if err != nil {
-		return err
-	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(append(content, '\n'))
-	return errors.Join(err, file.Sync(), file.Close())
+	return append(content, '\n'), err
 }
 
 // ReadBundle reads and checks the bundle in the file at path. Its errors contain no key.

@@ -39,6 +39,9 @@ func (d Dir) Path(parts ...string) string {
 	return filepath.Join(append([]string{string(d)}, parts...)...)
 }
 
+// ClusterMark is the file of a control plane's high-water mark of the log in a NATS cluster.
+const ClusterMark = "log.mark"
+
 // CheckExists returns an error unless the directory is the data directory of a server that has
 // started at least once.
 func (d Dir) CheckExists() error {

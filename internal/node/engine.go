@@ -51,6 +51,8 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 		if engine.Trainer, err = torch.New(ctx, torch.Options{Runner: runner}); err != nil {
 			logger.Error("this node cannot train models", "trainer", torchTrainer, "reason", err)
 			engine.Trainer, engine.Missing["train"] = nil, fmt.Sprintf("%s: %v", torchTrainer, err)
+		} else {
+			engine.Programs = append(engine.Programs, torchTrainer)
 		}
 		engine.Methods = torch.Methods()
 	}
@@ -67,6 +69,8 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 	case err != nil:
 		logger.Error("this node cannot serve models", "engine", e.completer, "reason", err)
 		engine.Completer, engine.Missing["complete"] = nil, fmt.Sprintf("%s: %v", e.completer, err)
+	default:
+		engine.Programs = append(engine.Programs, e.completer)
 	}
 	return engine, nil
 }

@@ -40,7 +40,7 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 			natsserver.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
 				IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify,
 				TLS: s.certs.cluster, Log: s.logger,
-				Before: checkInstallation(s.dir), Mark: s.dir.Path(clusterMark), AcceptLoss: s.acceptLoss()})
+				Before: checkInstallation(s.dir), Mark: s.dir.Path(datadir.ClusterMark), AcceptLoss: s.acceptLoss()})
 		if err == nil && holdsSharedReader(s.dir) {
 			s.logger.Warn("context.json contained credentials that read every account's events; they are now in operator.json " +
 				"only: change ANNEAL_NATS_READER_PASSWORD of the NATS servers")
@@ -74,19 +74,16 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 	return datadir.WritePrivate(s.dir.Path(natsPortFile), []byte(port+"\n"))
 }
 
-// clusterMark is the file of this control plane's high-water mark of a cluster's log.
-const clusterMark = "log.mark"
-
 // moveMark moves the high-water mark of a cluster's log from the directory of snapshots, where
 // earlier versions stored it. The directory of snapshots can be deleted.
 func moveMark(dir datadir.Dir) error {
-	earlier := dir.Path("snapshots", clusterMark)
+	earlier := dir.Path("snapshots", datadir.ClusterMark)
 	content, err := os.ReadFile(earlier)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if _, there := os.Stat(dir.Path(clusterMark)); err == nil && errors.Is(there, os.ErrNotExist) {
-		err = datadir.WritePrivate(dir.Path(clusterMark), content)
+	if _, there := os.Stat(dir.Path(datadir.ClusterMark)); err == nil && errors.Is(there, os.ErrNotExist) {
+		err = datadir.WritePrivate(dir.Path(datadir.ClusterMark), content)
 	}
 	if err != nil {
 		return err

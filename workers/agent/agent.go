@@ -149,6 +149,9 @@ func abilities(e engines.Engine, sound Sound) []string {
 	for format := range e.Transcribers {
 		all[domain.SpeechEngine(format)] = sound != nil
 	}
+	for _, name := range e.Programs {
+		all[domain.EngineAbility(name)] = true
+	}
 	maps.DeleteFunc(all, func(_ string, can bool) bool { return !can })
 	return slices.Sorted(maps.Keys(all))
 }

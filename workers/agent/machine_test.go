@@ -90,6 +90,8 @@ func TestAbilities(t *testing.T) {
 	more := simulated.New(simulated.Options{})
 	more.Methods = []string{engines.DPO}
 	require.Equal(t, []string{"complete", "train", "train:dpo"}, abilities(more, nil))
+	more.Programs = []string{"vllm"}
+	require.Equal(t, []string{"complete", "engine:vllm", "train", "train:dpo"}, abilities(more, nil))
 }
 
 func TestNewRefuses(t *testing.T) {

@@ -1,0 +1,1 @@
+"""Replaces peft: see torch."""

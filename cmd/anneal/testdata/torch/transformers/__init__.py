@@ -1,0 +1,1 @@
+"""Replaces transformers: see torch."""
