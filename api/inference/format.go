@@ -54,9 +54,8 @@ func rawField(data []byte, name string) json.RawMessage {
 	return nil
 }
 
-// toolChoice reads the field tool_choice. showTools reports whether the prompt contains the tools,
-// and choice is the calls that the model must make, or nil. With single, the model makes one call
-// at most.
+// toolChoice reads the field tool_choice. showTools reports whether the prompt contains the tools.
+// choice is nil unless the model must call a tool. With single, the model makes at most one call.
 func (f *fieldReader) toolChoice(tools []json.RawMessage, single bool) (showTools bool, choice *engines.ToolChoice) {
 	const rule = "must be auto, none, required, or {\"type\": \"function\", \"function\": {\"name\": …}}"
 	switch v := f.values["tool_choice"].(type) {

@@ -108,7 +108,8 @@ func (c *call) enter(q *generationRequest) (target routing.Target, leave func(),
 		return target, nil, err
 	}
 	q.settings.Addon = target.Addon
-	if err := c.RequireActive(target.Name.Account()); err != nil { // for the operator, possibly another account
+	// the operator may send requests to deployments of other accounts
+	if err := c.RequireActive(target.Name.Account()); err != nil {
 		return target, nil, err
 	}
 	leave, ok := c.Busy.Enter("generations of "+c.Principal.Account, c.Limits.Generations)
@@ -281,7 +282,7 @@ func (g *generation) complete(ctx context.Context, p prompt, req engines.Complet
 	return usage, at, g.q.translateError(p, err)
 }
 
-// warnNoReasoning adds the violation of the field reasoning as a warning. The header was not sent
+// warnNoReasoning adds the violation of the field reasoning as a warning header. No header was sent
 // yet, because every choice of the request gets the same error before its first chunk.
 func (g *generation) warnNoReasoning(fault *domain.Error) {
 	g.mu.Lock()
@@ -319,7 +320,8 @@ func (g *generation) emit(c *choice, chunk engines.Chunk) error {
 	return g.send(event)
 }
 
-// restart discards the chunks of a choice, which another replica generates again.
+// restart discards the chunks of a choice, because another replica generates the choice from its
+// start.
 func (g *generation) restart(c *choice) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -365,7 +367,8 @@ func (g *generation) send(event any) error {
 	return nil
 }
 
-// fail ends the stream with the event of an error. When no event was sent yet, it returns err.
+// fail ends the stream with an error event. When no event was sent yet, it sends none and returns
+// err, which becomes the response.
 func (g *generation) fail(err error) error {
 	_, body := request.InferenceBody(request.ErrorOf(err), g.Call.ID)
 	event := g.encoder.failure(g, body.Error)

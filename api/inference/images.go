@@ -33,8 +33,8 @@ const (
 	maxPixels      = 64 << 20 // of one image: a small file can be a huge picture
 )
 
-// requireVision returns an error when the request has images and the model of the target cannot read
-// any, as its files say.
+// requireVision returns an error when the request has images and the target's model has no image
+// encoder in its files.
 func (c *call) requireVision(q *generationRequest, target routing.Target) error {
 	if len(q.images) == 0 {
 		return nil
