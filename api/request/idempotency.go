@@ -53,8 +53,8 @@ const maxStoredError = 4 << 10
 
 // ClaimTime is the lease of a claim. After a server has died, its claims expire within ClaimTime; a
 // running server renews its claims. If another server takes over the key of a running server,
-// because of clock skew or an unreachable store, the command ID prevents that a change is recorded
-// twice.
+// because of clock skew or an unreachable store, the command ID prevents a change from being
+// recorded twice.
 const ClaimTime = 6 * time.Second
 
 // idempotent handles a call with an idempotency key, so that retries do not repeat its effects.
@@ -186,7 +186,7 @@ func (c idempotent) whole() ([]byte, error) {
 }
 
 func requestsStream(body []byte) bool {
-	var fields map[string]json.RawMessage // a struct would also accept Stream
+	var fields map[string]json.RawMessage // a struct field would also accept the key Stream
 	return json.Unmarshal(body, &fields) == nil && string(fields["stream"]) == "true"
 }
 

@@ -29,7 +29,7 @@ type Limits struct {
 	Transcription  time.Duration // maximum time for transcribing one recording
 	Transcriptions int           // concurrent transcriptions, per account
 	ScaleToZero    time.Duration // shortest scaleToZeroWindow; zero means domain.MinScaleToZeroWindow
-	JobTime        time.Duration // after which an unfinished job expires; zero means never
+	JobTime        time.Duration // time after its creation at which an unfinished job expires; zero means never
 }
 
 // DefaultLimits are the defaults of a server. Its flags and the documentation state these values.
