@@ -80,8 +80,8 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		{Name: "skipShapeValidation", Kind: wire.Bool,
 			Description: "Whether to accept a shape version that is not validated."},
 		{Name: "disableSpeculativeDecoding", Kind: wire.Bool,
-			Description: "Whether to turn speculative decoding off for the deployment: settings of the deployment, of its " +
-				"shape and of its model, and predictions of requests."},
+			Description: "Whether to turn speculative decoding off. The deployment then ignores its own draft settings, those " +
+				"of its shape and of its model, and the predictions of requests."},
 	},
 	deleteParameters: []request.Parameter{
 		{Name: "hard", Kind: wire.Bool,

@@ -300,7 +300,7 @@ func (r *createDeploymentRequest) contradicts(version *domain.ShapeVersion) bool
 	return len(v) > 0
 }
 
-// shapeRequirements returns the requirements of a deployment of a model on a shape, and the
+// shapeRequirements returns what a shape must support for a deployment of the model, and the
 // accounts whose shapes may fit: the account in the path, and the accounts of the model and of its
 // base model. The account in the path must be allowed to use the model.
 func (c *call) shapeRequirements(model string, addons bool) (domain.ShapeRequirements, []string) {
