@@ -58,8 +58,8 @@ func (s *Server) ResolveInBackground(ctx context.Context, q BackgroundRequest, m
 	return target.Name, err
 }
 
-// LoadOf returns the number of requests that a deployment serves concurrently, and whether clients
-// wait for its responses: see routing.Load.
+// LoadOf returns the number of requests that a deployment can serve concurrently, and whether
+// clients wait for its responses: see routing.Load.
 func (s *Server) LoadOf(deployment domain.Name) (slots int, busy bool) {
 	return routing.Load(s.core, deployment)
 }

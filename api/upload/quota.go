@@ -60,7 +60,7 @@ type reservation struct {
 	refreshedAt int64 // value of taken when used was computed
 	known       bool
 	taken       int64
-	ahead       int64 // bytes of taken that have not arrived
+	ahead       int64 // announced bytes in taken that have not arrived
 }
 
 // refreshInterval is the number of bytes of an upload after which take reads the account's usage
