@@ -36,7 +36,7 @@ func addCompletions(c *cobra.Command) {
 		c.ValidArgsFunction = completeArguments
 	}
 	complete := func(f *pflag.Flag) {
-		_ = c.RegisterFlagCompletionFunc(f.Name, completerOf(f)) // fails for one that is registered already
+		_ = c.RegisterFlagCompletionFunc(f.Name, completerOf(f)) // fails for a flag that has a completion already
 	}
 	c.LocalFlags().VisitAll(complete)
 	for _, child := range c.Commands() {

@@ -152,7 +152,7 @@ func (r *heldOutRow) split() {
 	r.prompt, _ = r.fields["prompt"].(string)
 	r.expected, _ = r.fields["completion"].(string)
 	r.messages, _ = r.fields["messages"].([]any)
-	if input, ok := r.fields["input"].(map[string]any); ok { // a pair of a preferred and another response
+	if input, ok := r.fields["input"].(map[string]any); ok { // a row of a preference dataset
 		r.messages, _ = input["messages"].([]any)
 		r.expected = lastContent(r.fields["preferred_output"])
 	}

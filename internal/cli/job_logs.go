@@ -112,7 +112,8 @@ func ended(job map[string]any) bool {
 	return false
 }
 
-// newLines returns the lines of log after those that were shown, whose first lines the log may lack.
+// newLines returns the lines of log that follow the lines in shown. The log may lack the first
+// lines of shown.
 func newLines(shown, log []byte) []byte {
 	const tail = 4096 // bytes that identify the end of the shown lines
 	end := shown[max(0, len(shown)-tail):]

@@ -21,9 +21,9 @@ import (
 )
 
 // An export describes what `anneal model export` writes. The command computes everything itself from
-// files that its user may download, so the server needs no jobs for exports, no room for their
-// results and no rules of its own: an adapter can be merged if the user may download the adapter and
-// its base model.
+// files that its user may download, so the server needs no jobs for exports, no storage for their
+// results and no permission of its own for them: an adapter can be merged if the user may download
+// the adapter and its base model.
 type export struct {
 	gguf, hf     string // file or directory to write
 	kind         string // name of the file type; "" for the default
