@@ -30,7 +30,7 @@ func identify(s *Server) func(context.Context) error {
 		}
 		s.id = id
 		s.events.Log().DecideAs(id)
-		s.logger.Info("events name this control plane", "controlplane", id)
+		s.logger.Info("the events of this control plane contain its ID", "controlplane", id)
 		return nil
 	}
 }

@@ -54,7 +54,7 @@ func holdLease(ctx context.Context, store *idempotency.Store, key string, run fu
 }
 
 // underLease calls run until ctx is done or the lease cannot be renewed. It returns an error only
-// when run does before that.
+// if run returns one before that.
 func underLease(
 	ctx context.Context, store *idempotency.Store, claim idempotency.Claim, run func(context.Context) error,
 ) error {
