@@ -28,8 +28,8 @@ var (
 )
 
 const (
-	maxColumns = 120 // of a line; a tab counts as one
-	maxMethods = 30  // of one type, without tests
+	maxColumns = 120 // characters of a line; a tab counts as one
+	maxMethods = 30  // methods of one type, without those in test files
 )
 
 // A word is an entry of the list: bad is a word that must not be used, and good is the word to use

@@ -173,7 +173,7 @@ func (x *exampleRun) requestOf(path string, op map[string]any, key string) (sent
 			continue
 		}
 		found = true
-		if object, ok := value.(map[string]any); ok { // of the style deepObject
+		if object, ok := value.(map[string]any); ok { // a parameter of the style deepObject
 			for key, one := range object {
 				query.Set(parameter["name"].(string)+"["+key+"]", parameterText(one))
 			}

@@ -39,8 +39,8 @@ var growing = []string{"CompletionBody", "ChatBody", "ChatMessage", "EmbeddingBo
 
 var placeholder = regexp.MustCompile(`\\\{(\w+)\\\}`)
 
-// Read parses a document. It makes every object closed: clients must ignore unknown fields of
-// responses, but tests must not.
+// Read parses a document. It forbids additional properties in every object: clients must ignore
+// unknown fields of responses, but tests must not.
 func Read(data []byte) (*Document, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(data)
 	if err != nil {

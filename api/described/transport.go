@@ -24,8 +24,8 @@ type Transport struct {
 	Report func(error)
 }
 
-// A Fetch reads the document of the first server that responds, for the Transports of all servers
-// of the same build.
+// A Fetch reads the document once, from the first server that responds. The Transports of all
+// servers of one build can share it.
 type Fetch struct {
 	mu  sync.Mutex
 	doc *Document

@@ -65,7 +65,7 @@ var eventFields = query.FieldsOf[Event]().WithValues(openapi.Values(rules))
 // Documentation describes the wire types of this package.
 var Documentation = openapi.Documentation{Rules: rules, Fields: fieldTexts, Types: typeTexts}
 
-// recorded is an event as the state of a row, because query.List reads rows.
+// recorded makes an event the state of a row, because query.List works on rows.
 type recorded struct{ eventlog.Event }
 
 // Exists implements domain.State.

@@ -89,7 +89,8 @@ func (f *fieldReader) message() engines.Message {
 	return m
 }
 
-// content returns the text of the field name: a text, or the concatenation of a list of text parts.
+// content returns the text of the field called name: a text, or the concatenation of a list of text
+// parts.
 func (f *fieldReader) content(name string) string {
 	list, isList := f.values[name].([]any)
 	if !isList {

@@ -31,7 +31,8 @@ type encoder interface {
 	finish(g *generation, c *choice, usage *Usage) any
 	// trailer returns the stream event that follows the end of the last choice.
 	trailer(g *generation) any
-	// failure returns the event that ends a stream with an error; nil for an InferenceError.
+	// failure returns the event that ends a stream with an error; nil means an event whose data is an
+	// InferenceError.
 	failure(g *generation, fault request.InferenceErrorBody) any
 	// endsWithDone reports whether a complete stream ends with [DONE].
 	endsWithDone() bool

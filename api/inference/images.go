@@ -28,9 +28,9 @@ import (
 
 // Limits of the images of one request, besides engines.MaxImages.
 const (
-	MaxImageBytes  = 10 << 20 // of one image
-	MaxImagesBytes = 32 << 20 // of all images
-	maxPixels      = 64 << 20 // of one image: a small file can be a huge picture
+	MaxImageBytes  = 10 << 20 // maximum size of one image
+	MaxImagesBytes = 32 << 20 // maximum size of all images
+	maxPixels      = 64 << 20 // maximum pixels of one image, because a small file can contain a huge image
 )
 
 // requireVision returns an error when the request has images and the target's model has no image

@@ -8,8 +8,8 @@ import (
 	"anneal/api/wire"
 )
 
-// prefixes are the paths below which the operations of this package are. Clients of OpenAI's
-// interface expect the operations below /v1.
+// prefixes are the path prefixes of the operations of this package. Clients of OpenAI's interface
+// expect the operations below /v1.
 var prefixes = []struct{ path, id, summary, about string }{
 	{"/inference/v1", "", "", ""},
 	{"/v1", "Compatible", " (OpenAI-compatible path)", "The same operation as below /inference/v1. "},

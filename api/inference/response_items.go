@@ -103,7 +103,8 @@ func assistant(messages []engines.Message) *engines.Message {
 	return nil
 }
 
-// parts returns the text of the field name: a text, or the concatenation of a list of text parts.
+// parts returns the text of the field called name: a text, or the concatenation of a list of text
+// parts.
 func (f responseReader) parts(name string) string {
 	list, isList := f.values[name].([]any)
 	if !isList {

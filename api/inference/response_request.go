@@ -193,8 +193,9 @@ func (f responseReader) readTextFormat(q *generationRequest, data []byte) {
 	}
 }
 
-// responseTools validates the field tools, and returns each tool in the form of a chat completion,
-// with the JSON text of its parameters from data, the text of the request.
+// responseTools validates the field tools, and returns each tool in the form of a chat completion.
+// The parameters are the JSON text in data, the text of the request, so that their keys keep their
+// order.
 func (f responseReader) responseTools(data []byte, s *responseSettings) (tools []json.RawMessage) {
 	named := map[string]bool{}
 	var written []json.RawMessage

@@ -101,7 +101,8 @@ func (e *responseEncoder) event(kind string, fill func(*ResponseEvent)) {
 	e.events = append(e.events, x)
 }
 
-// itemEvent adds an event about the last item, or about its part with withPart.
+// itemEvent adds an event about the last item. With withPart, the event also has the index of the
+// item's part.
 func (e *responseEncoder) itemEvent(kind string, withPart bool, fill func(*ResponseEvent)) {
 	index, part := len(e.items)-1, 0
 	e.event(kind, func(x *ResponseEvent) {

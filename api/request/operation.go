@@ -25,8 +25,8 @@ type Operation struct {
 	ID     string // name of the method in generated clients, such as createDataset
 	Method string
 	Path   string // path in the syntax of the router chi
-	// Slashes states that the value of the last variable of Path, which ends Path, may contain
-	// slashes, as they are or as %2F.
+	// Slashes states that the variable at the end of Path may have slashes in its value, as they are
+	// or as %2F.
 	Slashes     bool
 	Tag         string // group of operations in the document, usually the collection
 	Summary     string // a short sentence without a full stop

@@ -25,7 +25,7 @@ type Batch struct {
 	Status           string             `json:"status"`
 	OutputFileID     *string            `json:"output_file_id"`
 	ErrorFileID      *string            `json:"error_file_id"`
-	CreatedAt        int64              `json:"created_at"` // Unix seconds, as all times
+	CreatedAt        int64              `json:"created_at"` // Unix seconds, like all times of a batch
 	InProgressAt     *int64             `json:"in_progress_at"`
 	ExpiresAt        *int64             `json:"expires_at"`
 	FinalizingAt     *int64             `json:"finalizing_at"`

@@ -29,13 +29,13 @@ const (
 type fineTuning struct {
 	*call
 	p    *request.Params
-	id   string // of the job
+	id   string // ID of the job
 	body FineTuningBody
 
 	method     string // domain.MethodSupervised, …
 	at         string // path of the hyperparameters, with a trailing dot
 	config     domain.TrainingConfig
-	beta       float64 // of DPO; 0 is the default
+	beta       float64 // beta of DPO; 0 means the default
 	dataset    string
 	validation string
 	evaluator  string

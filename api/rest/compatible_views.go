@@ -333,7 +333,7 @@ type jobEvent struct {
 // recordedEvent returns an event of the log as an event of a fine-tuning job.
 func recordedEvent(e eventlog.Event) FineTuningEvent {
 	var given jobEvent
-	_ = json.Unmarshal(e.Data, &given) // the fields of an event that lacks them stay empty
+	_ = json.Unmarshal(e.Data, &given) // fields that the event lacks stay empty
 	parts := strings.Split(e.Type, ".")
 	kind := parts[max(0, len(parts)-2)] // the type ends in .KIND.v1
 	level, message := describeEvent(kind, e.Name, given)

@@ -9,7 +9,7 @@ import (
 	"anneal/domain"
 )
 
-// DatasetExport is an export of a dataset's rows on the wire.
+// DatasetExport is the API representation of an export of a dataset's rows.
 type DatasetExport struct {
 	domain.TransferSpec
 	State  string        `json:"state"`

@@ -9,8 +9,8 @@ import (
 	"anneal/projections"
 )
 
-// DeployedModel is, on the wire, an addon that is loaded into a deployment of the addon's base
-// model.
+// DeployedModel is the API representation of an addon that is loaded into a deployment of the
+// addon's base model.
 type DeployedModel struct {
 	Name string `json:"name" api:"output"`
 	domain.DeployedModelSpec

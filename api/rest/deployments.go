@@ -12,7 +12,7 @@ import (
 	"anneal/projections"
 )
 
-// Deployment is a deployment on the wire. DirectRouteAPIKeys is write-only: only the response to the
+// Deployment is the API representation of a deployment. DirectRouteAPIKeys is write-only: only the response to the
 // request that sets the keys contains them.
 type Deployment struct {
 	Name string `json:"name" api:"output"`
@@ -145,8 +145,8 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 	}
 }
 
-// regionOf returns the region of the deployment's first replica whose node has one. Without such a
-// replica it returns the region that the placement names, or REGION_UNSPECIFIED.
+// regionOf returns the region of the deployment's first replica whose node has a region. Without
+// such a replica it returns the region that the placement names, or REGION_UNSPECIFIED.
 func regionOf(v *projections.View, d *domain.Deployment) string {
 	if v != nil {
 		for _, replica := range v.Alive(d) {

@@ -14,7 +14,7 @@ import (
 	"anneal/projections"
 )
 
-// Evaluator is an evaluator on the wire.
+// Evaluator is the API representation of an evaluator.
 type Evaluator struct {
 	Name string `json:"name" api:"output"`
 	domain.EvaluatorSpec
@@ -30,7 +30,7 @@ type Evaluator struct {
 	Revisions      []EvaluatorRevision `json:"revisions,omitempty" api:"output"`
 }
 
-// EvaluatorRevision is a built revision on the wire.
+// EvaluatorRevision is the API representation of a built revision.
 type EvaluatorRevision struct {
 	Revision   int    `json:"revision"`
 	CommitHash string `json:"commitHash,omitempty"`

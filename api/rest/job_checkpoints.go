@@ -17,7 +17,7 @@ import (
 	"anneal/projections/query"
 )
 
-// Checkpoint is a checkpoint of a job on the wire.
+// Checkpoint is the API representation of a checkpoint of a job.
 type Checkpoint struct {
 	Name       string             `json:"name"`
 	CreateTime time.Time          `json:"createTime"`

@@ -52,7 +52,7 @@ func (c *call) requireReferences(v *domain.Violations, name domain.Name, inputs 
 	}
 }
 
-// trainingOf returns training settings without unspecified enumeration values.
+// trainingOf returns the training settings with "" in place of an unspecified region.
 func trainingOf(given domain.TrainingConfig) domain.TrainingConfig {
 	given.Region = wire.Specified(given.Region)
 	return given

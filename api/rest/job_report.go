@@ -69,7 +69,7 @@ func withTracking(status domain.Status, tracking *domain.JobTracking) domain.Sta
 	return status
 }
 
-// TrackerConfig is an experiment tracker on the wire. APIKey is write-only: only the response to the
+// TrackerConfig is the API representation of an experiment tracker. APIKey is write-only: only the response to the
 // request that creates the job contains it.
 type TrackerConfig struct {
 	Enabled bool   `json:"enabled"`

@@ -17,7 +17,7 @@ import (
 	"anneal/projections/query"
 )
 
-// Rollout is a scored response of a reinforcement job on the wire. The fields of the score have the
+// Rollout is the API representation of a scored response of a reinforcement job. The fields of the score have the
 // same names as in PreviewResult.
 type Rollout struct {
 	Name           string             `json:"name"`

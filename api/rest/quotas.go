@@ -12,7 +12,7 @@ import (
 	"anneal/projections/query"
 )
 
-// Quota is a quota on the wire: the limit of an account for one quantity, and the account's current
+// Quota is the API representation of a quota: the limit of an account for one quantity, and the account's current
 // usage.
 type Quota struct {
 	Name       string        `json:"name" api:"output"`

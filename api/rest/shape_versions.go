@@ -16,7 +16,7 @@ import (
 	"anneal/projections/query"
 )
 
-// DeploymentShapeVersion is a version of a deployment shape on the wire.
+// DeploymentShapeVersion is the API representation of a version of a deployment shape.
 type DeploymentShapeVersion struct {
 	Name            string           `json:"name" api:"output"`
 	CreateTime      *time.Time       `json:"createTime,omitempty" api:"output"`
@@ -27,8 +27,8 @@ type DeploymentShapeVersion struct {
 	Capabilities    []string         `json:"capabilities" api:"output"`
 }
 
-// versionState is a shape version together with its shape, as the state of a row, because
-// query.List reads rows.
+// versionState makes a shape version with its shape the state of a row, because query.List works on
+// rows.
 type versionState struct {
 	*domain.ShapeVersion
 	shape *projections.Row[domain.DeploymentShape]

@@ -136,8 +136,8 @@ func (s *sending) failed(replica domain.Replica, err error) {
 	}
 }
 
-// isGone reports whether err means that the replica, or its node, is gone: nothing of the request
-// runs there any more.
+// isGone reports whether err means that the replica, or its node, is gone: then no part of the
+// request is still running there.
 func isGone(err error) bool {
 	switch request.ReasonOf(err) {
 	case engines.ReplicaUnreachable, engines.ReplicaGone, engines.ReplicaLost:

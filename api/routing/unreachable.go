@@ -18,7 +18,7 @@ const markTime = 30 * time.Second
 // heartbeat of its node that lists the replica arrives. The zero value is empty.
 type unreachable struct {
 	mu    sync.Mutex
-	marks map[string]time.Time // by replicaKey, or name of a node
+	marks map[string]time.Time // time of the mark, by replicaKey or name of a node
 }
 
 // mark records that a replica was gone at a time. If the reason is ReplicaUnreachable or

@@ -58,9 +58,9 @@ type evaluation struct {
 	Expected  int      `json:"expected"`            // rows with an expected response
 	Exact     int      `json:"exact"`               // responses that equal the expected one
 	Scored    int      `json:"scored"`              // responses with a score
-	MeanScore *float64 `json:"meanScore,omitempty"` // of the scored responses; nil if there are none
+	MeanScore *float64 `json:"meanScore,omitempty"` // mean of the scores; nil without scored responses
 
-	sum float64 // of the scores
+	sum float64 // sum of the scores
 }
 
 func (q *evalFlags) eval(c *cobra.Command) error {
@@ -146,8 +146,8 @@ func (r *evalRun) send(files []rowFile) error {
 	return err
 }
 
-// count scores and counts the responses of the batch. Responses that cannot be scored are counted in
-// any case.
+// count scores and counts the responses of the batch. Responses that cannot be scored are also
+// counted.
 func (r *evalRun) count() (err error) {
 	if r.evaluator != "" {
 		err = scoreResponses(r.cmd, r.client, r.client.name("evaluators", r.evaluator), r.batch, len(r.models))

@@ -68,8 +68,8 @@ func readLog(ctx context.Context, client *client, name string) ([]byte, error) {
 }
 
 // followLog prints the log of a job, and its new lines until no attempt can add more. A job without a
-// log gets one when its first attempt starts. The last lines can arrive shortly after the end of the
-// job, so the log of a job that ends meanwhile is read once more.
+// log gets one when its first attempt starts. The last lines can arrive shortly after the end of
+// the job, so followLog reads the log once more after the job has ended.
 func followLog(c *cobra.Command, client *client, name string) error {
 	var shown []byte
 	for last := true; ; {

@@ -28,7 +28,7 @@ type export struct {
 	gguf, hf     string // file or directory to write
 	kind         string // name of the file type; "" for the default
 	merge        bool
-	dir, baseDir string // local files, instead of those of the server
+	dir, baseDir string // directories with local files; "" exports files of the server
 
 	as      gguf.FileType
 	name    string
@@ -131,8 +131,8 @@ func (e *export) openFiles(c *cobra.Command, model, work string) error {
 	return nil
 }
 
-// download downloads the files of a model. Of the base model of an adapter that is not merged, it
-// downloads only the configuration and the chat template.
+// download downloads the files of a model. It downloads only the configuration and the chat
+// template of the base model of an adapter that is not merged.
 func (e *export) download(c *cobra.Command, model, work string) error {
 	client, err := newClient(c)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 const (
 	plotHeight   = 10 // lines of a plot
-	plotLabels   = 10 // characters of the labels at its left
+	plotLabels   = 10 // characters of the labels to the left of a plot
 	minPlotWidth = 20 // characters of a plot without its labels
 	maxPlotWidth = 120
 	defaultWidth = 80 // width of an output that is not a terminal

@@ -13,7 +13,7 @@ import (
 	"anneal/internal/datadir"
 )
 
-// identityFile is the file with the ID of a control plane without --name.
+// identityFile is the file with the ID of a control plane that was started without --name.
 const identityFile = "control-plane"
 
 // identify returns the step of Start that sets the control plane in the envelopes of events: --name,
