@@ -28,13 +28,13 @@ var (
 )
 
 const (
-	maxColumns = 120 // characters; a tab is one
-	maxMethods = 30  // of one type, tests left out
+	maxColumns = 120 // characters of a line; a tab counts as one
+	maxMethods = 30  // methods of one type, without those in test files
 )
 
-// A word is a word that must not be used, bad, and the word to use instead, good. scope is where
-// bad is forbidden: in names (a part of an identifier or of a file's name), in text (comments,
-// strings, documents) or in both.
+// A word is an entry of the list: bad is a word that must not be used, and good is the word to use
+// instead. scope is where bad is forbidden: in names (a part of an identifier or of a file's name),
+// in text (comments, strings, documents) or in both.
 type word struct {
 	scope, bad, good string
 }
@@ -321,7 +321,7 @@ var letters = regexp.MustCompile(`\pL+`)
 // findText calls add with the line and the word for each word or phrase of the list in s; line is
 // the number of the first line of s. A phrase may continue on the next line, also of a comment.
 func findText(s string, line int, add func(int, word)) {
-	var seen []string // words that follow one another
+	var seen []string // words since the last punctuation
 	last := 0
 	for _, at := range letters.FindAllStringIndex(s, -1) {
 		between := s[last:at[0]]

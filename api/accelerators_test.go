@@ -74,7 +74,7 @@ func TestAcceleratorsOfFleets(t *testing.T) {
 	}
 }
 
-// A decided is a command whose event an earlier version of anneal has decided.
+// A decided is a command that records a given event, such as one of an earlier version of anneal.
 type decided[S any] struct{ event domain.Event[S] }
 
 // Decide implements domain.Command.

@@ -30,8 +30,8 @@ func (s *harness) defaults() (ids []string) {
 	return ids
 }
 
-// TestDefaultIsTakenInOneEvent checks that making another addon the default takes the default from
-// the former with one event, at the creation and by an update, so that requests that name only the
+// TestDefaultIsTakenInOneEvent checks that one event makes an addon the default and ends the
+// default of the previous one, in a create and in an update, so that requests that name only the
 // deployment never reach the base model in between.
 func TestDefaultIsTakenInOneEvent(t *testing.T) {
 	s := newHarness(t, request.Limits{})

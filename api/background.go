@@ -15,9 +15,9 @@ import (
 
 // A BackgroundRequest is an inference request for which no client waits: one of a batch.
 type BackgroundRequest struct {
-	Key  domain.Name // API key in whose name the request is sent; it may be deleted
+	Key  domain.Name // API key in whose name the request is sent; it may have been deleted
 	ID   string
-	Path string // of an operation of OpenAI's interface, such as /v1/chat/completions
+	Path string // path of an inference operation, such as /v1/chat/completions
 	Body []byte
 }
 
@@ -25,8 +25,8 @@ type BackgroundRequest struct {
 type BackgroundResponse struct {
 	Status int
 	Body   []byte
-	Code   domain.Code // of the error; domain.OK without an error
-	// Waits states that the request can succeed later without a change, because it lacked capacity,
+	Code   domain.Code // code of the error; domain.OK without an error
+	// Waits reports that the same request can succeed later: it failed because capacity was lacking,
 	// or because its account is suspended.
 	Waits bool
 }
@@ -58,8 +58,8 @@ func (s *Server) ResolveInBackground(ctx context.Context, q BackgroundRequest, m
 	return target.Name, err
 }
 
-// LoadOf returns the number of requests that a deployment serves concurrently, and whether clients
-// wait for its responses: see routing.Load.
+// LoadOf returns the number of requests that a deployment can serve concurrently, and whether
+// clients wait for its responses: see routing.Load.
 func (s *Server) LoadOf(deployment domain.Name) (slots int, busy bool) {
 	return routing.Load(s.core, deployment)
 }
@@ -83,7 +83,8 @@ func (s *Server) backgroundCall(ctx context.Context, q BackgroundRequest) *reque
 		Principal: request.Principal{Key: q.Key, Account: q.Key.Account(), Role: domain.RoleInference}}
 }
 
-// answerInBackground is AnswerInBackground that returns a panic as an error.
+// answerInBackground calls request.AnswerInBackground. When that panics, it logs the panic and
+// returns an error with the code Internal.
 func (s *Server) answerInBackground(c *request.Call) (result any, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

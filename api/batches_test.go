@@ -79,7 +79,7 @@ func TestBatchViolations(t *testing.T) {
 }
 
 // TestBatchLimit checks that concurrent requests do not exceed the number of batches of an account,
-// and that a batch that has ended leaves a place.
+// and that a batch that has ended no longer counts.
 func TestBatchLimit(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	body := batchBody(s.requestFile("{}\n"))

@@ -54,8 +54,8 @@ func TestDatasetsAreImportedAndExportedByURL(t *testing.T) {
 		"effect on a dataset that is READY or derived")
 }
 
-// TestRequestsForTransfersAreChecked checks that faults name the field, and never repeat a part of a
-// secret's value.
+// TestRequestsForTransfersAreChecked checks that errors of imports and exports name the invalid
+// field, and never contain a part of a secret's value.
 func TestRequestsForTransfersAreChecked(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	s.readyDataset("ready")

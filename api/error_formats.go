@@ -13,10 +13,10 @@ import (
 // request.Operation.HasInferenceErrors.
 //
 // The rule is derived from the operations: a path has the format of the operations with which it
-// shares its longest prefix of segments. Where these have both formats, a path below /v1 has an
-// InferenceError, because clients of OpenAI's interface request such paths, and any other path has
-// a ManagementError. Each prefix of an operation's path maps to the formats of the operations below
-// the prefix.
+// shares its longest prefix of segments. If those operations have both formats, an error below /v1
+// is an InferenceError, because clients of OpenAI's interface request such paths; any other error
+// is a ManagementError. Each prefix of an operation's path maps to the formats of the operations
+// below the prefix.
 type errorFormats map[string]formatsBelow
 
 // formatsBelow are the formats of errors that operations below a prefix have.

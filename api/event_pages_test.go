@@ -63,8 +63,9 @@ func TestEventPageReadsOnlyItsEvents(t *testing.T) {
 	}
 }
 
-// walkEvents reads all pages of a list, and requires that each page has at most size events, and
-// reads at most one event and the hidden events in addition to those from the log.
+// walkEvents reads all pages of a list. It requires that each page has at most size events, and
+// that the server reads from the log only these events, the hidden events, and one more event for
+// each page.
 func (s *harness) walkEvents(log *countedLog, path, alias string, size int, hidden int64, last uint64) {
 	s.Helper()
 	seen, total, before, token := 0, -1.0, uint64(0), ""

@@ -97,7 +97,7 @@ func likely(token string, offset, alternatives int) engines.Logprob {
 	return one
 }
 
-// embedText returns the embedding of a text: for each word, the letters point to a direction.
+// embedText returns the embedding of a text: the normalized sum of one vector for each word.
 func embedText(_ context.Context, req engines.EmbeddingRequest) (engines.Embedding, engines.Usage, error) {
 	const size = 768
 	vector := make([]float32, size)
@@ -142,7 +142,7 @@ func hearCall(_ context.Context, _ domain.Replica, req engines.TranscriptionRequ
 	return engines.Transcript{Language: "en", Duration: at}, nil
 }
 
-// A resolutionScorer is an engines.Scorer that gives full marks to replies that contain the ground
+// A resolutionScorer is an engines.Scorer that gives the score 1 to replies that contain the ground
 // truth of the row.
 type resolutionScorer struct{}
 

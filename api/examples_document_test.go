@@ -173,7 +173,7 @@ func (x *exampleRun) requestOf(path string, op map[string]any, key string) (sent
 			continue
 		}
 		found = true
-		if object, ok := value.(map[string]any); ok { // of the style deepObject
+		if object, ok := value.(map[string]any); ok { // a parameter of the style deepObject
 			for key, one := range object {
 				query.Set(parameter["name"].(string)+"["+key+"]", parameterText(one))
 			}
@@ -309,8 +309,9 @@ func (x *exampleRun) differ(path string, want, got any, excerpt bool, difference
 	}
 }
 
-// further sends the request again with each query parameter whose example belongs to no request. A
-// page token belongs to one list, so that the story has requests with page tokens.
+// further sends the request again with each query or header parameter whose example belongs to no
+// request. It leaves out page tokens, each of which is valid for one list only: the story has
+// requests with page tokens.
 func (x *exampleRun) further(op map[string]any, base openapi.Example, step exampleStep) {
 	x.Helper()
 	table, last := x.operationOf(op["operationId"].(string)), x.last

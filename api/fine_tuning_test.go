@@ -193,8 +193,9 @@ func TestFineTuningViolations(t *testing.T) {
 	require.Empty(t, s.call("GET", fineTuningPath, "user", "").json(t)["data"])
 }
 
-// TestFineTuningOfAnAliasedModel checks that a request that names the alias of another account's
-// deployment learns nothing about its model, unless that is public.
+// TestFineTuningOfAnAliasedModel checks that the response to a request that names an alias of
+// another account's deployment does not disclose the deployment's model, unless the model is
+// public.
 func TestFineTuningOfAnAliasedModel(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	s.do(register("accounts/acme/models/hidden", false))
@@ -213,7 +214,7 @@ func TestFineTuningOfAnAliasedModel(t *testing.T) {
 	require.Equal(t, publicBase, a.json(t)["model"])
 }
 
-// TestFineTuningJobsByMetadata checks the jobs that a list with a filter of metadata has.
+// TestFineTuningJobsByMetadata checks which jobs a list with a metadata filter contains.
 func TestFineTuningJobsByMetadata(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	file := s.file("chats.jsonl", chatRows)

@@ -27,7 +27,7 @@ func (s *Server) systemOperations() []request.Operation {
 			Gate:     request.Everyone,
 			Response: reflect.TypeFor[health](), Handle: healthy},
 		{ID: "getReadiness", Method: "GET", Path: "/readyz", Tag: "system",
-			Summary: "Report whether the server can read and infer: a load balancer sends requests to it",
+			Summary: "Report whether the server can serve reads and inference, for load balancers",
 			Gate:    request.Everyone, Response: reflect.TypeFor[health](), Handle: s.ready},
 		{ID: "getWriteReadiness", Method: "GET", Path: "/readyz/write", Tag: "system",
 			Summary: "Report whether the server can also record changes", Gate: request.Everyone,

@@ -17,9 +17,9 @@ import (
 	"anneal/domain"
 )
 
-// inertInference has a request for each entry of the table of inert fields whose operation generates
-// text: OPERATION PATH WHEN, and the fields of the request. A line for which the entry's condition
-// does not hold begins with "!".
+// inertInference has requests for each entry of the table of inert fields whose operation generates
+// text. A key is OPERATION PATH WHEN, and the value has the fields of the request. A key that
+// begins with "!" belongs to a request for which the condition of the entry does not hold.
 var inertInference = map[string]string{
 	"createCompletion stream_options without stream": `"stream_options": {"include_usage": true}`,
 	"!createCompletion stream_options": `"stream_options": {"include_usage": true}, ` +

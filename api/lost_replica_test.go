@@ -38,8 +38,8 @@ func (s *harness) placeOn(name domain.Name, node string) {
 // A dyingReplica fails the requests to a node.
 type dyingReplica struct {
 	node   string
-	reason string // of the error; "" is an error of the engine
-	chunks int    // chunks that are emitted before
+	reason string // reason of the error; "" means an error of the engine
+	chunks int    // chunks that are emitted before the error
 	code   domain.Code
 
 	mu   sync.Mutex

@@ -18,8 +18,8 @@ func TestOptionalFieldsAlone(t *testing.T) {
 		warns       string
 	}{
 		"draftTokenCount": {`4`, 4.0,
-			"draftTokenCount: accepted, but has no effect without ngramSpeculationLength and draftModel: only requests " +
-				"with a prediction draft tokens"},
+			"draftTokenCount: accepted, but has no effect without ngramSpeculationLength and draftModel: tokens are " +
+				"drafted only for requests with the field prediction"},
 		"hotLoadBucketType": {`"CLOUD_C"`, "CLOUD_C", "hotLoadBucketType: accepted, but has no effect: replicas load " +
 			"weights from the server's own storage"},
 		"hotLoadBucketUrl": {`"s3://weights"`, "s3://weights", "hotLoadBucketUrl: accepted, but has no effect: replicas " +

@@ -155,8 +155,8 @@ func TestPositionPrecedesAdmission(t *testing.T) {
 		name              string
 		change            func() answer
 		method, path, key string
-		status, after     int    // without and with the position
-		says              string // in the response with the position
+		status, after     int    // HTTP status without and with the position in the request
+		says              string // part of the response to the request with the position
 	}{
 		{"a created key", func() answer {
 			a := s.ok("POST", account+"/apiKeys", `{"apiKey": {"role": "user"}, "apiKeyId": "fresh"}`)

@@ -53,7 +53,7 @@ type Options struct {
 	Meter    routing.Meter   // nil records no usage
 	Replicas routing.Replicas
 	Space    *disk.Space    // checks the space on the server's disk; nil disables the check
-	Link     func() error   // reports that the server is not connected to NATS; nil when it needs no connection
+	Link     func() error   // returns an error while the server is not connected to NATS; nil when it needs no connection
 	Scorer   engines.Scorer // runs previews of evaluators; nil rejects previews
 	Cluster  string         // name of the installation, shown in its deployments; "" means DefaultCluster
 	Direct   string         // domain of direct routes; "" disables them
@@ -64,7 +64,7 @@ type Options struct {
 	// account; "" when there is no such server.
 	ReaderURL string
 	Private   bool             // allow downloading recordings and images from private addresses
-	Dial      download.Dial    // connects to the servers of recordings and images; nil rejects what Private forbids
+	Dial      download.Dial    // connects to the servers of recordings and images; nil means a dialer that applies Private
 	Now       func() time.Time // nil means time.Now
 	Logger    *slog.Logger     // nil discards log records
 	Metrics   *prometheus.Registry

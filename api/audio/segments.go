@@ -95,7 +95,7 @@ func clamp(seconds, low, high float64) float64 {
 
 // trimBefore returns the part of a segment after the time cutoff, in seconds, because an attempt on
 // another replica transcribes again what the stream has already sent. A word, or a segment without
-// words, counts as after the cutoff when its middle is. ok is false when no part is left.
+// words, is after the cutoff if its middle is after the cutoff. ok is false when no part is left.
 func trimBefore(s engines.Segment, cutoff float64) (rest engines.Segment, ok bool) {
 	if cutoff <= 0 || s.Start >= cutoff {
 		return s, true

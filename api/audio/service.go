@@ -22,7 +22,7 @@ type Options struct {
 	Uploads *upload.Store
 	Strict  bool          // reject unknown fields instead of ignoring them with a warning
 	Private bool          // also download recordings from addresses that are not public
-	Dial    download.Dial // connects to the servers of recordings; nil means a dialer that rejects addresses by Private
+	Dial    download.Dial // connects to the servers of recordings; nil means a dialer that applies Private
 }
 
 // A Service handles transcription and translation requests.

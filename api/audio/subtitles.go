@@ -112,8 +112,8 @@ func appendText(lines []string, text string) ([]string, bool) {
 }
 
 // splitWords returns the parts between which a segment's text can be broken into lines: its words,
-// and parts of words that are wider than a line. Times that the engine does not report are
-// interpolated by width.
+// and parts of words that are wider than a line. It interpolates times that the engine does not
+// report, in proportion to the width of the parts.
 func splitWords(segment engines.Segment) (all []engines.Word) {
 	words := segment.Words
 	fields := strings.Fields(segment.Text)
@@ -135,8 +135,8 @@ func splitWords(segment engines.Segment) (all []engines.Word) {
 	return all
 }
 
-// interpolate divides the time of a text among its parts by width. It first splits parts that are
-// wider than a line, and a text without parts.
+// interpolate divides the time of a text among its parts, in proportion to their width. It first
+// splits parts that are wider than a line. When parts is empty, it splits the text.
 func interpolate(text string, parts []string, start, end float64) []engines.Word {
 	var split []string
 	for _, part := range parts {

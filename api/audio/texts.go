@@ -14,8 +14,8 @@ var fieldTexts = map[string]string{
 	"timestamp_granularities": "Times that verbose_json contains: word, segment (the default), or both, as " +
 		"word,segment or as two fields. The field can also be called timestamp_granularities[].",
 	"TranscriptionForm.language": "Language code of the speech. Default: detected from the recording.",
-	"TranscriptionForm.prompt": "Text before the recording, or words with their spelling. If the prompt contains " +
-		"filler words, the transcript contains filler words too.",
+	"TranscriptionForm.prompt": "Transcript of the speech before the recording, or a list of words to spell as given. " +
+		"If the prompt contains filler words, the transcript contains filler words too.",
 	"TranscriptionForm.temperature": "Sampling temperature from 0 to 1, or an ascending list of multiples of 0.2, " +
 		"such as 0.0,0.2,0.4. The model tries the next temperature of the list when the quality of the text is too low.",
 	"task": "transcribe, or translate for a translation into English. On the path of translations, the value must be " +

@@ -52,7 +52,7 @@ const (
 	reuseBytes  = 64 << 10         // maximum length of an unread body after which the connection is reused
 	reuseTime   = time.Second      // maximum wait for the rest of such a body
 	lingerTime  = 10 * time.Second // maximum time for which longer bodies are discarded
-	lingerPause = time.Second      // maximum wait for each piece of them
+	lingerPause = time.Second      // maximum wait for each piece of a longer body
 	lingerAlien = 2 * time.Second  // lingerTime of clients that are not authenticated
 )
 
@@ -96,7 +96,7 @@ func (x *Exchange) linger() {
 		_ = x.control.SetReadDeadline(time.Now().Add(min(lingerPause, time.Until(until))))
 		_, err = x.body.Read(discarded)
 	}
-	_ = x.control.SetReadDeadline(time.Unix(1, 0)) // net/http waits no longer
+	_ = x.control.SetReadDeadline(time.Unix(1, 0)) // so that net/http does not wait for the rest of the body
 }
 
 // leave releases the decoder slot, if the request holds one.
@@ -178,7 +178,7 @@ func (x *Exchange) WriteHeader(status int) {
 }
 
 // Write implements http.ResponseWriter. It sets a new deadline for each writePiece bytes of the
-// data, because a long response may take long as long as the client keeps reading.
+// data, so that a response of any length can be sent as long as the client keeps reading.
 func (x *Exchange) Write(data []byte) (written int, err error) {
 	x.answer(http.StatusOK)
 	for first := true; first || len(data) > 0; first = false {

@@ -210,7 +210,7 @@ func Keep(ctx context.Context, account string) {
 	}
 }
 
-// CloseWrite closes the sending direction, by which net/http ends a connection gracefully.
+// CloseWrite closes the sending direction. net/http calls it to end a connection gracefully.
 func (c *limitedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

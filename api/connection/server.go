@@ -14,7 +14,7 @@ import (
 // and completions have no maximum duration: Limits bound request bodies and each write of a
 // response.
 const (
-	headerTimeout = 10 * time.Second // to read the header of a request; on a new connection, from its start
+	headerTimeout = 10 * time.Second // to read the header of a request; it begins at the start of a new connection
 	idleTimeout   = 2 * time.Minute  // maximum time between two requests of a connection
 	MaxHeader     = 64 << 10
 )

@@ -39,8 +39,8 @@ var growing = []string{"CompletionBody", "ChatBody", "ChatMessage", "EmbeddingBo
 
 var placeholder = regexp.MustCompile(`\\\{(\w+)\\\}`)
 
-// Read parses a document. It makes every object closed: clients must ignore unknown fields of
-// responses, but tests must not.
+// Read parses a document. It forbids additional properties in every object: clients must ignore
+// unknown fields of responses, but tests must not.
 func Read(data []byte) (*Document, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(data)
 	if err != nil {
@@ -58,7 +58,7 @@ func Read(data []byte) (*Document, error) {
 		quoted := regexp.QuoteMeta(path)
 		for _, found := range placeholder.FindAllStringSubmatch(quoted, -1) {
 			one.names = append(one.names, found[1])
-			// a segment with a colon ends in a custom verb, so that a parameter contains no colon
+			// a colon separates a parameter from a custom verb, so the parameter itself contains no colon
 			of := `([^/:]+)`
 			if hasSlashes(item, found[1]) {
 				of = `(.+)`
@@ -109,8 +109,8 @@ func methodOf(r *http.Request) string {
 }
 
 // nearestIsInference reports whether the errors of a path that the document does not describe have
-// the format of inference errors: the format of the paths that share the longest prefix with it.
-// Where these have both formats, only a path below /v1 has inference errors.
+// the format of inference errors: the format of the paths that share the longest prefix with it. If
+// those paths use both formats, the errors are inference errors only below /v1.
 func (d *Document) nearestIsInference(path string) bool {
 	segments := strings.Split(strings.TrimRight(path, "/"), "/")
 	for n := len(segments); n > 0; n-- {

@@ -138,8 +138,8 @@ func validate(of *openapi3.Schema, what string, data []byte) error {
 		data)
 }
 
-// mismatch returns an error with the reasons of err, without the schemas; nil when err is nil.
-// format and args are the message before the reasons.
+// mismatch returns an error with the formatted message and the reasons in err, without the schemas
+// in err; nil when err is nil.
 func mismatch(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -13,8 +13,8 @@ import (
 )
 
 // A Transport validates every exchange of an http.Client against the document that the server
-// serves. It reads complete responses before the client does, except for streams, of which it reads
-// each line with the client.
+// serves. It reads a response completely before it returns the response to the client. It validates
+// a stream line by line, as the client reads it.
 type Transport struct {
 	// Address is the URL of the server. Requests to other addresses are not validated.
 	Address string
@@ -24,8 +24,8 @@ type Transport struct {
 	Report func(error)
 }
 
-// A Fetch reads the document of the first server that responds, for the Transports of all servers
-// of the same build.
+// A Fetch reads the document once, from the first server that responds. The Transports of all
+// servers of one build can share it.
 type Fetch struct {
 	mu  sync.Mutex
 	doc *Document
@@ -89,8 +89,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // maxBody bounds the request bodies that are validated, in bytes.
 const maxBody = 1 << 20
 
-// whole returns the request and the bytes of its body. The bytes are nil when the request has no
-// body, a form, or a body of unknown length or larger than maxBody.
+// whole returns the request and the bytes of its body. The bytes are nil when the body is absent,
+// is a form, has an unknown length, or exceeds maxBody.
 func whole(r *http.Request) (*http.Request, []byte, error) {
 	if r.Body == nil || r.ContentLength < 0 || r.ContentLength > maxBody ||
 		strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {

@@ -57,7 +57,7 @@ func New(timeout time.Duration, private bool, dial Dial, instead string) *Fetche
 	}}
 }
 
-// Errors whose text a fetcher completes with what the client can do instead.
+// Errors to which a Fetcher appends what the client can do instead of giving the URL.
 var (
 	errPrivate = errors.New("refers to an address that is not public, which this server does not connect to")
 	errLink    = errors.New("is redirected to a URL that is not http or https, or has a user name: give another URL")

@@ -52,7 +52,8 @@ type Event struct {
 	Command     string       `json:"command"`
 	Cause       string       `json:"cause"`
 	Correlation string       `json:"correlation"`
-	// ControlPlane has the name of the attribute of the CloudEvent, which has no capital letters.
+	// The JSON name of ControlPlane has no capital letters, because CloudEvents requires attribute
+	// names in lower case.
 	ControlPlane string          `json:"controlplane,omitempty"`
 	Attempt      string          `json:"attempt,omitempty" query:"-"`
 	State        string          `json:"state,omitempty" query:"-"`
@@ -64,7 +65,7 @@ var eventFields = query.FieldsOf[Event]().WithValues(openapi.Values(rules))
 // Documentation describes the wire types of this package.
 var Documentation = openapi.Documentation{Rules: rules, Fields: fieldTexts, Types: typeTexts}
 
-// recorded is an event as the state of a row, because query.List reads rows.
+// recorded makes an event the state of a row, because query.List works on rows.
 type recorded struct{ eventlog.Event }
 
 // Exists implements domain.State.
@@ -261,7 +262,7 @@ func (s *eventStream) catchUp(to uint64) error {
 			return err
 		}
 	}
-	s.after = max(s.after, to) // the events up to position to that were not read have other subjects
+	s.after = max(s.after, to) // any events after the last one read, up to position to, have other subjects
 	return s.flush()
 }
 
@@ -277,8 +278,8 @@ func (s *eventStream) send(e eventlog.Event) error {
 	return err
 }
 
-// comment sends a comment and the position of the stream, so that the server does not read events
-// that did not match again when the client reconnects.
+// comment sends a comment and the position of the stream, so that a client that reconnects does not
+// make the server read again the events that did not match.
 func (s *eventStream) comment(text string) error {
 	if _, err := fmt.Fprintf(s.Writer, ": %s\nid: %d\n\n", text, s.after); err != nil {
 		return err

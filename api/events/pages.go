@@ -33,8 +33,8 @@ func list(c *request.Call, p *request.Params, h history) (any, error) {
 var bySubject = regexp.MustCompile(
 	`^\s*subject\s*=\s*"(accounts/[a-z0-9-]+/[A-Za-z]+/[a-z0-9-]+|accounts/[a-z0-9-]+)"\s*(AND\s.*)?$`)
 
-// narrowed returns the events of one resource when the filter begins with subject =
-// and a resource and has no OR, because the log has an index by subject. Otherwise it returns the history unchanged.
+// narrowed limits the history to the events of one resource when the filter matches bySubject and
+// has no OR: the log has an index by subject. Otherwise it returns the history unchanged.
 func (h history) narrowed(filter string) history {
 	found := bySubject.FindStringSubmatch(filter)
 	if found == nil || strings.Contains(found[2], "OR") {

@@ -14,10 +14,11 @@ import (
 
 // A Field is a field of requests that is accepted, but has no effect.
 type Field struct {
-	// Requests are the collections whose creates and updates have the field, or IDs of operations.
+	// Requests names the collections whose create and update requests have the field, or the IDs of
+	// the operations that have it.
 	Requests []string
-	// Path is the path of the field in the resource or in the body, through lists too. A path that
-	// begins with "?" names a parameter of the query.
+	// Path is the path of the field in the resource or in the body, or "?" and the name of a query
+	// parameter. A list on the path stands for all of its elements.
 	Path   string
 	Reason string // why the field has no effect: a clause without a full stop
 	When   *Condition
@@ -43,8 +44,8 @@ type Facts struct {
 	// HotLoads reports whether a deployment of the account has enableHotLoad; ok is false when there
 	// is no such deployment. ref is its ID or its resource name.
 	HotLoads func(ref string) (enabled, ok bool)
-	// HasPrecision reports whether the stored weights of a model or, with copies, a copy of them has
-	// a precision.
+	// HasPrecision reports whether the stored weights of a model have the precision. If copies is
+	// true, it also returns true when a prepared copy of the weights has it.
 	HasPrecision func(model, precision string, copies bool) bool
 }
 
@@ -188,7 +189,7 @@ func isDefault(value any) bool {
 	return false
 }
 
-// hasFixedWeights reports whether replicas serve the stored weights, whatever the precision is.
+// hasFixedWeights reports whether replicas serve the stored weights and ignore the field precision.
 func (f Facts) hasFixedWeights() bool { return f.isSet("enableAddons") || f.isSet("enableHotLoad") }
 
 // text returns the text at a path of the resource; "" when it has none.

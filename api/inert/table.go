@@ -37,9 +37,9 @@ var Table = []Field{
 		Reason: "it is deprecated: create the deployment with the parameter disableSpeculativeDecoding"},
 	{Requests: []string{"deployments"}, Path: "draftModel", Reason: noDrafts, When: undrafted},
 	{Requests: []string{"deployments"}, Path: "enableMtp",
-		Reason: "no engine predicts several tokens at once: use draftModel or ngramSpeculationLength"},
+		Reason: "no engine supports multi-token prediction (MTP): use draftModel or ngramSpeculationLength"},
 	{Requests: []string{"deployments", "deploymentShapes"}, Path: "draftTokenCount",
-		Reason: "only requests with a prediction draft tokens", When: withoutNgrams},
+		Reason: "tokens are drafted only for requests with the field prediction", When: withoutNgrams},
 	{Requests: []string{"deployments"}, Path: "draftTokenCount", Reason: noDrafts, When: undrafted},
 	{Requests: []string{"deployments"}, Path: "ngramSpeculationLength", Reason: noDrafts, When: undrafted},
 	{Requests: []string{"deployments", "deploymentShapes"}, Path: "ngramSpeculationLength",
@@ -140,7 +140,7 @@ var Table = []Field{
 	{Requests: []string{"createResponse"}, Path: "stream_options.include_obfuscation", Reason: "events have no padding"},
 	{Requests: []string{"createResponse"}, Path: "text.verbosity",
 		Reason: "no model has a setting for the length of its " +
-			"text: ask for it in instructions", When: &Condition{Text: "unless it is medium",
+			"text: state the length in instructions", When: &Condition{Text: "unless it is medium",
 			Holds: func(f Facts) bool { return f.Value != "medium" }}},
 
 	{Requests: []string{"createTranscription", "createTranslation"}, Path: "min_speakers", Reason: countsSpeakers,
@@ -157,7 +157,7 @@ const (
 	ownStore     = "jobs read from and write to the server's own storage: import datasets with their externalUrl"
 	rowsGiven    = "its rows do not change"
 	firstNode    = "the first node trains, and the others are only reserved"
-	noMTP        = "no trainer trains the prediction of several tokens"
+	noMTP        = "no trainer supports multi-token prediction (MTP)"
 	refCache     = "the trainer computes the log-probabilities of the reference model in batches of a size that it " +
 		"chooses"
 	perStep        = "each step generates the rollouts of its own rows"
@@ -190,7 +190,7 @@ var (
 		precision, _ := f.Value.(string)
 		return f.HasPrecision != nil && f.hasFixedWeights() && !f.HasPrecision(f.text("baseModel"), precision, false)
 	}}
-	untracked = &Condition{Text: "without enabled", Holds: func(f Facts) bool {
+	untracked = &Condition{Text: "unless enabled is true", Holds: func(f Facts) bool {
 		tracker, _ := f.Value.(map[string]any)
 		return tracker["enabled"] != true
 	}}

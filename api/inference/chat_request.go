@@ -24,8 +24,8 @@ const (
 var chatFields = set(append([]string{"messages", "tools", "tool_choice", "parallel_tool_calls"}, sharedFields...)...)
 
 // readChat validates the JSON value of a chat completion request, and returns an error with all
-// violations. data is the text of value, from which tools and schemas keep the order of their keys.
-// With strict, unknown fields are violations.
+// violations. data is the JSON text of value; tools and schemas are read from it, because it has
+// the order of their keys. With strict, unknown fields are violations.
 func readChat(value any, data []byte, strict bool) (*generationRequest, error) {
 	var v domain.Violations
 	f, q := readFields(&v, value, chatFields)
@@ -89,7 +89,8 @@ func (f *fieldReader) message() engines.Message {
 	return m
 }
 
-// content returns the text of the field name: a text, or the concatenation of a list of text parts.
+// content returns the text of the field called name: a text, or the concatenation of a list of text
+// parts.
 func (f *fieldReader) content(name string) string {
 	list, isList := f.values[name].([]any)
 	if !isList {
@@ -134,7 +135,7 @@ func (f *fieldReader) tools(data []byte) []json.RawMessage {
 		in.require(object["type"] == "function", "type", "must be function: no other tools are supported")
 		in.nested("function", in.object("function"), set("name", "description", "parameters", "strict")).functionTool(named)
 	}
-	var fields map[string]json.RawMessage // a struct would also accept TOOLS, which was not validated
+	var fields map[string]json.RawMessage // a struct field would also accept the key TOOLS, which was not validated
 	var written []json.RawMessage
 	if len(named) == 0 || json.Unmarshal(data, &fields) != nil || json.Unmarshal(fields["tools"], &written) != nil {
 		return nil // the violation was added above

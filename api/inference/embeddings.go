@@ -74,7 +74,7 @@ func readEmbedding(value any, strict bool) (q *generationRequest, format string,
 	return q, format, q.checked(v, strict, "embeddings")
 }
 
-// readInputs reads the field input: prompts that are not empty.
+// readInputs reads the field input, whose prompts must not be empty.
 func readInputs(f *fieldReader) []prompt {
 	all := f.prompts("input", maxInputs)
 	list, isList := f.values["input"].([]any)

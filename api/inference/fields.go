@@ -19,8 +19,8 @@ type fieldReader struct {
 	images     *[]*requestImage
 }
 
-// nested returns a reader of object, which is the value of the field name. known are the names of
-// the object's fields.
+// nested returns a reader of object, which is the value of the field called name. known are the
+// names of the object's fields.
 func (f *fieldReader) nested(name string, object map[string]any, known map[string]bool) *fieldReader {
 	r := &fieldReader{at: f.at + name + ".", values: map[string]any{}, violations: f.violations, unknown: f.unknown,
 		images: f.images}
@@ -28,7 +28,7 @@ func (f *fieldReader) nested(name string, object map[string]any, known map[strin
 	return r
 }
 
-// add adds a violation for the field name of the object.
+// add adds a violation for the object's field called name.
 func (f *fieldReader) add(name, format string, args ...any) {
 	f.violations.Add(f.at+name, format, args...)
 }
@@ -121,8 +121,8 @@ func (f *fieldReader) number(name string, low, high, def float64) float64 {
 	return n
 }
 
-// list returns the first maxItems elements of the field name. It adds a violation when the value is
-// not a list or is longer.
+// list returns the first maxItems elements of the field called name. It adds a violation when the
+// value is not a list or is longer.
 func (f *fieldReader) list(name string, maxItems int) []any {
 	value, given := f.values[name]
 	list, ok := value.([]any)

@@ -39,8 +39,8 @@ func (q *generationRequest) keepOrder(written json.RawMessage) {
 	}
 }
 
-// rawField returns the JSON text of the field name in the object data; nil when the field is absent
-// or null. name is in snake_case; in data the name may be in lowerCamelCase.
+// rawField returns the JSON text of the field called name in the object data; nil when the field is
+// absent or null. name is in snake_case; in data the name may be in lowerCamelCase.
 func rawField(data []byte, name string) json.RawMessage {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(data, &fields) != nil {
@@ -54,9 +54,8 @@ func rawField(data []byte, name string) json.RawMessage {
 	return nil
 }
 
-// toolChoice reads the field tool_choice. showTools reports whether the prompt contains the tools,
-// and choice is the calls that the model must make, or nil. With single, the model makes one call
-// at most.
+// toolChoice reads the field tool_choice. showTools reports whether the prompt contains the tools.
+// choice is nil unless the model must call a tool. With single, the model makes at most one call.
 func (f *fieldReader) toolChoice(tools []json.RawMessage, single bool) (showTools bool, choice *engines.ToolChoice) {
 	const rule = "must be auto, none, required, or {\"type\": \"function\", \"function\": {\"name\": …}}"
 	switch v := f.values["tool_choice"].(type) {
@@ -83,7 +82,7 @@ func (f *fieldReader) toolChoice(tools []json.RawMessage, single bool) (showTool
 	return true, nil
 }
 
-// hasTool reports whether one of the tools has the name name.
+// hasTool reports whether one of the tools is called name.
 func hasTool(tools []json.RawMessage, name string) bool {
 	for _, raw := range tools {
 		var tool struct{ Function struct{ Name string } }

@@ -32,7 +32,8 @@ type encoder interface {
 	finish(g *generation, c *choice, usage *Usage) any
 	// trailer returns the stream event that follows the end of the last choice.
 	trailer(g *generation) any
-	// failure returns the event that ends a stream with an error; nil for an InferenceError.
+	// failure returns the event that ends a stream with an error; nil means an event whose data is an
+	// InferenceError.
 	failure(g *generation, fault request.InferenceErrorBody) any
 	// endsWithDone reports whether a complete stream ends with [DONE].
 	endsWithDone() bool
@@ -109,7 +110,8 @@ func (c *call) enter(q *generationRequest) (target routing.Target, leave func(),
 		return target, nil, err
 	}
 	q.settings.Addon = target.Addon
-	if err := c.RequireActive(target.Name.Account()); err != nil { // for the operator, possibly another account
+	// the operator may send requests to deployments of other accounts
+	if err := c.RequireActive(target.Name.Account()); err != nil {
 		return target, nil, err
 	}
 	leave, ok := c.Busy.Enter("generations of "+c.Principal.Account, c.Limits.Generations)
@@ -283,7 +285,7 @@ func (g *generation) complete(ctx context.Context, p prompt, req engines.Complet
 	return usage, at, g.q.translateError(p, err)
 }
 
-// warnNoReasoning adds the violation of the field reasoning as a warning. The header was not sent
+// warnNoReasoning adds the violation of the field reasoning as a warning header. No header was sent
 // yet, because every choice of the request gets the same error before its first chunk.
 func (g *generation) warnNoReasoning(fault *domain.Error) {
 	g.mu.Lock()
@@ -321,7 +323,8 @@ func (g *generation) emit(c *choice, chunk engines.Chunk) error {
 	return g.send(event)
 }
 
-// restart discards the chunks of a choice, which another replica generates again.
+// restart discards the chunks of a choice, because another replica generates the choice from its
+// start.
 func (g *generation) restart(c *choice) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -367,7 +370,8 @@ func (g *generation) send(event any) error {
 	return nil
 }
 
-// fail ends the stream with the event of an error. When no event was sent yet, it returns err.
+// fail ends the stream with an error event. When no event was sent yet, it sends none and returns
+// err, which becomes the response.
 func (g *generation) fail(err error) error {
 	_, body := request.InferenceBody(request.ErrorOf(err), g.Call.ID)
 	event := g.encoder.failure(g, body.Error)

@@ -24,7 +24,7 @@ type requestImage struct {
 	at    string // path of the field in the request
 	link  string
 	data  []byte
-	image *engines.Image // is completed by storeImages
+	image *engines.Image // completed by storeImages
 }
 
 // readImages reads the field images of a completion.

@@ -29,13 +29,13 @@ import (
 
 // Limits of the images of one request, besides engines.MaxImages.
 const (
-	MaxImageBytes  = 10 << 20 // of one image
-	MaxImagesBytes = 32 << 20 // of all images
-	maxPixels      = 64 << 20 // of one image: a small file can be a huge picture
+	MaxImageBytes  = 10 << 20 // maximum size of one image
+	MaxImagesBytes = 32 << 20 // maximum size of all images
+	maxPixels      = 64 << 20 // maximum pixels of one image, because a small file can contain a huge image
 )
 
-// requireVision returns an error when the request has images and the model of the target cannot read
-// any, as its files say.
+// requireVision returns an error when the request has images and the target's model has no image
+// encoder in its files.
 func (c *call) requireVision(q *generationRequest, target routing.Target) error {
 	if len(q.images) == 0 {
 		return nil

@@ -46,7 +46,7 @@ func listModels(c *call) (any, error) {
 	for _, long := range list {
 		if name := domain.Name(long.ID); name.Account() == c.Account {
 			long.ID = name.ID()
-			if !long.Deployed && routing.IsTaken(c.Call, long.ID) { // a deployment with the model's ID responds
+			if !long.Deployed && routing.IsTaken(c.Call, long.ID) { // a deployment that has the model's ID serves the name
 				if other, err := c.entry(long.ID); err == nil {
 					long = other
 				}

@@ -8,8 +8,8 @@ import (
 	"anneal/api/wire"
 )
 
-// prefixes are the paths below which the operations of this package are. Clients of OpenAI's
-// interface expect the operations below /v1.
+// prefixes are the path prefixes of the operations of this package. Clients of OpenAI's interface
+// expect the operations below /v1.
 var prefixes = []struct{ path, id, summary, about string }{
 	{"/inference/v1", "", "", ""},
 	{"/v1", "Compatible", " (OpenAI-compatible path)", "The same operation as below /inference/v1. "},
@@ -61,10 +61,10 @@ func (s *Service) operations() []request.Operation {
 				"of server-sent events; the last one is response.completed, response.incomplete or response.failed.",
 			s.handle(createResponse)),
 		{ID: "createEmbedding", Method: "POST", Path: "/embeddings", Summary: "Create embeddings",
-			Description: "Computes one vector for each input, as the model's files say (modules.json): the mean of the hidden " +
-				"states, or the last one; without such files the normalized last one. The model's tokenizer adds its special " +
-				"tokens to texts, but not to lists of token IDs. With dimensions, a vector is the normalized beginning of the " +
-				"model's vector.",
+			Description: "Computes one vector for each input. The model's modules.json selects the mean of the hidden states " +
+				"or the last hidden state; without that file, the vector is the normalized last hidden state. The model's " +
+				"tokenizer adds its special tokens to texts, but not to lists of token IDs. With dimensions, each vector is " +
+				"truncated to that length and normalized.",
 			Body: reflect.TypeFor[EmbeddingBody](), Response: reflect.TypeFor[EmbeddingList](),
 			ResponseHeaders: embeddingHeaders, Handle: s.handle(createEmbedding)},
 		{ID: "listInferenceModels", Method: "GET", Path: "/models", Summary: "List the models for completions",

@@ -52,7 +52,7 @@ type generationRequest struct {
 	seed           *uint64
 	settings       engines.CompletionRequest // request to the engine, without prompt, chat and seed
 	response       *responseSettings         // nil unless the request is for a response
-	dimensions     int                       // of embeddings; 0 is the model's
+	dimensions     int                       // elements of each embedding; 0 means all elements of the model's vector
 	unknown        []string
 	images         []*requestImage
 	operation      string         // operation of the request in the table of fields without effect

@@ -107,7 +107,8 @@ func assistant(messages []engines.Message) *engines.Message {
 	return nil
 }
 
-// joinedParts returns the text of the field name: a text, or the concatenation of a list of text parts.
+// joinedParts returns the text of the field called name: a text, or the concatenation of a list of
+// text parts.
 func (f responseReader) joinedParts(name string) string {
 	parts, _ := f.parts(name, false)
 	return textOf(parts)
@@ -121,7 +122,7 @@ func textOf(parts []engines.Part) string {
 	return all.String()
 }
 
-// parts returns the parts of the field name: a text, or a list of texts and, if images is true, images.
+// parts returns the parts of the field called name: a text, or a list of texts and, if images is true, images.
 // hasImage reports whether one of them is an image.
 func (f responseReader) parts(name string, images bool) (parts []engines.Part, hasImage bool) {
 	list, isList := f.values[name].([]any)

@@ -52,8 +52,8 @@ func (f responseReader) nested(at string, object map[string]any, known map[strin
 }
 
 // readResponse validates the JSON value of a request for a response, and returns an error with all
-// violations. data is the text of value, from which tools and schemas keep the order of their keys.
-// With strict, unknown fields are violations.
+// violations. data is the JSON text of value; tools and schemas are read from it, because it has
+// the order of their keys. With strict, unknown fields are violations.
 func readResponse(value any, data []byte, strict bool) (*generationRequest, error) {
 	var v domain.Violations
 	fields, q := readFields(&v, value, responseFields)
@@ -166,7 +166,8 @@ func (f responseReader) readEffort(q *generationRequest) {
 	}
 }
 
-// readTextFormat reads the field text. Its format is flat, unlike response_format.
+// readTextFormat reads the field text. The keys of a schema are in text.format itself; in
+// response_format they are in json_schema.
 func (f responseReader) readTextFormat(q *generationRequest, data []byte) {
 	q.response.format = map[string]any{"type": "text"}
 	in := f.nested("text", f.object("text"), set("format", "verbosity"))
@@ -194,12 +195,13 @@ func (f responseReader) readTextFormat(q *generationRequest, data []byte) {
 	}
 }
 
-// responseTools validates the field tools, and returns each tool in the form of a chat completion,
-// with the JSON text of its parameters from data, the text of the request.
+// responseTools validates the field tools, and returns each tool in the form of a chat completion.
+// The parameters are the JSON text in data, the text of the request, so that their keys keep their
+// order.
 func (f responseReader) responseTools(data []byte, s *responseSettings) (tools []json.RawMessage) {
 	named := map[string]bool{}
 	var written []json.RawMessage
-	_ = json.Unmarshal(rawField(data, "tools"), &written) // a value that is no list is a violation
+	_ = json.Unmarshal(rawField(data, "tools"), &written) // f.list below adds a violation if the value is not a list
 	for i, one := range f.list("tools", maxTools) {
 		at := fmt.Sprintf("tools[%d]", i)
 		object, ok := one.(map[string]any)
@@ -220,7 +222,8 @@ func (f responseReader) responseTools(data []byte, s *responseSettings) (tools [
 	return tools
 }
 
-// chatTool returns the tool of a chat completion for the JSON text of a flat tool.
+// chatTool converts the JSON text of a tool from the form of the Responses API to that of chat
+// completions.
 func chatTool(written json.RawMessage) json.RawMessage {
 	function := []byte(`{"name":`)
 	function = append(function, rawField(written, "name")...)
@@ -232,8 +235,8 @@ func chatTool(written json.RawMessage) json.RawMessage {
 	return slices.Concat([]byte(`{"type":"function","function":`), function, []byte(`}}`))
 }
 
-// responseToolChoice reads the field tool_choice, whose object with a function is flat, unlike that
-// of chat completions. Its results are those of toolChoice.
+// responseToolChoice reads the field tool_choice, in which the name of a function is not nested as
+// in chat completions. It returns what toolChoice returns.
 func (f responseReader) responseToolChoice(tools []json.RawMessage, single bool) (bool, *engines.ToolChoice) {
 	object, ok := f.values["tool_choice"].(map[string]any)
 	if !ok {

@@ -34,8 +34,9 @@ const (
 )
 
 // A responseEncoder encodes a generation with one choice as a response. It divides the chunks into
-// items: reasoning, a message, and a function call for each tool call. A chunk of another kind than
-// the last item ends that item. Each change of an item is an event, which a stream sends.
+// items: reasoning, a message, and a function call for each tool call. A chunk of a different kind
+// ends the last item and begins another. Each change of an item adds an event, which a stream
+// sends.
 type responseEncoder struct {
 	items   []ResponseItem
 	calls   []int // index of the tool call of each item; -1 for other items
@@ -100,7 +101,8 @@ func (e *responseEncoder) event(kind string, fill func(*ResponseEvent)) {
 	e.events = append(e.events, x)
 }
 
-// itemEvent adds an event about the last item, or about its part with withPart.
+// itemEvent adds an event about the last item. With withPart, the event also has the index of the
+// item's part.
 func (e *responseEncoder) itemEvent(kind string, withPart bool, fill func(*ResponseEvent)) {
 	index, part := len(e.items)-1, 0
 	e.event(kind, func(x *ResponseEvent) {
@@ -158,7 +160,8 @@ func (e *responseEncoder) addText(g *generation, kind, text string, logprobs []T
 	})
 }
 
-// textEvent returns the beginning of the types of events about the text of an item.
+// textEvent returns the prefix of the types of events about an item's text; kind is the type of the
+// item.
 func textEvent(kind string) string {
 	if kind == itemReasoning {
 		return "response.reasoning_text"

@@ -32,7 +32,7 @@ type Options struct {
 	Uploads *upload.Store
 	Strict  bool          // reject unknown fields instead of ignoring them with a warning
 	Private bool          // also download images from addresses that are not public
-	Dial    download.Dial // connects to the servers of images; nil means a dialer that rejects addresses by Private
+	Dial    download.Dial // connects to the servers of images; nil means a dialer that applies Private
 }
 
 // A Service handles the requests of this package's operations.

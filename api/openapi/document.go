@@ -204,7 +204,8 @@ var pathTexts = map[string]string{
 
 const idPattern = "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"
 
-// pathPatterns are the patterns of parameters of paths that are not resource IDs.
+// pathPatterns are the patterns of those path parameters whose values are not resource IDs; ""
+// means no pattern.
 var pathPatterns = map[string]string{"version": "", "checkpoint": "^[0-9]+-[0-9]+$"}
 
 func (d *describer) parameters(op *request.Operation) []any {

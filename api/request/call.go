@@ -71,7 +71,7 @@ type Call struct {
 	Writer    http.ResponseWriter
 	Request   *http.Request
 	Ctx       context.Context
-	ID        string    // of the request
+	ID        string    // ID of the request
 	Time      time.Time // start of the request
 	Principal Principal
 	Account   string      // account in the path

@@ -105,7 +105,8 @@ func BodyTooLarge(limit int64) *domain.Error {
 		Message: "the body is larger than " + strconv.FormatInt(limit, 10) + " bytes: send less"}
 }
 
-// BodyOfSizeTooLarge is BodyTooLarge for a body whose size is known.
+// BodyOfSizeTooLarge returns the error of BodyTooLarge with a message that also states the size of
+// the body, in bytes.
 func BodyOfSizeTooLarge(limit, size int64) *domain.Error {
 	f := BodyTooLarge(limit)
 	f.Message = fmt.Sprintf("the body is larger than %d bytes, it has %d: send less", limit, size)
@@ -204,7 +205,8 @@ func InferenceBody(f *domain.Error, requestID string) (int, InferenceError) {
 // RetryAfterSeconds is the default value of the header Retry-After, in seconds.
 const RetryAfterSeconds = "5"
 
-// NoRetryHeader is false in a 429 that no retry can change. OpenAI's clients repeat any other 429.
+// NoRetryHeader is a response header with the value false in a 429 when no retry can succeed.
+// Without the header, OpenAI's clients retry a 429.
 const NoRetryHeader = "X-Should-Retry"
 
 // WriteError writes the response to a failed request.

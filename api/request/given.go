@@ -14,8 +14,8 @@ import (
 	"anneal/domain"
 )
 
-// maxShownBody is the size in bytes of the largest body whose values violations repeat: the call
-// keeps the body until it responds.
+// maxShownBody is the maximum size, in bytes, of a body that the call keeps until it responds, so
+// that violations can state the values in it.
 const maxShownBody = 64 << 10
 
 // ReadBody reads the JSON body of the request.
@@ -27,8 +27,9 @@ func (c *Call) ReadBody() ([]byte, error) {
 	return data, err
 }
 
-// handle runs the operation's handler. Each violation of an InvalidArgument error then has the value
-// that the body gives, where it is a number, or the length of a text or list that is too long.
+// handle runs the operation's handler. In each violation of an InvalidArgument error, it then adds
+// the value that the body has for the field if that is a number, or the length of a text or list
+// that is too long.
 func handle(c *Call) (any, error) {
 	result, err := c.Operation.Handle(c)
 	var invalid *domain.Error
@@ -46,16 +47,16 @@ func handle(c *Call) (any, error) {
 	return result, shown.Err()
 }
 
-// shows matches the description of a violation that has the given value.
+// shows matches a description of a violation that already states the value in the body.
 var shows = regexp.MustCompile(`, (is|has|not|are) `)
 
 // ruleEnd matches what separates a rule from advice or a reason.
 var ruleEnd = regexp.MustCompile(`[:;]|, (because|unless) `)
 
-// withGiven returns the description of a violation with the given value at the end of the rule,
-// which advice or a reason may follow. It returns a description unchanged that states
-// no rule for a value or has the value already, and when the value may be confidential, because it
-// is a text.
+// withGiven returns the description of a violation with the value in the body inserted after the
+// rule, before any advice or reason. It returns the description unchanged when it states no rule
+// for a value, when it has the value already, and when the value is a text, which may be
+// confidential.
 func withGiven(description string, value any) string {
 	if !strings.HasPrefix(description, "must ") || shows.MatchString(description) {
 		return description

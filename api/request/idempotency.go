@@ -27,8 +27,8 @@ import (
 // Answers stores the responses to requests with an idempotency key, for all servers.
 // idempotency.Store implements it.
 type Answers interface {
-	// Claim claims a key for the request with a digest, and returns the state of the key: see
-	// idempotency.Claim.
+	// Claim reserves a key for the duration lease, for the request with the given digest. The returned
+	// claim states whether the key was free: see idempotency.Claim.
 	Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (idempotency.Claim, error)
 	// Renew extends the lease of a claim.
 	Renew(ctx context.Context, claim idempotency.Claim, now time.Time, lease time.Duration) (idempotency.Claim, error)
@@ -53,8 +53,8 @@ const maxStoredError = 4 << 10
 
 // ClaimTime is the lease of a claim. After a server has died, its claims expire within ClaimTime; a
 // running server renews its claims. If another server takes over the key of a running server,
-// because of clock skew or an unreachable store, the command ID prevents that a change is recorded
-// twice.
+// because of clock skew or an unreachable store, the command ID prevents a change from being
+// recorded twice.
 const ClaimTime = 6 * time.Second
 
 // idempotent handles a call with an idempotency key, so that retries do not repeat its effects.
@@ -158,7 +158,7 @@ func (c idempotent) whole() ([]byte, error) {
 	request := fmt.Appendf(nil, "%s\n%s%s\n%s\n", c.Request.Method, c.Direct, c.Request.URL.EscapedPath(),
 		c.Request.URL.RawQuery)
 	kind, parameters, err := mime.ParseMediaType(c.Request.Header.Get("Content-Type"))
-	if err != nil || kind != "multipart/form-data" || c.Operation.Form == nil { // the handler reads the body as JSON
+	if err != nil || kind != "multipart/form-data" || c.Operation.Form == nil { // then the handler parses JSON
 		if c.Operation.IsInference() && requestsStream(body) {
 			var v domain.Violations
 			v.Add(IdempotencyHeader, "cannot be combined with stream: a streamed response is not stored; leave out one of "+
@@ -186,7 +186,7 @@ func (c idempotent) whole() ([]byte, error) {
 }
 
 func requestsStream(body []byte) bool {
-	var fields map[string]json.RawMessage // a struct would also accept Stream
+	var fields map[string]json.RawMessage // a struct field would also accept the key Stream
 	return json.Unmarshal(body, &fields) == nil && string(fields["stream"]) == "true"
 }
 
@@ -356,8 +356,7 @@ type StoredResponse struct {
 	replayed bool
 }
 
-// answered returns the response to the call in the form in which the store keeps responses. It
-// sends nothing to the client.
+// answered returns the response to the call as a StoredResponse. It sends nothing to the client.
 func (c idempotent) answered(result any, err error) StoredResponse {
 	to := &capture{header: http.Header{}}
 	if err != nil {

@@ -10,7 +10,7 @@ type Limits struct {
 	Body           int64         // bytes of a JSON body
 	Bodies         int64         // bytes of memory for concurrent JSON bodies; each account may use a quarter
 	BodyTime       time.Duration // maximum time for a JSON body to arrive
-	Grace          time.Duration // delay by which a body may arrive later than Rate requires
+	Grace          time.Duration // time that a body may take in addition to what Rate allows
 	Rate           int64         // bytes per second at which an upload must arrive on average
 	AnswerTime     time.Duration // maximum time for the client to read each 64 KiB of a response
 	Upload         int64         // bytes of one uploaded dataset file
@@ -29,7 +29,7 @@ type Limits struct {
 	Transcription  time.Duration // maximum time for transcribing one recording
 	Transcriptions int           // concurrent transcriptions, per account
 	ScaleToZero    time.Duration // shortest scaleToZeroWindow; zero means domain.MinScaleToZeroWindow
-	JobTime        time.Duration // after which an unfinished job expires; zero means never
+	JobTime        time.Duration // age at which an unfinished job expires; zero means never
 }
 
 // DefaultLimits are the defaults of a server. Its flags and the documentation state these values.

@@ -25,8 +25,8 @@ type Operation struct {
 	ID     string // name of the method in generated clients, such as createDataset
 	Method string
 	Path   string // path in the syntax of the router chi
-	// Slashes states that the value of the last variable of Path, which ends Path, may contain
-	// slashes, as they are or as %2F.
+	// Slashes states that the variable at the end of Path may have slashes in its value, as they are
+	// or as %2F.
 	Slashes     bool
 	Tag         string // group of operations in the document, usually the collection
 	Summary     string // a short sentence without a full stop
@@ -51,8 +51,8 @@ type Operation struct {
 	Media             string       // media type of a response that is neither JSON nor a stream
 	ResponseHeaders   []Parameter  // response headers, without those that all operations have
 	// Uncounted states that the operation does not count against the quota requests-per-minute, so
-	// that a client without remaining requests can read how many it has left. It is for reads that
-	// cost a bounded amount of memory access and nothing else.
+	// that a client without remaining requests can read how many it has left. It is for cheap reads:
+	// they only read a bounded amount of memory.
 	Uncounted bool
 	// BareKey states that the header Authorization may have the API key without a scheme.
 	BareKey bool
@@ -122,8 +122,8 @@ func (c *Call) Answer() (any, error) {
 	return idempotent{c}.once(handle)
 }
 
-// AnswerInBackground is like Answer for a request of a batch, in the name of the call's Principal.
-// The request has no credentials: the batch was admitted when it was created.
+// AnswerInBackground is like Answer for a request of a batch, which is sent on behalf of the call's
+// Principal. The request has no credentials: the batch was admitted when it was created.
 func AnswerInBackground(c *Call) (any, error) {
 	if err := c.withinRate(); err != nil {
 		return nil, err

@@ -9,9 +9,9 @@ import (
 
 // reserveOutput returns an error when an intent reserves the name of an output model for a job, and
 // another job has reserved the name. Until the caller calls leave, no other request of this server
-// reserves the name: the requests that come later wait, and are refused instead of being recorded.
-// Two servers can each record a job with the same output model at the same time: then the scheduler
-// fails the one that comes second in the log.
+// reserves the name: later requests wait, and are rejected once the first one is recorded. Two
+// servers can each record a job with the same output model at the same time: then the scheduler
+// fails the job that is second in the log.
 func reserveOutput(ctx context.Context, c *Call, intent domain.Intent) (leave func(), err error) {
 	leave = func() {}
 	kind := domain.KindOf(intent.Name.Collection())

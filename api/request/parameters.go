@@ -170,8 +170,8 @@ func (p *Params) Body(t reflect.Type, optional bool) (sent any, normal wire.Body
 	return sent, normal, nil
 }
 
-// with returns err or, if err is an InvalidArgument error and the request has violations, an error
-// with these and err as a violation of field.
+// with returns err. If err is an InvalidArgument error and the request has violations, it instead
+// returns one error with those violations and with err as a violation of field.
 func (p *Params) with(field string, err error) error {
 	if len(p.Violations) == 0 || domain.CodeOf(err) != domain.InvalidArgument {
 		return err

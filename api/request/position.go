@@ -99,9 +99,9 @@ func notReached(c *Call, position uint64) error {
 const maxUnknownWaits = 32
 
 // admitAt is like admit for a request that must reflect a position which the world has not reached:
-// the world at that position decides. A request whose key is unknown may wait too, because another
-// server may have created the key, but only if the key has the form of a key and the log has the
-// position, and at most maxUnknownWaits at a time.
+// it waits until the world has reached the position, and decides on that world. A request whose key
+// is unknown may wait too, because another server may have created the key, but only if the key has
+// the form of a key and the log has the position, and at most maxUnknownWaits at a time.
 func admitAt(c *Call, position uint64) error {
 	err := c.admit()
 	switch {

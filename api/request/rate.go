@@ -93,7 +93,7 @@ func (c *Call) withinRate() error {
 	header := c.Writer.Header()
 	header.Set("X-Ratelimit-Limit-Requests", strconv.FormatInt(size, 10))
 	header.Set("X-Ratelimit-Remaining-Requests", strconv.FormatInt(b.left(c.Time), 10))
-	if size > 0 { // otherwise no time restores a request
+	if size > 0 { // with a size of 0, the bucket never gets a token
 		header.Set("X-Ratelimit-Reset-Requests", b.until(float64(size), c.Time).Round(time.Millisecond).String())
 	}
 	if allowed {

@@ -61,7 +61,7 @@ func (s *Stream) Fail(err error) error {
 	return s.FailWith(err, "", body)
 }
 
-// FailWith is like Fail with an event of its own: name is its type, and value its data.
+// FailWith is like Fail, but sends an event with the type name and the data value.
 func (s *Stream) FailWith(err error, name string, value any) error {
 	if !s.begun {
 		return err

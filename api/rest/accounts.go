@@ -12,7 +12,7 @@ import (
 	"anneal/projections/query"
 )
 
-// Account is an account on the wire.
+// Account is the API representation of an account.
 type Account struct {
 	Name string `json:"name" api:"output"`
 	domain.AccountSpec

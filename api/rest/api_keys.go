@@ -11,7 +11,7 @@ import (
 	"anneal/projections"
 )
 
-// APIKey is an API key on the wire. Only the response to the create of an API key contains Key.
+// APIKey is the API representation of an API key. Only the response to the create of an API key contains Key.
 type APIKey struct {
 	Name        string     `json:"name" api:"output"`
 	DisplayName string     `json:"displayName"`

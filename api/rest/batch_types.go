@@ -25,7 +25,7 @@ type Batch struct {
 	Status           string             `json:"status"`
 	OutputFileID     *string            `json:"output_file_id"`
 	ErrorFileID      *string            `json:"error_file_id"`
-	CreatedAt        int64              `json:"created_at"` // Unix seconds, as all times
+	CreatedAt        int64              `json:"created_at"` // Unix seconds, like all times of a batch
 	InProgressAt     *int64             `json:"in_progress_at"`
 	ExpiresAt        *int64             `json:"expires_at"`
 	FinalizingAt     *int64             `json:"finalizing_at"`
@@ -103,8 +103,8 @@ var batchTexts = map[string]string{
 	"Batch.errors": "Why the batch has failed; null unless it has.",
 	"Batch.status": "Lifecycle state: validating, in_progress, finalizing and completed; or failed, cancelling and " +
 		"cancelled, or expired.",
-	"Batch.output_file_id":         "ID of the file with the results of status 200; null without any, and before the end.",
-	"Batch.error_file_id":          "ID of the file with the other results; null without any, and before the end.",
+	"Batch.output_file_id":         "ID of the file with the results of status 200; null if there are none yet.",
+	"Batch.error_file_id":          "ID of the file with the other results; null if there are none yet.",
 	"Batch.created_at":             createdText,
 	"Batch.in_progress_at":         "Time at which the requests were valid, in Unix seconds; null before.",
 	"Batch.expires_at":             "End of the completion window, in Unix seconds.",
@@ -123,8 +123,8 @@ var batchTexts = map[string]string{
 	"BatchErrors.data":             "The first 100 errors of the file, and the number of further ones.",
 	"BatchError.code":              "Kind of the error.",
 	"BatchError.message":           "What is wrong, and how to correct it.",
-	"BatchError.param":             "Field of the line; null for no single field.",
-	"BatchError.line":              "Line of the file, from 1; null for no single line.",
+	"BatchError.param":             "Invalid field of the line; null if the error is not about one field.",
+	"BatchError.line":              "Line of the file, from 1; null if the error is not about one line.",
 	"BatchList.object":             objectText,
 	"BatchList.data":               "The batches of this page.",
 }

@@ -127,7 +127,7 @@ func createBatch(c *call) (any, error) {
 // batchInput returns the name of the file with an ID, and adds a violation if a batch cannot use it.
 func batchInput(c *call, p *request.Params, id string) domain.Name {
 	if id == "" {
-		return "" // Decide rejects it
+		return "" // Decide rejects the empty name
 	}
 	name := domain.NewName(c.Account, domain.BatchFiles.Collection, id)
 	row, ok := c.View().BatchFiles.Get(name)

@@ -145,8 +145,8 @@ func createFile(c *call) (any, error) {
 	return validatedFile(c, row)
 }
 
-// deleteEmptyFile deletes the dataset of a file whose upload was rejected with an error. After any
-// other error the upload may have been recorded.
+// deleteEmptyFile deletes the dataset of a file whose upload has failed with the error rejected, if
+// that is a *domain.Error. After an error of another type, the upload may have been recorded.
 func deleteEmptyFile(c *call, created eventlog.Change, rejected error) {
 	var f *domain.Error
 	row, ok := c.View().Datasets.Get(created.Name)
@@ -189,9 +189,10 @@ func validatedFile(c *call, uploaded *projections.Row[domain.Dataset]) (any, err
 	return nil, ofFile(invalid)
 }
 
-// ofFile returns err, that a dataset's rows are invalid, with the name of the form's field.
+// ofFile returns the validation error of a dataset, in which violations of the whole dataset name
+// the field of the form, file.
 func ofFile(err error) error {
-	const whole = "dataset" // the field of violations of no single row
+	const whole = "dataset" // field of a violation that is not about one row
 	var f *domain.Error
 	if !errors.As(err, &f) {
 		return err
@@ -291,7 +292,9 @@ func storedName(name string) string {
 	return cmp.Or(stored[:min(len(stored), 128)], defaultFile)
 }
 
-// filenameOf returns the name of a file: that of the upload, if the dataset still has it.
+// filenameOf returns the name of a file: the name that the client has uploaded or, if the dataset
+// has no such name, the stored name. For a dataset with several files it is the dataset's ID with
+// the suffix .jsonl.
 func filenameOf(row *projections.Row[domain.Dataset]) string {
 	stored := wire.SortedKeys(row.State.Files.Sizes)
 	switch {
@@ -336,7 +339,7 @@ func fileRow(c *call) (*projections.Row[domain.Dataset], error) {
 	return row, nil
 }
 
-// readRequest returns an error when the request has an unknown parameter, or find fails.
+// readRequest returns the result of find, or an error with the unknown parameters of the request.
 func readRequest[T any](c *call, find func(*call) (T, error)) (found T, err error) {
 	if err := c.Params().Err(); err != nil {
 		return found, err
@@ -427,7 +430,7 @@ type rowWriter struct {
 	last byte // last byte that was written; 0 before the first
 }
 
-// copy writes a file, after the end of the last line of the previous file if that lacks it.
+// copy writes a file. If the last line of the previous file has no newline, copy writes one first.
 func (w *rowWriter) copy(from io.Reader) error {
 	if w.last != 0 && w.last != '\n' {
 		if _, err := w.Write([]byte{'\n'}); err != nil {

@@ -77,7 +77,7 @@ func fineTuningOperations(s *Service) []request.Operation {
 type jobRow = projections.Row[domain.Job]
 
 // fineTuningRow returns the job that the path names. Jobs of different kinds may have the same ID:
-// then no job is returned, because the request may mean the other one.
+// then it returns an error, because the path is ambiguous.
 func fineTuningRow(c *call) (found jobRow, err error) {
 	id, names := c.PathValue("id"), []string{}
 	for _, collection := range fineTuned {
@@ -130,8 +130,8 @@ func listFineTuningJobs(c *call) (any, error) {
 	return list, nil
 }
 
-// hasMetadata reports whether a job has all of the wanted metadata; nil wants nothing, and an empty map
-// wants no metadata.
+// hasMetadata reports whether a job has all of the wanted metadata. Every job matches nil; only a
+// job without metadata matches an empty map.
 func hasMetadata(life *domain.JobLife, wanted map[string]string) bool {
 	var given map[string]string
 	if life.Options != nil {
@@ -173,8 +173,9 @@ func changeFineTuningJob(command domain.Command[domain.JobLife]) handler {
 	}
 }
 
-// repeatedRow returns the job after the change that an earlier attempt of the request has recorded,
-// because another client may have deleted the job since. Without such a change it returns missing.
+// repeatedRow returns the job in its state after the change that an earlier attempt of the request
+// has recorded; another client may have deleted the job since. Without such a change it returns the
+// error missing.
 func repeatedRow(c *call, missing error) (jobRow, error) {
 	for _, collection := range fineTuned {
 		earlier, err := c.Recorded(domain.NewName(c.Account, collection, c.PathValue("id")))
@@ -280,8 +281,8 @@ func (q *fineTuning) renamed(err error) error {
 	return q.ofRequest(f.Violations).Err()
 }
 
-// ofRequest returns violations with the names of the request's fields, without those of fields whose
-// violations are complete.
+// ofRequest returns the violations of the job's fields as violations of the request's fields. It
+// omits the fields in q.reported.
 func (q *fineTuning) ofRequest(violations domain.Violations) (v domain.Violations) {
 	for _, one := range violations {
 		if field := q.fieldOf(one.Field); !slices.Contains(q.reported, field) {

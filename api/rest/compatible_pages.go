@@ -34,7 +34,8 @@ func pageOf[T any](p *request.Params, items []T, id func(T) string, fallback, hi
 		p.Require(limit >= 1 && limit <= highest, "limit", "must be from 1 to %d, not %d", highest, limit)
 	}
 	if after := p.Text("after"); after != "" {
-		at := len(items) - 1 // the last item of this ID, so that pages end: jobs of several kinds may share one
+		// jobs of several kinds may have the same ID: a page after the first of them would repeat the others
+		at := len(items) - 1
 		for at >= 0 && id(items[at]) != after {
 			at--
 		}

@@ -29,20 +29,20 @@ const (
 type fineTuning struct {
 	*call
 	p    *request.Params
-	id   string // of the job
+	id   string // ID of the job
 	body FineTuningBody
 
 	method     string // domain.MethodSupervised, …
 	at         string // path of the hyperparameters, with a trailing dot
 	config     domain.TrainingConfig
-	beta       float64 // of DPO; 0 is the default
+	beta       float64 // beta of DPO; 0 means the default
 	dataset    string
 	validation string
 	evaluator  string
 	tracker    *TrackerConfig
 	options    domain.JobOptions
 
-	reported []string // fields whose violations are complete: the job's checks add none
+	reported []string // fields with violations already: those of the job's checks are omitted
 }
 
 // read translates the request. It adds violations, and returns an error only when a secret cannot be
@@ -195,7 +195,8 @@ func (q *fineTuning) readModel() {
 	row, ok := routing.UsableModel(q.Call, q.body.Model)
 	if !ok {
 		if target, err := routing.Resolve(q.Call, q.body.Model); err == nil { // a deployment, an addon or an alias
-			row, ok = q.UsableModel(q.Account, string(target.ModelName(q.View()))) // not of an alias of another account
+			// an alias may refer to a model that the account may not train
+			row, ok = q.UsableModel(q.Account, string(target.ModelName(q.View())))
 		}
 	}
 	if !ok {
@@ -265,7 +266,7 @@ func (q *fineTuning) readIntegrations() error {
 	}
 	q.p.Require(one.WandB.Name == "", field+".wandb.name", "is not supported: leave it out")
 	q.p.Require(len(one.WandB.Tags) == 0, field+".wandb.tags", "is not supported: leave it out")
-	// the key is a placeholder if the request has violations
+	// APIKey is replaced by the value of the secret only when the request has no violations
 	q.tracker = &TrackerConfig{Enabled: true, Project: one.WandB.Project, Entity: one.WandB.Entity, APIKey: trackerSecret}
 	name := domain.NewName(q.Account, domain.Secrets.Collection, trackerSecret)
 	row, ok := q.View().Secrets.Get(name)

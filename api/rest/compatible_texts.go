@@ -78,7 +78,7 @@ var compatibleTexts = map[string]string{
 	"FileForm.purpose":          "fine-tune for rows to train on, or batch for the requests of batches.",
 	"FileObject.id":             "ID of the file, which is the ID of its dataset.",
 	"FileObject.object":         objectText,
-	"FileObject.bytes":          "Size of the file.",
+	"FileObject.bytes":          "Size of the file, in bytes.",
 	"FileObject.created_at":     createdText,
 	"FileObject.filename":       "Name of the file.",
 	"FileObject.purpose":        "fine-tune, batch, or batch_output for results of a batch.",
@@ -104,7 +104,7 @@ var compatibleTexts = map[string]string{
 	"supervised":            "Settings of the method supervised.",
 	"FineTuningMethod.dpo":  "Settings of the method dpo.",
 	"reinforcement":         "Settings of the method reinforcement.",
-	"hyperparameters":       "Hyperparameters. In a request beside method, they belong to the method supervised.",
+	"hyperparameters":       "Hyperparameters. At the top level of a request, they are for the method supervised.",
 	"grader": "Evaluator that scores completions, for the method reinforcement. Graders of other types are " +
 		"rejected: create an evaluator instead.",
 	"FineTuningSettings.response_format": "Not supported: a request with it is rejected.",

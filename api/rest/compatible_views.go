@@ -50,8 +50,8 @@ var fineTuningStatus = map[string]string{
 	domain.JobPausedState:         statusPaused,
 }
 
-// shortName returns the name of a model as a client of the account gives it: the ID of its own
-// model, or the resource name.
+// shortName returns the name of a model in responses to the account: the ID for a model of the
+// account, and the resource name for any other model.
 func shortName(account string, model domain.Name) string {
 	if model.Account() == account {
 		return model.ID()
@@ -154,8 +154,8 @@ func compatibleMetrics(step int, values map[string]float64) map[string]float64 {
 	return out
 }
 
-// listFineTuningEvents lists the events of a job, and the metrics of its steps that the live status
-// has.
+// listFineTuningEvents lists the events of a job, and an event with the metrics of each step: see
+// stepMetrics.
 func listFineTuningEvents(c *call) (any, error) {
 	p := c.Params()
 	row, err := fineTuningRow(c)
@@ -191,14 +191,15 @@ func listFineTuningEvents(c *call) (any, error) {
 type timedEvent struct {
 	FineTuningEvent
 	time time.Time
-	step int // whose metrics the event has; 0 for other events
+	step int // step whose metrics the event has; 0 for other events
 }
 
 // stepEvent begins the IDs of the events with the metrics of a step.
 const stepEvent = "ftevent-step-"
 
-// withCursor returns events, the newest first, with an empty event at the place of a step whose event
-// is the last of the previous page, if events lack it: the live status may have dropped the step since.
+// withCursor returns events, which are sorted from newest to oldest. after is the ID of the last
+// event of the previous page. If that is the event of a step and events lack it, because the live
+// status has dropped the step since, withCursor inserts an empty event in its place.
 func withCursor(events []timedEvent, after string) []timedEvent {
 	number, isStep := strings.CutPrefix(after, stepEvent)
 	step, err := strconv.Atoi(number)
@@ -223,7 +224,7 @@ func stepMetrics(c *call, row jobRow) ([]live.MetricRow, error) {
 	if _, known := liveProgress(c.View(), row.Name, row.CreateTime); known {
 		newest = slices.Collect(c.View().Live.Metrics(row.Name, 0))
 	}
-	if n := len(newest); n > 0 && newest[n-1].Step == n { // it has every step from 1
+	if n := len(newest); n > 0 && newest[n-1].Step == n { // newest has every step from 1
 		return newest, nil
 	}
 	rows, err := storedMetrics(c, row)
@@ -320,7 +321,7 @@ func metricsEvent(row live.MetricRow) FineTuningEvent {
 		CreatedAt: row.Time.Unix(), Level: "info", Message: message, Type: "metrics", Data: data}
 }
 
-// A jobEvent has the fields of events of jobs that messages contain.
+// A jobEvent has the fields of a job's event that describeEvent uses.
 type jobEvent struct {
 	Attempt int           `json:"attempt"`
 	Step    int           `json:"step"`
@@ -332,7 +333,7 @@ type jobEvent struct {
 // recordedEvent returns an event of the log as an event of a fine-tuning job.
 func recordedEvent(e eventlog.Event) FineTuningEvent {
 	var given jobEvent
-	_ = json.Unmarshal(e.Data, &given) // the fields of an event that lacks them stay empty
+	_ = json.Unmarshal(e.Data, &given) // fields that the event lacks stay empty
 	parts := strings.Split(e.Type, ".")
 	kind := parts[max(0, len(parts)-2)] // the type ends in .KIND.v1
 	level, message := describeEvent(kind, e.Name, given)

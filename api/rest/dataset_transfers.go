@@ -9,7 +9,7 @@ import (
 	"anneal/domain"
 )
 
-// DatasetExport is an export of a dataset's rows on the wire.
+// DatasetExport is the API representation of an export of a dataset's rows.
 type DatasetExport struct {
 	domain.TransferSpec
 	State  string        `json:"state"`
@@ -132,8 +132,9 @@ func importing(c *call, v *domain.Violations, given *Dataset) error {
 	return c.Uploads.Reserve(c.Call, 1) // 1 byte, because the size of the rows is not known yet
 }
 
-// requireCredentials adds a violation unless ref, a field of the request, names a secret of the
-// account with credentials of an object store, or is empty. No violation has a part of the value.
+// requireCredentials adds a violation unless ref, the value of the field, is empty or names a
+// secret of the account with credentials of an object store. No violation contains any part of the
+// secret's value.
 func requireCredentials(c *call, v *domain.Violations, field, ref string) error {
 	before := len(*v)
 	c.requireSecret(v, field, ref)

@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// Dataset is a dataset on the wire.
+// Dataset is the API representation of a dataset.
 type Dataset struct {
 	Name string `json:"name" api:"output"`
 	domain.DatasetSpec

@@ -9,8 +9,8 @@ import (
 	"anneal/projections"
 )
 
-// DeployedModel is, on the wire, an addon that is loaded into a deployment of the addon's base
-// model.
+// DeployedModel is the API representation of an addon that is loaded into a deployment of the
+// addon's base model.
 type DeployedModel struct {
 	Name string `json:"name" api:"output"`
 	domain.DeployedModelSpec
@@ -58,8 +58,8 @@ var deployedModels = &resource[domain.DeployedModel, DeployedModel]{
 
 var _ = register(deployedModels.operations)
 
-// renderDeployedModel renders a deployed model. Without a view, default is the stored value, which
-// another deployed model may have taken.
+// renderDeployedModel renders a deployed model. Without a view, out.Default is the stored value,
+// which is outdated if another deployed model has become the default since.
 func renderDeployedModel(v *projections.View, row *projections.Row[domain.DeployedModel], out *DeployedModel) {
 	m := &row.State
 	*out = DeployedModel{Name: string(row.Name), DeployedModelSpec: m.DeployedModelSpec,

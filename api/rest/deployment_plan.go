@@ -77,8 +77,8 @@ func updateDeployment(c *call, q *update[domain.Deployment, Deployment]) (plan[d
 	return planned, nil
 }
 
-// fleetAccelerator returns the accelerator type of a deployment, or of a shape, that names none.
-// speechFormat is the format of the baseModel, "" for a text model.
+// fleetAccelerator returns the accelerator type for a deployment or a shape that names none: see
+// domain.FleetAccelerator. speechFormat is the format of the baseModel, "" for a text model.
 func fleetAccelerator(c *call, speechFormat string, placement *domain.Placement) string {
 	need := domain.DeploymentSpec{SpeechFormat: speechFormat, Placement: placement}.Need(domain.Hosted{})
 	return domain.FleetAccelerator(c.View().Fleet(), projections.ForAccount(c.View(), c.Account, need))

@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// DeploymentShape is a deployment shape on the wire.
+// DeploymentShape is the API representation of a deployment shape.
 type DeploymentShape struct {
 	Name string `json:"name" api:"output"`
 	domain.ShapeSpec

@@ -12,7 +12,7 @@ import (
 	"anneal/projections"
 )
 
-// Deployment is a deployment on the wire. DirectRouteAPIKeys is write-only: only the response to the
+// Deployment is the API representation of a deployment. DirectRouteAPIKeys is write-only: only the response to the
 // request that sets the keys contains them.
 type Deployment struct {
 	Name string `json:"name" api:"output"`
@@ -80,8 +80,8 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		{Name: "skipShapeValidation", Kind: wire.Bool,
 			Description: "Whether to accept a shape version that is not validated."},
 		{Name: "disableSpeculativeDecoding", Kind: wire.Bool,
-			Description: "Whether to turn speculative decoding off for the deployment: settings of the deployment, of its " +
-				"shape and of its model, and predictions of requests."},
+			Description: "Whether to turn speculative decoding off. The deployment then ignores its own draft settings, those " +
+				"of its shape and of its model, and the predictions of requests."},
 	},
 	deleteParameters: []request.Parameter{
 		{Name: "hard", Kind: wire.Bool,
@@ -145,8 +145,8 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 	}
 }
 
-// regionOf returns the region of the deployment's first replica whose node has one. Without such a
-// replica it returns the region that the placement names, or REGION_UNSPECIFIED.
+// regionOf returns the region of the deployment's first replica whose node has a region. Without
+// such a replica it returns the region that the placement names, or REGION_UNSPECIFIED.
 func regionOf(v *projections.View, d *domain.Deployment) string {
 	if v != nil {
 		for _, replica := range v.Alive(d) {

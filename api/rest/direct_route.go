@@ -7,7 +7,7 @@ import (
 	"anneal/projections"
 )
 
-// weakKeySize is the size in bytes below which a client could find a direct-route key by sending
+// weakKeySize is the size in bytes below which a client could guess a direct-route key by sending
 // many requests.
 const weakKeySize = 16
 

@@ -6,7 +6,7 @@ import (
 	"anneal/projections"
 )
 
-// DPOJob is a DPO job on the wire.
+// DPOJob is the API representation of a DPO job.
 type DPOJob struct {
 	Name string `json:"name" api:"output"`
 	domain.DPOSpec

@@ -14,7 +14,7 @@ import (
 	"anneal/projections"
 )
 
-// Evaluator is an evaluator on the wire.
+// Evaluator is the API representation of an evaluator.
 type Evaluator struct {
 	Name string `json:"name" api:"output"`
 	domain.EvaluatorSpec
@@ -30,7 +30,7 @@ type Evaluator struct {
 	Revisions      []EvaluatorRevision `json:"revisions,omitempty" api:"output"`
 }
 
-// EvaluatorRevision is a built revision on the wire.
+// EvaluatorRevision is the API representation of a built revision.
 type EvaluatorRevision struct {
 	Revision   int    `json:"revision"`
 	CommitHash string `json:"commitHash,omitempty"`
@@ -87,9 +87,9 @@ func newCodeDirectory(row *projections.Row[domain.Evaluator]) string {
 	return blobs.CodePrefix(row.Name, row.CreateEvent, uuid.NewString())
 }
 
-// mayChangeCode returns an error when the principal may not manage secrets, and the request changes
-// an evaluator that has secrets or sets secrets of an evaluator. Otherwise the principal could read
-// the values of the secrets with code that prints them.
+// mayChangeCode returns an error when the request changes an evaluator with secrets, or gives
+// secrets to an evaluator, and the principal may not manage secrets. Otherwise the principal could
+// read the values of the secrets with code that prints them.
 func mayChangeCode(c *call, name domain.Name, secrets []string) error {
 	row, ok := c.View().Evaluators.Get(name)
 	if len(secrets) == 0 && (!ok || len(row.State.Secrets) == 0) {

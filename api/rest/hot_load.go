@@ -16,7 +16,8 @@ type HotLoad struct {
 	Status  domain.Status `json:"status"`
 }
 
-// HotWeights are the weights of a trainer job at a position of the log.
+// HotWeights describes weights that a trainer job has stored. Position is the log position of the
+// job's newest event at that time.
 type HotWeights struct {
 	Job       string     `json:"job"`
 	TrainStep int        `json:"trainStep"`

@@ -59,9 +59,9 @@ func hotLoads(c *call, ref string) (enabled, ok bool) {
 	return ok && row.State.EnableHotLoad, ok
 }
 
-// hasPrecision reports whether a model, or the base model of an addon, has a precision: its stored
-// weights or, with copies, also a READY copy of them. It returns true for a model that the account
-// may not use.
+// hasPrecision reports whether the stored weights of a model, or of the base model of an addon,
+// have the precision. If copies is true, it also returns true when a READY copy of the weights has
+// it. It returns true for a model that the account may not use.
 func (c *call) hasPrecision(model, precision string, copies bool) bool {
 	row, ok := c.baseOf(model)
 	return !ok || row.State.Precision == precision || copies && row.State.Copies[precision].State == domain.CopyReady

@@ -17,7 +17,7 @@ import (
 	"anneal/projections/query"
 )
 
-// Checkpoint is a checkpoint of a job on the wire.
+// Checkpoint is the API representation of a checkpoint of a job.
 type Checkpoint struct {
 	Name       string             `json:"name"`
 	CreateTime time.Time          `json:"createTime"`
@@ -108,7 +108,7 @@ func promoteCheckpoint(c *call, job trainedJob, missing error) (any, error) {
 	if _, exists := c.View().Models.Get(name); exists {
 		return nil, modelExists(name)
 	}
-	c.requireUnreserved(&p.Violations, "modelId", name, "") // also not the name that the job itself has reserved
+	c.requireUnreserved(&p.Violations, "modelId", name, "") // no job may have reserved the name, not even this one
 	if err := p.Err(); err != nil {
 		return nil, err
 	}

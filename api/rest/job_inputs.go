@@ -44,7 +44,7 @@ func (c *call) requireReferences(v *domain.Violations, name domain.Name, inputs 
 	c.requireRows(v, "evaluationDataset", inputs.evaluation, shapes)
 	c.requireModel(v, inputs.prefix+"baseModel", inputs.training.BaseModel, domain.BaseModel)
 	c.requireModel(v, inputs.prefix+"warmStartFrom", inputs.training.WarmStartFrom, domain.PEFTAddon)
-	if inputs.dataset != "" || inputs.training.OutputModel != "" { // otherwise a later train step names them
+	if inputs.dataset != "" || inputs.training.OutputModel != "" { // otherwise a later train step names the model
 		c.requireFreeModel(v, inputs.prefix+"outputModel", inputs.training.OutputModel, name)
 	}
 	if inputs.store != nil {
@@ -52,7 +52,7 @@ func (c *call) requireReferences(v *domain.Violations, name domain.Name, inputs 
 	}
 }
 
-// trainingOf returns training settings without unspecified enumeration values.
+// trainingOf returns the training settings with "" in place of an unspecified region.
 func trainingOf(given domain.TrainingConfig) domain.TrainingConfig {
 	given.Region = wire.Specified(given.Region)
 	return given

@@ -56,8 +56,8 @@ func queueStatus(v *projections.View, name domain.Name, job domain.Job) domain.S
 		v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOfJob(job.Spec()))).String()}
 }
 
-// withTracking returns the status of a job with the reason why its tracker receives nothing. The code
-// is that of the status, because the job does not depend on the tracker.
+// withTracking returns the status of a job with the reason why its tracker receives nothing. It
+// does not change the code, because the job does not depend on the tracker.
 func withTracking(status domain.Status, tracking *domain.JobTracking) domain.Status {
 	if tracking == nil || tracking.Problem == "" {
 		return status
@@ -69,7 +69,7 @@ func withTracking(status domain.Status, tracking *domain.JobTracking) domain.Sta
 	return status
 }
 
-// TrackerConfig is an experiment tracker on the wire. APIKey is write-only: only the response to the
+// TrackerConfig is the API representation of an experiment tracker. APIKey is write-only: only the response to the
 // request that creates the job contains it.
 type TrackerConfig struct {
 	Enabled bool   `json:"enabled"`
@@ -82,15 +82,14 @@ type TrackerConfig struct {
 
 // JobProgress is the last reported progress of a job.
 //
-// Requests are the rollouts that a reinforcement job generates; they are 0 for other kinds. Of
-// TotalInputRequests, TotalProcessedRequests are done: SuccessfulRequests with a valid score and
-// FailedRequests without one.
+// Requests are the rollouts that a reinforcement job generates; they are 0 for other kinds.
+// TotalProcessedRequests of the TotalInputRequests are done: SuccessfulRequests have a valid score,
+// FailedRequests have none.
 //
 // TrainedTokens are the tokens that the optimizer steps have processed. InputTokens are the tokens
-// that the job has read: for a reinforcement job the prompts of its rollouts, of which the prefix
-// cache has served CachedInputTokens, and for other kinds TrainedTokens. OutputTokens are the
-// generated tokens. So CachedInputTokens is at most InputTokens, and InputTokens and OutputTokens
-// together are the tokens of all rollouts.
+// that the job has read. For a reinforcement job they are the prompt tokens of all rollouts,
+// including the CachedInputTokens that the prefix cache has served; for other kinds they equal
+// TrainedTokens. OutputTokens are the generated tokens of all rollouts.
 type JobProgress struct {
 	Percent                int          `json:"percent"`
 	Epoch                  int          `json:"epoch"` // number of completed epochs
@@ -227,6 +226,6 @@ func (p *JobProgress) fillRollouts() {
 	p.SuccessfulRequests = p.TotalProcessedRequests - p.FailedRequests
 	p.OutputRows, p.OutputTokens, p.CachedInputTokens = of(engines.RolloutRows), domain.Count(of(engines.RolloutTokens)),
 		domain.Count(of(engines.RolloutCached))
-	// the trainers of earlier versions reported the cached tokens alone
+	// the trainers of earlier versions reported only the cached tokens
 	p.InputTokens = max(domain.Count(of(engines.RolloutPrompts)), p.CachedInputTokens)
 }

@@ -17,7 +17,7 @@ import (
 	"anneal/projections/query"
 )
 
-// Rollout is a scored response of a reinforcement job on the wire. The fields of the score have the
+// Rollout is the API representation of a scored response of a reinforcement job. The fields of the score have the
 // same names as in PreviewResult.
 type Rollout struct {
 	Name           string             `json:"name"`
@@ -138,7 +138,7 @@ func rolloutOperations(s *Service) []request.Operation {
 			Summary: "List the rollouts of " + withArticle(res.noun), Permission: request.Read,
 			Description: fmt.Sprintf("A rollout is a response of the model in training, with its score. They appear within "+
 				"seconds, and are deleted with the job. A job keeps %d MiB of rollouts: those of its newest steps, and an "+
-				"even sample of the earlier steps; %d MiB of one step.", engines.MaxRolloutsBytes>>20,
+				"even sample of the earlier steps; at most %d MiB of one step.", engines.MaxRolloutsBytes>>20,
 				engines.MaxStepRolloutsBytes>>20),
 			Query: request.ListParameters, Response: request.PageType("rollouts", reflect.TypeFor[Rollout]()),
 			Handle: s.handle(list)},

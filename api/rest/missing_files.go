@@ -7,10 +7,10 @@ import (
 )
 
 // missingFiles returns the error for the client when opening a file of a resource has failed with
-// err. used are the files of the resource that the request has found. The reconciler
-// deletes files within seconds after an event removes the reference to them, and the event may be
-// newer than the view of the request: so missingFiles compares used with the files to which the
-// resource refers at the end of the log, which current returns.
+// err. used are the files of the resource that the request has found. The reconciler deletes files
+// within seconds after an event removes the reference to them, and that event may be newer than the
+// view of the request. So missingFiles compares used with the files to which the resource refers at
+// the end of the log, which current returns.
 func (c *call) missingFiles(err error, noun string, name domain.Name, used domain.Files,
 	current func(*projections.View, domain.Name) (files domain.Files, exists bool)) error {
 	if domain.CodeOf(err) != domain.NotFound {

@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// Model is a model on the wire.
+// Model is the API representation of a model.
 type Model struct {
 	Name        string                 `json:"name" api:"output"`
 	DisplayName string                 `json:"displayName"`
@@ -42,7 +42,7 @@ type Model struct {
 	Copies            []ModelCopy  `json:"copies,omitempty" api:"output"`
 }
 
-// ModelCopy is a copy of a model in another precision, on the wire.
+// ModelCopy is the API representation of a copy of a model in another precision.
 type ModelCopy struct {
 	Precision  string        `json:"precision" api:"output"`
 	State      string        `json:"state" api:"output"`

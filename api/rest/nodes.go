@@ -11,7 +11,7 @@ import (
 	"anneal/projections"
 )
 
-// Node is a node on the wire.
+// Node is the API representation of a node.
 type Node struct {
 	Name string `json:"name" api:"output"`
 	domain.NodeSpec

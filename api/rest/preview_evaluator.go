@@ -169,7 +169,7 @@ func firstRows(c *call, source *projections.Row[domain.Dataset], n int) (rows []
 	for _, line := range lines {
 		var row map[string]any
 		if err := json.Unmarshal(line, &row); err != nil {
-			return nil, err // the rows of a READY dataset are valid
+			return nil, err // an internal error, because the rows of a READY dataset are valid
 		}
 		rows = append(rows, row)
 	}

@@ -12,7 +12,7 @@ import (
 	"anneal/projections/query"
 )
 
-// Quota is a quota on the wire: the limit of an account for one quantity, and the account's current
+// Quota is the API representation of a quota: the limit of an account for one quantity, and the account's current
 // usage.
 type Quota struct {
 	Name       string        `json:"name" api:"output"`
@@ -35,7 +35,7 @@ func quotaOperations(s *Service) []request.Operation {
 	all := quotas.operations(s)
 	for i, handle := range []handler{listQuotas, getQuota, listQuotaEvents} {
 		all[i].Handle = s.handle(handle)
-		all[i].Uncounted = i < 2 // the events are read from the log, and count as the events of other resources do
+		all[i].Uncounted = i < 2 // listQuotaEvents reads the log, so its requests count
 	}
 	return append(all, request.Operation{ID: "updateQuota", Method: "PATCH", Path: request.CollectionPath + "quotas/{id}",
 		Tag: "quotas", Gate: request.ByOperator,

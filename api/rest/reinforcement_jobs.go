@@ -11,7 +11,7 @@ import (
 	"anneal/projections"
 )
 
-// ReinforcementJob is a reinforcement fine-tuning job on the wire.
+// ReinforcementJob is the API representation of a reinforcement fine-tuning job.
 type ReinforcementJob struct {
 	Name string `json:"name" api:"output"`
 	domain.ReinforcementSpec

@@ -20,7 +20,7 @@ type creation[R any] struct {
 	extra map[string]string // fields of the body besides the resource
 	p     *request.Params
 
-	options *domain.JobOptions // of a job that is created through OpenAI's interface; otherwise nil
+	options *domain.JobOptions // settings of a job that is created through OpenAI's interface; otherwise nil
 }
 
 func (res *resource[S, R]) post(c *call) (any, error) {
@@ -150,7 +150,8 @@ func allViolations(c *call, intent domain.Intent, p *request.Params, prefix func
 	return p.Err()
 }
 
-// unprefixed is the prefix of allViolations for a request whose body is the resource.
+// unprefixed is the argument prefix of allViolations for a request whose body is the resource: it
+// returns err unchanged.
 func unprefixed(err error) error { return err }
 
 // prefixed returns err with the name of the wrapper before the field names.

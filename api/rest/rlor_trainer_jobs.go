@@ -6,7 +6,7 @@ import (
 	"anneal/projections"
 )
 
-// TrainerJob is a reinforcement trainer job on the wire.
+// TrainerJob is the API representation of a reinforcement trainer job.
 type TrainerJob struct {
 	Name string `json:"name" api:"output"`
 	domain.TrainerSpec

@@ -11,7 +11,7 @@ import (
 // MaxSecret is the maximum size of a secret's value in bytes.
 const MaxSecret = 64 << 10
 
-// Secret is a secret on the wire. Its value is write-only: only the response to the request
+// Secret is the API representation of a secret. Its value is write-only: only the response to the request
 // that sets the value contains Value.
 type Secret struct {
 	Name    string `json:"name"`

@@ -16,7 +16,7 @@ import (
 	"anneal/projections/query"
 )
 
-// DeploymentShapeVersion is a version of a deployment shape on the wire.
+// DeploymentShapeVersion is the API representation of a version of a deployment shape.
 type DeploymentShapeVersion struct {
 	Name            string           `json:"name" api:"output"`
 	CreateTime      *time.Time       `json:"createTime,omitempty" api:"output"`
@@ -27,8 +27,8 @@ type DeploymentShapeVersion struct {
 	Capabilities    []string         `json:"capabilities" api:"output"`
 }
 
-// versionState is a shape version together with its shape, as the state of a row, because
-// query.List reads rows.
+// versionState makes a shape version with its shape the state of a row, because query.List works on
+// rows.
 type versionState struct {
 	*domain.ShapeVersion
 	shape *projections.Row[domain.DeploymentShape]
@@ -300,7 +300,7 @@ func (r *createDeploymentRequest) contradicts(version *domain.ShapeVersion) bool
 	return len(v) > 0
 }
 
-// shapeRequirements returns the requirements of a deployment of a model on a shape, and the
+// shapeRequirements returns what a shape must support for a deployment of the model, and the
 // accounts whose shapes may fit: the account in the path, and the accounts of the model and of its
 // base model. The account in the path must be allowed to use the model.
 func (c *call) shapeRequirements(model string, addons bool) (domain.ShapeRequirements, []string) {

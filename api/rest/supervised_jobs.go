@@ -6,7 +6,7 @@ import (
 	"anneal/projections"
 )
 
-// SupervisedJob is a supervised fine-tuning job on the wire.
+// SupervisedJob is the API representation of a supervised fine-tuning job.
 type SupervisedJob struct {
 	Name string `json:"name" api:"output"`
 	domain.SupervisedSpec

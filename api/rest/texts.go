@@ -159,8 +159,8 @@ var nodeTexts = map[string]string{
 	"PlacementReason.rank": "Rank of the node among those with the same type of accelerators. The lowest rank decides " +
 		"between nodes with the same score.",
 	"PlacementReason.feasible": "Number of nodes that had capacity.",
-	"PlacementReason.fragmentationMilli": "By how many thousandths of an accelerator the allocation changed what no " +
-		"typical request can use of the node's accelerators.",
+	"PlacementReason.fragmentationMilli": "Change of the node's fragmentation by the allocation, in thousandths of an " +
+		"accelerator. The fragmentation is the part of the accelerators that no typical request can use.",
 	"Allocation.attempt": "Attempt of the job that holds the allocation.",
 	"Allocation.since": "Time of the reservation. The scheduler releases the reservation when the work does not start " +
 		"in time.",

@@ -114,7 +114,7 @@ var evaluatorTexts = map[string]string{
 	"requirements":         "Packages that the code needs, in the format of requirements.txt.",
 	"entryPoint":           "File and function to call, such as main.py::evaluate.",
 	"commitHash":           "Commit of the code, shown with the evaluator and with each revision.",
-	"source":               "Where the code comes from; shown, but not read.",
+	"source":               "Origin of the code, for information: the server does not read from it.",
 	"type":                 "The type.",
 	"codeHostRepositoryName": "Repository of the code. The server does not read from it: upload the code, or put it " +
 		"in the " +

@@ -11,12 +11,12 @@ var shapeTexts = map[string]string{
 	"capabilities":                                 "Optional features of deployments with this shape.",
 	"acceleratorCount": "Number of devices per replica; 0 means the estimated minimum. A count is rejected when no " +
 		"acceleratorType is given and the nodes have only CPUs.",
-	"acceleratorType": "Device type. The default is the type of which the nodes that could hold a replica have the most " +
-		"devices, VENDOR_A_A100_80GB when no node is registered, and none when the nodes have only CPUs.",
+	"acceleratorType": "Device type. Default: the type with the most devices on the nodes that could hold a replica; " +
+		"VENDOR_A_A100_80GB when no node is registered; none when the nodes have only CPUs.",
 	"precision":                       "Number format that the model is served in.",
 	"disableDeploymentSizeValidation": "Whether to skip the check that the model fits on the devices.",
 	"enableAddons":                    "Whether addons (LoRA adapters) can be loaded.",
-	"draftTokenCount":                 "Draft tokens per step of speculative decoding; unused without a drafter.",
+	"draftTokenCount":                 "Draft tokens per step of speculative decoding.",
 	"draftModel": "Draft model for speculative decoding. The empty string turns off the draft " +
 		"model of the shape.",
 	"ngramSpeculationLength":     "N-gram length of prompt-lookup speculation.",
@@ -106,7 +106,7 @@ var hotLoadTexts = map[string]string{
 		"model.",
 	"HotWeights.position": "Log position of the job's newest event when it stored the weights.",
 	"madeTime":            "Time at which the weights were stored.",
-	"swapTime":            "Time since which the weights are served.",
+	"swapTime":            "Time at which replicas began to serve the weights.",
 	"hotLoadBucketType":   "Type of the bucket of the weights.",
 	"hotLoadBucketUrl":    "Bucket of the weights.",
 }

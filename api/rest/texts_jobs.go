@@ -85,7 +85,7 @@ var progressTexts = map[string]string{
 	"steps":                "Expected total number of steps.",
 	"inputTokens": "Number of tokens that the job has read: the prompt tokens of the rollouts of a reinforcement job, " +
 		"counted for each rollout; for other kinds of jobs, the tokens trained on.",
-	"trainedTokens": "Number of tokens that the optimizer steps have processed; each epoch counts again.",
+	"trainedTokens": "Number of tokens that the optimizer steps have processed, counted in each epoch.",
 	"secondsLeft":   "Estimated remaining time in seconds, from the latest steps; absent when it is unknown.",
 	"metrics":       "Metrics of the step, such as train/loss.",
 	"JobProgress.totalInputRequests": "Expected total number of rollouts of a reinforcement job; 0 for other kinds of " +

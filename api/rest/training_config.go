@@ -5,7 +5,7 @@ import (
 	"anneal/engines"
 )
 
-// TrainingConfig is the training settings of a job on the wire.
+// TrainingConfig is the API representation of the training settings of a job.
 type TrainingConfig struct {
 	domain.TrainingConfig
 	EffectiveTraining

@@ -16,7 +16,7 @@ var typeTexts = map[string]string{
 	"CodeSnippets":            "Inline code. Upload larger code as files.",
 	"CreateDeploymentRequest": "The deployment to create as part of another request.",
 	"CostAnswer":              "The estimated cost of a job.",
-	"CostQuestion":            "A job, as in a create.",
+	"CostQuestion":            "The job whose cost to estimate, in the format of a create request.",
 	"CreatedAccount":          "A new account with its first admin key. No other response contains the key.",
 	"Criterion":               "One criterion of an evaluator.",
 	"DPOJob":                  "A job that trains a model on preferences between two responses.",

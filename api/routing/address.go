@@ -87,9 +87,9 @@ func resolveDirect(c *request.Call, model string) (Target, error) {
 	return unnamed(c, row, ofBase), nil
 }
 
-// directShortName returns the target of a request on a direct route for a name without slashes,
-// which is the ID of wanted: an addon whose model has the name wanted, the deployment, or the
-// deployed model with this ID.
+// directShortName returns the target of a request on a direct route for a model name without
+// slashes. wanted is the resource name of the model with this ID. The target is the addon of that
+// model or, without one, the deployment or the deployed model with this ID.
 func directShortName(c *request.Call, row *projections.Row[domain.Deployment], wanted domain.Name) (Target, error) {
 	target, err := asAddon(c, row, wanted)
 	switch {

@@ -37,8 +37,8 @@ type Replicas interface {
 // request, so that the deployment is not scaled to zero during the wait.
 const renewInterval = time.Second
 
-// maxAttempts is the maximum number of replicas that may run a part of one request, because a
-// request may be what ends them.
+// maxAttempts is the maximum number of replicas that may run a part of one request, because the
+// request itself may crash them.
 const maxAttempts = 3
 
 // A Request is sent to the replicas of a deployment until one responds. Requests of one session go
@@ -60,11 +60,10 @@ type Placement struct {
 }
 
 // Send sends a request to the replicas of its deployment until one responds, and returns the
-// Placement of the last attempt. After a replica that did not run the request, or that is gone, it
-// sends the request to another one, unless a part of the response was sent to the client. At most
-// maxAttempts replicas may run a part of the request. While no replica can be reached, Send waits
-// for one, for Limits.Wake in total. When the queues of all replicas are full, Send returns the
-// error of one.
+// Placement of the last attempt. When a replica did not run the request, or is gone, Send tries
+// another one, unless a part of the response was sent to the client. At most maxAttempts replicas
+// may run a part of the request. While no replica can be reached, Send waits for one, for
+// Limits.Wake in total. When the queues of all replicas are full, Send returns the error of one.
 func (r *Router) Send(ctx context.Context, c *request.Call, q Request) (Placement, error) {
 	c.World.Live().RecordRequest(q.Deployment, c.Time)
 	if !c.Background {
@@ -110,7 +109,7 @@ type sending struct {
 	marks    *unreachable
 	tried    map[string]bool // replicas that do not get the request again
 	runs     int             // replicas that may have run a part of the request
-	failure  error           // why they failed
+	failure  error           // error of one of the replicas that failed
 	patience time.Duration   // how long the request may still wait for replicas
 }
 
@@ -137,8 +136,8 @@ func (s *sending) failed(replica domain.Replica, err error) {
 	}
 }
 
-// isGone reports whether err means that the replica, or its node, is gone: nothing of the request
-// runs there any more.
+// isGone reports whether err means that the replica, or its node, is gone: then no part of the
+// request is still running there.
 func isGone(err error) bool {
 	switch request.ReasonOf(err) {
 	case engines.ReplicaUnreachable, engines.ReplicaGone, engines.ReplicaLost:
@@ -171,9 +170,10 @@ func replicaKey(deployment domain.Name, replica string) string {
 
 func interactiveKey(deployment domain.Name) string { return "interactive " + string(deployment) }
 
-// Load returns the number of requests that the replicas of a deployment serve concurrently, as their
-// last heartbeats say. busy reports whether the deployment has requests in progress on this server
-// that a client waits for, or requests from any server that wait in the queue of a replica.
+// Load returns the load of a deployment. slots is the number of requests that its replicas can
+// serve concurrently, according to their last heartbeats. busy reports whether the deployment has
+// requests in progress on this server that a client waits for, or requests from any server that
+// wait in the queue of a replica.
 func Load(core *request.Core, deployment domain.Name) (slots int, busy bool) {
 	busy = core.Busy.Of(interactiveKey(deployment)) > 0
 	for _, load := range core.World.View().Live.Replicas(deployment) {

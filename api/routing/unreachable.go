@@ -9,8 +9,8 @@ import (
 	"anneal/projections/live"
 )
 
-// markTime is the longest time for which a replica is unreachable without a heartbeat. The next
-// request is then sent to the replica again.
+// markTime is how long a replica stays marked as unreachable when no heartbeat lists it. After
+// that, requests are sent to the replica again.
 const markTime = 30 * time.Second
 
 // unreachable records the replicas and nodes that did not respond, so that the next requests go to
@@ -18,11 +18,12 @@ const markTime = 30 * time.Second
 // heartbeat of its node that lists the replica arrives. The zero value is empty.
 type unreachable struct {
 	mu    sync.Mutex
-	marks map[string]time.Time // by replicaKey, or name of a node
+	marks map[string]time.Time // time of the mark, by replicaKey or name of a node
 }
 
-// mark records that a replica was gone at a time, or its node with all of its replicas, depending on
-// the reason of the error.
+// mark records that a replica was gone at a time. If the reason is ReplicaUnreachable or
+// ReplicaLost, it records the node of the replica instead, which makes all replicas of the node
+// unreachable.
 func (u *unreachable) mark(deployment domain.Name, replica domain.Replica, reason string, at time.Time) {
 	key := replicaKey(deployment, replica.ID)
 	if reason == engines.ReplicaUnreachable || reason == engines.ReplicaLost {

@@ -56,8 +56,8 @@ func (l Limit) checkName(v *domain.Violations, name string) {
 var Expiry = fmt.Sprintf("files that are sent to upload URLs and not validated within %d days are deleted",
 	domain.UploadTime/(24*time.Hour))
 
-// AwaitsFiles returns the status s of a resource before its first upload, with a message that
-// states how to upload files unless s has a message.
+// AwaitsFiles returns s, the status of a resource before its first upload. If s has no message, the
+// returned status has a message that states how to upload files.
 func AwaitsFiles(s domain.Status) domain.Status {
 	if s.Message == "" {
 		s.Message = "waits for its files: upload them, or send them to upload URLs and validate the upload; " + Expiry
@@ -279,8 +279,8 @@ func (s *Store) SignPuts(c *request.Call, directory string, sizes map[string]dom
 	return SignedURLs{urls}, nil
 }
 
-// SignGets returns the SignedURLs from which a client can read the files without an API key. Of
-// files with one name in several directories, it signs the first.
+// SignGets returns the SignedURLs from which a client can read the files without an API key. If
+// several directories have a file of the same name, it signs the file in the first of them.
 func (s *Store) SignGets(c *request.Call, directories ...domain.Files) (any, error) {
 	urls := map[string]string{}
 	for _, files := range directories {

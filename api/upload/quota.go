@@ -57,10 +57,10 @@ type reservation struct {
 	unlimited   bool
 	limit       int64
 	used        int64 // bytes that the account uses, without pending uploads
-	refreshedAt int64 // value of taken when used was computed
+	refreshedAt int64 // value of the field taken at the last refresh
 	known       bool
 	taken       int64
-	ahead       int64 // bytes of taken that have not arrived
+	ahead       int64 // announced bytes in taken that have not arrived
 }
 
 // refreshInterval is the number of bytes of an upload after which take reads the account's usage

@@ -129,7 +129,7 @@ func (d decoder) object(t reflect.Type, value any, path string) any {
 	for _, key := range SortedKeys(given) {
 		f, known := s.Field(key)
 		switch {
-		case !known && len(*d.violations) > domain.MaxViolations: // the error is long enough
+		case !known && len(*d.violations) > domain.MaxViolations: // the list of violations is long enough
 			continue
 		case !known:
 			d.violations.Add(Join(path, key), "is not a field of this object; valid fields: %s", OrNone(s.Names(false)))
@@ -272,7 +272,7 @@ func KindName(value any) string {
 	return "an object"
 }
 
-// Join returns the path of the field name below path. It truncates and escapes name, which a
+// Join returns the path of the field called name below path. It truncates and escapes name, which a
 // request may have chosen.
 func Join(path, name string) string {
 	if runes := []rune(name); len(runes) > 64 {

@@ -31,8 +31,8 @@ func (m Mask) Drop(value any) {
 // maxMaskPaths bounds the paths of one mask.
 const maxMaskPaths = 200
 
-// A Mask is a set of field paths as a tree. An empty mask as the value of a name means the whole
-// field.
+// A Mask is a set of field paths as a tree. The key of a map is a field name; an empty mask as its
+// value means the whole field.
 type Mask map[string]Mask
 
 // add adds a path to the mask. When the mask contains a whole field already, adding a part of the
@@ -69,10 +69,10 @@ func ParseReadMask(v *domain.Violations, t reflect.Type, texts []string) Mask {
 }
 
 // ParseUpdateMask parses the paths of an update mask for the wire type t. Each of texts may contain
-// several paths, separated by commas. Without a path, also when the parameter is given without a
-// value, the mask names the fields that the body b contains, so that an absent field keeps its
-// value. "*" names every field that a request may set, and must be the only path. An update mask
-// must not contain output-only fields or elements of lists.
+// several paths, separated by commas. If texts contain no path, also because the parameter has an
+// empty value, the mask names the fields that the body b contains, so that an absent field keeps
+// its value. "*" names every field that a request may set, and must be the only path. An update
+// mask must not contain output-only fields or elements of lists.
 func ParseUpdateMask(v *domain.Violations, t reflect.Type, texts []string, b Body) Mask {
 	m, all := parseMask(v, "updateMask", t, texts, true)
 	switch {

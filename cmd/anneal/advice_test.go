@@ -41,7 +41,7 @@ type advice struct {
 	requests []string // such as "GET /v1/accounts/x/models/x"
 	verbs    map[string]bool
 	root     *cobra.Command
-	flags    map[string]bool // of all commands
+	flags    map[string]bool // names of the flags of all commands
 	checked  int             // names found in texts
 }
 

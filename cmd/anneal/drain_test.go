@@ -101,7 +101,7 @@ func TestRolloutFailsNoRequest(t *testing.T) {
 }
 
 // TestDrainMovesJobs drains the node that trains a job: the job saves a checkpoint and continues on
-// another node, exactly and without a failure.
+// another node, and the drain does not count as a failure.
 func TestDrainMovesJobs(t *testing.T) {
 	f := newFleet(t)
 	user, recorder := f.user(), f.tail()

@@ -31,7 +31,7 @@ import (
 const (
 	hostileFiles   = 700       // descriptors that the server can open
 	hostileMemory  = 128 << 20 // bytes for JSON bodies
-	hostileData    = 700 << 20 // bytes of data segment of the server: allocating more ends it
+	hostileData    = 700 << 20 // bytes of data segment of the server: allocating more ends the server
 	slowdown       = 3         // limit of the increase of other clients' 99th percentile
 	reservedForLog = 200       // descriptors that stay free: 256 are reserved; requests in progress can use some of them
 )

@@ -81,8 +81,8 @@ func (l *completionLoad) more(n int64) {
 }
 
 // TestKilledWorkerFailsNoRequest kills one of two workers with a replica each under a steady load:
-// no request fails but streams that have begun, long before the node is lost. Then it kills the
-// other worker: requests wait until the replica is placed on a new worker.
+// only streams that have begun fail, and other requests succeed long before the node is marked as
+// lost. Then it kills the other worker: requests wait until the replica is placed on a new worker.
 func TestKilledWorkerFailsNoRequest(t *testing.T) {
 	f := newFleet(t, "--lost-after", "15s")
 	user, recorder := f.user(), f.tail()

@@ -17,7 +17,7 @@ type natsCluster struct {
 	t       testing.TB
 	options []*server.Options
 	servers []*server.Server // nil for a server that is stopped
-	env     []string         // of control planes
+	env     []string         // environment of control planes
 }
 
 func startNATS(t *testing.T) *natsCluster {

@@ -67,7 +67,7 @@ func batchTable(c *cobra.Command, item map[string]any) map[string]any {
 func batchCreate() *cobra.Command {
 	var endpoint string
 	var watch bool
-	c := &cobra.Command{Use: "create FILE", Short: "Upload a file of requests, and create a batch of it",
+	c := &cobra.Command{Use: "create FILE", Short: "Upload a file of requests, and create a batch from it",
 		Args:    arguments(1, 1),
 		Example: "  anneal batch create requests.jsonl --endpoint /v1/completions --watch",
 		RunE: func(c *cobra.Command, args []string) error {

@@ -249,7 +249,7 @@ func (g *generation) send(ctx context.Context, body map[string]any) (text string
 	return text, err
 }
 
-// reportEmpty prints why a response shows nothing, if it does.
+// reportEmpty prints a message with the reason when the text of a response is empty.
 func (g *generation) reportEmpty(text, reason string) {
 	if strings.TrimSpace(text) == "" {
 		fmt.Fprintf(g.cmd.ErrOrStderr(), "the model generated no text (finish_reason %s)\n", cmp.Or(reason, "unknown"))

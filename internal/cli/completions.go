@@ -36,7 +36,7 @@ func addCompletions(c *cobra.Command) {
 		c.ValidArgsFunction = completeArguments
 	}
 	complete := func(f *pflag.Flag) {
-		_ = c.RegisterFlagCompletionFunc(f.Name, completerOf(f)) // fails for one that is registered already
+		_ = c.RegisterFlagCompletionFunc(f.Name, completerOf(f)) // fails for a flag that has a completion already
 	}
 	c.LocalFlags().VisitAll(complete)
 	for _, child := range c.Commands() {
@@ -172,8 +172,8 @@ func completeIDs(collection string) completer {
 	}
 }
 
-// completionWord returns a resource as a word with a description: its name if the typed word begins
-// a name, else its ID.
+// completionWord returns a resource as a word with a description. The word is the resource name if
+// the typed word is the beginning of one, and otherwise the ID.
 func completionWord(item map[string]any, typed string) string {
 	name := cell(item, "#name")
 	if strings.HasPrefix(typed, "accounts/") {
@@ -195,7 +195,7 @@ func completionItems(c *cobra.Command, connect func(*cobra.Command) (*client, er
 	ctx, stop := context.WithTimeout(c.Context(), completionTimeout)
 	defer stop()
 	query := url.Values{}
-	if strings.HasPrefix(path(made), "/v1/accounts") { // other lists have other parameters
+	if strings.HasPrefix(path(made), "/v1/accounts") { // other lists do not have the parameter pageSize
 		query.Set("pageSize", pageSize)
 	}
 	var page map[string]any

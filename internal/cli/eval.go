@@ -15,7 +15,7 @@ import (
 
 const (
 	maxPreviewRows = 10       // rows that one request scores: its time is limited to a minute
-	maxRowBytes    = 64 << 20 // of a row; the server accepts shorter requests
+	maxRowBytes    = 64 << 20 // limit of a row; the server's limit of a request is lower
 )
 
 // evalFlags are the flags of `anneal eval`.
@@ -58,9 +58,9 @@ type evaluation struct {
 	Expected  int      `json:"expected"`            // rows with an expected response
 	Exact     int      `json:"exact"`               // responses that equal the expected one
 	Scored    int      `json:"scored"`              // responses with a score
-	MeanScore *float64 `json:"meanScore,omitempty"` // of the scored responses; nil if there are none
+	MeanScore *float64 `json:"meanScore,omitempty"` // mean of the scores; nil without scored responses
 
-	sum float64 // of the scores
+	sum float64 // sum of the scores
 }
 
 func (q *evalFlags) eval(c *cobra.Command) error {
@@ -68,8 +68,8 @@ func (q *evalFlags) eval(c *cobra.Command) error {
 		return usage.Errorf("either --file or --dataset is required, and --model at least once")
 	}
 	if q.maxRows < 0 || q.show < 0 || q.maxTokens < 1 {
-		return usage.Errorf("--max %d, --show %d and --max-tokens %d: --max and --show must be 0 or more, --max-tokens 1 or "+
-			"more", q.maxRows, q.show, q.maxTokens)
+		return usage.Errorf("--max (%d) and --show (%d) must not be negative, and --max-tokens (%d) must be at least 1",
+			q.maxRows, q.show, q.maxTokens)
 	}
 	client, err := newClient(c)
 	if err != nil {
@@ -80,7 +80,7 @@ func (q *evalFlags) eval(c *cobra.Command) error {
 		return err
 	}
 	defer done()
-	total := 0 // rows, all of which are checked before one is sent
+	total := 0 // number of rows; all are checked before the first one is sent
 	if err := q.each(files, func(*heldOutRow) error { total++; return nil }); err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (q *evalFlags) eval(c *cobra.Command) error {
 		defer run.printed.close()
 	}
 	err = run.send(files)
-	if run.results[0].Rows > 0 || err == nil { // an error leaves the rows before it
+	if run.results[0].Rows > 0 || err == nil { // after an error, the results of the earlier rows are printed
 		err = errors.Join(run.print(), err)
 	}
 	return err
@@ -146,8 +146,8 @@ func (r *evalRun) send(files []rowFile) error {
 	return err
 }
 
-// count scores and counts the responses of the batch. Responses that cannot be scored are counted in
-// any case.
+// count scores and counts the responses of the batch. Responses that cannot be scored are also
+// counted.
 func (r *evalRun) count() (err error) {
 	if r.evaluator != "" {
 		err = scoreResponses(r.cmd, r.client, r.client.name("evaluators", r.evaluator), r.batch, len(r.models))

@@ -27,7 +27,7 @@ func newRowSpool() (*rowSpool, error) {
 
 func (s *rowSpool) close() { _ = errors.Join(s.file.Close(), os.Remove(s.file.Name())) }
 
-// indented returns a value as JSON whose lines but the first begin with prefix.
+// indented returns a value as indented JSON. Each line except the first begins with prefix.
 func indented(value any, prefix string) ([]byte, error) {
 	var text bytes.Buffer
 	to := json.NewEncoder(&text)

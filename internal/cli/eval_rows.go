@@ -31,10 +31,10 @@ type heldOutRow struct {
 }
 
 // rowFile is a file of rows.
-type rowFile struct{ name, path string } // name is how messages name it
+type rowFile struct{ name, path string } // name is the name of the file in messages
 
-// files returns the files of the rows. For a dataset, it downloads only the first rows, up to
-// --max, into a temporary directory, which done removes.
+// files returns the files that contain the rows. For a dataset, it downloads only the first rows,
+// up to --max, into a temporary directory, which done removes.
 func (q *evalFlags) files(ctx context.Context, client *client) (all []rowFile, done func(), err error) {
 	if q.dataset == "" {
 		return []rowFile{{q.file, q.file}}, func() {}, nil
@@ -152,7 +152,7 @@ func (r *heldOutRow) split() {
 	r.prompt, _ = r.fields["prompt"].(string)
 	r.expected, _ = r.fields["completion"].(string)
 	r.messages, _ = r.fields["messages"].([]any)
-	if input, ok := r.fields["input"].(map[string]any); ok { // a pair of a preferred and another response
+	if input, ok := r.fields["input"].(map[string]any); ok { // a row of a preference dataset
 		r.messages, _ = input["messages"].([]any)
 		r.expected = lastContent(r.fields["preferred_output"])
 	}
@@ -220,7 +220,8 @@ func (r *heldOutRow) isExact(model int) bool {
 	return r.expected != "" && strings.TrimSpace(r.responses[model]) == strings.TrimSpace(r.expected)
 }
 
-// mark returns the score of a response, or else a mark that shows whether it is exact.
+// mark returns the score of a response or, without a score, a mark that shows whether the response
+// equals the expected one; "" if no response is expected.
 func (r *heldOutRow) mark(model int) string {
 	switch {
 	case r.scores[model] != nil:

@@ -62,7 +62,7 @@ func (p *previewFlags) check(c *cobra.Command, args []string) error {
 		}
 	}
 	if !c.Flags().Changed("temperature") && p.perRow > 1 {
-		p.temperature = 0.7 // as reinforcement jobs
+		p.temperature = 0.7 // as in reinforcement jobs
 	}
 	return nil
 }

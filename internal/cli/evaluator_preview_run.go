@@ -136,8 +136,8 @@ func (r *previewRun) score() error {
 	return nil
 }
 
-// numbered returns the error of a batch that begins at a sample, with violations that count the rows
-// of the file instead of those of the batch.
+// numbered returns err, the error of the batch whose first sample has the index at. In its
+// violations, numbered replaces the row numbers of the batch by those of the file.
 func (r *previewRun) numbered(err error, at int) error {
 	var e *apiError
 	if !errors.As(err, &e) {

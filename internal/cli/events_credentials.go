@@ -74,7 +74,7 @@ credentials are written to a context file, which "anneal events --context FILE" 
 	return c
 }
 
-// readerContext returns the context file of a reader with the key that item shows.
+// readerContext returns the content of a context file for a reader with the key in item.
 func readerContext(client *client, item map[string]any) ([]byte, error) {
 	text := func(field string) string { value, _ := item[field].(string); return value }
 	context := datadir.Context{Address: client.Address, Account: client.Account, APIKey: text("key"),

@@ -52,9 +52,9 @@ func whyInvalid(invalid *pflag.InvalidValueError) string {
 	return fmt.Sprintf("%q must be %s", value, takes)
 }
 
-// similarFlag returns the shown flag of a command that is most similar to name. A flag is similar if
-// it differs by at most maxTypos letters and a third of name, or if it begins with name. It returns
-// "" when no flag is similar.
+// similarFlag returns the shown flag of a command that is most similar to name. A flag is similar
+// if it begins with name, or if it differs from name by at most maxTypos letters and by at most a
+// third of name's letters. It returns "" when no flag is similar.
 func similarFlag(c *cobra.Command, name string) (similar string) {
 	limit := min(maxTypos, len(name)/3)
 	smallest := maxTypos + 1

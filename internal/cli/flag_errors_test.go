@@ -34,7 +34,8 @@ func TestUnknownFlagsSuggestTheNearest(t *testing.T) {
 	}
 }
 
-// TestMisspeltCommandsBeforeFlags checks that the command is named, not the flag after it.
+// TestMisspeltCommandsBeforeFlags checks that the error names the misspelt command and not the flag
+// after it.
 func TestMisspeltCommandsBeforeFlags(t *testing.T) {
 	for line, want := range map[string]string{
 		"deploymnt create base --model m": `unknown command "deploymnt", did you mean deployment? (see anneal --help)`,

@@ -45,7 +45,7 @@ func trainingFields(prefix string) []field {
 			collection: "models"},
 		{flag: "warm-start-from", path: prefix + "warmStartFrom", value: "",
 			usage: "adapter to continue from, instead of a base model", collection: "models"},
-		{flag: "output-model", path: prefix + "outputModel", value: "", usage: "ID of the tuned model (default: the job's)"},
+		{flag: "output-model", path: prefix + "outputModel", value: "", usage: "ID of the tuned model (default: the job ID)"},
 		{flag: "epochs", path: prefix + "epochs", value: 1, usage: "passes through the dataset"},
 		{flag: "lora-rank", path: prefix + "loraRank", value: 8, usage: "rank of the LoRA adapter; 0 trains all parameters"},
 		{flag: "learning-rate", path: prefix + "learningRate", value: 0.0, usage: "learning rate; 0 is the engine's default"},

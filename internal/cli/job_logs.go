@@ -68,8 +68,8 @@ func readLog(ctx context.Context, client *client, name string) ([]byte, error) {
 }
 
 // followLog prints the log of a job, and its new lines until no attempt can add more. A job without a
-// log gets one when its first attempt starts. The last lines can arrive shortly after the end of the
-// job, so the log of a job that ends meanwhile is read once more.
+// log gets one when its first attempt starts. The last lines can arrive shortly after the end of
+// the job, so followLog reads the log once more after the job has ended.
 func followLog(c *cobra.Command, client *client, name string) error {
 	var shown []byte
 	for last := true; ; {
@@ -112,7 +112,8 @@ func ended(job map[string]any) bool {
 	return false
 }
 
-// newLines returns the lines of log after those that were shown, whose first lines the log may lack.
+// newLines returns the lines of log that follow the lines in shown. The log may lack the first
+// lines of shown.
 func newLines(shown, log []byte) []byte {
 	const tail = 4096 // bytes that identify the end of the shown lines
 	end := shown[max(0, len(shown)-tail):]

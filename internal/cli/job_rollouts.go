@@ -27,8 +27,8 @@ func (k jobKind) rolloutsCommand() *cobra.Command {
 	var flags rolloutFlags
 	c := &cobra.Command{Use: "rollouts ID [ROLLOUT]", Short: "Show a job's rollouts: prompts, responses and their scores",
 		Args: arguments(1, 2),
-		Long: "The newest steps come first. A table shows the ends of long texts only in part: with the ID of a rollout, " +
-			"the command prints it in full. A job keeps all rollouts of its newest steps, and an even sample of the " +
+		Long: "The newest steps come first. A table may truncate long texts; with the ID of a rollout, the command " +
+			"prints the rollout in full. A job keeps all rollouts of its newest steps, and an even sample of the " +
 			"earlier steps.",
 		Example: fmt.Sprintf("  anneal %s rollouts exact\n  anneal %s rollouts exact --step 12 --max-score 0.2\n"+
 			"  anneal %s rollouts exact 12-3-1\n  anneal %s rollouts exact --limit 0 -o json > rollouts.json",
@@ -72,7 +72,7 @@ func (k jobKind) rolloutsCommand() *cobra.Command {
 	f.Float64Var(&flags.min, "min-score", 0, "show only valid scores that are at least this")
 	f.Float64Var(&flags.max, "max-score", 1, "show only valid scores that are at most this")
 	f.BoolVar(&flags.invalid, "invalid", false, "show only rollouts without a valid score")
-	f.BoolVar(&flags.evaluation, "evaluation", false, "show only rollouts of evaluation rows, or none of them with =false")
+	f.BoolVar(&flags.evaluation, "evaluation", false, "show only rollouts of evaluation rows; =false excludes them")
 	f.IntVar(&flags.limit, "limit", 20, "maximum number of rollouts; 0 shows all")
 	return c
 }

@@ -106,7 +106,8 @@ type lossCurve struct {
 	metric string // the newest metric besides the loss
 }
 
-// add adds the newest metrics, and returns the end of a progress line.
+// add records the newest metrics, and returns the text after the progress bar: the loss, a further
+// metric and the remaining time.
 func (l *lossCurve) add(item map[string]any) string {
 	progress, _ := item["jobProgress"].(map[string]any)
 	if metrics, ok := progress["metrics"].(map[string]any); ok {

@@ -21,14 +21,14 @@ import (
 )
 
 // An export describes what `anneal model export` writes. The command computes everything itself from
-// files that its user may download, so the server needs no jobs for exports, no room for their
-// results and no rules of its own: an adapter can be merged if the user may download the adapter and
-// its base model.
+// files that its user may download, so the server needs no jobs for exports, no storage for their
+// results and no permission of its own for them: an adapter can be merged if the user may download
+// the adapter and its base model.
 type export struct {
 	gguf, hf     string // file or directory to write
 	kind         string // name of the file type; "" for the default
 	merge        bool
-	dir, baseDir string // local files, instead of those of the server
+	dir, baseDir string // directories with local files; "" exports files of the server
 
 	as      gguf.FileType
 	name    string
@@ -131,8 +131,8 @@ func (e *export) openFiles(c *cobra.Command, model, work string) error {
 	return nil
 }
 
-// download downloads the files of a model. Of the base model of an adapter that is not merged, it
-// downloads only the configuration and the chat template.
+// download downloads the files of a model. It downloads only the configuration and the chat
+// template of the base model of an adapter that is not merged.
 func (e *export) download(c *cobra.Command, model, work string) error {
 	client, err := newClient(c)
 	if err != nil {

@@ -49,8 +49,8 @@ func openModelFiles(dir, base string) (modelFiles, error) {
 }
 
 // readModelFiles lists the files of a directory that belong to a model: those at the top level
-// that are not hidden. Of the files with weights it lists only those that the model refers to, and
-// GGUF files.
+// that are not hidden. It lists a file with weights only if the model refers to it, or if it is a
+// GGUF file.
 func readModelFiles(dir string) (modelFiles, error) {
 	files := modelFiles{dir: dir, kind: domain.BaseModel, sizes: map[string]int64{}}
 	if err := files.list("", false); err != nil {

@@ -61,7 +61,8 @@ cordoned until ` + "`anneal node uncordon`.",
 	return c
 }
 
-// changeNode sends a request about a node and prints what was done; "" prints nothing.
+// changeNode posts a custom verb of a node, and then prints done, which says what was done; ""
+// prints nothing.
 func changeNode(c *cobra.Command, node, verb string, body map[string]any, done string) error {
 	operator, err := newOperator(c)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 func nodeTaint() *cobra.Command {
 	return &cobra.Command{Use: "taint ID KEY=VALUE:NoSchedule",
-		Short:   "Keep work off a node, but that of accounts that tolerate the taint",
+		Short:   "Keep new work off a node, except work of accounts that tolerate the taint",
 		Args:    arguments(2, 2),
 		Example: "  anneal node taint gpu-7 dedicated=acme:NoSchedule",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -32,7 +32,8 @@ func nodeUntaint() *cobra.Command {
 
 func accountNodes() *cobra.Command {
 	var selector, tolerations []string
-	c := &cobra.Command{Use: "nodes ID", Short: "Set which nodes an account may use; without flags, all without taints",
+	c := &cobra.Command{Use: "nodes ID",
+		Short:   "Set which nodes an account may use; without flags, all nodes without taints",
 		Args:    arguments(1, 1),
 		Example: "  anneal account nodes acme --selector tier=spot --tolerate dedicated=acme:NoSchedule",
 		Long: `Replaces the policy of the account. New jobs and replicas of the account are placed only on nodes that have

@@ -11,10 +11,10 @@ import (
 
 const (
 	plotHeight   = 10 // lines of a plot
-	plotLabels   = 10 // characters of the labels at its left
+	plotLabels   = 10 // characters of the labels to the left of a plot
 	minPlotWidth = 20 // characters of a plot without its labels
 	maxPlotWidth = 120
-	defaultWidth = 80 // of an output that is no terminal
+	defaultWidth = 80 // width of an output that is not a terminal
 )
 
 // plotMetrics draws a curve for each metric that at least one step has, over the steps.
@@ -65,7 +65,7 @@ func plot(xs, values []float64, width, height int) string {
 	for i := range cells {
 		cells[i] = []rune(strings.Repeat(string(rune(brailleBase)), width))
 	}
-	place := func(v, from, to float64, dots int) float64 { // of a value on an axis, in dots
+	place := func(v, from, to float64, dots int) float64 { // position of a value on an axis, in dots
 		if to == from {
 			return float64(dots-1) / 2
 		}

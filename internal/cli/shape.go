@@ -39,7 +39,7 @@ func shapeCreate() *cobra.Command {
 		{flag: "model", path: "baseModel", value: "", usage: "model that the shape is for", collection: "models",
 			required: true},
 		{flag: "accelerator-type", path: "acceleratorType", value: "",
-			usage: "type of device, such as VENDOR_A_H100_80GB (default: the type of which the nodes have the most)"},
+			usage: "type of device, such as VENDOR_A_H100_80GB (default: the type with the most devices)"},
 		{flag: "accelerator-count", path: "acceleratorCount", value: 0,
 			usage: "devices per replica; 0 for as many as the model needs"},
 		{flag: "precision", path: "precision", value: "", usage: "precision of the weights, such as FP8"},

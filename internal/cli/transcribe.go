@@ -44,7 +44,7 @@ printed on standard error.`,
 	bindFlag(c, "format", "response_format")
 	bindFlag(c, "translate", "task")
 	f.StringVar(&flags.language, "language", "", "language code, such as en (default: detected)")
-	f.StringVar(&flags.prompt, "prompt", "", "preceding text, or words with their spelling")
+	f.StringVar(&flags.prompt, "prompt", "", "transcript of the preceding speech, or words to spell as given")
 	f.StringVar(&flags.temperature, "temperature", "",
 		"sampling temperature, or fallback temperatures in steps of 0.2, such as 0.0,0.2,0.4")
 	f.StringVar(&flags.vad, "vad-model", "", "voice activity model: silero, speechx-pyannet")

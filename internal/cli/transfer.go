@@ -98,8 +98,8 @@ func printFiles(c *cobra.Command, files []string) error {
 	return nil
 }
 
-// A download is a download of files into a directory. A file that exists is an error, unless
-// overwrite is set.
+// A download writes files of the server into a directory. It fails when one of the files exists
+// there, unless overwrite is set.
 type download struct {
 	dir       string
 	query     url.Values

@@ -62,9 +62,10 @@ func storeSecret(c *cobra.Command, path string, create func() ([]byte, error)) e
 	return err
 }
 
-// publish renames a complete file or directory to a target that must not exist. Another program that
-// creates the target at the same time loses nothing: publish first creates an empty file, which
-// fails if the target exists, and a directory replaces no file and no directory with files.
+// publish renames a complete file or directory to a target that must not exist. It never overwrites
+// a target that another program creates at the same time: for a file, publish first creates the
+// target as an empty file, which fails if the target exists; for a directory, the rename fails if
+// the target is a file or a directory with files.
 func publish(c *cobra.Command, part, target string) error {
 	info, err := os.Lstat(part)
 	if err == nil && !info.IsDir() {

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPublishOverwritesNothing checks that of two programs that publish a file or a directory at the
-// same time one fails, and that the target has what the other has written.
+// TestPublishOverwritesNothing checks that when two programs publish to one target at the same
+// time, one fails, and the target has the content of the other.
 func TestPublishOverwritesNothing(t *testing.T) {
 	c, dir := &cobra.Command{Use: "test"}, t.TempDir()
 	for round := range 100 {

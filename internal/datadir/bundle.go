@@ -90,7 +90,8 @@ func ReadBundle(path string) (b Bundle, err error) {
 	return b, b.check(path)
 }
 
-// check returns an error unless the bundle has exactly the files of bundled, and its keys are whole.
+// check returns an error unless the bundle has exactly the files of bundled, and its keys are
+// valid.
 func (b Bundle) check(path string) error {
 	want := bundled()
 	for name := range b.Files {
@@ -127,7 +128,7 @@ func (b Bundle) Install(d Dir) error {
 		return fmt.Errorf("%s has the log of another installation: choose an empty directory with --data", d)
 	}
 	pepper, _ := os.ReadFile(d.Path("keys", "pepper"))
-	sameInstallation := string(pepper) == b.Files["keys/pepper"] // whose ring may have changed: see RotateKeyRing
+	sameInstallation := string(pepper) == b.Files["keys/pepper"] // but the ring may have changed: see RotateKeyRing
 	var other []string
 	for _, name := range bundled() {
 		content, err := os.ReadFile(d.Path(name))
@@ -140,8 +141,8 @@ func (b Bundle) Install(d Dir) error {
 		}
 	}
 	if len(other) > 0 {
-		return fmt.Errorf("%s has other keys (%s): if they are those of no installation, because its control plane never "+
-			"started, delete %s; otherwise choose an empty directory with --data", d, strings.Join(other, ", "), d.Path("keys"))
+		return fmt.Errorf("%s has other keys (%s): choose an empty directory with --data, or delete %s if no control plane "+
+			"was ever started with this directory", d, strings.Join(other, ", "), d.Path("keys"))
 	}
 	if err := os.MkdirAll(filepath.Dir(d.RingPath()), 0o700); err != nil {
 		return err

@@ -30,7 +30,9 @@ import (
 //	datakeys/      data keys of sealed values, wrapped by the master keys in keys/ring
 //	answers/       responses stored under idempotency keys
 //	blobs/         datasets, weights, checkpoints, metrics
-//	snapshots/     snapshots of the world, from which a start folds the rest of the log
+//
+// snapshots/ snapshots of the world, from which a start replays the rest of the log
+//
 //	worker/        downloads of the local worker
 type Dir string
 

@@ -2,7 +2,7 @@ package hub
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // git names small files by it
+	"crypto/sha1" //nolint:gosec // the hub identifies small files by git's SHA-1
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"

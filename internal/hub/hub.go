@@ -65,7 +65,7 @@ func (m Model) Name() string { return Scheme + m.Repo + "@" + m.Commit }
 type File struct {
 	Name   string // path in the repository, with slashes
 	Size   int64  // bytes
-	SHA256 string // of the content, in hexadecimal; "" for small files
+	SHA256 string // digest of the content, in hexadecimal; "" for small files
 	GitID  string // git's blob ID of the content, a SHA-1; used when SHA256 is ""
 }
 

@@ -38,7 +38,7 @@ func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *san
 	case len(devices) > 0:
 		o.Capacity = devices
 	case !flags.Engine.usesDevices():
-		o.Capacity = map[string]int{} // detects none, so that no work waits for devices that it would not use
+		o.Capacity = map[string]int{} // an empty map hides the devices, which no engine of the node would use
 	}
 	a, err := agent.New(o)
 	if err != nil {

@@ -240,7 +240,7 @@ func TestCorruption(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	c := makeCorpus(t)
 	files := c.stores(t)
-	var vital []string // the few files with most of the data: every other trial
+	var vital []string // the few files with most of the data, one of which every other trial damages
 	for _, file := range files {
 		if strings.Contains(file, "EVENTS/msgs") ||
 			slices.Contains([]string{"nats.mark", "snapshots", "datakeys", "keys", "blobs"}, strings.Split(file, "/")[0]) {

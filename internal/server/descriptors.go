@@ -18,7 +18,7 @@ import (
 // a third is for HTTP connections, a third for NATS, and a third for the files that requests read
 // and write.
 const (
-	reservedDescriptors = 256   // free at any time for the log
+	reservedDescriptors = 256   // always kept free for the log
 	minDescriptors      = 512   // required to start a server
 	maxHTTPConnections  = 4096  // default limit of --max-connections
 	maxNATSConnections  = 16384 // limit of NATS connections of nodes and readers

@@ -13,7 +13,7 @@ import (
 	"anneal/internal/datadir"
 )
 
-// identityFile is the file with the ID of a control plane without --name.
+// identityFile is the file with the ID of a control plane that was started without --name.
 const identityFile = "control-plane"
 
 // identify returns the step of Start that sets the control plane in the envelopes of events: --name,
@@ -30,7 +30,7 @@ func identify(s *Server) func(context.Context) error {
 		}
 		s.id = id
 		s.events.Log().DecideAs(id)
-		s.logger.Info("events name this control plane", "controlplane", id)
+		s.logger.Info("the events of this control plane contain its ID", "controlplane", id)
 		return nil
 	}
 }

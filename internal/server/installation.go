@@ -46,8 +46,9 @@ func fingerprints(dir datadir.Dir) (map[string][]string, error) {
 
 func ringFingerprint(key []byte) string { return installation.Fingerprint(ringKey, key) }
 
-// checkInstallation returns a function that returns an error if the NATS cluster has the log of an
-// installation of which the control plane of the data directory cannot be a member.
+// checkInstallation returns a function that checks whether the control plane of the data directory
+// can join the installation whose log is in the NATS cluster. The function returns an error if the
+// keys of the installation are missing or differ, or if the control plane cannot read its events.
 func checkInstallation(dir datadir.Dir) func(context.Context, *nats.Conn) error {
 	return func(ctx context.Context, nc *nats.Conn) error {
 		record, ok, err := installation.Read(ctx, nc)

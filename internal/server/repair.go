@@ -17,7 +17,8 @@ import (
 	"anneal/projections"
 )
 
-// givenUpFile lists the events that a repair removed, in the directory of the former files.
+// givenUpFile is the file with the events that a repair removed. It is in the directory of the
+// former files.
 const givenUpFile = "given-up.jsonl"
 
 // Repair repairs the log of a stopped server, and returns what it found and changed. It discards

@@ -20,8 +20,8 @@ const uploadTimeout = 30 * time.Second
 // taskTimeout bounds one attempt of a task.
 const taskTimeout = 10 * time.Minute
 
-// openTasks starts the handlers of tasks, which control planes compete for, and resumes pending
-// ones.
+// openTasks starts the handlers of tasks, and resumes pending tasks. The control planes of an
+// installation compete for tasks.
 func (s *Server) openTasks(sealer *secrets.Vault) error {
 	log := s.events.Log()
 	router, err := pubsub.NewRouter(s.events.Control(),

@@ -83,8 +83,8 @@ func (t *TLSFlags) load(cluster bool) (loaded serverCerts, err error) {
 	return loaded, err
 }
 
-// warnWithoutTLS logs a warning if plain is true, which means without TLS, and other machines can
-// reach address.
+// warnWithoutTLS logs a warning if the listener at address has no TLS (plain is true) and other
+// machines can reach it.
 func warnWithoutTLS(logger *slog.Logger, what, flag, address string, plain bool) {
 	host, _, _ := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); !plain || host == "localhost" || ip != nil && ip.IsLoopback() {

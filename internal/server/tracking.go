@@ -30,8 +30,8 @@ func openTracking(ctx context.Context, s *Server) error {
 	return nil
 }
 
-// leaseTime is how long after the loss of a process its lease ends. A holder renews its lease three
-// times in this time.
+// leaseTime is how long the lease of a lost process lasts. A holder renews its lease three times in
+// this time.
 const leaseTime = 30 * time.Second
 
 // holdLease calls run whenever this process gets the lease with a key, and cancels its context when
@@ -54,7 +54,7 @@ func holdLease(ctx context.Context, store *idempotency.Store, key string, run fu
 }
 
 // underLease calls run until ctx is done or the lease cannot be renewed. It returns an error only
-// when run does before that.
+// if run returns one before that.
 func underLease(
 	ctx context.Context, store *idempotency.Store, claim idempotency.Claim, run func(context.Context) error,
 ) error {
@@ -65,7 +65,7 @@ func underLease(
 	for {
 		select {
 		case err := <-done:
-			// the next holder need not wait; if this fails, the lease ends by itself
+			// release the lease, so that the next holder need not wait; if this fails, the lease expires
 			_ = store.Release(context.WithoutCancel(ctx), claim)
 			return err
 		case <-time.After(leaseTime / 3):

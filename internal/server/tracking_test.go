@@ -12,8 +12,8 @@ import (
 	"anneal/eventlog/idempotency"
 )
 
-// TestLease checks that of two processes one holds a lease at a time, that the other takes over when
-// it ends, and that a holder stops whose lease was taken.
+// TestLease checks that only one of two processes holds a lease at a time, that the other one takes
+// over when the lease ends, and that a holder stops when its lease was taken.
 func TestLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := idempotency.NewMemory()

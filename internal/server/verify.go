@@ -23,7 +23,7 @@ import (
 
 // Verification compares the world, folded again from the log, with the world that is served.
 type Verification struct {
-	Against string             `json:"against"` // "running server" or "snapshot"; "" if there is neither
+	Against string             `json:"against"` // "running server", "snapshot" or "", if there is neither
 	Equal   bool               `json:"equal"`
 	Seconds float64            `json:"seconds"`
 	Folded  projections.Digest `json:"folded"`

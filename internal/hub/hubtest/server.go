@@ -2,7 +2,7 @@
 package hubtest
 
 import (
-	"crypto/sha1" //nolint:gosec // git names small files by it
+	"crypto/sha1" //nolint:gosec // the hub identifies small files by git's SHA-1
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -38,7 +38,7 @@ type Server struct {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, content := strings.CutPrefix(r.URL.Path, "/content/")
 	switch {
-	case content: // where the hub redirects to
+	case content: // the host to which the hub redirects requests for weights
 		require.Empty(s.TB, r.Header.Get("Authorization"), "the token is sent to another host")
 		s.content(w, r, name)
 	case s.Token != "" && r.Header.Get("Authorization") == "":
