@@ -34,7 +34,6 @@ type Decision struct {
 
 // A Snapshot is the state of a cluster.
 type Snapshot struct {
-	Now      int64
 	Nodes    []Node // Free includes what the running jobs in Jobs hold, and no other part in use
 	Accounts []Account
 	Jobs     []*Job
@@ -42,13 +41,13 @@ type Snapshot struct {
 	Placer   Placer                            // nil is best fit on the lowest nodes
 }
 
-// Plan decides what to do with a cluster. It changes the jobs of the snapshot as the decisions do.
-func Plan(r Rules, s Snapshot) []Decision {
+// Of returns the queue of a snapshot. The queue changes the jobs of the snapshot as it decides.
+func Of(r Rules, s Snapshot) *Queue {
 	q := New(r, s.Nodes, s.Accounts, s.Accepts, s.Placer)
 	for _, j := range s.Jobs {
 		q.Add(j)
 	}
-	return q.Pass(s.Now)
+	return q
 }
 
 // Pass decides which waiting jobs start now and which running jobs give way to them, and records
