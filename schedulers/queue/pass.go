@@ -97,18 +97,25 @@ func (q *Queue) drain() func() {
 	return func() { q.held, q.heldFor = nil, nil }
 }
 
-// start starts the first job in the order that fits, until none does.
+// start starts the first job in the order that fits, until none does. Smaller jobs that do not fit do
+// not exclude the job for which nodes are held, because they may not use these nodes.
 func (q *Queue) start(decisions []Decision) []Decision {
-	excluded := make([]bool, len(q.list))
+	excluded, tried := make([]bool, len(q.list)), false
 	for {
 		q.updateLate()
-		first := q.first(func(g *group) bool { return !excluded[g.shape] && !limited(q, g.heap[0]) })
+		first := q.first(func(g *group) bool {
+			if g.heap[0] == q.heldFor {
+				return !tried && !limited(q, g.heap[0])
+			}
+			return !excluded[g.shape] && !limited(q, g.heap[0])
+		})
 		if first == nil {
 			return decisions
 		}
 		e := first.heap[0]
 		nodes, ok := q.place(e)
 		if !ok {
+			tried = tried || e == q.heldFor
 			for s := range q.list {
 				excluded[s] = excluded[s] || q.list[s].covers(q.list[e.shape])
 			}

@@ -50,7 +50,7 @@ func decide(nodes []queue.Node, jobs ...*queue.Job) []string {
 		for _, v := range d.Preempt {
 			line += " for " + v.ID
 		}
-		if d.Waits {
+		if d.Reason != queue.Fits {
 			line += ": " + d.Reason.String()
 		}
 		lines = append(lines, line)
@@ -81,6 +81,8 @@ func TestDecisions(t *testing.T) {
 			[]*queue.Job{waits("a", "x", 2, 8, 10)}, []string{"a on [0 2]"}},
 		"a gang that does not fit is skipped": {cluster(8, 7),
 			[]*queue.Job{waits("a", "x", 2, 8, 500), waits("b", "x", 1, 1, 10)}, []string{"b on [1]"}},
+		"an older job does not exclude a due gang from the nodes that are held for it": {cluster(8, 8),
+			[]*queue.Job{waits("a", "x", 1, 8, 900), waits("b", "x", 2, 8, 700)}, []string{"b on [0 1]"}},
 		"jobs that are last": {cluster(1),
 			[]*queue.Job{change(waits("a", "x", 1, 1, day), func(j *queue.Job) { j.Last = true }), waits("b", "x", 1, 1, 1)},
 			[]string{"b on [0]"}},
