@@ -59,8 +59,9 @@ func TestInfeasibleDeployment(t *testing.T) {
 	status = s.call("GET", "/v1/"+string(name), "user", "").json(t)["status"].(map[string]any)
 	require.Contains(t, status["message"],
 		"waiting for capacity: it needs 1000m CPU, 512 MiB, 1 x VENDOR_A_A100_80GB on a node of pool training that can "+
-			"train, but only 0 of 1 nodes could hold it (n1 has 500m of 500m CPU free): start an agent on a machine that "+
+			"train, but only 0 of 1 nodes could hold it (has 500m of 500m CPU free: 1 node): start an agent on a machine that "+
 			"has them")
+	require.NotContains(t, status["message"], "n1", "node names are the operator's")
 	require.NotContains(t, status["message"], "acceleratorType", "the user of a job cannot choose it")
 }
 

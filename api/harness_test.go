@@ -29,6 +29,7 @@ import (
 	"anneal/eventlog/idempotency"
 	sealed "anneal/eventlog/secrets"
 	"anneal/projections"
+	"anneal/schedulers"
 )
 
 // A harness is a complete server on a loopback port: the log in memory, a world that follows it,
@@ -104,7 +105,7 @@ func (s *harness) options(limits request.Limits) Options {
 	o := Options{ReaderURL: "nats://events.example.com:4222", Log: s.log, World: s.world, Blobs: s.store,
 		Sealer: s.vault, Answers: s.answers, Replicas: s.replicas, Scorer: exactScorer{}, Pepper: pepper,
 		Prices: domain.Prices{CurrencyCode: "EUR", Adapter: 400_000_000, AllParameters: 1_200_000_000},
-		Now:    s.clock.tick, Limits: limits,
+		Now:    s.clock.tick, Limits: limits, Queue: &schedulers.Places{},
 		Logger: slog.New(slog.NewTextHandler(s.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	if s.modify != nil {
 		s.modify(&o)

@@ -70,6 +70,7 @@ type Options struct {
 	Metrics   *prometheus.Registry
 	Limits    request.Limits
 	Prices    domain.Prices // prices of training, for estimates
+	Queue     rest.Queue    // orders waiting jobs; nil shows no positions
 }
 
 // A Server is the http.Handler of the whole interface.
@@ -119,7 +120,8 @@ func New(o Options) *Server {
 	router := &routing.Router{Replicas: o.Replicas, Meter: o.Meter, LastServed: routing.NewLastServed()}
 	routes := routing.NewDirectRoutes(o.Direct, o.Pepper, o.World)
 	s.rest = rest.NewService(rest.Options{Uploads: s.uploads, Events: s.events, LastServed: router.LastServed,
-		Routes: routes, Sealer: o.Sealer, Scorer: o.Scorer, Cluster: o.Cluster, ReaderURL: o.ReaderURL, Prices: o.Prices})
+		Routes: routes, Sealer: o.Sealer, Scorer: o.Scorer, Cluster: o.Cluster, ReaderURL: o.ReaderURL, Prices: o.Prices,
+		Queue: o.Queue})
 	s.inference = inference.NewService(inference.Options{Router: router, Uploads: s.uploads, Strict: o.Strict,
 		Private: o.Private, Dial: o.Dial}, o.Limits, o.Metrics)
 	s.audio = audio.NewService(audio.Options{Router: router, Uploads: s.uploads, Strict: o.Strict, Private: o.Private,

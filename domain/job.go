@@ -169,7 +169,9 @@ type JobLife struct {
 	Arrival     *time.Time `json:"arrival,omitempty"` // when the job entered the queue; nil in events of earlier versions
 	Work        int64      `json:"work,omitempty"`    // seconds of training that the last checkpoint contains
 	Preemptions int        `json:"preemptions,omitempty"`
-	Promised    bool       `json:"promised,omitempty"` // other jobs were preempted for its next attempt
+	Promised    bool       `json:"promised,omitempty"`  // other jobs were preempted for its next attempt
+	QueueTime   *time.Time `json:"queueTime,omitempty"` // since when a PENDING job waits
+	Wait        *JobWait   `json:"wait,omitempty"`      // nil unless the job waits for capacity
 }
 
 func newJobLife(createdBy string, deadline *time.Time) JobLife {
@@ -261,7 +263,7 @@ func (l *JobLife) end(at time.Time) {
 		}
 	}
 	l.Nodes, l.StartTime, l.Resources, l.Pausing = nil, nil, Resources{}, nil
-	l.Preempting, l.Promised = false, false
+	l.Preempting, l.Promised, l.QueueTime, l.Wait = false, false, nil, nil
 }
 
 func (l *JobLife) conclude(state string, status Status, at time.Time) {
@@ -293,7 +295,7 @@ type JobStarted struct {
 func (e JobStarted) Evolve(l *JobLife) {
 	l.State, l.Status, l.Attempt, l.Nodes, l.Resources, l.StartTime = JobRunningState, StatusOf(nil), e.Attempt, e.Nodes,
 		e.Resources, &e.Time
-	l.Promised = false
+	l.Promised, l.QueueTime, l.Wait = false, nil, nil
 	l.EvaluatorRevision = e.EvaluatorRevision
 }
 

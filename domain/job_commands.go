@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -70,37 +69,6 @@ func (QueueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	}
 	return JobQueued{now}, l.must(JobValidatingState, JobCreatingInputState, JobReQueueingState)
 }
-
-// HoldJob records in the status message what a job waits for. An empty For clears the message.
-// Promised records that other jobs are preempted for the next attempt of the job.
-type HoldJob struct {
-	For      string
-	Promised bool `json:",omitempty"`
-}
-
-// HeldPrefix begins the status message of a held job. HeldForCapacity follows HeldPrefix when the
-// job waits for capacity on nodes.
-const (
-	HeldPrefix      = "waiting for "
-	HeldForCapacity = "capacity"
-)
-
-func (c HoldJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
-	status := StatusOf(nil)
-	if c.For != "" {
-		status = Status{Unavailable.String(), HeldPrefix + c.For}
-	}
-	if err := l.must(JobValidatingState, JobPendingState); err != nil {
-		return nil, err
-	}
-	if l.Status == status && (l.Promised || !c.Promised) {
-		return nil, nil
-	}
-	return JobHeld{status, c.Promised}, nil
-}
-
-// Held reports whether the job's status message says what it waits for.
-func (l JobLife) Held() bool { return strings.HasPrefix(l.Status.Message, HeldPrefix) }
 
 // StartJob starts the next attempt on nodes on which allocations are reserved for the attempt. The
 // event commits the reservations.

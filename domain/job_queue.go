@@ -7,26 +7,23 @@ type JobQueued struct {
 }
 
 func (e JobQueued) Evolve(l *JobLife) {
-	l.State = JobPendingState
+	l.State, l.Wait, l.QueueTime = JobPendingState, nil, timeOf(e.Time)
 	if l.Arrival == nil {
-		l.arrive(e.Time)
+		l.Arrival = timeOf(e.Time)
 	}
 }
 
-// arrive records when the job entered the queue. The time of a preempted or requeued job stays.
-func (l *JobLife) arrive(at time.Time) {
-	l.Arrival = nil
-	if !at.IsZero() {
-		l.Arrival = &at
+// arrive records that the job enters the queue as a new job. The time of a preempted or requeued job
+// stays.
+func (l *JobLife) arrive(at time.Time) { l.Arrival, l.QueueTime, l.Wait = timeOf(at), timeOf(at), nil }
+
+// timeOf returns the time of an event; nil for one of an earlier version without a time.
+func timeOf(at time.Time) *time.Time {
+	if at.IsZero() {
+		return nil
 	}
+	return &at
 }
-
-type JobHeld struct {
-	Status   Status `json:"status"`
-	Promised bool   `json:"promised,omitempty"`
-}
-
-func (e JobHeld) Evolve(l *JobLife) { l.Status, l.Promised = e.Status, l.Promised || e.Promised }
 
 type JobRequeued struct {
 	Attempt int       `json:"attempt"`

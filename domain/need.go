@@ -56,22 +56,23 @@ type Feasibility struct {
 	Lost      int      // capable nodes that are not READY
 	Available int      // nodes that have capacity for the need now
 	Reasons   []string // why nodes have no capacity for the need, one reason per node; at most maxReasons
+
+	explained int            // nodes that Reasons explain
+	lacking   map[string]int // nodes without capacity for the need, by what they lack
 }
 
 const maxReasons = 5
 
 // FeasibilityOf returns the Feasibility of a need on the nodes of a fleet.
 func FeasibilityOf(need Need, fleet Fleet) Feasibility {
-	f := Feasibility{Need: need}
+	f := Feasibility{Need: need, lacking: map[string]int{}}
 	for name, node := range fleet.Nodes {
 		if !node.Registered() {
 			continue // not registered yet, or revoked
 		}
 		f.Nodes++
 		if !need.Allows(node.RegionIn(fleet.Located)) {
-			if len(f.Reasons) < maxReasons {
-				f.Reasons = append(f.Reasons, name.ID()+" is in "+cmp.Or(node.Region, "no region"))
-			}
+			f.lacks(name, "is in "+cmp.Or(node.Region, "no region"))
 			continue
 		}
 		never, now := need.shortage(node, Resources{}), ""
@@ -91,9 +92,34 @@ func FeasibilityOf(need Need, fleet Fleet) Feasibility {
 		switch shortage := cmp.Or(never, now); {
 		case shortage == "":
 			f.Available++
-		case len(f.Reasons) < maxReasons:
-			f.Reasons = append(f.Reasons, name.ID()+" "+shortage)
+		default:
+			f.lacks(name, shortage)
 		}
+	}
+	return f
+}
+
+// lacks records what a node lacks for the need.
+func (f *Feasibility) lacks(node Name, shortage string) {
+	f.lacking[shortage]++
+	if len(f.Reasons) < maxReasons {
+		f.Reasons = append(f.Reasons, node.ID()+" "+shortage)
+		f.explained++
+	}
+}
+
+// WithoutNodeNames returns a Feasibility whose reasons count nodes and do not name them.
+func (f Feasibility) WithoutNodeNames() Feasibility {
+	f.Reasons, f.explained = nil, 0
+	shortages := slices.SortedFunc(maps.Keys(f.lacking), func(a, b string) int {
+		return cmp.Or(f.lacking[b]-f.lacking[a], cmp.Compare(a, b))
+	})
+	for _, shortage := range shortages[:min(len(shortages), maxReasons)] {
+		n, nodes := f.lacking[shortage], "nodes"
+		if n == 1 {
+			nodes = "node"
+		}
+		f.Reasons, f.explained = append(f.Reasons, fmt.Sprintf("%s: %d %s", shortage, n, nodes)), f.explained+n
 	}
 	return f
 }
@@ -112,7 +138,7 @@ func (f Feasibility) Fits() bool { return f.Available >= f.Need.Count }
 // String describes the need, why nodes cannot serve it, and what to do.
 func (f Feasibility) String() string {
 	reasons := strings.Join(f.Reasons, ", ")
-	if more := f.Nodes - f.Available - len(f.Reasons); more > 0 {
+	if more := f.Nodes - f.Available - f.explained; more > 0 {
 		reasons += fmt.Sprintf(", and %d more", more)
 	}
 	switch {

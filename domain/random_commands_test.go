@@ -253,7 +253,9 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		Reason: "the reservation was not committed in time"}
 	idle, wake, write := domain.IdleJob{Attempt: attempt}, domain.WakeJob{Attempt: attempt},
 		domain.WriteResults{Attempt: attempt}
-	hold := domain.HoldJob{For: pick(t, "held for", "", "a node"), Promised: pick(t, "promised", true, false)}
+	hold := domain.HoldJob{For: pick(t, "held for", "", "a node", domain.HeldForCapacity),
+		Promised: pick(t, "promised", true, false),
+		Wait:     pick[*domain.JobWait](t, "wait", nil, &domain.JobWait{Situation: domain.QueueSituation{Size: 1}})}
 	paused := domain.ConfirmPause{Attempt: attempt}
 	preempt := domain.PreemptJob{Attempt: attempt, Reason: "node n1 is being drained"}
 	confirm, fail := domain.ConfirmCancel{Attempt: attempt},

@@ -13,12 +13,12 @@ import (
 	"anneal/eventlog"
 )
 
-// A Digest is a fingerprint of all tables at one position. Worlds that folded the same events have
-// the same digest, whether or not they were loaded from a snapshot.
+// A Digest is a fingerprint of all tables, and of the history of waits, at one position. Worlds that
+// folded the same events have the same digest, whether or not they were loaded from a snapshot.
 type Digest struct {
 	Position uint64                 `json:"position"`
 	EventID  string                 `json:"eventId"`
-	Tables   map[string]TableDigest `json:"tables"` // by collection
+	Tables   map[string]TableDigest `json:"tables"` // by collection; historyTable is the history, if there is one
 	// SHA256 is the digest of the tables' names and SHA256 fields, ordered by name, in hexadecimal.
 	SHA256 string `json:"sha256"`
 }
@@ -31,14 +31,12 @@ type TableDigest struct {
 
 // Digest returns the digest of the view. It fails only when a state cannot be encoded as JSON.
 func (v *View) Digest() (Digest, error) {
-	sums := newSums()
-	for _, collection := range slices.Sorted(maps.Keys(v.tables)) {
-		sum := sums.table(collection)
-		if err := v.tables[collection].lines(sum.add); err != nil {
-			return Digest{}, err
-		}
-	}
-	return sums.digest(v.Checkpoint), nil
+	sums := newSums(v)
+	err := linesOf(v, func(table string, line []byte, gone bool) error {
+		sums.add(table, line, gone)
+		return nil
+	})
+	return sums.digest(v.Checkpoint), err
 }
 
 // Verify folds the log from its first event up to a position (0: all events) into a new world, and
@@ -86,22 +84,27 @@ type tableSum struct {
 	rows int
 }
 
-func newSums() sums { return sums{} }
-
-func (s sums) table(collection string) *tableSum {
-	if s[collection] == nil {
+// newSums returns sums of the tables of the view without lines.
+func newSums(v *View) sums {
+	s := sums{}
+	for collection := range v.tables {
 		s[collection] = &tableSum{hash: sha256.New()}
 	}
-	return s[collection]
+	return s
 }
 
-func (s *tableSum) add(line []byte, gone bool) error {
-	s.hash.Write(line)
-	s.hash.Write([]byte{'\n'})
-	if !gone {
-		s.rows++
+// add adds a line of a table.
+func (s sums) add(table string, line []byte, gone bool) {
+	sum := s[table]
+	if sum == nil {
+		sum = &tableSum{hash: sha256.New()}
+		s[table] = sum
 	}
-	return nil
+	sum.hash.Write(line)
+	sum.hash.Write([]byte{'\n'})
+	if !gone {
+		sum.rows++
+	}
 }
 
 func (s sums) digest(at eventlog.Checkpoint) Digest {

@@ -14,6 +14,7 @@ import (
 // The world's lock guards a fold.
 type fold struct {
 	kind       domain.AnyKind
+	job        bool // the kind is one of jobs
 	table      *table
 	shared     *table
 	changed    bool   // the table has changed since shared was copied
@@ -21,7 +22,7 @@ type fold struct {
 }
 
 func newFold(kind domain.AnyKind) *fold {
-	return &fold{kind: kind, table: newTable(kind), changed: true}
+	return &fold{kind: kind, job: domain.IsJob(kind), table: newTable(kind), changed: true}
 }
 
 // change applies a decoded event to the table. After an error the table is unchanged. A row that

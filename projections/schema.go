@@ -25,6 +25,7 @@ func (w *World) schema() string {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "fold %d\n", foldVersion)
 	describeType(sum, reflect.TypeFor[line](), map[reflect.Type]bool{})
+	describeType(sum, reflect.TypeFor[historyLine](), map[reflect.Type]bool{})
 	for _, collection := range slices.Sorted(maps.Keys(w.folds)) {
 		fmt.Fprintf(sum, "collection %s\n", collection)
 		w.folds[collection].describe(sum)

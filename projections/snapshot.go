@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,8 +20,8 @@ import (
 	"anneal/eventlog"
 )
 
-// A snapshot is a file of JSON lines: a header, the lines of all tables as in a digest, and a
-// footer with the digest and a checksum of all bytes before the footer.
+// A snapshot is a file of JSON lines: a header, the lines of all tables and of the history of waits
+// as in a digest, and a footer with the digest and a checksum of all bytes before the footer.
 const (
 	snapshotFormat = 1
 	snapshotsKept  = 2
@@ -84,7 +83,7 @@ func (w *World) SaveEvery(dir string, n uint64) (saved bool, err error) {
 }
 
 func (v *View) write(out io.Writer, header snapshotHeader) error {
-	checksum, sums := sha256.New(), newSums()
+	checksum, sums := sha256.New(), newSums(v)
 	both := io.MultiWriter(out, checksum)
 	put := func(value any) error {
 		text, err := json.Marshal(value)
@@ -96,18 +95,13 @@ func (v *View) write(out io.Writer, header snapshotHeader) error {
 	if err := put(header); err != nil {
 		return err
 	}
-	for _, collection := range slices.Sorted(maps.Keys(v.tables)) {
-		sum := sums.table(collection)
-		err := v.tables[collection].lines(func(line []byte, gone bool) error {
-			if err := sum.add(line, gone); err != nil {
-				return err
-			}
-			_, err := both.Write(append(line, '\n'))
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	err := linesOf(v, func(table string, line []byte, gone bool) error {
+		sums.add(table, line, gone)
+		_, err := both.Write(append(line, '\n'))
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	return put(snapshotFooter{sums.digest(v.Checkpoint), hex.EncodeToString(checksum.Sum(nil))})
 }
@@ -337,6 +331,9 @@ func readHeader(path string, text []byte) (snapshotHeader, error) {
 }
 
 func (w *World) restore(text []byte) error {
+	if bytes.HasPrefix(text, []byte(historyPrefix)) {
+		return w.restoreHistory(text)
+	}
 	var l line
 	if err := json.Unmarshal(text, &l); err != nil {
 		return fmt.Errorf("%w: %w", errDamaged, err)

@@ -14,6 +14,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections/live"
+	"anneal/projections/waits"
 )
 
 // A View is the state of all resources at one position of the log, with the live status of about
@@ -36,6 +37,7 @@ type View struct {
 	BatchFiles     *Table[domain.BatchFile]
 	Batches        *Table[domain.Batch]
 	Live           live.View
+	Waits          *waits.History // of started jobs; shared, do not change
 
 	tables map[string]*table // by collection
 	fleet  func() domain.Fleet
@@ -76,6 +78,7 @@ type World struct {
 	failed  error                      // the error of the event at which the world has stopped
 	broken  chan struct{}              // closed when failed is set
 	live    *live.Status
+	waits   *waits.History
 
 	confirmed atomic.Pointer[time.Time] // see Confirm
 	behind    atomic.Pointer[time.Time] // see Behind
@@ -84,7 +87,8 @@ type World struct {
 // NewWorldOf returns an empty world with tables of the given kinds. The typed fields of its views
 // are nil: use TableOf.
 func NewWorldOf(kinds ...domain.AnyKind) *World {
-	w := &World{folds: map[string]*fold{}, broken: make(chan struct{}), live: live.NewStatus(time.Now())}
+	w := &World{folds: map[string]*fold{}, broken: make(chan struct{}), live: live.NewStatus(time.Now()),
+		waits: waits.New()}
 	for _, kind := range kinds {
 		w.folds[kind.CollectionID()] = newFold(kind)
 	}
@@ -126,7 +130,7 @@ func (w *World) Apply(e eventlog.Event) error {
 	case err == nil && e.Position != w.at.Position+1:
 		return eventlog.Follows(e, w.at.Position)
 	case err == nil:
-		err = fold.change(e, decoded)
+		err = w.change(fold, e, decoded)
 	}
 	if err != nil {
 		w.failed = fmt.Errorf("event %d (%s of %s) cannot be applied: %w", e.Position, e.Type, e.Name, err)
@@ -156,7 +160,7 @@ func (w *World) View() *View {
 	if w.view != nil && w.view.Position == w.at.Position && w.view.Live.Version() == status.Version() {
 		return w.view
 	}
-	v := &View{Checkpoint: w.at, tables: make(map[string]*table, len(w.folds)), Live: status}
+	v := &View{Checkpoint: w.at, tables: make(map[string]*table, len(w.folds)), Live: status, Waits: w.waits.Share()}
 	for collection, fold := range w.folds {
 		v.tables[collection] = fold.share()
 	}

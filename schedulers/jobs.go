@@ -193,8 +193,9 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 	if len(waiting) == 0 {
 		return
 	}
-	started := decide(v, fleet, now, waiting).carryOut(plan)
-	s.hold(plan, v, fleet, waiting, started)
+	queue := decide(v, fleet, now, waiting)
+	started := queue.carryOut(plan)
+	s.hold(plan, queue, waiting, started)
 	if len(started) < len(waiting) && len(fleet.placed) > 0 {
 		plan.planAgainAt(now.Truncate(queuePeriod).Add(queuePeriod))
 	}
@@ -202,7 +203,8 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 
 // hold records what the jobs that do not start wait for. A job that lacks both quota and capacity
 // keeps the one in its status while it lacks that.
-func (s Jobs) hold(plan *Plan, v *projections.View, fleet *fleet, waiting []waitingJob, started map[domain.Name]bool) {
+func (s Jobs) hold(plan *Plan, q *jobQueue, waiting []waitingJob, started map[domain.Name]bool) {
+	v, fleet := q.view, q.fleet
 	quotas, fits := acceleratorQuotas{v, map[string]int64{}}, map[string]bool{}
 	for _, w := range waiting {
 		if started[w.Name] {
@@ -224,7 +226,13 @@ func (s Jobs) hold(plan *Plan, v *projections.View, fleet *fleet, waiting []wait
 				exceeded = ""
 			}
 		}
-		setWaiting(plan, w.job, cmp.Or(exceeded, capacityOf(w.need)))
+		if exceeded != "" {
+			setWaiting(plan, w.job, exceeded)
+			continue
+		}
+		if wait := q.wait(w); wait != nil || !w.waitsFor(capacityOf(w.need)) {
+			plan.add(domain.IntendJob(w.Name, domain.HoldJob{For: capacityOf(w.need), Wait: wait}))
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package schedulers
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"maps"
 	"slices"
@@ -203,13 +202,8 @@ func modeled(r domain.Resources, deviceType string) int {
 // commonType returns the type with the most devices, and the first by name if several types have
 // the most; "" without devices.
 func commonType(r domain.Resources) string {
-	types := typesOf(r)
-	if len(types) == 0 {
-		return ""
-	}
-	return slices.MinFunc(types, func(a, b string) int { // the first of several minima
-		return cmp.Compare(r.Accelerators[b], r.Accelerators[a])
-	})
+	accelerator, _ := r.Units()
+	return accelerator
 }
 
 // countRequests counts the requests for devices of all running and waiting work, by type.

@@ -33,13 +33,14 @@ type jobQueue struct {
 	chosen    map[domain.Name][]chosenNode // last result of Place for each job
 	classes   map[string]domain.Need
 	snapshot  queue.Snapshot
-	running   map[string]int64 // account → accelerators of its running jobs
+	queue     *queue.Queue
+	places    map[string]queue.Place // of waiting jobs after the decisions; nil before the first estimate
+	running   map[string]int64       // account → accelerators of its running jobs
 	decisions []queue.Decision
 }
 
-// decide returns a queue with what its rules decide for the waiting jobs. It gives the nodes of jobs
-// that start, or that will start when others have stopped, to these jobs in the fleet.
-func decide(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
+// newJobQueue returns a queue with the running jobs of a view and the waiting jobs.
+func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
 	q := &jobQueue{view: v, fleet: f, now: now, waiting: map[domain.Name]*waitingJob{},
 		chosen: map[domain.Name][]chosenNode{}, classes: map[string]domain.Need{}, running: map[string]int64{}}
 	q.addNodes()
@@ -52,9 +53,17 @@ func decide(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) 
 		q.addWaiting(&waiting[i])
 	}
 	q.addAccounts()
-	q.snapshot.Now, q.snapshot.Placer = now.Unix(), q
+	q.snapshot.Placer = q
 	q.snapshot.Accepts = func(class string, node int) bool { return f.nodes[node].suits(q.classes[class]) }
-	q.decisions = queue.Plan(queue.Default(), q.snapshot)
+	q.queue = queue.Of(queue.Default(), q.snapshot)
+	return q
+}
+
+// decide returns a queue with what its rules decide for the waiting jobs. It gives the nodes of jobs
+// that start, or that will start when others have stopped, to these jobs in the fleet.
+func decide(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
+	q := newJobQueue(v, f, now, waiting)
+	q.decisions = q.queue.Pass(now.Unix())
 	return q
 }
 

@@ -36,7 +36,8 @@ func (s *harness) planJobs() {
 }
 
 // TestAGangDoesNotEndLast runs 23 jobs on four nodes of one core. The seventh needs two nodes at
-// once, and the nodes never become free at the same time.
+// once. The first four jobs end two minutes apart, and all others take eight minutes, so two nodes
+// never become free at the same time unless one is held.
 func TestAGangDoesNotEndLast(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -50,7 +51,10 @@ func TestAGangDoesNotEndLast(t *testing.T) {
 			nodes = 2
 		}
 		s.pending(nodes, id)
-		left[id] = time.Duration(7+i%5) * time.Minute
+		left[id] = 8 * time.Minute
+		if i < 4 {
+			left[id] += time.Duration(2*i) * time.Minute
+		}
 	}
 	var ended []string
 	for len(ended) < 23 && s.now.Sub(noon) < 6*time.Hour {

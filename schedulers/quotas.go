@@ -31,11 +31,11 @@ func (q acceleratorQuotas) exceeded(account string, need domain.Need) string {
 	}
 	quota := domain.NewName(account, domain.Quotas.Collection, domain.QuotaAccelerators)
 	if more > limit {
-		return fmt.Sprintf("the quota of accelerators: the job alone needs %d, and %s allows %d: ask the operator "+
-			"to raise the quota", more, quota, limit)
+		return fmt.Sprintf("%s: the job alone needs %d, and %s allows %d: ask the operator to raise the quota",
+			domain.HeldForQuota, more, quota, limit)
 	}
-	return fmt.Sprintf("the quota of accelerators: the job needs %d, but fewer are left of the %d that %s allows: "+
-		"scale down or cancel other work, or ask the operator to raise the quota", more, limit, quota)
+	return fmt.Sprintf("%s: the job needs %d, but fewer are left of the %d that %s allows: "+
+		"scale down or cancel other work, or ask the operator to raise the quota", domain.HeldForQuota, more, limit, quota)
 }
 
 // take counts the accelerators of an attempt that the plan starts.

@@ -3,7 +3,6 @@ package schedulers
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"anneal/domain"
 	"anneal/projections"
@@ -103,8 +102,7 @@ func (f *fleet) over(v *projections.View) (over []overAllocation) {
 func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 	var waiting []job
 	for j := range jobs(v) {
-		if j.Life.State == domain.JobPendingState &&
-			strings.HasPrefix(j.Life.Status.Message, domain.HeldPrefix+domain.HeldForCapacity) {
+		if j.Life.State == domain.JobPendingState && j.Life.HeldForCapacity() {
 			waiting = append(waiting, j)
 		}
 	}

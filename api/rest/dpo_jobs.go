@@ -51,6 +51,7 @@ var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 	writes: request.Write,
 	fields: storedFieldsOf[domain.DPOJob, DPOJob]("name", "displayName", "dataset", "lossConfig",
 		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
+	local: addQueue[domain.DPOJob, DPOJob],
 	render: func(v *projections.View, row *projections.Row[domain.DPOJob], out *DPOJob) {
 		j := &row.State
 		*out = DPOJob{Name: string(row.Name), DPOSpec: j.DPOSpec, TrainingConfig: dpoTraining(j.DPOSpec.TrainingConfig),

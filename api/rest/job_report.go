@@ -3,7 +3,6 @@ package rest
 import (
 	"cmp"
 	"math"
-	"strings"
 	"time"
 
 	"anneal/api/wire"
@@ -24,6 +23,7 @@ type JobReport struct {
 	JobProgress        *JobProgress            `json:"jobProgress,omitempty" api:"output"`
 	AcceleratorSeconds map[string]domain.Count `json:"acceleratorSeconds,omitempty" api:"output"`
 	Attempt            int                     `json:"attempt" api:"output"`
+	Queue              *JobQueue               `json:"queue,omitempty" api:"output"`
 	// InputDatasets are the parts of the dataset that the job uses for training and for evaluation.
 	InputDatasets *domain.JobInputs `json:"inputDatasets,omitempty" api:"output"`
 }
@@ -45,15 +45,14 @@ func reportOf[S any](v *projections.View, row *projections.Row[S], job domain.Jo
 }
 
 // queueStatus returns the status of a job. For a job that waits for capacity, the message says what
-// the nodes lack and what would help.
+// the nodes lack and what would help. It does not name nodes, because accounts do not see them.
 func queueStatus(v *projections.View, name domain.Name, job domain.Job) domain.Status {
 	l := job.Life()
-	if v == nil || l.State != domain.JobPendingState ||
-		!strings.HasPrefix(l.Status.Message, domain.HeldPrefix+domain.HeldForCapacity) {
+	if v == nil || l.State != domain.JobPendingState || !l.HeldForCapacity() {
 		return l.Status
 	}
 	return domain.Status{Code: l.Status.Code, Message: domain.HeldPrefix + domain.HeldForCapacity + ": " +
-		v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOfJob(job.Spec()))).String()}
+		v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOfJob(job.Spec()))).WithoutNodeNames().String()}
 }
 
 // withTracking returns the status of a job with the reason why its tracker receives nothing. It

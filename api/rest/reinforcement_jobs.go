@@ -30,6 +30,7 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 		"evaluationDataset",
 		"chunkSize", "nodeCount", "lossConfig", "purpose",
 		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
+	local: addQueue[domain.ReinforcementJob, ReinforcementJob],
 	render: func(v *projections.View, row *projections.Row[domain.ReinforcementJob], out *ReinforcementJob) {
 		j := &row.State
 		*out = ReinforcementJob{Name: string(row.Name), ReinforcementSpec: j.ReinforcementSpec,

@@ -23,6 +23,7 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	fields: storedFieldsOf[domain.TrainerJob, TrainerJob]("name", "displayName", "dataset", "evaluationDataset",
 		"keepAlive", "rolloutDeploymentName", "lossConfig", "nodeCount", "serviceMode", "hotLoadDeploymentId",
 		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
+	local: addQueue[domain.TrainerJob, TrainerJob],
 	render: func(v *projections.View, row *projections.Row[domain.TrainerJob], out *TrainerJob) {
 		j := &row.State
 		*out = TrainerJob{Name: string(row.Name), TrainerSpec: j.TrainerSpec,

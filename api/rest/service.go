@@ -39,6 +39,7 @@ type Options struct {
 	Cluster    string         // name of the installation, shown on its deployments
 	ReaderURL  string         // NATS server for readers of one account; "" without one
 	Prices     domain.Prices  // prices of training, for estimates
+	Queue      Queue          // nil shows no positions of waiting jobs
 }
 
 // A Service serves resources.
@@ -54,6 +55,7 @@ func NewService(o Options) *Service { return &Service{o, &sync.Mutex{}} }
 type call struct {
 	*request.Call
 	*Service
+	places func(job domain.Name) (position, length int, ok bool) // result of Queue.Places; see placeOf
 }
 
 // A handler serves a call. It returns the value of the JSON response, or nil when it has written
@@ -61,5 +63,5 @@ type call struct {
 type handler func(c *call) (any, error)
 
 func (s *Service) handle(h handler) request.Handler {
-	return func(c *request.Call) (any, error) { return h(&call{c, s}) }
+	return func(c *request.Call) (any, error) { return h(&call{Call: c, Service: s}) }
 }

@@ -25,6 +25,7 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 		"outputModel", "baseModel", "warmStartFrom", "learningRate", "maxContextLength", "loraRank", "epochs", "batchSize",
 		"earlyStop", "isTurbo",
 		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
+	local:  addQueue[domain.SupervisedJob, SupervisedJob],
 	render: renderSupervisedJob,
 	create: func(c *call, q *creation[SupervisedJob]) (plan[domain.SupervisedJob, SupervisedJob], error) {
 		key, err := c.requireInputs(&q.p.Violations, q.name, supervisedInputs(q.given))

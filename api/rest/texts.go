@@ -78,12 +78,14 @@ var pageTexts = map[string]string{
 
 // accountTexts describe accounts, API keys, secrets, quotas and the digest.
 var accountTexts = map[string]string{
-	"lastUsedTime":            "Time of the last use, to the minute; absent before the first use.",
-	"account":                 "The account.",
-	"accountId":               "ID of the new account. The server generates one by default.",
-	"apiKeyId":                "ID of the new key. The server generates one by default.",
-	"email":                   "Email address of the owner.",
-	"accountType":             "Type of the account.",
+	"lastUsedTime": "Time of the last use, to the minute; absent before the first use.",
+	"account":      "The account.",
+	"accountId":    "ID of the new account. The server generates one by default.",
+	"apiKeyId":     "ID of the new key. The server generates one by default.",
+	"email":        "Email address of the owner.",
+	"accountType":  "Type of the account.",
+	"queueWeight": "Share of the cluster that the jobs of the account get, relative to the other accounts with jobs. 0 " +
+		"means 1.",
 	"suspendState":            "Reason of the suspension; UNSUSPENDED when the account is not suspended.",
 	"Suspension.suspendState": "Reason of the suspension.",
 	"reason":                  "Reason as text; the status of the resource shows it.",

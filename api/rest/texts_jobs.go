@@ -66,6 +66,18 @@ var jobTexts = map[string]string{
 var progressTexts = map[string]string{
 	"completedTime": "Time at which the job ended.",
 	"jobProgress":   "Progress.",
+	"queue":         "What the job waits for. Absent for a job that does not wait.",
+	"JobQueue.position": "Number of jobs before this one in the queue, plus 1. Jobs of all accounts count that wait " +
+		"for the same accelerator type, or without accelerators. The jobs start in this order, except that a job " +
+		"that does not fit can be overtaken. Absent for a job that waits for something else than capacity or quota.",
+	"JobQueue.length":     "Number of jobs in the queue.",
+	"JobQueue.waitingFor": "What the job waits for.",
+	"JobQueue.since":      "Time since which the job has waited.",
+	"JobQueue.estimatedStartTime": "Estimate of the start time, made when the job began to wait for capacity. Absent " +
+		"while too few jobs have started after waiting, and after the latest time has passed.",
+	"EstimatedStartTime.earliest": "One job in ten starts before this time.",
+	"EstimatedStartTime.median":   "Half of the jobs start before this time.",
+	"EstimatedStartTime.latest":   "One job in ten starts after this time.",
 	"estimatedCost": "Estimated cost at the operator's prices; absent when the dataset was not READY at the creation of " +
 		"the job.",
 	"currencyCode":         "Currency code of ISO 4217.",

@@ -47,6 +47,8 @@ var typeTexts = map[string]string{
 	"EvaluatorSource":     "Source of the code of an evaluator.",
 	"InferenceParameters": "Sampling settings of a reinforcement job.",
 	"JobProgress":         "Last reported progress of a job.",
+	"JobQueue":            "Place of a waiting job in the queue.",
+	"EstimatedStartTime":  "Interval in which 80 % of jobs start that begin to wait in the same situation.",
 	"JobInputs":           "Parts of a job's dataset for training and for evaluation.",
 	"LossConfig":          "Loss function of a training job.",
 	"Money":               "An amount in a currency.",

@@ -47,7 +47,8 @@ var jsonCommands = []string{
 	"quota set other jobs 3", "quota list other", "node list", "node get local", "node cordon local",
 	"node drain local --reason maintenance", "node uncordon local", "node taint local dedicated=x:NoSchedule",
 	"node untaint local dedicated",
-	"account nodes other --tolerate dedicated=x:NoSchedule", "node token", "node token --file token",
+	"account nodes other --tolerate dedicated=x:NoSchedule", "account weight other 2",
+	"node token", "node token --file token",
 	"events", "log verify", "log credentials", "dataset delete plain",
 }
 

@@ -42,7 +42,7 @@ func (k collection) listCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, withStatus(k.columns, items)...)
+			return printItems(c, items, withStatus(withQueue(k.columns, items), items)...)
 		}}
 	c.Flags().StringVar(&filter, "filter", "", "AIP-160 filter, such as '"+k.filterExample()+"'")
 	c.Flags().StringVar(&orderBy, "order-by", "", "fields to sort by, such as 'createTime desc'")

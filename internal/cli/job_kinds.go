@@ -82,6 +82,7 @@ func jobCollection(name, training string) collection {
 		[]column{{"ID", "#name"}, {"STATE", "state"}, {"DONE %", "jobProgress.percent"}, {"DATASET", "#dataset"},
 			{"BASE", "#" + training + "baseModel"}, {"OUTPUT", "#" + training + "outputModel"}, {"CREATED", "createTime"}},
 		[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", statusMessage},
+			{"Queue", queuePath}, {"Waits since", "queue.since"},
 			{"Progress", "jobProgress.percent"}, {"Dataset", "dataset"}, {"Training split", "inputDatasets.train"},
 			{"Evaluation split", "inputDatasets.evaluation"}, {"Evaluation dataset", "evaluationDataset"},
 			{"Loss", "lossConfig.method"},

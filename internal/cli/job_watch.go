@@ -80,7 +80,7 @@ func (w *jobWatch) run() (map[string]any, error) {
 // draw prints the progress: on a terminal by redrawing a line, else at every progressStride.
 func (w *jobWatch) draw(out io.Writer, terminal bool, item map[string]any) {
 	state, percent := jobState(item), jobPercent(item)
-	line := fmt.Sprintf("%-15s %s %3.0f%%%s", state, bar(percent/100, progressWidth), percent, w.metrics.add(item))
+	line := progressLine(item, w.metrics.add(item))
 	switch {
 	case terminal:
 		redraw(out, line)
@@ -88,6 +88,16 @@ func (w *jobWatch) draw(out io.Writer, terminal bool, item map[string]any) {
 		fmt.Fprintln(out, line)
 		w.state, w.percent = state, percent
 	}
+}
+
+// progressLine returns the line that shows a job's progress: its metrics, or its place in the queue.
+func progressLine(item map[string]any, metrics string) string {
+	percent := jobPercent(item)
+	line := fmt.Sprintf("%-15s %s %3.0f%%%s", jobState(item), bar(percent/100, progressWidth), percent, metrics)
+	if place := cell(item, queuePath); place != "-" {
+		line += "  queue " + place
+	}
+	return line
 }
 
 func jobPercent(item map[string]any) (percent float64) {

@@ -110,7 +110,7 @@ func cell(item map[string]any, path string) string {
 		if short {
 			return id(v)
 		}
-		if path == "time" || strings.HasSuffix(path, "Time") {
+		if path == "time" || path == "queue.since" || strings.HasSuffix(path, "Time") {
 			return localTime(v)
 		}
 		return v
@@ -122,6 +122,9 @@ func cell(item map[string]any, path string) string {
 	case bool:
 		return fmt.Sprint(v)
 	case map[string]any:
+		if path == queuePath {
+			return queueText(v, time.Now())
+		}
 		pairs := make([]string, 0, len(v))
 		for _, key := range slices.Sorted(maps.Keys(v)) {
 			pairs = append(pairs, key+" "+cell(v, key))

@@ -16,6 +16,7 @@ import (
 	"anneal/disk"
 	"anneal/domain"
 	"anneal/eventlog/metering"
+	"anneal/schedulers"
 	"anneal/workers/coordinator"
 )
 
@@ -74,7 +75,8 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
-	s.handler = api.New(api.Options{Prices: prices, Cluster: s.flags.cluster, Direct: s.flags.directDomain,
+	s.handler = api.New(api.Options{Prices: prices, Queue: &schedulers.Places{},
+		Cluster: s.flags.cluster, Direct: s.flags.directDomain,
 		Origins: s.flags.corsOrigins,
 		Private: s.flags.fetchPrivate, Strict: s.flags.strictInference,
 		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, ReaderURL: readerURL(s.nats),

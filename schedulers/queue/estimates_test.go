@@ -3,38 +3,40 @@ package queue_test
 import (
 	"slices"
 
-	"anneal/schedulers/queue"
+	"anneal/domain"
+	history "anneal/projections/waits"
 )
 
 // An estimates collects how well the waits of a simulation are estimated at the arrival of jobs.
 type estimates struct {
-	estimator *queue.Estimator
-	made      map[*simulated]estimate
-	starts    []start // of the last hour
-	units     int64   // of starts
+	history *history.History
+	made    map[*simulated]estimate
+	starts  []start // of the last hour
+	units   int64   // of starts
 
 	queued, covered int
 	widths          []int64
 }
 
 type estimate struct {
-	features queue.Features
-	interval *queue.Interval
+	situation domain.QueueSituation
+	interval  *domain.WaitEstimate
 }
 
 type start struct{ at, units int64 }
 
 // watch makes estimates of every job that waits after the pass of its arrival.
 func (e *estimates) watch(s *simulator) {
-	e.estimator, e.made = queue.NewEstimator(), map[*simulated]estimate{}
+	e.history, e.made = history.New(), map[*simulated]estimate{}
 	s.arrived = func(j *simulated, now int64) {
 		e.forget(now)
-		features, waits := s.queue.Features(j.ID, now, e.units)
+		ahead, waits := s.queue.Ahead(j.ID, now)
 		if !waits {
 			return
 		}
-		one := estimate{features: features}
-		if interval, ok := e.estimator.Estimate(features); ok {
+		situation, _ := s.queue.Situation(j.ID, now, ahead, e.units)
+		one := estimate{situation: situation}
+		if interval, ok := e.history.Estimate(situation); ok {
 			one.interval = &interval
 		}
 		e.made[j] = one
@@ -53,7 +55,7 @@ func (e *estimates) watch(s *simulator) {
 				e.covered++
 			}
 		}
-		e.estimator.Observe(one.features, one.interval, wait)
+		e.history.Observe(one.situation, one.interval, wait)
 	}
 }
 

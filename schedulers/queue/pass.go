@@ -34,7 +34,6 @@ type Decision struct {
 
 // A Snapshot is the state of a cluster.
 type Snapshot struct {
-	Now      int64
 	Nodes    []Node // Free includes what the running jobs in Jobs hold, and no other part in use
 	Accounts []Account
 	Jobs     []*Job
@@ -42,13 +41,13 @@ type Snapshot struct {
 	Placer   Placer                            // nil is best fit on the lowest nodes
 }
 
-// Plan decides what to do with a cluster. It changes the jobs of the snapshot as the decisions do.
-func Plan(r Rules, s Snapshot) []Decision {
+// Of returns the queue of a snapshot. The queue changes the jobs of the snapshot as it decides.
+func Of(r Rules, s Snapshot) *Queue {
 	q := New(r, s.Nodes, s.Accounts, s.Accepts, s.Placer)
 	for _, j := range s.Jobs {
 		q.Add(j)
 	}
-	return q.Pass(s.Now)
+	return q
 }
 
 // Pass decides which waiting jobs start now and which running jobs give way to them, and records
@@ -98,18 +97,25 @@ func (q *Queue) drain() func() {
 	return func() { q.held, q.heldFor = nil, nil }
 }
 
-// start starts the first job in the order that fits, until none does.
+// start starts the first job in the order that fits, until none does. Smaller jobs that do not fit do
+// not exclude the job for which nodes are held, because they may not use these nodes.
 func (q *Queue) start(decisions []Decision) []Decision {
-	excluded := make([]bool, len(q.list))
+	excluded, tried := make([]bool, len(q.list)), false
 	for {
 		q.updateLate()
-		first := q.first(func(g *group) bool { return !excluded[g.shape] && !limited(q, g.heap[0]) })
+		first := q.first(func(g *group) bool {
+			if g.heap[0] == q.heldFor {
+				return !tried && !limited(q, g.heap[0])
+			}
+			return !excluded[g.shape] && !limited(q, g.heap[0])
+		})
 		if first == nil {
 			return decisions
 		}
 		e := first.heap[0]
 		nodes, ok := q.place(e)
 		if !ok {
+			tried = tried || e == q.heldFor
 			for s := range q.list {
 				excluded[s] = excluded[s] || q.list[s].covers(q.list[e.shape])
 			}

@@ -68,7 +68,8 @@ type overlay struct {
 }
 
 // plan finds the cheapest nodes for a job, on which the running jobs that match may be stopped: on
-// each node the cheapest subset. Ties go to the lowest node. It changes nothing.
+// each node the cheapest subset. Ties go to the lowest node. There is no plan without victims: start
+// starts a job that fits. plan changes nothing.
 func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 	type choice struct {
 		node    int
@@ -106,7 +107,7 @@ func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 		}
 	}
 	slices.Sort(p.nodes)
-	return p, true
+	return p, len(p.victims) > 0
 }
 
 // cheapest returns the subset of the matching jobs of a node that costs least and whose stop makes
@@ -184,7 +185,7 @@ func knapsack(q *Queue, jobs []*entry, short int64) ([]*entry, int64) {
 
 // carryOut stops the victims of a plan, which then wait again, and starts the job.
 func (q *Queue) carryOut(e *entry, p overlay, reason Reason) Decision {
-	d := Decision{Job: e.Job, Nodes: p.nodes, Reason: reason, Waits: len(p.victims) > 0}
+	d := Decision{Job: e.Job, Nodes: p.nodes, Reason: reason, Waits: true}
 	for _, v := range p.victims {
 		if q.placer != nil {
 			q.placer.Release(v.Job, v.On)

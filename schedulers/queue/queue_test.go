@@ -37,7 +37,7 @@ func runs(id, account string, units, run, since int64, nodes ...int) *queue.Job 
 // decide returns what Plan decides, one line for each decision.
 func decide(nodes []queue.Node, jobs ...*queue.Job) []string {
 	accounts := map[string]bool{}
-	s := queue.Snapshot{Now: now, Nodes: nodes, Jobs: jobs}
+	s := queue.Snapshot{Nodes: nodes, Jobs: jobs}
 	for _, j := range jobs {
 		if !accounts[j.Account] {
 			accounts[j.Account] = true
@@ -45,12 +45,12 @@ func decide(nodes []queue.Node, jobs ...*queue.Job) []string {
 		}
 	}
 	var lines []string
-	for _, d := range queue.Plan(queue.Default(), s) {
+	for _, d := range queue.Of(queue.Default(), s).Pass(now) {
 		line := fmt.Sprint(d.Job.ID, " on ", d.Nodes)
 		for _, v := range d.Preempt {
 			line += " for " + v.ID
 		}
-		if d.Waits {
+		if d.Reason != queue.Fits {
 			line += ": " + d.Reason.String()
 		}
 		lines = append(lines, line)
@@ -81,6 +81,8 @@ func TestDecisions(t *testing.T) {
 			[]*queue.Job{waits("a", "x", 2, 8, 10)}, []string{"a on [0 2]"}},
 		"a gang that does not fit is skipped": {cluster(8, 7),
 			[]*queue.Job{waits("a", "x", 2, 8, 500), waits("b", "x", 1, 1, 10)}, []string{"b on [1]"}},
+		"an older job does not exclude a due gang from the nodes that are held for it": {cluster(8, 8),
+			[]*queue.Job{waits("a", "x", 1, 8, 900), waits("b", "x", 2, 8, 700)}, []string{"b on [0 1]"}},
 		"jobs that are last": {cluster(1),
 			[]*queue.Job{change(waits("a", "x", 1, 1, day), func(j *queue.Job) { j.Last = true }), waits("b", "x", 1, 1, 1)},
 			[]string{"b on [0]"}},
@@ -117,8 +119,8 @@ func TestLimits(t *testing.T) {
 	jobs := []*queue.Job{waits("a", "x", 1, 3, 30), waits("b", "x", 1, 2, 20), waits("c", "y", 1, 3, 10)}
 	accounts := []queue.Account{{Name: "x", Weight: 1, Limit: 4, Used: 1}, {Name: "y", Weight: 1, Limit: -1}}
 	var started []string
-	for _, d := range queue.Plan(queue.Default(), queue.Snapshot{Now: now, Nodes: cluster(8), Accounts: accounts,
-		Jobs: jobs}) {
+	for _, d := range queue.Of(queue.Default(), queue.Snapshot{Nodes: cluster(8), Accounts: accounts,
+		Jobs: jobs}).Pass(now) {
 		started = append(started, d.Job.ID)
 	}
 	require.Equal(t, []string{"a", "c"}, started)
@@ -132,7 +134,7 @@ func TestWeights(t *testing.T) {
 		// x holds 12 of 16: above a half, and not above three quarters. Its job is a little older.
 		jobs := []*queue.Job{runs("x1", "x", 8, 60, 0, 0), runs("x2", "x", 4, 60, 0, 1), runs("y1", "y", 3, 60, 0, 1),
 			waits("a", "x", 1, 1, 100), waits("b", "y", 1, 1, 90)}
-		d := queue.Plan(queue.Default(), queue.Snapshot{Now: now, Nodes: nodes, Accounts: accounts, Jobs: jobs})
+		d := queue.Of(queue.Default(), queue.Snapshot{Nodes: nodes, Accounts: accounts, Jobs: jobs}).Pass(now)
 		require.Equal(t, want, d[0].Job.ID, "with weight %d", weight)
 	}
 }
@@ -160,10 +162,16 @@ func TestPositions(t *testing.T) {
 	require.Equal(t, len(waiting), q.Waiting())
 	q.Remove("block")
 	for len(waiting) > 0 {
-		first := ""
+		places, first := q.Places(now), ""
+		require.Len(t, places, len(waiting))
+		positions := make([]bool, len(waiting)+1)
 		for id := range waiting {
-			if before, _, ok := q.Position(id, now); ok && before == 0 {
-				require.Empty(t, first, "two jobs are first")
+			place := places[id]
+			require.Equal(t, len(waiting), place.Length)
+			require.False(t, positions[place.Position], "two jobs have position %d", place.Position)
+			positions[place.Position] = true
+			require.EqualValues(t, 8*(place.Position-1), place.Ahead)
+			if place.Position == 1 {
 				first = id
 			}
 		}
@@ -175,28 +183,14 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// TestEstimates checks that intervals cover 80 % of waits of a distribution, also after it changes.
-func TestEstimates(t *testing.T) {
-	random, e := rand.New(rand.NewPCG(3, 4)), queue.NewEstimator()
-	_, ok := e.Estimate(queue.Features{})
-	require.False(t, ok, "nothing is known")
-	covered, total := 0, 0
-	for i := range 20_000 {
-		wait := random.Int64N(1000)
-		if i > 10_000 {
-			wait *= 7
-		}
-		f := queue.Features{Size: i % 3}
-		interval, ok := e.Estimate(f)
-		if !ok {
-			e.Observe(f, nil, wait)
-			continue
-		}
-		total++
-		if interval.Low <= wait && wait <= interval.High {
-			covered++
-		}
-		e.Observe(f, &interval, wait)
-	}
-	require.InDelta(t, 0.8, float64(covered)/float64(total), 0.02)
+// TestPlacesOfTypes checks that jobs of another type do not count, and that promised jobs are first
+// and pilots last.
+func TestPlacesOfTypes(t *testing.T) {
+	accounts := []queue.Account{{Name: "x", Weight: 1, Limit: -1}}
+	jobs := []*queue.Job{waits("old", "x", 1, 2, 100), waits("promised", "x", 1, 4, 10), waits("pilot", "x", 1, 1, 900),
+		waits("cpu", "x", 1, 1, 5)}
+	jobs[1].Promised, jobs[2].Last, jobs[3].Type = true, true, ""
+	q := queue.Of(queue.Default(), queue.Snapshot{Nodes: cluster(0), Accounts: accounts, Jobs: jobs})
+	require.Equal(t, map[string]queue.Place{"promised": {1, 3, 0}, "old": {2, 3, 4}, "pilot": {3, 3, 6}, "cpu": {1, 1, 0}},
+		q.Places(now))
 }

@@ -1,0 +1,71 @@
+package rest
+
+import (
+	"cmp"
+	"time"
+
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// A Queue knows the order in which waiting jobs start.
+type Queue interface {
+	// Places returns a function that returns the position of a waiting job, from 1, and how many jobs
+	// wait in the same queue; false if the job does not wait in a queue.
+	Places(v *projections.View, now time.Time) func(job domain.Name) (position, length int, ok bool)
+}
+
+// A JobQueue says where a waiting job is in the queue, and what it waits for.
+type JobQueue struct {
+	// Position is 0 for a job that waits for something else than capacity or quota.
+	Position           int                 `json:"position,omitempty"`
+	Length             int                 `json:"length,omitempty"`
+	WaitingFor         string              `json:"waitingFor"`
+	Since              *time.Time          `json:"since"`
+	EstimatedStartTime *EstimatedStartTime `json:"estimatedStartTime,omitempty"`
+}
+
+// An EstimatedStartTime is the interval in which 80 % of jobs in the same situation start.
+type EstimatedStartTime struct {
+	Earliest *time.Time `json:"earliest"`
+	Median   *time.Time `json:"median"`
+	Latest   *time.Time `json:"latest"`
+}
+
+// addQueue is the hook resource.local of all kinds of jobs.
+func addQueue[S domain.State, R any](c *call, row *projections.Row[S], out *R) {
+	job, report := any(&row.State).(domain.Job), any(out).(interface{ report() *JobReport }).report()
+	report.Queue = queueOf(c, row.Name, row.CreateTime, job.Life())
+}
+
+func (r *JobReport) report() *JobReport { return r }
+
+// queueOf returns what a job waits for, or nil if it does not wait. It shows nothing of other jobs but
+// their number.
+func queueOf(c *call, name domain.Name, created time.Time, life *domain.JobLife) *JobQueue {
+	if life.State != domain.JobPendingState && (life.State != domain.JobValidatingState || !life.Held()) {
+		return nil
+	}
+	since := *cmp.Or(life.QueueTime, life.Arrival, &created)
+	q := &JobQueue{WaitingFor: cmp.Or(life.WaitsFor(), "the scheduler"), Since: wire.Timestamp(since)}
+	if c.Queue != nil && life.Queued() {
+		q.Position, q.Length, _ = placeOf(c, name)
+	}
+	if wait := life.Wait; wait != nil && wait.Estimate != nil {
+		at := func(seconds int64) time.Time { return wait.Time.Add(time.Duration(seconds) * time.Second) }
+		if latest := at(wait.Estimate.High); !latest.Before(c.Time) {
+			q.EstimatedStartTime = &EstimatedStartTime{wire.Timestamp(at(wait.Estimate.Low)),
+				wire.Timestamp(at(wait.Estimate.Median)), wire.Timestamp(latest)}
+		}
+	}
+	return q
+}
+
+// placeOf returns the place of a job in the queue. All places of a response are those of one moment.
+func placeOf(c *call, name domain.Name) (position, length int, ok bool) {
+	if c.places == nil {
+		c.places = c.Queue.Places(c.View(), c.Time)
+	}
+	return c.places(name)
+}

@@ -1,0 +1,105 @@
+package domain
+
+import (
+	"strings"
+	"time"
+)
+
+// A QueueSituation describes the queue when a job begins to wait for capacity, as far as it tells how
+// long the job waits. The numbers are logarithmic classes: the bits of a number.
+type QueueSituation struct {
+	Size   int  `json:"size"`             // of the job, in units: accelerators, or cores
+	Over   bool `json:"over,omitempty"`   // its account uses more than its share
+	Again  bool `json:"again,omitempty"`  // the job has run since it entered the queue
+	Load   int  `json:"load,omitempty"`   // units ahead of the job, relative to those started in the last hour
+	Length int  `json:"length,omitempty"` // jobs of its account, shape and freshness that wait
+	Age    int  `json:"age,omitempty"`    // age of the first of these jobs
+}
+
+// A WaitEstimate is an estimate of a wait, in seconds: the wait is from Low to High with a
+// probability of 80 %, and as likely below Median as above.
+type WaitEstimate struct {
+	Low    int64 `json:"lowSeconds"`
+	Median int64 `json:"medianSeconds"`
+	High   int64 `json:"highSeconds"`
+}
+
+// A JobWait is recorded when a job begins to wait for capacity. The waits of started jobs are the
+// history from which later waits are estimated.
+type JobWait struct {
+	Time      time.Time      `json:"time,omitzero"`
+	Situation QueueSituation `json:"situation"`
+	Estimate  *WaitEstimate  `json:"estimate,omitempty"` // nil while there is too little history
+}
+
+type JobHeld struct {
+	Status   Status   `json:"status"`
+	Promised bool     `json:"promised,omitempty"`
+	Wait     *JobWait `json:"wait,omitempty"` // if the job begins to wait for capacity
+}
+
+func (e JobHeld) Evolve(l *JobLife) {
+	l.Status, l.Promised = e.Status, l.Promised || e.Promised
+	switch {
+	case !l.HeldForCapacity():
+		l.Wait = nil
+	case l.Wait == nil:
+		l.Wait = e.Wait
+	}
+}
+
+// HoldJob records in the status message what a job waits for. An empty For clears the message.
+// Promised records that other jobs are preempted for the next attempt of the job. Wait is recorded
+// if the job is PENDING and begins to wait for capacity; its Time is ignored.
+type HoldJob struct {
+	For      string
+	Promised bool     `json:",omitempty"`
+	Wait     *JobWait `json:",omitempty"`
+}
+
+// HeldPrefix begins the status message of a held job. HeldForCapacity follows HeldPrefix when the
+// job waits for capacity on nodes, and HeldForQuota when it waits for the quota of its account.
+const (
+	HeldPrefix      = "waiting for "
+	HeldForCapacity = "capacity"
+	HeldForQuota    = "the quota of accelerators"
+)
+
+func (c HoldJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
+	held := JobHeld{Status: StatusOf(nil), Promised: c.Promised}
+	if c.For != "" {
+		held.Status = Status{Unavailable.String(), HeldPrefix + c.For}
+	}
+	if err := l.must(JobValidatingState, JobPendingState); err != nil {
+		return nil, err
+	}
+	if c.Wait != nil && l.Wait == nil && l.State == JobPendingState && strings.HasPrefix(c.For, HeldForCapacity) {
+		held.Wait = &JobWait{now, c.Wait.Situation, c.Wait.Estimate}
+	}
+	if l.Status == held.Status && (l.Promised || !c.Promised) && held.Wait == nil {
+		return nil, nil
+	}
+	return held, nil
+}
+
+// Held reports whether the job's status message says what it waits for.
+func (l JobLife) Held() bool { return l.WaitsFor() != "" }
+
+// WaitsFor returns what the job waits for, as its status message says; "" when it says nothing.
+func (l JobLife) WaitsFor() string {
+	what, held := strings.CutPrefix(l.Status.Message, HeldPrefix)
+	if !held {
+		return ""
+	}
+	return what
+}
+
+// HeldForCapacity reports whether the job's status message says that the job waits for capacity.
+func (l JobLife) HeldForCapacity() bool { return strings.HasPrefix(l.WaitsFor(), HeldForCapacity) }
+
+// Queued reports whether the job waits in the queue: it is PENDING, and lacks nothing but capacity or
+// quota.
+func (l JobLife) Queued() bool {
+	return l.State == JobPendingState &&
+		(!l.Held() || l.HeldForCapacity() || strings.HasPrefix(l.WaitsFor(), HeldForQuota))
+}

@@ -1,0 +1,85 @@
+package projections
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections/waits"
+)
+
+// change applies a decoded event to its table, and to the history of waits if it starts a job.
+func (w *World) change(f *fold, e eventlog.Event, decoded any) error {
+	if !f.job {
+		return f.change(e, decoded)
+	}
+	var attempt int
+	var wait *domain.JobWait
+	if life := f.life(e.Name); life != nil {
+		attempt, wait = life.Attempt, life.Wait
+	}
+	if err := f.change(e, decoded); err != nil {
+		return err
+	}
+	life := f.life(e.Name)
+	if life == nil || life.StartTime == nil || life.Attempt == attempt {
+		return nil
+	}
+	kind, units := life.Resources.Units()
+	w.waits.Start(waits.Start{At: life.StartTime.Unix(), Type: kind, Units: units * int64(len(life.Nodes))})
+	if wait != nil {
+		w.waits.Observe(wait.Situation, wait.Estimate, max(0, life.StartTime.Unix()-wait.Time.Unix()))
+	}
+	return nil
+}
+
+// life returns the life of a job, or nil when it does not exist.
+func (f *fold) life(name domain.Name) *domain.JobLife {
+	one, ok := f.table.rows.Get(name)
+	if !ok {
+		return nil
+	}
+	return one.row.Pointer().(domain.Job).Life()
+}
+
+// A historyLine is a line of a snapshot with a part of the history of waits.
+type historyLine struct {
+	History waits.Line `json:"history"`
+}
+
+const (
+	historyPrefix = `{"history":`
+	historyTable  = "waits" // its key in digests, beside the collections
+)
+
+// linesOf yields the lines of all tables and of the history, each with its key in digests.
+func linesOf(v *View, yield func(table string, line []byte, gone bool) error) error {
+	for _, collection := range slices.Sorted(maps.Keys(v.tables)) {
+		err := v.tables[collection].lines(func(line []byte, gone bool) error { return yield(collection, line, gone) })
+		if err != nil {
+			return err
+		}
+	}
+	return v.Waits.Lines(func(l waits.Line) error {
+		text, err := json.Marshal(historyLine{l})
+		if err != nil {
+			return err
+		}
+		return yield(historyTable, text, false)
+	})
+}
+
+func (w *World) restoreHistory(text []byte) error {
+	var l historyLine
+	err := json.Unmarshal(text, &l)
+	if err == nil {
+		err = w.waits.Restore(l.History)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package waits_test
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/domain"
+	"anneal/projections/waits"
+)
+
+// TestEstimates checks that intervals cover 80 % of waits of a distribution, also after it changes.
+func TestEstimates(t *testing.T) {
+	random, h := rand.New(rand.NewPCG(3, 4)), waits.New()
+	_, ok := h.Estimate(domain.QueueSituation{})
+	require.False(t, ok, "nothing is known")
+	covered, total := 0, 0
+	for i := range 20_000 {
+		wait := random.Int64N(1000)
+		if i > 10_000 {
+			wait *= 7
+		}
+		s := domain.QueueSituation{Size: i % 3}
+		interval, ok := h.Estimate(s)
+		if !ok {
+			h.Observe(s, nil, wait)
+			continue
+		}
+		total++
+		if interval.Low <= wait && wait <= interval.High {
+			covered++
+		}
+		h.Observe(s, &interval, wait)
+	}
+	require.InDelta(t, 0.8, float64(covered)/float64(total), 0.02)
+}
+
+// lines returns the lines of a history as JSON.
+func lines(t *testing.T, h *waits.History) (all []string) {
+	require.NoError(t, h.Lines(func(l waits.Line) error {
+		text, err := json.Marshal(l)
+		all = append(all, string(text))
+		return err
+	}))
+	return all
+}
+
+// TestSharedHistoryStays checks that a shared copy stays as it is while the history changes, and that
+// a history restored from lines is the same, then and after the same changes.
+func TestSharedHistoryStays(t *testing.T) {
+	random, h := rand.New(rand.NewPCG(5, 6)), waits.New()
+	at := int64(1_000_000)
+	observe := func(histories ...*waits.History) {
+		at += random.Int64N(60)
+		s := domain.QueueSituation{Size: random.IntN(3), Load: random.IntN(4), Age: random.IntN(2),
+			Again: random.IntN(2) == 0}
+		wait := random.Int64N(1000)
+		for _, h := range histories {
+			h.Start(waits.Start{At: at, Type: "GPU", Units: 1 + wait%4})
+			if given, ok := h.Estimate(s); ok {
+				h.Observe(s, &given, wait)
+			} else {
+				h.Observe(s, nil, wait)
+			}
+		}
+	}
+	for range 3000 {
+		observe(h)
+	}
+	shared := h.Share()
+	require.Same(t, shared, h.Share(), "nothing has changed")
+	before := lines(t, shared)
+	restored := waits.New()
+	for _, line := range before {
+		var l waits.Line
+		require.NoError(t, json.Unmarshal([]byte(line), &l))
+		require.NoError(t, restored.Restore(l))
+	}
+	require.Equal(t, before, lines(t, restored))
+	for range 2000 {
+		observe(h, restored)
+	}
+	require.Equal(t, before, lines(t, shared), "the shared copy has changed")
+	require.NotEqual(t, before, lines(t, h))
+	require.Equal(t, lines(t, h), lines(t, restored))
+	require.Error(t, restored.Restore(waits.Line{Bucket: new(uint64), Waits: []int64{1}, Next: 1}))
+}
+
+// TestStarted checks that the starts of one type in the last hour are counted.
+func TestStarted(t *testing.T) {
+	h := waits.New()
+	for _, s := range []waits.Start{{At: 100, Units: 2}, {At: 200, Units: 4}, {At: 3750, Type: "GPU", Units: 8}} {
+		h.Start(s)
+	}
+	require.EqualValues(t, 4, h.Started("", 3750), "the first start is older than an hour")
+	require.EqualValues(t, 8, h.Started("GPU", 3750))
+	require.Zero(t, h.Started("", 3801))
+}

@@ -1,0 +1,70 @@
+package queue
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+
+	"anneal/domain"
+)
+
+// A Place is the place of a waiting job among the waiting jobs of its type.
+type Place struct {
+	Position int   // from 1
+	Length   int   // jobs that wait
+	Ahead    int64 // units of the jobs before it
+}
+
+// Places returns the places of all waiting jobs by ID. It sorts them once, so it is meant for many
+// jobs at one time.
+func (q *Queue) Places(now int64) map[string]Place {
+	q.now = now
+	q.updateLate()
+	types := map[string][]order{}
+	for _, g := range q.groups {
+		for _, e := range g.heap {
+			types[e.Type] = append(types[e.Type], orderOf(q, e))
+		}
+	}
+	places := make(map[string]Place, len(q.jobs))
+	for _, waiting := range types {
+		slices.SortFunc(waiting, order.compare)
+		ahead := int64(0)
+		for i, o := range waiting {
+			places[o.id] = Place{i + 1, len(waiting), ahead}
+			ahead += o.size
+		}
+	}
+	return places
+}
+
+// An order is the place of a job in the queue.
+type order struct {
+	promised, last bool
+	key            int64
+	id             string
+	size           int64
+}
+
+func orderOf(q *Queue, e *entry) order {
+	return order{e.Promised, e.Last,
+		e.deadline + q.extra(e.account, e.Type) - q.boost(e.account, e.Type, e.group.fresh), e.ID, q.list[e.shape].size}
+}
+
+func (a order) compare(b order) int {
+	return cmp.Or(rank(b.promised)-rank(a.promised), rank(a.last)-rank(b.last), cmp.Compare(a.key, b.key),
+		cmp.Compare(a.id, b.id))
+}
+
+// Situation describes the queue for a waiting job; false if the job does not wait. ahead is the units
+// of the jobs before it, and started how many units of its type started in the last hour.
+func (q *Queue) Situation(id string, now, ahead, started int64) (domain.QueueSituation, bool) {
+	e := q.jobs[id]
+	if e == nil || e.group == nil {
+		return domain.QueueSituation{}, false
+	}
+	return domain.QueueSituation{Size: bits.Len64(uint64(q.list[e.shape].size)), Over: q.over(e.account, e.Type),
+		Load:   bits.Len64(uint64(8 * ahead / max(1, started))),
+		Length: bits.Len64(uint64(len(e.group.heap))),
+		Age:    bits.Len64(uint64(max(0, now-e.group.heap[0].Arrival) / 60))}, true
+}
