@@ -30,9 +30,7 @@ import (
 //	datakeys/      data keys of sealed values, wrapped by the master keys in keys/ring
 //	answers/       responses stored under idempotency keys
 //	blobs/         datasets, weights, checkpoints, metrics
-//
-// snapshots/ snapshots of the world, from which a start replays the rest of the log
-//
+//	snapshots/     snapshots of the world, from which a start replays the rest of the log
 //	worker/        downloads of the local worker
 type Dir string
 
