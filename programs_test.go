@@ -18,6 +18,7 @@ var startsPrograms = map[string]string{
 	"engines/sandbox/sandbox.go": "it tries an evaluator's sandbox with a program that does nothing",
 	"engines/sandbox/worker.go":  "it starts an evaluator's worker in its sandbox",
 	"engines/torch/torch.go":     "it asks Python what is installed, before there is any file of a tenant",
+	"workers/agent/driver.go":    "nvidia-smi reads the state of devices, and gets no file",
 	"workers/agent/machine.go":   "nvidia-smi lists devices, and gets no file",
 	"internal/cli/demo.go":       "sh runs the demo's script, which is part of the program, on the user's own machine",
 }

@@ -103,6 +103,8 @@ type NodeSpec struct {
 	Version string   `json:"version"` // version of the agent
 	// Labels describe the node: see NodePolicy
 	Labels map[string]string `json:"labels,omitempty"`
+	// FailedDevices are not part of Capacity
+	FailedDevices []FailedDevice `json:"failedDevices,omitempty"`
 }
 
 // enginePrefix begins the entries of NodeSpec.Engines that name an engine.
@@ -250,6 +252,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	v.Require(len(c.Version) <= MaxShortName, "version", "must have at most %d characters", MaxShortName)
 	v.RequireText("version", c.Version, false)
 	checkLabels(&v, "labels", c.Labels)
+	checkFailedDevices(&v, c.FailedDevices)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -259,7 +262,8 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 			Message: "the node has not enrolled, or was revoked: start its agent with a token from `anneal node token`"}
 	}
 	same := n.Pool == c.Pool && n.Region == c.Region && n.Version == c.Version && n.Capacity.equal(c.Capacity) &&
-		slices.Equal(n.Engines, c.Engines) && maps.Equal(n.Labels, c.Labels)
+		slices.Equal(n.Engines, c.Engines) && maps.Equal(n.Labels, c.Labels) &&
+		slices.Equal(n.FailedDevices, c.FailedDevices)
 	if n.State == NodeReady && same {
 		return nil, nil
 	}

@@ -16,7 +16,8 @@ import (
 const SuspendedPrefix = "account suspended"
 
 // CancelWithin is the grace period in which the attempt of a canceled or paused job must save its
-// work and stop.
+// work and stop. An attempt that leaves a node that is being drained has until the deadline of the
+// drain, if that is later.
 const CancelWithin = 5 * time.Minute
 
 // Jobs moves every job from its creation to a node, and ends canceled and deleted jobs:
@@ -54,7 +55,7 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 		case j.Life.Outcome != nil:
 			finish(&plan, v, j)
 		case j.Life.Pausing != nil && j.Life.Live() && (suspended == "" || !j.Life.Preempting):
-			s.stop(&plan, fleet, j, j.Life.Pausing.Time, now)
+			s.stop(&plan, fleet, j, s.stopDeadline(v, j, j.Life.Pausing.Time), now)
 		case suspended != "" && j.Life.Live():
 			plan.add(domain.IntendJob(j.Name, domain.PauseJob{Reason: suspended}))
 		case j.lost(v) != "":
@@ -77,7 +78,7 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 		case j.Life.State == domain.JobPendingState:
 			waiting = append(waiting, j)
 		case j.Life.State == domain.JobCancellingState:
-			s.cancel(&plan, fleet, j, now)
+			s.cancel(&plan, v, fleet, j, now)
 		case j.Life.State == domain.JobDeletingState && fleet.holds[j.Name] == 0:
 			plan.add(domain.IntendJob(j.Name, domain.CleanJob{}))
 		}
@@ -141,18 +142,32 @@ func setWaiting(plan *Plan, j job, what string) {
 }
 
 // cancel confirms the cancellation of a job once its attempt cannot be running any more.
-func (s Jobs) cancel(plan *Plan, fleet *fleet, j job, now time.Time) {
+func (s Jobs) cancel(plan *Plan, v *projections.View, fleet *fleet, j job, now time.Time) {
 	requested := j.Updated
 	if j.Life.CancelTime != nil {
 		requested = *j.Life.CancelTime
 	}
-	s.stop(plan, fleet, j, requested, now)
+	s.stop(plan, fleet, j, s.stopDeadline(v, j, requested), now)
 }
 
-// stop confirms the cancellation or the pause of a job, requested at the given time, once its attempt
-// cannot be running any more.
-func (s Jobs) stop(plan *Plan, fleet *fleet, j job, requested, now time.Time) {
+// stopDeadline returns when the attempt of a job must have stopped: CancelWithin after the request, or
+// at the deadline of the drain for which it was preempted, if that is later.
+func (s Jobs) stopDeadline(v *projections.View, j job, requested time.Time) time.Time {
 	due := requested.Add(cmp.Or(s.CancelWithin, CancelWithin))
+	if !j.Life.Preempting || j.Life.State == domain.JobCancellingState {
+		return due
+	}
+	for _, name := range j.Life.Nodes {
+		if node, ok := v.Nodes.Get(name); ok && node.State.Draining() && node.State.Cordon.Deadline.After(due) {
+			due = node.State.Cordon.Deadline
+		}
+	}
+	return due
+}
+
+// stop confirms the cancellation, the pause or the preemption of a job once its attempt cannot be
+// running any more, or is due.
+func (s Jobs) stop(plan *Plan, fleet *fleet, j job, due, now time.Time) {
 	if j.Life.Active() && fleet.stopReason(j) == "" && now.Before(due) {
 		plan.planAgainAt(due)
 		return

@@ -21,8 +21,9 @@ const (
 // LostAfter, but the process may have missed heartbeats.
 const checkReception = 500 * time.Millisecond
 
-// Nodes marks nodes without heartbeats as lost, and requeues the jobs that ran on them. It removes
-// a node that stays lost. An agent that returns after that registers a new node.
+// Nodes marks nodes without heartbeats as lost, and requeues the jobs that ran on them. It moves the
+// work that a node with failed devices cannot hold any more. It removes a node that stays lost. An
+// agent that returns after that registers a new node.
 //
 // A node is lost only if this process has received heartbeats without a gap during LostAfter: a
 // process that was itself paused or disconnected knows nothing about the nodes.
@@ -43,6 +44,7 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 			s.forget(&plan, row, now)
 			continue
 		}
+		shrunk(&plan, v, row, now)
 		lastSign, seen := v.Live.Seen(row.Name), v.Live.LastHeartbeat(row.Name)
 		if since := row.State.Since; since.After(seen) {
 			seen = since // a node that has just registered may not have sent a heartbeat yet

@@ -24,8 +24,8 @@ const (
 //  1. a replica is removed when its node is lost or its allocation was released
 //  2. surplus replicas are removed: those that are not ready first, then the newest
 //  3. changed settings are rolled out, and replicas leave nodes that are being drained, with one
-//     replica above the desired count; without capacity for changed settings, one old replica is
-//     removed first
+//     replica above the desired count; without capacity for changed settings, and without a revocable
+//     replica that gives way, one old replica is removed first
 //  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
 //     fewest devices that no other work can use; of equal nodes, on one that has no other replica
 //     of the deployment, so that the loss of one node does not stop all replicas. Replicas above
@@ -202,15 +202,17 @@ func ready(replicas []domain.Replica) int {
 // place plans missing replicas. It returns false when no node has capacity for them. While there
 // are old replicas, the deployment gets at most one replica more than desired.
 func (d *deployment) place(v *projections.View, need domain.Need) bool {
-	missing, limit := d.firm()-len(d.current), d.firm()
-	if len(d.old) > 0 {
-		limit++
+	return d.placeMore(v, need, min(d.firm()-len(d.current), d.placeable()))
+}
+
+// placeable returns how many replicas the plan may still add: up to one more than desired while there are
+// old replicas.
+func (d *deployment) placeable() int {
+	if len(d.old) == 0 {
+		return d.DesiredReplicas
 	}
-	if !d.placeMore(v, need, min(missing, limit-len(d.current)-len(d.old))) {
-		d.replaceOld(need)
-		return false
-	}
-	return true
+	n := len(d.current) + len(d.old)
+	return max(d.firm(), min(d.DesiredReplicas, n)) + 1 - n - d.planned
 }
 
 // placeMore plans a number of replicas. It returns false when no node has capacity for one of them.
@@ -240,17 +242,19 @@ func (d *deployment) placeMore(v *projections.View, need domain.Need, wanted int
 }
 
 // replaceOld removes one old replica if a new replica then fits on the node, unless fewer replicas
-// than desired are running or a new replica is still starting.
-func (d *deployment) replaceOld(need domain.Need) {
+// than desired are running or a new replica is still starting. It returns the ID of the removed
+// replica; "" without one.
+func (d *deployment) replaceOld(need domain.Need) string {
 	if len(d.current)+len(d.old) < d.firm() || ready(d.current) < len(d.current) {
-		return
+		return ""
 	}
 	for _, r := range dispensable(d.old) {
 		if d.fleet.fitsWithout(r.Node, domain.ReplicaAllocationID(d.name, r.ID), need) {
 			d.remove(r, "replaced by a replica with newer settings")
-			return
+			return r.ID
 		}
 	}
+	return ""
 }
 
 // backoff returns the time between the last failure of a deployment's replica and the next
@@ -258,6 +262,9 @@ func (d *deployment) replaceOld(need domain.Need) {
 func backoff(failures int) time.Duration {
 	return min(minBackoff<<min(failures-1, 20), maxBackoff)
 }
+
+// rollingOut reports whether replicas with older settings are left.
+func (d *deployment) rollingOut() bool { return len(d.old) > len(d.leaving()) }
 
 // leaving returns the replicas with the newest settings on nodes that are being drained.
 func (d *deployment) leaving() (replicas []domain.Replica) {

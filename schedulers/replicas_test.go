@@ -10,16 +10,8 @@ import (
 	"anneal/schedulers"
 )
 
-// report records the state of a replica, as its node reports it.
-func (s *harness) report(id, replica, node, state string) {
-	s.t.Helper()
-	s.given(onDeployment(id, domain.AdvanceReplica{ID: replica, Node: nodeName(node), State: state}))
-}
-
 func TestReplicasAreKept(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
-	s.given(node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil),
+	s := begin(t, node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil),
 		node("n3", domain.PoolTraining, 1, nil))
 	s.given(deployment("d1", 2, 4, nil))
 	s.execute(schedulers.Replicas{})
@@ -88,9 +80,7 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 // then on a node that already has a replica. Replicas with accelerators fill a small node before they
 // use a device of a large one.
 func TestReplicasAreSpread(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
-	s.given(node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil),
+	s := begin(t, node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil),
 		node("n3", domain.PoolInference, 4, nil),
 		node("g1", domain.PoolInference, 1, map[string]int{"VENDOR_A_H100_80GB": 8}), node("g2", domain.PoolInference,
 			1, map[string]int{"VENDOR_A_H100_80GB": 2}))
@@ -109,9 +99,7 @@ func TestReplicasAreSpread(t *testing.T) {
 }
 
 func TestReplicasOfZero(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
-	s.given(node("n1", domain.PoolInference, 1, nil))
+	s := begin(t, node("n1", domain.PoolInference, 1, nil))
 	s.given(deployment("d1", 0, 1, nil))
 	s.execute(schedulers.Replicas{})
 	s.execute(schedulers.Replicas{})
@@ -121,9 +109,7 @@ func TestReplicasOfZero(t *testing.T) {
 }
 
 func TestReplicasRollOutWithASurge(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
-	s.given(node("n1", domain.PoolInference, 1, nil))
+	s := begin(t, node("n1", domain.PoolInference, 1, nil))
 	s.given(deployment("d1", 2, 2, nil))
 	s.execute(schedulers.Replicas{})
 	s.report("d1", "r1", "n1", domain.ReplicaReady)
@@ -181,9 +167,7 @@ func TestReplicasRollOutOneByOneWithoutCapacity(t *testing.T) {
 }
 
 func TestReplicasAreNotRemovedForWhatFitsNowhere(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
-	s.given(node("n1", domain.PoolInference, 1, nil))
+	s := begin(t, node("n1", domain.PoolInference, 1, nil))
 	s.given(deployment("d1", 1, 1, nil))
 	s.execute(schedulers.Replicas{})
 	s.report("d1", "r1", "n1", domain.ReplicaReady)
@@ -197,9 +181,7 @@ func TestReplicasAreNotRemovedForWhatFitsNowhere(t *testing.T) {
 }
 
 func TestReplicasFindNoPlace(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
-	s.given(node("n1", domain.PoolInference, 8, map[string]int{"VENDOR_A_L4_24GB": 2}),
+	s := begin(t, node("n1", domain.PoolInference, 8, map[string]int{"VENDOR_A_L4_24GB": 2}),
 		node("n2", domain.PoolTraining, 8, map[string]int{"VENDOR_A_L4_24GB": 8}))
 	s.given(deployment("d1", 1, 1, func(d *domain.DeploymentSpec) {
 		d.AcceleratorType,
@@ -224,9 +206,7 @@ func TestReplicasOfAModelThatIsNotThere(t *testing.T) {
 }
 
 func TestReplicasThatFail(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
-	s.given(node("n1", domain.PoolInference, 8, nil))
+	s := begin(t, node("n1", domain.PoolInference, 8, nil))
 	s.given(deployment("new", 1, 1, nil))
 	s.given(deployment("old", 1, 1, nil))
 	s.execute(schedulers.Replicas{})
@@ -260,9 +240,7 @@ func TestReplicasThatFail(t *testing.T) {
 }
 
 func TestReplicasLeave(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
-	s.given(node("n1", domain.PoolInference, 8, nil))
+	s := begin(t, node("n1", domain.PoolInference, 8, nil))
 	s.given(deployment("soft", 2, 2, nil), deployment("hard", 1, 1, nil))
 	s.execute(schedulers.Replicas{})
 	s.given(onDeployment("soft", domain.DeleteDeployment{IgnoreChecks: true}),

@@ -10,9 +10,9 @@ import (
 
 // firm returns how many replicas the deployment should have without revocable ones: at most
 // maxReplicaCount. During a rollout, the result includes the revocable replicas that already exist,
-// so that the rollout keeps them.
+// so that the rollout keeps them. A drain does not keep them.
 func (d *deployment) firm() int {
-	if n := len(d.current) + len(d.old); len(d.old) > 0 {
+	if n := len(d.current) + len(d.old); d.rollingOut() {
 		return min(d.DesiredReplicas, max(d.MaxReplicas(), n))
 	}
 	return min(d.DesiredReplicas, d.MaxReplicas())
@@ -20,9 +20,10 @@ func (d *deployment) firm() int {
 
 // revocable returns the replicas above maxReplicaCount, in the order of removal.
 func (d *deployment) revocable() []domain.Replica {
-	extra := len(d.current) + len(d.old) - d.MaxReplicas()
-	if len(d.old) > 0 {
-		extra-- // the replica that a rollout adds
+	n := len(d.current) + len(d.old)
+	extra := n - d.MaxReplicas()
+	if d.rollingOut() || n > d.DesiredReplicas {
+		extra-- // the replica that a rollout or a drain adds
 	}
 	return append(dispensable(d.old), dispensable(d.current)...)[:max(0, extra)]
 }
@@ -48,10 +49,14 @@ type lent struct {
 func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 	lends := func(d *deployment) bool { return d.Ceiling() > d.MaxReplicas() }
 	if !slices.ContainsFunc(deployments, lends) {
+		for _, d := range deployments {
+			if d.short {
+				d.replaceOld(d.need(v))
+			}
+		}
 		return
 	}
 	r := revocation{view: v, fleet: fleet}
-	var waiting []domain.Need
 	for _, d := range slices.Backward(deployments) {
 		for _, replica := range d.revocable() {
 			if a, ok := fleet.placed[allocationKey{replica.Node, domain.ReplicaAllocationID(d.name, replica.ID)}]; ok {
@@ -59,24 +64,24 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 			}
 		}
 	}
-	for _, d := range deployments {
-		if d.short {
-			waiting = append(waiting, d.need(v))
-		}
-	}
 	over := fleet.over(v)
 	for _, a := range over { // they are released earlier than the allocation of a replica that is revoked now
 		fleet.give(a.node, a.resources)
 	}
-	for _, need := range append(waiting, waitingJobs(v, fleet)...) {
-		r.reserve(need)
+	for _, d := range deployments {
+		if d.short && !r.reserve(d.need(v), d) {
+			r.replaceOld(d)
+		}
+	}
+	for _, need := range waitingJobs(v, fleet) {
+		r.reserve(need, nil)
 	}
 	for _, a := range over {
 		fleet.take([]domain.Name{a.node}, a.resources)
 	}
 	for _, d := range deployments {
-		if lends(d) && len(d.old) == 0 && !d.short {
-			d.placeMore(v, d.need(v), d.DesiredReplicas-max(len(d.current), d.firm()))
+		if lends(d) && !d.rollingOut() && !d.short {
+			d.placeMore(v, d.need(v), min(d.DesiredReplicas-max(len(d.current), d.firm()), d.placeable()))
 		}
 	}
 }
@@ -116,29 +121,46 @@ func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 }
 
 // reserve withholds capacity for a need from revocable replicas. If there is not enough, it revokes
-// replicas of nodes that can then hold the need, and no others.
-func (r *revocation) reserve(need domain.Need) {
+// replicas of nodes that can then hold the need, and no others. The replicas of the deployment that
+// has the need do not give way to it: see replaceOld. reserve returns false when the need does not
+// fit.
+func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 	if chosen, fits := r.fleet.place(r.view, need, nil); fits {
 		r.fleet.take(namesOf(chosen), need.Resources)
-		return
+		return true
 	}
-	for i, l := range r.lent {
+	var given []lent
+	for _, l := range r.lent {
+		if l.of == of {
+			continue
+		}
+		given = append(given, l)
 		r.fleet.give(l.replica.Node, l.resources)
 		if chosen, fits := r.fleet.place(r.view, need, nil); fits {
-			r.lent = append(r.revoke(r.lent[:i+1], namesOf(chosen), need), r.lent[i+1:]...)
+			r.revoke(given, namesOf(chosen), need)
 			r.fleet.take(namesOf(chosen), need.Resources) // not free before the replicas have ended
-			return
+			return true
 		}
 	}
-	for _, l := range r.lent {
+	for _, l := range given {
 		r.fleet.take([]domain.Name{l.replica.Node}, l.resources)
 	}
+	return false
 }
 
-// revoke removes the replicas in given whose resources the need requires on the chosen nodes, and
-// returns the others. In the fleet, the resources of all replicas in given count as free before the
-// call and as taken after it.
-func (r *revocation) revoke(given []lent, chosen []domain.Name, need domain.Need) (kept []lent) {
+// replaceOld replaces an old replica of a deployment, which then cannot be revoked as well.
+func (r *revocation) replaceOld(d *deployment) {
+	r.forget(d, d.replaceOld(d.need(r.view)))
+}
+
+// forget removes a replica from those that can be revoked.
+func (r *revocation) forget(d *deployment, id string) {
+	r.lent = slices.DeleteFunc(r.lent, func(l lent) bool { return l.of == d && l.replica.ID == id })
+}
+
+// revoke removes the replicas in given whose resources the need requires on the chosen nodes. In the
+// fleet, the resources of all replicas in given count as free before the call and as taken after it.
+func (r *revocation) revoke(given []lent, chosen []domain.Name, need domain.Need) {
 	var revoked []lent
 	for _, g := range given {
 		free := r.fleet.nodes[r.fleet.index[g.replica.Node]].Free
@@ -147,11 +169,10 @@ func (r *revocation) revoke(given []lent, chosen []domain.Name, need domain.Need
 			continue
 		}
 		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
-		kept = append(kept, g)
 	}
 	for _, g := range revoked {
 		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
 		g.of.remove(g.replica, "revoked: its capacity is needed for "+need.String())
+		r.forget(g.of, g.replica.ID)
 	}
-	return kept
 }

@@ -9,6 +9,7 @@ import (
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
+	"anneal/projections/live"
 )
 
 // Node is the API representation of a node.
@@ -23,6 +24,7 @@ type Node struct {
 	Scheduling  string              `json:"scheduling" api:"output"`
 	Cordon      *domain.NodeCordon  `json:"cordon,omitempty" api:"output"`
 	Taints      []domain.Taint      `json:"taints,omitempty" api:"output"`
+	Devices     []live.Device       `json:"devices,omitempty" api:"output"`
 	Used        domain.Resources    `json:"used" api:"output"`
 	Allocations []domain.Allocation `json:"allocations" api:"output"`
 	PublicKey   string              `json:"publicKey" api:"output"`
@@ -53,6 +55,9 @@ var nodes = &resource[domain.Node, Node]{
 			Taints:      row.State.Taints,
 			Allocations: row.State.Allocated(), PublicKey: row.State.Access.PublicKey,
 			EnrollTime: wire.Timestamp(row.State.Access.EnrollTime), RevokeTime: wire.Timestamp(row.State.Access.RevokeTime)}
+		if !row.State.Absent() { // of another node, nothing is known any more
+			out.Devices = v.Live.Devices(row.Name)
+		}
 		if out.Allocations == nil {
 			out.Allocations = []domain.Allocation{}
 		}

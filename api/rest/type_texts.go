@@ -59,6 +59,8 @@ var typeTexts = map[string]string{
 	"Quota":               "Limit of an account for one quantity, and its current usage.",
 	"Node":                "A worker node.",
 	"NodeCordon":          "Closes a node for new work.",
+	"Device":              "State of an accelerator of a node.",
+	"FailedDevice":        "An accelerator that must not be used.",
 	"Taint":               "Keeps work off a node, unless the account tolerates the taint.",
 	"Untaint":             "Names the taint to remove.",
 	"NodePolicy":          "Which nodes the work of an account may use.",

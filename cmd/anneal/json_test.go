@@ -44,7 +44,7 @@ var jsonCommands = []string{
 	"events credentials create e", "events credentials list", "events credentials revoke e",
 	"account create other", "account list", "account get other", "account suspend other --reason CREDIT_DEPLETED",
 	"account restore other",
-	"quota set other jobs 3", "quota list other", "node list", "node get local", "node cordon local",
+	"quota set other jobs 3", "quota list other", "node list", "node get local", "node top", "node cordon local",
 	"node drain local --reason maintenance", "node uncordon local", "node taint local dedicated=x:NoSchedule",
 	"node untaint local dedicated",
 	"account nodes other --tolerate dedicated=x:NoSchedule", "account weight other 2",

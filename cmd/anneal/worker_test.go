@@ -35,12 +35,18 @@ func newFleet(t *testing.T, args ...string) *fleet {
 // work starts a worker (again) in its directory.
 func (f *fleet) work(id string, args ...string) {
 	f.t.Helper()
+	f.workIn(nil, id, args...)
+}
+
+// workIn is like work, with environment variables in addition to those of the tests.
+func (f *fleet) workIn(env []string, id string, args ...string) {
+	f.t.Helper()
 	if f.dirs[id] == "" {
 		f.dirs[id] = f.t.TempDir()
 	}
 	args = append([]string{"work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", id, "--data",
 		f.dirs[id]}, args...)
-	f.workers[id] = launch(f.t, logFor(f.t, "anneal work "+id), args...)
+	f.workers[id] = launchIn(f.t, logFor(f.t, "anneal work "+id), env, args...)
 	f.workers[id].says("node " + id + " joined ")
 	// Until the first heartbeat is recorded, work that names no accelerator type gets the default type.
 	require.Eventually(f.t, func() bool { return f.nodes()[id] == "READY" }, patience, 10*time.Millisecond)

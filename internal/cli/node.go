@@ -20,7 +20,7 @@ var nodes = collection{"nodes", "node",
 	[]column{{"Name", "name"}, {"State", "state"}, {"Status", "status.message"}, {"Scheduling", "scheduling"},
 		{"Cordoned", "cordon.time"}, {"Reason", "cordon.reason"}, {"Drain deadline", "cordon.deadline"},
 		{"Drained", "cordon.drained"}, {"Pool", "pool"},
-		{"Labels", "labels"}, {"Taints", "taints"}, {"Engines", "engines"},
+		{"Failed devices", "failedDevices"}, {"Labels", "labels"}, {"Taints", "taints"}, {"Engines", "engines"},
 		{"Capacity", "capacity"}, {"Used", "used"},
 		{"Allocations", "allocations"}, {"Version", "version"}, {"Key", "publicKey"}, {"Enrolled", "enrollTime"},
 		{"Revoked", "revokeTime"}, {"Last seen", "seenTime"}, {"Created", "createTime"}}}
@@ -73,7 +73,7 @@ func nodeCommand() *cobra.Command {
 			}
 			return printDone(c, "node", args[0], "deleted")
 		}}
-	c := group("node", "Manage worker nodes (run on the server's machine)", nodeToken(), list, get,
+	c := group("node", "Manage worker nodes (run on the server's machine)", nodeToken(), list, get, nodeTop(),
 		nodeCordon(), nodeUncordon(), nodeDrain(), nodeTaint(), nodeUntaint(), nodeRevoke(), remove)
 	dataFlag(c.PersistentFlags())
 	return c

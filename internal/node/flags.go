@@ -8,12 +8,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"anneal/domain"
 	"anneal/engines/sandbox"
 	"anneal/internal/usage"
+	"anneal/workers/agent"
 )
 
 // Flags configure the agent of a node: the local worker of `serve`, or the agent that `work` runs.
@@ -23,11 +25,15 @@ type Flags struct {
 	Version          string // version of the program
 
 	accelerators, labels []string
+	checkDevices         time.Duration
 	evaluatorsUnconfined bool
 }
 
 // maxDevices is the maximum number of devices of one type that a node may declare.
 const maxDevices = 1024
+
+// minCheckDevices is the minimum time between two readings of the devices.
+const minCheckDevices = 100 * time.Millisecond
 
 // Add adds the flags to a command, in two sections of its help.
 func (n *Flags) Add(f *pflag.FlagSet) {
@@ -48,6 +54,8 @@ func (n *Flags) add(f *pflag.FlagSet) {
 			"with all permissions of this user: only for code that you trust")
 	f.StringArrayVar(&n.accelerators, "accelerators", nil, "devices of the node, instead of those detected: `TYPE=N`, "+
 		"such as VENDOR_A_H100_80GB=8; repeatable")
+	f.DurationVar(&n.checkDevices, "check-devices", agent.DefaultCheckDevices, "time between two readings of the state "+
+		"of detected devices, which withdraw failed devices from the node; 0 reads none")
 }
 
 // Check validates the flags.
@@ -66,6 +74,8 @@ func (n *Flags) Check() error {
 	v.Require(len(n.Labels()) <= domain.MaxNodeLabels, "--label", "must be given at most %d times", domain.MaxNodeLabels)
 	_, err := n.devices()
 	v.Require(err == nil, "--accelerators", "must be TYPE=N with N from 1 to %d, such as VENDOR_A_H100_80GB=8", maxDevices)
+	v.Require(n.checkDevices == 0 || n.checkDevices >= minCheckDevices, "--check-devices",
+		"is %s, and must be at least %s, or 0", n.checkDevices, minCheckDevices)
 	n.Engine.check(&v)
 	if err := v.Err(); err != nil {
 		return usage.Error{Err: err}

@@ -48,7 +48,7 @@ func NewStatus(from time.Time) *Status {
 		now: View{from: from, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]),
 			keys: new(btree.Map[domain.Name, time.Time]),
 			jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]),
-			loads: new(btree.Map[domain.Name, loads])}}
+			loads: new(btree.Map[domain.Name, loads]), devices: new(btree.Map[domain.Name, nodeDevices])}}
 }
 
 // ListenFrom records that the process may have missed heartbeats that were sent before now. View.Seen
@@ -166,6 +166,7 @@ func (s *Status) Forget(name domain.Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now.nodes.Delete(name)
+	s.now.devices.Delete(name)
 	s.now.jobs.Delete(name)
 	s.now.loads.Delete(name)
 	delete(s.steps, name)
@@ -193,7 +194,7 @@ func (s *Status) View() View {
 	defer s.mu.Unlock()
 	if s.shared.reports != s.now.reports {
 		s.shared = View{s.now.from, s.now.until, s.now.reports, s.now.nodes.Copy(), s.now.jobs.Copy(), s.now.replicas.Copy(),
-			s.now.loads.Copy(), s.now.keys.Copy()}
+			s.now.loads.Copy(), s.now.keys.Copy(), s.now.devices.Copy()}
 		s.generation++
 	}
 	return s.shared

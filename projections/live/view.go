@@ -63,6 +63,7 @@ type View struct {
 	replicas *btree.Map[string, ReplicaLoad] // by replicaKey
 	loads    *btree.Map[domain.Name, loads]
 	keys     *btree.Map[domain.Name, time.Time]
+	devices  *btree.Map[domain.Name, nodeDevices]
 }
 
 // Version returns a number that increases with each change of the live status.

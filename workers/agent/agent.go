@@ -41,14 +41,16 @@ type Options struct {
 	// NATS holds further options of the connection, such as TLS or an in-process server.
 	NATS []nats.Option
 
-	Pool       string // training, inference or "" for both
-	Region     string // one of domain.Regions; "" without one
-	Labels     map[string]string
-	Capacity   map[string]int // accelerators: type → devices; nil detects them
-	Dir        string         // directory of the cache and work in progress; only one agent may use it
-	CacheBytes int64          // limit for unused files in the cache; 0 is 64 GiB
-	Engine     engines.Engine
-	Version    string // version of anneal
+	Pool     string // training, inference or "" for both
+	Region   string // one of domain.Regions; "" without one
+	Labels   map[string]string
+	Capacity map[string]int // accelerators: type → devices; nil detects them
+	// CheckDevices is the time between two readings of the state of detected devices; 0 does not read it.
+	CheckDevices time.Duration
+	Dir          string // directory of the cache and work in progress; only one agent may use it
+	CacheBytes   int64  // limit for unused files in the cache; 0 is 64 GiB
+	Engine       engines.Engine
+	Version      string // version of anneal
 	// LeaveWithin limits the shutdown, in which checkpoints are saved and responses finished; 0 is
 	// 25 s.
 	LeaveWithin time.Duration
@@ -78,6 +80,7 @@ type Agent struct {
 	files   *transfer
 	started *startedAttempts
 	devices *devices
+	watch   *deviceWatch  // nil if the state of the devices is not read
 	wake    chan struct{} // receives a value when a heartbeat is requested
 
 	mu       sync.Mutex
@@ -113,8 +116,10 @@ func New(o Options) (*Agent, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	accelerators := engines.NumberDevices(o.Capacity)
+	var found []driverDevice
 	if o.Capacity == nil {
-		accelerators = findAccelerators()
+		found = findAccelerators()
+		accelerators = devicesOf(found)
 	}
 	capacity, err := capacityOf(accelerators)
 	if err != nil {
@@ -124,7 +129,7 @@ func New(o Options) (*Agent, error) {
 	if transport, ok := files.client.Transport.(*http.Transport); ok && o.HTTP == nil {
 		transport.TLSClientConfig = o.TLS
 	}
-	return &Agent{
+	a := &Agent{
 		options: o, log: o.Log.With("node", o.Node), boot: rand.Text(), files: files,
 		spec: domain.NodeSpec{Pool: o.Pool, Region: o.Region, Labels: o.Labels, Capacity: capacity,
 			Engines: abilities(o.Engine, o.Sound), Version: o.Version},
@@ -133,7 +138,11 @@ func New(o Options) (*Agent, error) {
 		started: &startedAttempts{dir: filepath.Join(o.Dir, "begun")}, devices: newDevices(accelerators),
 		wake: make(chan struct{}, 1), attempts: map[string]*attempt{}, replicas: map[string]*replica{},
 		streams: map[string]response{},
-	}, nil
+	}
+	if len(found) > 0 && o.CheckDevices > 0 {
+		a.watch = newDeviceWatch(a, found)
+	}
+	return a, nil
 }
 
 // Memory returns the machine's memory in bytes.
@@ -173,6 +182,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer a.conn.Close()
+	a.watchDevices(life)
 	for ctx.Err() == nil {
 		wait, err := a.heartbeat(ctx, life)
 		if err != nil {

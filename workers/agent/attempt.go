@@ -33,6 +33,8 @@ type attempt struct {
 	joblog     *jobLog
 	done       chan struct{} // closed when all goroutines of the attempt have ended
 
+	deviceReport sync.Once
+
 	mu      sync.Mutex
 	phase   string
 	metrics metrics
@@ -145,10 +147,28 @@ func (t *attempt) reportEnd(err error) {
 		t.log.Info("attempt canceled")
 		// The report fails only when the attempt is unwanted.
 		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportStopped})
+	case isDeviceFailure(why):
+		t.reportDevice(why)
 	default:
 		t.log.Error("attempt failed", "error", err)
 		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportFailed, Error: t.errorOf(err)})
 	}
+}
+
+// loseDevice stops the attempt because its device has failed. It reports that at once, because a
+// program that uses the device may hang. The attempt saves no checkpoint: what a failed device has
+// computed may be wrong.
+func (t *attempt) loseDevice(err error) {
+	t.stop(err)
+	t.reportDevice(err)
+}
+
+// reportDevice reports once that the attempt has lost its device.
+func (t *attempt) reportDevice(err error) {
+	t.deviceReport.Do(func() {
+		t.log.Error("attempt lost its device", "error", err)
+		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportFailed, Error: t.errorOf(err), Preempted: true})
+	})
 }
 
 // errorOf returns err as an error for the user, without secrets and paths of this machine.
@@ -181,6 +201,7 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 	if err != nil {
 		return result, err
 	}
+	t.agent.devices.use(req.Devices, t.assignment.ID(), t.loseDevice)
 	t.enter(protocol.Training)
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -319,7 +340,7 @@ func (w watcher) Step(row engines.Metrics) {
 // Checkpoint implements engines.TrainWatcher. It copies the files and uploads the copy, so that
 // training continues while the store or the coordinator is unreachable.
 func (w watcher) Checkpoint(_ context.Context, step int, dir string) error {
-	if w.life.Err() != nil {
+	if w.life.Err() != nil || isDeviceFailure(context.Cause(w.work)) {
 		return errUnwanted
 	}
 	if err := w.nameBase(filepath.Join(dir, domain.CheckpointModel)); err != nil {

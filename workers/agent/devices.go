@@ -3,23 +3,37 @@ package agent
 import (
 	"context"
 	"maps"
-	"slices"
 	"sync"
 
 	"anneal/domain"
 	"anneal/engines"
 )
 
-// devices holds the node's accelerators that no replica or attempt uses. The log allocates a number
-// of devices to a replica or an attempt, and the agent chooses the devices.
+// devices holds the node's accelerators and who uses them. The log allocates a number of devices to
+// a replica or an attempt, and the agent chooses the devices. A device that has failed is not chosen
+// until it is restored: see deviceWatch.
 type devices struct {
 	mu    sync.Mutex
-	free  []engines.Device
-	freed chan struct{} // closed and replaced when devices are released
+	all   []engines.Device
+	state map[engines.Device]*deviceState
+	freed chan struct{} // closed and replaced when devices are released or restored
+}
+
+// deviceState is the state of one device.
+type deviceState struct {
+	used    bool
+	user    string      // ID of the allocation that uses the device; "" until use is called
+	lost    func(error) // tells the user that the device has failed
+	failure string      // why the device must not be used; "" when it can be used
+	reading *reading    // nil if unknown
 }
 
 func newDevices(all []engines.Device) *devices {
-	return &devices{free: slices.Clone(all), freed: make(chan struct{})}
+	d := &devices{all: all, state: map[engines.Device]*deviceState{}, freed: make(chan struct{})}
+	for _, one := range all {
+		d.state[one] = &deviceState{}
+	}
+	return d
 }
 
 // acquire waits for the wanted number of devices of each type, because a replica or an attempt that
@@ -42,18 +56,15 @@ func (d *devices) acquire(
 }
 
 // try acquires the wanted devices if they are all free, and returns a nil channel. Otherwise it
-// returns a channel that is closed when devices are released.
+// returns a channel that is closed when devices are released or restored.
 func (d *devices) try(wanted map[string]int) (acquired []engines.Device, freed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	left := maps.Clone(wanted)
-	var rest []engines.Device
-	for _, one := range d.free {
-		if left[one.Type] > 0 {
+	for _, one := range d.all {
+		if s := d.state[one]; left[one.Type] > 0 && !s.used && s.failure == "" {
 			left[one.Type]--
 			acquired = append(acquired, one)
-		} else {
-			rest = append(rest, one)
 		}
 	}
 	for _, missing := range left {
@@ -61,15 +72,60 @@ func (d *devices) try(wanted map[string]int) (acquired []engines.Device, freed <
 			return nil, d.freed
 		}
 	}
-	d.free = rest
+	for _, one := range acquired {
+		d.state[one].used = true
+	}
 	return acquired, nil
 }
 
 func (d *devices) release(released []engines.Device) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.free = append(d.free, released...)
-	slices.SortFunc(d.free, func(a, b engines.Device) int { return a.Index - b.Index })
+	for _, one := range released {
+		s := d.state[one]
+		s.used, s.user, s.lost = false, "", nil
+	}
+	d.wake()
+}
+
+func (d *devices) wake() {
 	close(d.freed)
 	d.freed = make(chan struct{})
+}
+
+// use names the allocation that uses acquired devices. If one of them fails, lost is called in its
+// own goroutine, also when it has failed already.
+func (d *devices) use(acquired []engines.Device, id string, lost func(error)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, one := range acquired {
+		s := d.state[one]
+		s.user, s.lost = id, lost
+		if s.failure != "" {
+			go lost(deviceError(one, s.failure))
+		}
+	}
+}
+
+// fail withdraws a device, and tells its user. It returns false if the device has failed before.
+func (d *devices) fail(device engines.Device, reason string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.state[device]
+	if s.failure != "" {
+		return false
+	}
+	s.failure = reason
+	if s.lost != nil {
+		go s.lost(deviceError(device, reason))
+	}
+	return true
+}
+
+// restore makes a failed device available again, once it is released.
+func (d *devices) restore(device engines.Device) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.state[device].failure = ""
+	d.wake()
 }

@@ -70,7 +70,7 @@ func (a *Agent) state() protocol.Heartbeat {
 	defer a.mu.Unlock()
 	a.number++
 	h := protocol.Heartbeat{Version: protocol.Version, Node: a.spec, Boot: a.boot, Number: a.number, Seen: a.seen,
-		Attempts: a.started.lost()}
+		Attempts: a.started.lost(), Devices: a.devices.status()}
 	more, rows := false, protocol.MaxRows
 	for _, id := range slices.Sorted(maps.Keys(a.attempts)) {
 		listed, left := a.attempts[id].state(rows)

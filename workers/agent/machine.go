@@ -61,7 +61,7 @@ func memoryMiB(meminfo, groupLimit string) (int64, error) {
 
 // findAccelerators returns the devices that nvidia-smi reports and that CUDA_VISIBLE_DEVICES, if
 // set, lists; nil if nvidia-smi fails.
-func findAccelerators() []engines.Device {
+func findAccelerators() []driverDevice {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=index,uuid,name,memory.total",
@@ -73,7 +73,7 @@ func findAccelerators() []engines.Device {
 	if visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set {
 		return visibleOf(all, visible)
 	}
-	return devicesOf(all)
+	return all
 }
 
 // A driverDevice is a device with the UUID that the driver gives it.
@@ -108,7 +108,7 @@ func devicesOf(all []driverDevice) (devices []engines.Device) {
 
 // visibleOf returns the devices that visible, the value of CUDA_VISIBLE_DEVICES, lists by index or
 // UUID. Like the driver, it ignores the list from the first unknown device on.
-func visibleOf(all []driverDevice, visible string) (devices []engines.Device) {
+func visibleOf(all []driverDevice, visible string) (devices []driverDevice) {
 	for word := range strings.SplitSeq(visible, ",") {
 		word = strings.TrimSpace(word)
 		at := slices.IndexFunc(all, func(one driverDevice) bool {
@@ -118,7 +118,7 @@ func visibleOf(all []driverDevice, visible string) (devices []engines.Device) {
 		if at < 0 {
 			break
 		}
-		devices = append(devices, all[at].Device)
+		devices = append(devices, all[at])
 	}
 	return devices
 }

@@ -33,6 +33,8 @@ type replica struct {
 	mu     sync.Mutex
 	phase  string
 	reason string
+	// preempted reports that the replica did not fail itself: its device has failed
+	preempted bool
 	loaded
 	active  sync.WaitGroup
 	load    protocol.Load // only Active and Slots are set; the rates are derived from counted
@@ -75,14 +77,27 @@ func (r *replica) state() protocol.Replica {
 	r.counted.requests, r.counted.completed, r.counted.promptTokens, r.counted.tokens = 0, 0, 0, 0
 	return protocol.Replica{Deployment: r.assignment.Deployment, Replica: r.assignment.Replica,
 		CreateTime: r.assignment.CreateTime,
-		State:      r.phase, Reason: r.reason, Load: load, Addons: addons}
+		State:      r.phase, Reason: r.reason, Preempted: r.preempted, Load: load, Addons: addons}
 }
 
+// setPhase records the state of the replica. A failed replica stays failed.
 func (r *replica) setPhase(phase, reason string) {
 	r.mu.Lock()
-	r.phase, r.reason = phase, reason
+	if r.phase != protocol.ReplicaFailed {
+		r.phase, r.reason = phase, reason
+	}
 	r.mu.Unlock()
 	r.agent.requestHeartbeat()
+}
+
+// loseDevice stops the replica because its device has failed.
+func (r *replica) loseDevice(err error) {
+	r.log.Error("replica lost its device", "error", err)
+	r.mu.Lock()
+	r.preempted = true
+	r.mu.Unlock()
+	r.setPhase(protocol.ReplicaFailed, r.reasonOf(err))
+	r.stop()
 }
 
 // run loads the model, serves requests until the replica is stopped, and unloads the model.
@@ -148,6 +163,7 @@ func (r *replica) open() (release func(), err error) {
 	if err != nil {
 		return release, err
 	}
+	r.agent.devices.use(devices, r.assignment.ID(), r.loseDevice)
 	got, settled, err := r.loadWithTimeout(files)
 	if err != nil {
 		free := release

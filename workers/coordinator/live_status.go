@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"slices"
+
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
@@ -19,6 +21,9 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 	overtaken := h.sessions.get(node).overtaken(heartbeat)
 	now, observed, view := h.now(), h.world.Live(), h.world.View()
 	observed.Heartbeat(nodeName(node), now)
+	if !overtaken {
+		observed.SetDevices(nodeName(node), devicesOf(heartbeat), now)
+	}
 	for _, a := range heartbeat.Attempts {
 		j, ok := jobNamed(view, a.Job)
 		if a.Phase == protocol.Lost || !ok || !j.CreateTime.Equal(a.CreateTime) ||
@@ -54,6 +59,18 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 			TokensPerSecond:       r.Load.TokensPerSecond, Time: now, Addons: addonStates(r),
 		})
 	}
+}
+
+// devicesOf returns the devices in a heartbeat, at most protocol.MaxDevices.
+func devicesOf(heartbeat protocol.Heartbeat) (devices []live.Device) {
+	for _, d := range heartbeat.Devices[:min(len(heartbeat.Devices), protocol.MaxDevices)] {
+		d.Type, d.Allocation = truncate(d.Type), truncate(d.Allocation)
+		if !slices.Contains(domain.DeviceHealth, d.Health) {
+			d.Health = domain.DeviceUnknown
+		}
+		devices = append(devices, live.Device(d))
+	}
+	return devices
 }
 
 func metricRow(m engines.Metrics) live.MetricRow {

@@ -54,7 +54,7 @@ func (o *observations) recordReplicas(
 			command = domain.AdvanceReplica{ID: r.Replica, State: r.State, Node: nodeName(node)}
 		case protocol.ReplicaFailed:
 			o.logger.Warn("replica failed", "replica", r.ID(), "node", node, "reason", r.Reason)
-			command = domain.RemoveReplica{ID: r.Replica, Reason: truncate(r.Reason), Failed: true}
+			command = domain.RemoveReplica{ID: r.Replica, Reason: truncate(r.Reason), Failed: !r.Preempted}
 		default:
 			continue
 		}

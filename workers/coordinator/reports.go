@@ -161,7 +161,8 @@ func (r *reports) recordFailure(ctx context.Context, node string, j job, report 
 		status := domain.Status{Code: report.Error.Code.String(), Message: message}
 		return r.doJob(ctx, node, j, domain.FailJob{Attempt: report.Attempt, Status: status})
 	}
-	return r.doJob(ctx, node, j, domain.RequeueJob{Attempt: report.Attempt, Reason: message})
+	return r.doJob(ctx, node, j, domain.RequeueJob{Attempt: report.Attempt, Reason: message,
+		Preempted: report.Preempted})
 }
 
 // recordCheckpoint records a checkpoint whose files are stored completely, and updates the job's

@@ -36,6 +36,7 @@ type Heartbeat struct {
 	Seen     uint64          `json:"seen"`              // newest log position that a coordinator sent
 	Attempts []Attempt       `json:"attempts,omitempty"`
 	Replicas []Replica       `json:"replicas,omitempty"`
+	Devices  []Device        `json:"devices,omitempty"`
 }
 
 // An Attempt is the state of one attempt of a job on a node.
@@ -63,7 +64,8 @@ type Replica struct {
 	Replica    string      `json:"replica"`
 	CreateTime time.Time   `json:"made"` // see ServeAssignment
 	State      string      `json:"state"`
-	Reason     string      `json:"reason,omitempty"` // why the replica failed, when State is failed
+	Reason     string      `json:"reason,omitempty"`    // why the replica failed, when State is failed
+	Preempted  bool        `json:"preempted,omitempty"` // the failure does not count: the device of the replica has failed
 	Load       Load        `json:"load"`
 	Addons     []Addon     `json:"addons,omitempty"` // assigned addons and their states
 }

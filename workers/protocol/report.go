@@ -25,13 +25,14 @@ type Report struct {
 	Kind       string             `json:"kind"`
 	Job        domain.Name        `json:"job"`
 	Attempt    int                `json:"attempt"`
-	CreateTime time.Time          `json:"made"`              // see TrainAssignment
-	Step       int                `json:"step,omitempty"`    // step of the checkpoint
-	Sizes      map[string]int64   `json:"sizes,omitempty"`   // sizes of the stored files: file → bytes
-	Sums       map[string]string  `json:"sums,omitempty"`    // SHA-256 sums of the stored files: file → hexadecimal
-	Metrics    map[string]float64 `json:"metrics,omitempty"` // latest value of each metric at the checkpoint
-	Result     *Result            `json:"result,omitempty"`  // result of a completed attempt
-	Error      *Error             `json:"fault,omitempty"`   // error of a failed attempt
+	CreateTime time.Time          `json:"made"`                // see TrainAssignment
+	Step       int                `json:"step,omitempty"`      // step of the checkpoint
+	Sizes      map[string]int64   `json:"sizes,omitempty"`     // sizes of the stored files: file → bytes
+	Sums       map[string]string  `json:"sums,omitempty"`      // SHA-256 sums of the stored files: file → hexadecimal
+	Metrics    map[string]float64 `json:"metrics,omitempty"`   // latest value of each metric at the checkpoint
+	Result     *Result            `json:"result,omitempty"`    // result of a completed attempt
+	Error      *Error             `json:"fault,omitempty"`     // error of a failed attempt
+	Preempted  bool               `json:"preempted,omitempty"` // a failed attempt does not count: its device has failed
 }
 
 // A Result describes what a completed attempt produced.

@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+var topColumns = []column{{"NODE", "node"}, {"STATE", "state"}, {"WORK", "work"}, {"DEVICE", "device"},
+	{"HEALTH", "health"}, {"CPU MILLI", "cpu"}, {"MEMORY MIB", "memory"}, {"DEVICE MIB", "deviceMemory"},
+	{"UTIL %", "utilization"}, {"TEMP C", "temperature"}}
+
+func nodeTop() *cobra.Command {
+	return &cobra.Command{Use: "top", Short: "Show what runs on which node and device", Args: arguments(0, 0),
+		Long: `Lists each job and replica with its node and devices, and each device that nothing uses. With -o json it prints
+the nodes with their allocations and devices. Memory, utilization and temperature are shown for the devices
+that nvidia-smi reports.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			items, err := operator.list(c.Context(), operator.path("nodes"), "nodes", nil)
+			if err != nil {
+				return err
+			}
+			if inJSON, err := wantsJSON(c); inJSON || err != nil {
+				if err != nil {
+					return err
+				}
+				return printItems(c, items)
+			}
+			var rows []map[string]any
+			for _, item := range items {
+				rows = append(rows, topRows(item)...)
+			}
+			return printItems(c, rows, topColumns...)
+		}}
+}
+
+// topRows returns a row for each allocation of a node and each of its devices, those that nothing
+// uses last.
+func topRows(node map[string]any) (rows []map[string]any) {
+	state := cell(node, "state")
+	if scheduling := cell(node, "scheduling"); state == "READY" && scheduling != "SCHEDULABLE" {
+		state = scheduling
+	}
+	row := func(work string, allocation, device map[string]any) {
+		one := map[string]any{"node": id(cell(node, "name")), "state": state, "work": work}
+		if allocation != nil {
+			one["cpu"], one["memory"] = cell(allocation, "takes.cpuMilli"), cell(allocation, "takes.memoryMib")
+		}
+		if device != nil {
+			one["device"] = cell(device, "index") + " " + cell(device, "type")
+			one["health"], one["utilization"] = cell(device, "health"), cell(device, "utilizationPercent")
+			one["temperature"] = cell(device, "temperatureC")
+			if total := cell(device, "memoryMib"); total != "-" {
+				one["deviceMemory"] = strings.Replace(cell(device, "memoryUsedMib"), "-", "0", 1) + "/" + total
+			}
+		}
+		rows = append(rows, one)
+	}
+	devices := objects(node["devices"])
+	for _, allocation := range objects(node["allocations"]) {
+		used := 0
+		for _, device := range devices {
+			if device["allocation"] == allocation["id"] {
+				row(cell(allocation, "id"), allocation, device)
+				allocation = map[string]any{"id": allocation["id"]} // its CPU and memory are shown once
+				used++
+			}
+		}
+		if used == 0 {
+			row(cell(allocation, "id"), allocation, nil)
+		}
+	}
+	for _, device := range devices {
+		if device["allocation"] == nil {
+			row("", nil, device)
+		}
+	}
+	if len(rows) == 0 {
+		row("", nil, nil)
+	}
+	return rows
+}
+
+func objects(list any) (all []map[string]any) {
+	items, _ := list.([]any)
+	for _, item := range items {
+		if one, ok := item.(map[string]any); ok {
+			all = append(all, one)
+		}
+	}
+	return all
+}

@@ -1,0 +1,50 @@
+package live
+
+import (
+	"time"
+
+	"anneal/domain"
+)
+
+// A Device is the state of an accelerator of a node, as its agent reported it last.
+type Device struct {
+	Type       string `json:"type"`
+	Index      int    `json:"index"`
+	Allocation string `json:"allocation,omitempty"` // ID of the allocation that uses the device
+	Health     string `json:"health"`               // one of domain.DeviceHealth
+	// nil if unknown
+	TemperatureC       *int `json:"temperatureC,omitempty"`
+	UtilizationPercent *int `json:"utilizationPercent,omitempty"`
+	MemoryUsedMiB      *int `json:"memoryUsedMib,omitempty"`
+	MemoryMiB          *int `json:"memoryMib,omitempty"`
+}
+
+type nodeDevices struct {
+	list []Device
+	time time.Time
+}
+
+// SetDevices records the devices of a node, unless a later report is recorded. The status keeps the
+// list: the caller must not change it.
+func (s *Status) SetDevices(node domain.Name, list []Device, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, known := s.now.devices.Get(node)
+	if known && at.Before(last.time) || !known && len(list) == 0 {
+		return
+	}
+	if !known && s.now.devices.Len() >= MaxNodes {
+		evict(s.now.devices, func(d nodeDevices) time.Time { return d.time })
+	}
+	s.now.devices.Set(node, nodeDevices{list, at})
+	s.now.reports++
+}
+
+// Devices returns the devices of a node; nil if its agent has reported none.
+func (v View) Devices(node domain.Name) []Device {
+	if v.devices == nil {
+		return nil
+	}
+	found, _ := v.devices.Get(node)
+	return found.list
+}

@@ -1,0 +1,71 @@
+package schedulers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// ShrinkWithin is how long the agent of a node whose devices have failed has to report the work that
+// used them. After that time, the newest work that the node cannot hold any more moves.
+const ShrinkWithin = 15 * time.Second
+
+// shrunk moves work from a node that has fewer devices than are allocated: an agent reports the work
+// whose device has failed, but not work that was placed before the failure and waits for a device.
+func shrunk(plan *Plan, v *projections.View, row *projections.Row[domain.Node], now time.Time) {
+	over := excess(v, row)
+	if len(over) == 0 {
+		return
+	}
+	if due := row.State.Since.Add(ShrinkWithin); now.Before(due) {
+		plan.planAgainAt(due)
+		return
+	}
+	reason := fmt.Sprintf("node %s has fewer devices than are allocated", row.Name.ID())
+	for _, a := range over {
+		if a.Replica != "" {
+			plan.add(domain.Intend(domain.Deployments, a.For,
+				domain.Command[domain.Deployment](domain.RemoveReplica{ID: a.Replica, Reason: reason})))
+			continue
+		}
+		if j, ok := jobNamed(v, a.For); ok && j.Life.Working() && a.Attempt == j.Life.Attempt && j.Life.Outcome == nil {
+			plan.add(domain.IntendJob(j.Name, domain.RequeueJob{Attempt: a.Attempt, Reason: reason, Preempted: true}))
+		}
+	}
+}
+
+// excess returns the newest allocations without which the devices of the node suffice. Allocations
+// that are about to be released do not count.
+func excess(v *projections.View, row *projections.Row[domain.Node]) (over []domain.Allocation) {
+	if devicesFit(row.State.Used(), row.State.Capacity) {
+		return nil
+	}
+	var used domain.Resources
+	var current []domain.Allocation
+	for _, a := range row.State.Allocated() {
+		if reason, reserved := orphaned(v, row.Name, a); reason == "" && !reserved {
+			used, current = used.Plus(a.Resources), append(current, a)
+		}
+	}
+	slices.SortStableFunc(current, func(a, b domain.Allocation) int {
+		return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(b.ID, a.ID))
+	})
+	for _, a := range current {
+		for t, n := range a.Resources.Accelerators {
+			if n > 0 && used.Accelerators[t] > row.State.Capacity.Accelerators[t] {
+				used, over = minus(used, a.Resources), append(over, a)
+				break
+			}
+		}
+	}
+	return over
+}
+
+// devicesFit reports whether a node with a capacity has at least the used devices.
+func devicesFit(used, capacity domain.Resources) bool {
+	return domain.Resources{Accelerators: used.Accelerators}.Fits(domain.Resources{Accelerators: capacity.Accelerators})
+}

@@ -1,0 +1,17 @@
+package protocol
+
+// MaxDevices is the maximum number of devices in a heartbeat.
+const MaxDevices = 1024
+
+// A Device is the state of an accelerator of a node.
+type Device struct {
+	Type       string `json:"type"`
+	Index      int    `json:"index"`
+	Allocation string `json:"allocation,omitempty"` // ID of the allocation that uses the device
+	Health     string `json:"health"`               // one of domain.DeviceHealth
+	// what the driver reports; nil if unknown
+	TemperatureC       *int `json:"temperatureC,omitempty"`
+	UtilizationPercent *int `json:"utilizationPercent,omitempty"`
+	MemoryUsedMiB      *int `json:"memoryUsedMib,omitempty"`
+	MemoryMiB          *int `json:"memoryMib,omitempty"`
+}
