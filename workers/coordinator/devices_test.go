@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -110,6 +111,8 @@ func TestHangingAttemptLeavesItsFailedDevice(t *testing.T) {
 	c := start(t)
 	c.createInputs()
 	stuck := stuckTrainer{make(chan struct{}), make(chan struct{}), make(chan error, 1)}
+	release := sync.OnceFunc(func() { close(stuck.release) })
+	t.Cleanup(release) // after a failed wait too, the agent's cleanup waits for the trainer
 	engine := simulated.New(simulated.Options{Seed: 7})
 	engine.Trainer = stuck
 	set := c.watchedAgent("n1", engine)
@@ -131,7 +134,7 @@ func TestHangingAttemptLeavesItsFailedDevice(t *testing.T) {
 		row, _ := v.Deployments.Get(deploymentName)
 		return row.State.Replicas[replica.ID].State == domain.ReplicaInitializing
 	})
-	close(stuck.release)
+	release()
 	require.Error(t, <-stuck.checkpoint, "what a failed device has computed may be wrong")
 	c.serving(replica.ID)
 	require.Empty(t, c.life().Checkpoints)
