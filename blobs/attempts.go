@@ -8,21 +8,20 @@ import (
 	"time"
 )
 
-// Directories of a job in which each attempt stores a file of its own, DIRECTORY/ATTEMPT/FILE, because
-// the agent of an attempt that is over may still write. The file of an attempt also has the lines of
-// earlier attempts that are still kept, so only the file of the newest attempt that has stored one is
-// used.
+// Directories of a job in which each attempt stores its own file, DIRECTORY/ATTEMPT/FILE, because the
+// agent of an earlier attempt may still write to its file. The file of an attempt begins with the
+// lines of earlier attempts that are still valid, so only the file of the newest attempt is used.
 const (
 	rolloutsDir = "rollouts"
 	logsDir     = "logs"
 )
 
-// SupersededTime is how long the file of an attempt is kept after a newer attempt has stored one: for
-// signed URLs that were given to readers.
+// SupersededTime is how long the file of an attempt is kept after a newer attempt has stored its own,
+// so that clients can still read the older file with signed URLs that they have received.
 const SupersededTime = time.Hour
 
-// NewestOfAttempts returns the key of the file of the newest attempt, up to the attempt last, that has
-// stored one below root, a RolloutsRoot or LogRoot; "" when there is none.
+// NewestOfAttempts returns the key of the file that the newest attempt has stored below root, which is
+// a RolloutsRoot or LogRoot; "" when there is none. It ignores attempts after the attempt last.
 func (s *Store) NewestOfAttempts(ctx context.Context, root string, last int) (key string, err error) {
 	newest := 0
 	for file, err := range s.List(ctx, root) {
@@ -36,7 +35,8 @@ func (s *Store) NewestOfAttempts(ctx context.Context, root string, last int) (ke
 	return key, nil
 }
 
-// Superseded returns the keys of the files of attempts for which listed has a file of a newer attempt.
+// Superseded returns the keys of the files of attempts in listed for which listed also has a file of a
+// newer attempt.
 func Superseded(listed []File) map[string]bool {
 	newest, superseded := map[string]int{}, map[string]bool{}
 	root := func(key string) string { return path.Dir(path.Dir(key)) }

@@ -339,7 +339,8 @@ func hardLink(path, link string) error {
 
 // linkedDigests returns the digests in the record of key, for a hard link to the file under key;
 // name is the path of the link. same is false when the caller must try again: key now names another
-// file, so that the record may describe other content, or the record was written only now.
+// file, so that the record may describe other content, or linkedDigests has just written the missing
+// record.
 func (f *fileStore) linkedDigests(key, name string) (contents []digest, same bool, err error) {
 	held, err := os.Stat(name)
 	if err != nil {

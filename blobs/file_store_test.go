@@ -68,7 +68,8 @@ func TestDeletePrefixWhileItIsWritten(t *testing.T) {
 	require.Empty(t, left.Sizes)
 }
 
-// A slowWriter signals its first Write and then keeps what it is given once it may go on.
+// A slowWriter closes started in its first Write, waits until goOn is closed, and then appends the
+// bytes to received.
 type slowWriter struct {
 	started, goOn chan struct{}
 	received      []byte

@@ -133,7 +133,8 @@ func BatchPrefix(batch domain.Name, createEvent string) string {
 	return resourcePrefix(BatchRoot, batch, createEvent) + "results/"
 }
 
-// BatchOutputPrefix returns the prefix of a file with results of a batch; which is its name.
+// BatchOutputPrefix returns the prefix of a file with results of a batch. The parameter which is the
+// name of the file.
 func BatchOutputPrefix(batch domain.Name, createEvent, which string) string {
 	return resourcePrefix(BatchRoot, batch, createEvent) + which + "/"
 }

@@ -24,7 +24,7 @@ type Content interface {
 // A verified is an open file of a fileStore that implements Content. Close may be called during a
 // read: net/http may read the body of a request after it has returned the response.
 type verified struct {
-	mu       sync.Mutex // guards all but Write of WriteTo's writer
+	mu       sync.Mutex // guards the fields; released while the writer of WriteTo writes
 	store    *fileStore
 	key      string
 	file     *os.File

@@ -13,7 +13,7 @@ import (
 )
 
 // TestEventsNameTheirControlPlane checks that the log names the control plane in the events that it
-// appends, and that events of earlier versions, which name none, are read as before.
+// appends, and that events of earlier versions, which name no control plane, can be read.
 func TestEventsNameTheirControlPlane(t *testing.T) {
 	log := servertest.StartLog(t)
 	last := logtest.Append(t, log, logtest.Write("a", 0))

@@ -55,8 +55,8 @@ type round struct {
 	upTo    uint64 // the position that the round syncs; set when its sync begins
 }
 
-// publish calls send, which sends an event to the server and returns the event's position. A round
-// that begins before send returns waits a short time for the server's answer: see gather.
+// publish calls send, which sends an event to the server and returns the event's position. It counts
+// the append as in progress until send returns: see gather.
 func (d *diskSync) publish(send func() (uint64, error)) (position uint64, err error) {
 	if d == nil {
 		return send()
@@ -81,7 +81,8 @@ func newDiskSync(dir string) *diskSync {
 	}
 }
 
-// wait returns when every message up to position is on disk. position must be acknowledged.
+// wait returns when every message up to position is on disk. The server must have acknowledged the
+// message at position.
 func (d *diskSync) wait(ctx context.Context, position uint64) error {
 	if d == nil || position <= d.synced.Load() {
 		return nil
@@ -139,7 +140,7 @@ func (d *diskSync) round() (more bool) {
 	d.current, d.next = this, &round{done: make(chan struct{})}
 	d.mu.Unlock()
 
-	if failed == nil && wanted > d.synced.Load() { // else an earlier round served them, or the disk has failed
+	if failed == nil && wanted > d.synced.Load() { // else an earlier round synced up to wanted, or the disk has failed
 		begun := time.Now()
 		err := d.syncBlocks()
 		d.took = time.Since(begun)
@@ -166,8 +167,8 @@ func (d *diskSync) round() (more bool) {
 
 // gather waits until the server has answered the appends that are in progress, so that one sync
 // covers these appends too. gather waits no longer than the last sync took. It returns immediately
-// if there is only one writer, or if the server has stored all appends in progress already, because
-// a follower has received their events. PostgreSQL's commit_delay and commit_siblings do the same
+// if there is only one writer, or if a follower has received the events of all appends in progress,
+// because the server has then stored them. PostgreSQL's commit_delay and commit_siblings do the same
 // with fixed values.
 func (d *diskSync) gather() {
 	d.mu.Lock()
@@ -185,7 +186,7 @@ func (d *diskSync) gather() {
 }
 
 // appends counts the appends that were sent to the server and those that the server answered. The
-// lock of the diskSync guards it.
+// mutex of the diskSync guards the fields.
 type appends struct {
 	sent     uint64
 	answered uint64
@@ -194,10 +195,11 @@ type appends struct {
 	done     chan struct{} // nil when no caller waits
 }
 
-// inProgress returns a channel that is closed when the server has answered as many appends as have
-// been sent until now. It returns nil when no append is in progress, or when the server has stored
-// as many events after the last answer as appends are in progress. stored is the highest position
-// that is known to be stored. Only the channel of the last call is closed.
+// inProgress returns a channel that is closed when the server has answered all appends that were
+// sent before the call. It returns nil when no append is in progress, or when the server has
+// certainly stored them all: stored, the highest position that is known to be stored, is then at
+// least as far after the last answered position as there are appends in progress. A later call
+// replaces the channel, and the former channel is never closed.
 func (a *appends) inProgress(stored uint64) <-chan struct{} {
 	if a.sent-a.answered <= stored-min(stored, a.last) {
 		return nil
@@ -216,8 +218,8 @@ func (a *appends) answer(position uint64) {
 }
 
 // syncBlocks syncs the block file that was newest in the last round and all later block files, with
-// their directory entries. It stops syncing a block file only after a sync that began when the next
-// block file existed, because the server writes to a block until it creates the next.
+// their directory entries. It syncs a block file for the last time when the next block file exists
+// already, because the server writes to a block file until it creates the next one.
 func (d *diskSync) syncBlocks() error {
 	if err := d.findBlock(); err != nil {
 		return err
@@ -284,9 +286,10 @@ func (d *diskSync) close() {
 	}
 }
 
-// SyncSubject, in the NATS account CONTROL, receives requests to sync to disk: the body "NAME"
-// syncs a stream, "EVENTS 42" syncs the log up to position 42. Only the embedded server responds,
-// because the servers of a NATS cluster sync a message before they acknowledge it.
+// SyncSubject is the subject, in the NATS account CONTROL, of requests to sync to disk. A request
+// with the body "NAME" syncs the stream NAME; "EVENTS 42" syncs the log up to position 42. Only the
+// embedded server responds, because the servers of a NATS cluster sync a message before they
+// acknowledge it.
 const SyncSubject = "control.sync"
 
 // RequestLogSync requests a sync of the log and returns when the log is on disk up to a position.

@@ -29,8 +29,8 @@ type Rows interface {
 	Lookup(name domain.Name) Row
 	// Row returns the State and the Version of the row that Lookup returns.
 	Row(name domain.Name) (state any, version uint64)
-	// After returns state, the state of a resource, with a record folded into it. It does not
-	// change the rows.
+	// After folds a record into state, the state of a resource, and returns the result. It does
+	// not change the rows.
 	After(name domain.Name, state any, record domain.Record) (any, error)
 	// WaitFor returns when every event up to position is in the rows.
 	WaitFor(ctx context.Context, position uint64) error
@@ -85,9 +85,8 @@ const attempts = 16
 // repeats both with the new row. It returns the change with the appended event.
 //
 // When the error is a *domain.Error, nothing was recorded. After any other error the event may have
-// been recorded, or may be recorded later: once an append was not acknowledged, Do returns no
-// *domain.Error for a later failure, except domain.ErrStale when the append is known to have
-// failed.
+// been recorded, or may be recorded later. After an append that was not acknowledged, Do therefore
+// returns no *domain.Error, except domain.ErrStale when that append is known to have failed.
 //
 // A caller that changes several resources reserves each with a separate event and commits with one
 // event, because an append of several events is not atomic across a power failure.

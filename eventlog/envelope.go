@@ -95,7 +95,7 @@ func Encode(e Event) *nats.Msg {
 func Decode(subject string, header nats.Header, data []byte, position uint64) (Event, error) {
 	name := domain.NameOf(subject)
 	if name == "" {
-		return Event{}, fmt.Errorf("eventlog: position %d: subject %q is not a resource", position, subject)
+		return Event{}, fmt.Errorf("eventlog: position %d: subject %q does not name a resource", position, subject)
 	}
 	at, err := time.Parse(time.RFC3339Nano, HeaderValue(header, headerTime))
 	if err != nil {
@@ -190,7 +190,7 @@ type structured struct {
 	Command     string `json:"command,omitempty"`
 	Cause       string `json:"cause,omitempty"`
 	Correlation string `json:"correlation,omitempty"`
-	// ControlPlane has the name of the header: names of extension attributes have no capital letters.
+	// The JSON name has no capital letter, because names of CloudEvents attributes have none.
 	ControlPlane string          `json:"controlplane,omitempty"`
 	Attempt      string          `json:"attempt,omitempty"`
 	State        string          `json:"state,omitempty"` // the resource's state after the event

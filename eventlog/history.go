@@ -43,8 +43,8 @@ func (h *history) failure() error {
 	return h.err
 }
 
-// fail records a DataLoss error that says how the log was set back, unless there is one, and
-// returns the recorded error.
+// fail records a DataLoss error that says how the log was set back, unless an error is
+// recorded already, and returns the recorded error.
 func (h *history) fail(format string, args ...any) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

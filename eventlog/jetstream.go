@@ -29,7 +29,7 @@ const MaxEvent = 1 << 20
 
 // JetStreamOptions configure the log. Zero values are defaults.
 type JetStreamOptions struct {
-	Replicas int           // replicas of the stream: 1, 3 or 5; 0 keeps those of an existing stream, else is 1
+	Replicas int           // replicas of the stream: 1, 3 or 5; 0 keeps an existing stream's, and is 1 for a new one
 	AckWait  time.Duration // how long to wait for an acknowledgement; 0 is 5 s
 }
 

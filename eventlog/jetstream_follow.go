@@ -23,8 +23,8 @@ const (
 	followBytes  = 16 << 20
 )
 
-// followHeartbeat is the interval at which the server sends an idle follower a message. Without two
-// of them the follower creates another consumer, on another server if this one hangs.
+// followHeartbeat is the interval at which the server sends an idle follower a message. A follower
+// that misses two of these messages creates another consumer, on another server if this one hangs.
 const followHeartbeat = time.Second
 
 // Follow implements Log. When the consumer fails, for example because the server disconnects,
@@ -136,8 +136,8 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 }
 
 // watchProgress calls stop when the log has events after the position, and the position has not changed
-// for two intervals. After a long interruption, the ordered consumer of nats.go waits up to 10 s and
-// more before it creates itself again; a new one delivers immediately.
+// for two intervals. After a long interruption, the ordered consumer of nats.go can wait more than
+// 10 s before it recreates its consumer on the server; a new ordered consumer delivers immediately.
 func (l *JetStream) watchProgress(ctx context.Context, position *atomic.Uint64, stop context.CancelCauseFunc) {
 	const interval = 2 * followHeartbeat
 	stalled, behind := position.Load(), false

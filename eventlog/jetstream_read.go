@@ -23,9 +23,9 @@ const (
 	pageBytes   = 8 << 20
 )
 
-// Read implements Log. It needs no consumer: the stream's leader reports the last position, and any
-// server that has reached it serves the events. So Read yields every event that was acknowledged
-// before Read began.
+// Read implements Log. It needs no consumer: the stream's leader reports the last position, and Read
+// gets the events from any server that has stored all events up to that position. So Read yields
+// every event that was acknowledged before Read began.
 func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		filter := FilterOf(filter)

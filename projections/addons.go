@@ -19,15 +19,15 @@ func (v *View) Addons(deployment domain.Name) iter.Seq[*Row[domain.DeployedModel
 	}
 }
 
-// IsDefault reports whether a deployed model is the default addon of its deployment. At most one
-// deployed model of a deployment is. The row can be newer than the view, such as the result of a
+// IsDefault reports whether a deployed model is the default addon of its deployment. A
+// deployment has at most one. The row can be newer than the view, such as the result of a
 // command.
 func (v *View) IsDefault(row *Row[domain.DeployedModel]) bool {
 	return row.State.Default && !v.LostDefault(row)
 }
 
-// LostDefault reports whether a deployed model stores that it is the default, but another one has
-// taken the default from it.
+// LostDefault reports whether the state of a deployed model says that it is the default, although
+// another deployed model has become the default since.
 func (v *View) LostDefault(row *Row[domain.DeployedModel]) bool {
 	if !row.State.Default {
 		return false
@@ -54,8 +54,8 @@ func (v *View) NextDefaultRank(deployment domain.Name) int {
 	return rank + 1
 }
 
-// AddonSlots returns how many addons a replica of a deployment has loaded in its engine at most,
-// which the deployment's shape version sets; 0 is no limit.
+// AddonSlots returns the maximum number of addons that a replica of a deployment has loaded in its
+// engine at a time, which the deployment's shape version sets; 0 is no limit.
 func AddonSlots(v *View, d *domain.Deployment) int {
 	shape, id, _ := strings.Cut(d.DeploymentShape, "/versions/")
 	row, ok := v.Shapes.Get(domain.Name(shape))

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestControlPlaneDoesNotAffectTheWorld checks that events fold to the same world whichever control
-// plane decided them, also those of earlier versions, which name none.
+// TestControlPlaneDoesNotAffectTheWorld checks that events fold to the same world whatever control
+// plane they name, and when they name none, as those of earlier versions.
 func TestControlPlaneDoesNotAffectTheWorld(t *testing.T) {
 	log, unnamed := threeToys(t)
 	named := toyWorld()

@@ -20,7 +20,7 @@ func fleetOf(nodes *Table[domain.Node]) domain.Fleet {
 // Fleet returns all nodes. The view computes it once.
 func (v *View) Fleet() domain.Fleet { return v.fleet() }
 
-// Located reports whether a node has a region: see domain.AnyRegion.
+// Located reports whether any node has a region: see domain.AnyRegion.
 func (v *View) Located() bool { return v.Fleet().Located }
 
 // EngineNames returns the engines of the registered nodes that are not lost or revoked: see
@@ -70,8 +70,8 @@ func (v *View) Alive(d *domain.Deployment) []domain.Replica {
 // models are known.
 func (v *View) NeedOf(d *domain.Deployment) domain.Need { return d.Need(HostedBy(v, d)) }
 
-// HostedBy returns the model of a deployment as its replicas load it, with the draft model, as far as
-// they are known.
+// HostedBy returns the model of a deployment as its replicas load it, and the draft model, as far as
+// the view has these models.
 func HostedBy(v *View, d *domain.Deployment) (hosted domain.Hosted) {
 	row, ok := v.Models.Get(domain.Name(d.BaseModel))
 	switch {

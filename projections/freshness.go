@@ -10,8 +10,8 @@ import (
 // ConfirmEvery is the interval at which KeepConfirming compares the world with the log.
 const ConfirmEvery = time.Second
 
-// Confirm returns when the world contains all events that the log had at the time of the call, which
-// is now. It records the time for Age.
+// Confirm returns when the world contains all events that the log had at the time of the call. now is
+// that time, which Confirm records for Age.
 func (w *World) Confirm(ctx context.Context, log eventlog.Log, now time.Time) error {
 	last, err := log.Last(ctx)
 	if err == nil {
@@ -23,8 +23,8 @@ func (w *World) Confirm(ctx context.Context, log eventlog.Log, now time.Time) er
 	return err
 }
 
-// KeepConfirming confirms every ConfirmEvery until ctx is done. A world that is behind is confirmed
-// when it reaches the position that was the end of the log at an earlier time, for that time.
+// KeepConfirming requests the end of the log every ConfirmEvery until ctx is done. When the world has
+// reached that end, KeepConfirming records the time of the request for Age and requests the end again.
 func (w *World) KeepConfirming(ctx context.Context, log eventlog.Log) error {
 	begin := time.Now()
 	w.confirmed.CompareAndSwap(nil, &begin)
@@ -53,8 +53,8 @@ func (w *World) KeepConfirming(ctx context.Context, log eventlog.Log) error {
 	}
 }
 
-// endOf returns the position of the last event of the log, and the time of the question. The time is
-// zero when the log does not respond.
+// endOf requests the position of the last event of the log, and returns the time of the request and
+// the position. The time is zero when the log does not respond.
 func endOf(ctx context.Context, log eventlog.Log) (asked time.Time, end uint64) {
 	ctx, cancel := context.WithTimeout(ctx, 2*ConfirmEvery)
 	defer cancel()

@@ -98,8 +98,8 @@ func (t *table) put(one cell, isNew bool) {
 	}
 }
 
-// remove deletes the row of a resource that was created at created, and keeps the position of the
-// event that deleted the resource, version.
+// remove deletes the row of a resource that was created at created, and keeps version, the
+// position of the event that deleted the resource.
 func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 	t.rows.Delete(name)
 	t.ages.Delete(ageKey(name, created))
@@ -195,9 +195,9 @@ func (t *Table[S]) Newest(account string) iter.Seq[*Row[S]] {
 	}
 }
 
-// CreatedAfter yields the rows of an account ordered by create time and then name, beginning after
-// the place of the row after in this order. Only the name and the create time of that row are used,
-// so it need not exist. If after is nil, CreatedAfter yields all rows of the account.
+// CreatedAfter yields the rows of an account ordered by create time and then name. It omits the rows
+// up to and including after, whose name and create time determine its place in the order; the table
+// need not have that row. If after is nil, CreatedAfter yields all rows of the account.
 func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]] {
 	if after == nil {
 		return t.Oldest(account)
@@ -211,9 +211,9 @@ func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]]
 }
 
 // CreatedBefore yields the rows of an account ordered by descending create time and then ascending
-// name, beginning after the place of the row after in this order. As in CreatedAfter, that row need
-// not exist, and after can be nil. The index is ordered by ascending create time, so CreatedBefore
-// reads create times backward, and the rows with one create time forward.
+// name. Like CreatedAfter, it omits the rows up to and including after, which can be nil. The index is
+// ordered by ascending create time, so CreatedBefore reads create times backward, and the rows with
+// one create time forward.
 func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]] {
 	return func(yield func(*Row[S]) bool) {
 		before := account + "\x01"

@@ -22,7 +22,7 @@ import (
 	"anneal/domain"
 )
 
-// defaultRegion is the region of signatures for addresses without one. Other servers than Amazon S3
+// defaultRegion is the region of signatures for addresses without one. Servers other than Amazon S3
 // accept it.
 const defaultRegion = "us-east-1"
 
@@ -146,8 +146,8 @@ func (b *Bucket) explain(err error) error {
 	case code == gcerrors.InvalidArgument:
 		return domain.Errorf(domain.InvalidArgument, "the object store rejects the request: correct externalUrl")
 	}
-	return fmt.Errorf("%w: %w", domain.Errorf(domain.Unavailable, "the object store does not respond, or not in its "+
-		"protocol"), err)
+	return fmt.Errorf("%w: %w", domain.Errorf(domain.Unavailable, "the object store does not respond, or its "+
+		"response is not in the S3 protocol"), err)
 }
 
 // isRefused reports whether the object store has responded with status 401 or 403.

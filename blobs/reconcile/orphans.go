@@ -28,11 +28,11 @@ const KeyGrace = 10 * time.Minute
 // timeResolution is the resolution of file times: object stores have times in seconds.
 const timeResolution = time.Second
 
-// orphanBlobs returns the files older than grace that no resource refers to, files of uploads that
-// were not validated within UploadTime, and logs and rollouts of attempts of which a newer attempt of
-// the job has stored its own, older than blobs.SupersededTime. The caller must have listed the bucket before it took
-// the view for refs. A file older than began, the beginning of the log, belongs to another log and
-// is not returned.
+// orphanBlobs returns the keys of the files older than grace that no resource refers to, of the files
+// of uploads that were not validated within UploadTime, and of the superseded logs and rollouts of
+// earlier attempts (see blobs.Superseded) that are older than blobs.SupersededTime. The caller must
+// have listed the bucket before it took the view for refs. A file older than began, the beginning of
+// the log, belongs to another log and is not returned.
 func orphanBlobs(listed []blobs.File, refs references, began, now time.Time, grace time.Duration) (orphans []string) {
 	youngest := map[string]time.Time{}
 	for _, f := range listed {

@@ -106,7 +106,7 @@ func evaluator(r *References, row *projections.Row[domain.Evaluator]) {
 	r.prefix(blobs.StagingPrefix(row.Name, row.CreateEvent, e.Uploads+1))
 }
 
-// job adds the metrics, the state of their tracker, the logs and rollouts of all attempts (see
+// job adds the metrics, the state of the experiment tracker, the logs and rollouts of all attempts (see
 // blobs.Superseded), the kept checkpoints, and the prefix at which the current attempt may store its
 // results. Recorded results belong to the model that was registered from them.
 func job(r *References, row projections.Row[domain.Job]) {
@@ -147,7 +147,8 @@ func batchFile(r *References, row *projections.Row[domain.BatchFile]) {
 	r.prefix(row.State.Files.Prefix)
 }
 
-// batch adds the results that a live batch has stored, and the files that it makes of them.
+// batch adds the results that a live batch has stored, and the output files that are made of these
+// results.
 func batch(r *References, row *projections.Row[domain.Batch]) {
 	if row.State.Live() {
 		r.prefix(blobs.BatchPrefix(row.Name, row.CreateEvent))

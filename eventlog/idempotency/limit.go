@@ -118,7 +118,7 @@ func errFull(key string, limit Limit, free time.Time) error {
 	account, _, _ := strings.Cut(key, ".")
 	return &domain.Error{Code: domain.ResourceExhausted, Reason: ReasonFull,
 		Message: fmt.Sprintf("accounts/%s has reached the limit of stored idempotency keys (%d responses or %d "+
-			"bytes, each for %d hours): nothing was done; retry after %s, or without an idempotency key",
+			"bytes, each kept for %d hours): nothing was done; retry after %s, or without an idempotency key",
 			account, limit.Count, limit.Bytes, int(Retention.Hours()), free.UTC().Format(time.RFC3339))}
 }
 

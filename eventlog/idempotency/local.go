@@ -83,8 +83,8 @@ func (a *Store) applyLoss() error {
 func (a *Store) recordsLost() error {
 	return &domain.Error{Code: domain.Unavailable, Reason: ReasonLost,
 		Message: fmt.Sprintf("records of idempotency keys were lost to a damaged disk, so it is unknown whether this "+
-			"request was "+
-			"executed before: nothing was done; check its effect, then send it without an idempotency key, or after %s",
+			"request was executed before: nothing was done; check whether it took effect, then send it without an "+
+			"idempotency key, or after %s",
 			a.lostUntil.Format(time.RFC3339))}
 }
 

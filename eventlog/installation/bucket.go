@@ -11,7 +11,7 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// A Bucket stores the ID of itself. blobs.Store implements it.
+// A Bucket is an object store's bucket that stores its own ID in a file. blobs.Store implements it.
 type Bucket interface {
 	BucketID(ctx context.Context) (string, error) // "" when the bucket has none
 	// ClaimBucketID stores id unless the bucket has an ID, and returns the ID that it then has.
@@ -19,7 +19,8 @@ type Bucket interface {
 }
 
 // CheckBucket returns an error unless the bucket is the one of the installation. The first control
-// plane gives its bucket an ID and records it. url names the bucket in the error.
+// plane writes an ID to its bucket and to the record of the installation. url names the bucket in
+// the error.
 func (m *Membership) CheckBucket(ctx context.Context, bucket Bucket, url string) error {
 	return checkBucket(ctx, m.bucket, bucket, url)
 }
@@ -27,7 +28,7 @@ func (m *Membership) CheckBucket(ctx context.Context, bucket Bucket, url string)
 func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url string) error {
 	record, err := update(ctx, records, func(r Record) (*Record, error) {
 		if r.Bucket != "" {
-			return nil, nil // the bucket has had its ID since before this was recorded
+			return nil, nil // the ID was written to the bucket before it was recorded here
 		}
 		id, err := bucket.ClaimBucketID(ctx, nuid.Next())
 		if err != nil {
@@ -52,8 +53,8 @@ func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url strin
 			"--blobs file:///DIR with a directory that their machines share", url, id, record.Bucket)}
 }
 
-// SetKey replaces the recorded fingerprint of a key. All control planes must be stopped. It does
-// nothing when there is no record.
+// SetKey replaces the fingerprint of a key in the record of the installation. All control planes
+// must be stopped. SetKey does nothing when there is no record.
 func SetKey(ctx context.Context, nc *nats.Conn, name, fingerprint string) error {
 	if _, ok, err := Read(ctx, nc); err != nil || !ok {
 		return err

@@ -129,8 +129,8 @@ func TestLeader(t *testing.T) {
 	require.Len(t, members(t, s.Control()), 1)
 }
 
-// TestSilentMembers checks that a control plane that was killed leaves the record, and that one that
-// was removed by mistake returns.
+// TestSilentMembers checks that a control plane that was killed is removed from the record, and that
+// one that was removed by mistake is added again.
 func TestSilentMembers(t *testing.T) {
 	s := servertest.Start(t)
 	require.NoError(t, Create(t.Context(), s.Control(), 1, prints, 1))
@@ -145,8 +145,8 @@ func TestSilentMembers(t *testing.T) {
 	require.Contains(t, members(t, s.Control()), "a")
 }
 
-// TestNewEventsWaitForAll checks that the version of events rises only when every control plane reads
-// it, and that older ones are refused afterwards.
+// TestNewEventsWaitForAll checks that the version of events rises only when every control plane can
+// read events of that version, and that older control planes are refused afterwards.
 func TestNewEventsWaitForAll(t *testing.T) {
 	s := servertest.Start(t)
 	require.NoError(t, Create(t.Context(), s.Control(), 1, prints, 1))
@@ -184,7 +184,7 @@ func TestGaps(t *testing.T) {
 	require.False(t, leads(m))
 	now = now.Add(time.Hour) // a pause
 	m.elect()
-	require.False(t, silent("0"), "nothing was received, not even the own heartbeats")
+	require.False(t, silent("0"), "nothing was received, not even its own heartbeats")
 	require.False(t, leads(m))
 	hear(`{"id":"a","boot":"1"}`)
 	require.False(t, silent("0"), "the pause has just ended")

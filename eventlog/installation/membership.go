@@ -33,14 +33,14 @@ type Options struct {
 
 // Multiples of Options.Interval.
 const (
-	gapAfter      = 3  // without an own heartbeat for this time, a control plane may have missed others
+	gapAfter      = 3  // a control plane that misses its own heartbeats for this time may have missed others
 	beforeLeading = 2  // a control plane listens for this time before it leads
 	silentAfter   = 5  // without a heartbeat for this time, a control plane no longer leads
 	removeAfter   = 30 // after this time without a heartbeat, it is removed from the record
 )
 
-// A Membership is the part of one control plane in an installation. Control planes send each other
-// heartbeats.
+// A Membership represents one control plane as a member of an installation. It sends heartbeats to
+// the other members, receives theirs, and decides which member leads.
 type Membership struct {
 	o      Options
 	boot   string
@@ -59,8 +59,8 @@ type Membership struct {
 	duplicate    time.Time     // when a heartbeat of another process with the same ID was last logged
 }
 
-// Create creates the record of an installation, and the bucket of the record. If there is a record,
-// Create checks it as Record.Check does. keys has the fingerprint of each key that control planes
+// Create creates the record of an installation, and the key-value bucket for it. If there is a
+// record, Create checks it as Record.Check does. keys has the fingerprint of each key that control planes
 // share.
 func Create(ctx context.Context, nc *nats.Conn, replicas int, keys map[string]string, eventVersion int) error {
 	bucket, err := open(ctx, nc, replicas)
@@ -127,7 +127,8 @@ func (m *Membership) addTo(r *Record) error {
 	return nil
 }
 
-// Leave removes the control plane from the record, so that the others need not wait for it.
+// Leave removes the control plane from the record, so that the version of events can rise without
+// it.
 func (m *Membership) Leave(ctx context.Context) error {
 	_, err := update(ctx, m.bucket, func(r Record) (*Record, error) {
 		if r.Members[m.o.ID].Boot != m.boot {
@@ -150,13 +151,14 @@ func (m *Membership) setEventVersion(v int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if v > m.eventVersion && m.eventVersion > 0 {
-		m.o.Logger.Info("every control plane reads newer events, so they may be recorded; older versions of anneal are "+
-			"refused from now on", "eventVersion", v)
+		m.o.Logger.Info("every control plane can read events of a newer version, which are recorded from now on; older "+
+			"versions of anneal are refused", "eventVersion", v)
 	}
 	m.eventVersion = max(m.eventVersion, v)
 }
 
-// Stand makes the control plane a candidate for leading: it is ready to do what a leader does.
+// Stand makes the control plane a candidate for leader. Call it when the control plane is ready to
+// do the work of a leader.
 func (m *Membership) Stand() {
 	m.mu.Lock()
 	m.candidate = true
@@ -164,9 +166,10 @@ func (m *Membership) Stand() {
 	m.elect()
 }
 
-// Leads reports whether the control plane leads: of the candidates that it hears, and itself, it has
-// the first ID. Several may lead for a time, for example while the network is divided: what a
-// leader does must be safe when two do it. changed is closed when the result changes.
+// Leads reports whether the control plane leads. A candidate leads when no candidate from which it
+// receives heartbeats has a lower ID. Several candidates may lead for a time, for example while the
+// network is partitioned, so the work of a leader must be safe when two do it. changed is closed
+// when the result changes.
 func (m *Membership) Leads() (leads bool, changed <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -254,8 +257,9 @@ func (m *Membership) hear(msg *nats.Msg) {
 	m.elect()
 }
 
-// listensFor returns for how long this control plane has received all heartbeats: 0 when it has not
-// received its own ones for a while, because the process was paused or the connection is interrupted.
+// listensFor returns for how long this control plane has received all heartbeats. It returns 0 when
+// the control plane has not received its own heartbeats for gapAfter intervals, because the process
+// was paused or the connection is interrupted.
 func (m *Membership) listensFor(now time.Time) time.Duration {
 	if now.Sub(m.own) > gapAfter*m.o.Interval {
 		return 0
@@ -284,8 +288,7 @@ func (m *Membership) elect() {
 }
 
 // maintain adds this control plane to the record if it is missing, removes the members that are
-// silent, and raises the version of events when all members can read a higher one. A member counts as
-// silent when this process, connected all the time, has received nothing of it.
+// silent, and raises the version of events when all members can read a higher one.
 func (m *Membership) maintain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.o.Interval)
 	defer cancel()
@@ -308,8 +311,9 @@ func (m *Membership) maintain(ctx context.Context) error {
 	return err
 }
 
-// silent returns the members that have been silent for removeAfter intervals. The time begins when this
-// process first finds them in the record.
+// silent returns the IDs of the members from which no heartbeat was received for removeAfter
+// intervals, although this process received all heartbeats in that time. For a member that has sent
+// none, the time begins when this process first finds it in the record.
 func (m *Membership) silent(members map[string]Member) (silent []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

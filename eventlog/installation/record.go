@@ -119,9 +119,10 @@ func HasLog(ctx context.Context, nc *nats.Conn) (has bool, err error) {
 	return has, nil
 }
 
-// update replaces the record with the result of change, and repeats this when another control plane
-// changes the record at the same time. change gets a copy, which it may change, and the zero Record
-// when there is none. When change returns nil, the record remains as it is.
+// update replaces the record with the result of change, and returns the stored record. It calls
+// change again when another control plane changed the record at the same time. change receives a
+// copy, which it may modify, or the zero Record when there is no record. When change returns nil,
+// the record remains as it is.
 func update(ctx context.Context, bucket kv.Store, change func(Record) (*Record, error)) (Record, error) {
 	for {
 		var record Record
@@ -156,9 +157,9 @@ func (r Record) clone() Record {
 // Reason is the reason of the errors that Check returns.
 const Reason = "OTHER_INSTALLATION"
 
-// Check returns an error with all reasons why a control plane cannot be a member: keys has the
-// fingerprints of its keys by name, several for a ring of keys, of which one must be recorded;
-// eventVersion is the maximum version of events that it can read.
+// Check returns an error with all reasons why a control plane cannot be a member. keys has the
+// fingerprints of the control plane's keys by name; a key ring has several, one of which must be in
+// the record. eventVersion is the maximum version of events that the control plane can read.
 func (r Record) Check(keys map[string][]string, eventVersion int) error {
 	var lacks, differ, reasons []string
 	for _, name := range slices.Sorted(maps.Keys(r.Keys)) {

@@ -267,7 +267,7 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	}
 	for _, position := range found.torn {
 		log.Warn("a batch of an earlier version is incomplete after a power failure: the control plane completes "+
-			"or rolls it back",
+			"it or rolls it back",
 			"position", position)
 	}
 	if !result.Partial {
@@ -353,7 +353,7 @@ func (s survey) settleTail(store, dir string, mark HighWaterMark, have bool, log
 	return disk.Sync(dir)
 }
 
-// cutsKept is how many files with cut-off records are kept: the newest.
+// cutsKept is how many files with cut-off records keepCut keeps; it removes the oldest ones.
 const cutsKept = 10
 
 // rewrite replaces the file of one block by a new file with the block's events up to the position

@@ -76,7 +76,7 @@ func testVersionCheck(t *testing.T, log eventlog.Log) {
 		want   error
 	}{
 		{"the first event of a subject", "a", 0, nil},                              // position 1
-		{"a second first event", "a", 0, eventlog.ErrConflict},                     //
+		{"another event at version 0", "a", 0, eventlog.ErrConflict},               //
 		{"the first of another subject", "b", 0, nil},                              // position 2
 		{"at the version of another subject", "a", 2, eventlog.ErrConflict},        //
 		{"at a version that does not exist yet", "a", 9, eventlog.ErrConflict},     //

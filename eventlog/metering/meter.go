@@ -31,14 +31,14 @@ const (
 	// usageBytes is the maximum size of the stream, and of each of its mirrors: enough for
 	// usageRecords records of 1 KiB. Most have about 800 bytes, with their headers.
 	usageBytes = 2 << 30
-	// maxUsage is the maximum size of one record, in bytes. What a record has besides the metadata is
-	// at most 10 KiB, because user, model and the names of resources are at most 512 characters each.
+	// maxUsage is the maximum size of one record, in bytes. The fields other than the metadata have
+	// at most 10 KiB, because user, model and the names of resources have at most 512 characters each.
 	maxUsage = MaxMetadataSize + 10<<10
 )
 
 // Limits of the metadata of a request. Those of entries, keys and values are the limits of OpenAI's
-// interface. MaxMetadataSize allows metadata in ASCII with all of these at their limits. It limits
-// metadata in other scripts further, so that records stay small.
+// API. MaxMetadataSize allows ASCII metadata that reach all three limits. Metadata in other scripts
+// have several bytes per character and can exceed it earlier, so that records stay small.
 const (
 	MaxMetadata      = 16       // entries
 	MaxMetadataKey   = 64       // characters

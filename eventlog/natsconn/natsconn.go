@@ -1,6 +1,6 @@
 // Package natsconn connects to NATS servers over a network, such that a client notices within
-// seconds when its server hangs. All connections of the product over a network are made by Connect,
-// so that none waits for minutes as with the defaults of nats.go.
+// seconds when its server hangs. All connections of anneal over a network are made by Connect, so
+// that none waits for minutes, as it would with the defaults of nats.go.
 package natsconn
 
 import (
@@ -16,8 +16,8 @@ const (
 	maxPings     = 2
 )
 
-// NoticeTime is the longest time in which a client notices that its server hangs: a server may hang
-// just after its response to a ping.
+// NoticeTime is the longest time until a client notices that its server hangs. It has one more
+// interval than maxPings, because the server may hang just after its response to a ping.
 const NoticeTime = (maxPings + 1) * pingInterval
 
 // writeTime is the longest time that a write to a server may block. It is shorter than the default

@@ -230,7 +230,7 @@ func (a *accountReaders) warn(message string, args ...any) {
 }
 
 // makeAccounts adds the NATS accounts for the readers of an account to the running server. The
-// server recovers the streams that MIRROR-… had before a restart from disk.
+// server then recovers from disk the streams that MIRROR-… had before a restart.
 func (a *accountReaders) makeAccounts(account string) error {
 	source, err := a.server.nats.LookupAccount("READERS")
 	if err != nil {

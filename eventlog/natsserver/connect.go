@@ -263,7 +263,7 @@ func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas 
 	return replicas, nil
 }
 
-// Connected returns an error while a connection is interrupted that reads and inference need.
+// Connected returns an error while a connection that reads and inference need is interrupted.
 func (c *Connection) Connected() error {
 	for _, nc := range []*nats.Conn{c.control, c.desk} {
 		if !nc.IsConnected() {

@@ -304,7 +304,7 @@ func TestCutsAreLimited(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, append(content, torn...), 0o600))
 		s, err := Start(Options{Dir: dir})
 		require.NoError(t, err)
-		logtest.Append(t, s.Log(), logtest.Write("w"+strconv.Itoa(i)+"-after", 0)) // for another name of the next cut
+		logtest.Append(t, s.Log(), logtest.Write("w"+strconv.Itoa(i)+"-after", 0)) // renames the file of the next cut
 		s.Close()
 		newest = fmt.Sprintf("%s.cut-%d-1.blk", dir, 3+i)
 		kept, err := os.ReadFile(newest)

@@ -227,9 +227,9 @@ func serverConfig(opts Options, own, reader, issuer string) (*server.Options, er
 	config.SyncInterval = time.Second // for consumer states and messages for which no diskSync waits
 	config.SyncAlways = opts.syncAlways
 	config.MaxPayload = eventlog.MaxEvent + 64<<10 // the size of an event, and of headers that the server adds
-	// The NATS server's own limit, three quarters of the space that is free at its start, would stop the
-	// log while a quarter is free, and reserve the maximum sizes of streams in it. Package disk limits
-	// the use of the disk.
+	// The NATS server's own limit is three quarters of the space that is free at its start. It would
+	// stop the log while a quarter is still free, and the server would refuse streams whose maximum
+	// sizes exceed the limit. Package disk limits the use of the disk instead.
 	config.JetStreamMaxStore = math.MaxInt64 / 2
 	config.MaxConn = opts.MaxConnections
 	config.DontListen = opts.Listen == ""

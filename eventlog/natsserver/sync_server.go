@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// serveSync responds to requests on eventlog.SyncSubject: it syncs the requested stream, whose
-// files are in the directory store, or the log.
+// serveSync responds to requests on eventlog.SyncSubject: it syncs the log, or the
+// requested stream, whose files are below the directory store.
 func serveSync(nc *nats.Conn, store string, log *eventlog.JetStream) error {
 	_, err := nc.Subscribe(eventlog.SyncSubject, func(m *nats.Msg) {
 		stream := string(m.Data)

@@ -28,7 +28,7 @@ func (*KeyRing) String() string { return "[redacted]" }
 // GoString returns "[redacted]", so that the keys are not printed.
 func (*KeyRing) GoString() string { return "[redacted]" }
 
-// Digests returns the digest of the current key, and those of all keys.
+// Digests returns the result of digest for the current key, and the results for all keys.
 func (r *KeyRing) Digests(digest func(key []byte) string) (current string, all []string) {
 	for _, key := range r.keys {
 		all = append(all, digest(key))
@@ -58,8 +58,8 @@ func OpenKeyRing(path string) (*KeyRing, error) {
 	return ParseKeyRing(string(text))
 }
 
-// RotateKeyRing adds a new key, which wraps from now on, to the ring in the file at path. The older
-// keys are needed until Vault.Rewrap has succeeded.
+// RotateKeyRing adds a new key, which wraps new data keys from now on, to the ring in the file at
+// path. The older keys are needed until Vault.Rewrap has succeeded.
 func RotateKeyRing(path string) (*KeyRing, error) {
 	if _, err := OpenKeyRing(path); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func ParseKeyRing(text string) (*KeyRing, error) {
 			return nil, wrongLine(i, fmt.Sprintf("must have a key of %d bytes in base64", keyBytes))
 		}
 		if ring.keys[fields[0]] != nil {
-			return nil, wrongLine(i, "has an id of an earlier line")
+			return nil, wrongLine(i, "has the id of an earlier line")
 		}
 		ring.current, ring.keys[fields[0]] = fields[0], key
 	}

@@ -12,8 +12,8 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// The bucket KEYS is a JetStream key-value bucket with history 1 whose stream allows to delete
-// single messages and overwrite them on disk, which erases a data key. Reads go to the stream's
+// The bucket KEYS is a JetStream key-value bucket with history 1. Its stream allows deleting
+// single messages and overwriting them on disk, which erases a data key. Reads go to the stream's
 // leader, so that a key is visible as soon as it is stored.
 const (
 	BucketStream = "KV_KEYS"

@@ -8,8 +8,8 @@ import (
 	"anneal/domain"
 )
 
-// The load of the last LoadDetail is kept in samples of LoadStep. The load of a little more than
-// the last hour is kept in samples of LoadMinute.
+// Samples of a LoadStep are kept for LoadDetail. Samples of a LoadMinute are kept for a little more
+// than an hour.
 const (
 	LoadStep      = 5 * time.Second
 	LoadDetail    = 15 * time.Minute
@@ -149,13 +149,15 @@ func (s *loadStep) add(replica string, load ReplicaLoad, since time.Time) {
 	}
 }
 
-// latest returns the Peak and the Slots of the step so far, until its newest report.
+// latest returns a sample of the step up to until, the time of its newest report. Only Peak,
+// CompletedPerSecond and Slots are set.
 func (s *loadStep) latest(until time.Time) LoadSample {
 	return LoadSample{Start: s.first, End: until, Peak: float64(s.peak), CompletedPerSecond: max(0, s.completed),
 		Slots: float64(s.slots) / float64(max(s.ready, 1))}
 }
 
-// sample returns the sample of the step: the sum over the replicas, but the mean of their slots.
+// sample returns the sample of the whole step: for each value the sum over the replicas, but for Slots
+// their mean.
 func (s *loadStep) sample() LoadSample {
 	out := s.latest(s.start.Add(LoadStep))
 	out.CompletedPerSecond = 0

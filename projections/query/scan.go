@@ -63,7 +63,7 @@ type chunks[S domain.State] struct {
 	taken          atomic.Int64
 }
 
-// offer takes chunks until none is left, and calls the function to with each of their rows.
+// offer takes chunks until none is left, and calls a function, to, with each of their rows.
 func (c *chunks[S]) offer(to func(*projections.Row[S])) {
 	for {
 		i := int(c.taken.Add(1)) - 1

@@ -21,7 +21,7 @@ var Modes = []Mode{Crash, Refuse, Full}
 type Mode string
 
 const (
-	Crash  Mode = "crash after it" // the effect is done, the caller gets an error, nothing follows
+	Crash  Mode = "crash after it" // the effect is done, but its caller gets an error; all later effects fail
 	Refuse Mode = "refuse it"      // the effect fails; later ones are done
 	Full   Mode = "full disk"      // the effect and all later writes fail
 )
