@@ -87,9 +87,12 @@ func (p *AutoscalingPolicy) check(v *Violations) {
 		target := p.LoadTargets[key]
 		v.Require(slices.Contains(LoadTargets, key), "autoscalingPolicy.loadTargets",
 			"has the key %.64q, but keys must be among %s", key, join(LoadTargets))
-		v.Require(target > 0 && target <= maxLoadTarget && (key != CapacityTarget || target <= 1),
-			"autoscalingPolicy.loadTargets",
-			"the target of %.64q must be above 0 and at most 1e12 (at most 1 for %s), not %v", key, CapacityTarget, target)
+		limit := float64(maxLoadTarget)
+		if key == CapacityTarget {
+			limit = 1
+		}
+		v.Require(target > 0 && target <= limit, "autoscalingPolicy.loadTargets",
+			"the target of %.64q must be above 0 and at most %g, not %v", key, limit, target)
 	}
 }
 

@@ -18,9 +18,8 @@ func FormatOf(shape string) string {
 }
 
 // ShapeMismatch returns why the dataset cannot be used where rows of the given shapes are needed,
-// or "" when the dataset's shape is one of them or is still unknown. Before the rows are validated,
-// ShapeMismatch compares the formats of the shapes with the format that the dataset was created
-// with.
+// or "" when it can. Before the rows are validated, their shape is unknown, and ShapeMismatch
+// compares the format that the dataset was created with, if one was given.
 func (d Dataset) ShapeMismatch(shapes ...string) string {
 	switch {
 	case slices.Contains(shapes, d.Shape) || d.Shape == "" && unspecified(d.Format):

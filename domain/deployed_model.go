@@ -72,12 +72,11 @@ func (m DeployedModel) Wanted() bool {
 	return m.State == ModelDeployingState || m.State == ModelDeployedState
 }
 
-// TakesDefault reports whether m, which stores that it is or was the default, takes the default
-// from o, another deployed model of its deployment that stores that it is the default. The one with
-// the higher rank, which was made the default last, is the default: so one event makes an addon the
-// default and ends the role of the previous one. Two that were made the default concurrently can
-// have the same rank, and so can two that an earlier version of anneal stored. Then the one that is
-// Wanted is the default; if both or neither are Wanted, the older one.
+// TakesDefault reports whether m is the default instead of o, another deployed model of the
+// deployment that is recorded as the default. older reports that m is older than o. The one with the
+// higher DefaultRank was made the default last and wins, so that one event replaces the default. Two
+// that were made the default concurrently, or by an earlier version of anneal, can have the same
+// rank. Then the one that is Wanted wins. If both or neither are Wanted, the older one wins.
 func (m DeployedModel) TakesDefault(o DeployedModel, older bool) bool {
 	switch {
 	case m.DefaultRank != o.DefaultRank:
@@ -227,7 +226,8 @@ func (c UpdateDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[Deploye
 }
 
 // CedeDefault records that the addon is not the default any more, because another addon of its
-// deployment has become the default. Rank is the rank of this addon.
+// deployment has become the default. Rank is the addon's DefaultRank when the caller decided this;
+// if the rank has changed since then, nothing is recorded.
 type CedeDefault struct{ Rank int }
 
 func (c CedeDefault) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {

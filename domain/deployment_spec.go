@@ -145,7 +145,7 @@ func (s DeploymentSpec) hardware() Hardware {
 }
 
 // resolve returns the spec with the accelerators that one replica gets: see ModelSize.Resolve. fleet
-// is the type when the spec names none. A shape decides about the type itself, and PocketSphinx
+// is the type when the spec names none. A shape determines the type, and PocketSphinx
 // computes on CPUs only.
 func (s DeploymentSpec) resolve(v *Violations, model ModelSize, fleet string) DeploymentSpec {
 	if s.DeploymentShape != "" || s.SpeechFormat == SpeechPocketsphinx {

@@ -60,8 +60,8 @@ func TestDeployment(t *testing.T) {
 				"minReplicaCount; " +
 				"autoscalingPolicy.scaleUpWindow: must be a duration such as \"30s\", at most 3600s; " +
 				"autoscalingPolicy.scaleDownWindow: must be a duration such as \"30s\", at most 3600s; " +
-				"autoscalingPolicy.loadTargets: the target of \"default\" must be above 0 and at most 1e12 " +
-				"(at most 1 for default), not 2; " +
+				"autoscalingPolicy.loadTargets: the target of \"default\" must be above 0 and at most 1, " +
+				"not 2; " +
 				"autoscalingPolicy.loadTargets: has the key \"speed\", but keys must be among default,"},
 		{name: "place", given: making, when: domain.PlaceReplica(placed), then: placed},
 		{name: "place twice", given: f(created, placed), when: domain.PlaceReplica(placed)},

@@ -1,13 +1,13 @@
 package domain
 
 // EventVersion is the version of the stored events of this version of anneal. A release increases it
-// when it adds a type of event, or a form of a type that earlier releases must not ignore. Control
+// when it adds a type of event, or adds to a type something that earlier releases must not ignore. Control
 // planes of different releases run side by side during an upgrade: until all of them can read a
 // version, no event of that version is recorded.
 const EventVersion = 1
 
-// eventVersions has the version of each type of event that is newer than version 1, or whose newest form
-// is.
+// eventVersions has the version of each type of event that a version after 1 added, or added something
+// to.
 var eventVersions = map[string]int{}
 
 // EventVersionOf returns the version of a type of event.

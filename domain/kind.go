@@ -213,8 +213,8 @@ func (i Intent) Of(createEvent string) Intent {
 	return i
 }
 
-// CheckCreateEvent returns an error when the resource that has the name was created by another event
-// than the one that the intent is for.
+// CheckCreateEvent returns an error unless createEvent, which created the resource, is the event that
+// the intent names; an intent that names no event is for any resource with the name.
 func (i Intent) CheckCreateEvent(createEvent string) error {
 	if i.CreateEvent == "" || i.CreateEvent == createEvent {
 		return nil

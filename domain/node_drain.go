@@ -111,7 +111,7 @@ type DrainNode struct {
 
 func (c DrainNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	var v Violations
-	v.Require(c.Within >= 0 && c.Within <= MaxDrain, "deadline", "is %s, and must be from 0s to %s after the request",
+	v.Require(c.Within >= 0 && c.Within <= MaxDrain, "deadline", "is %s after the request: it must be from 0s to %s",
 		c.Within, MaxDrain)
 	if err := v.Err(); err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ func TestNodeIsCordonedAndDrained(t *testing.T) {
 			then: domain.NodeDraining{Reason: "new driver", Deadline: noon.Add(time.Hour), Time: noon}},
 		{name: "drain what is drained", given: f(here, draining, drained), when: longer},
 		{name: "drain for ever", given: f(here), when: domain.DrainNode{Within: 1000 * time.Hour}, fault: "INVALID_FIELDS",
-			says: "deadline: is 1000h0m0s, and must be from 0s to 168h0m0s"},
+			says: "deadline: is 1000h0m0s after the request: it must be from 0s to 168h0m0s"},
 		{name: "drain nothing", when: drain, fault: "NOT_FOUND"},
 		{name: "finish a drain", given: f(here, placed, draining, released), when: domain.FinishDrain{}, then: drained},
 		{name: "finish a drain twice", given: f(here, draining, drained), when: domain.FinishDrain{}},

@@ -7,7 +7,7 @@ type PlacementReason struct {
 	Score    int64 `json:"score"`    // see package schedulers/placement
 	Rank     int   `json:"rank"`     // of the node among the nodes with this type of accelerators
 	Feasible int   `json:"feasible"` // number of nodes that had capacity
-	// FragmentationMilli is by how many thousandths of a device the allocation changed what no typical
-	// request can use of the node's accelerators.
+	// FragmentationMilli is by how much the allocation changed the fragmentation of the node, in
+	// thousandths of a device. Fragmentation is how many free accelerators a typical request cannot use.
 	FragmentationMilli int64 `json:"fragmentationMilli"`
 }

@@ -48,8 +48,8 @@ func (s ShapeSpec) Capabilities() []string {
 func (s ShapeSpec) check() Violations {
 	var v Violations
 	checkShortName(&v, s.DisplayName)
-	v.Require(len([]rune(s.Description)) < MaxDescription, "description", "must have fewer than %d characters",
-		MaxDescription)
+	v.Require(len([]rune(s.Description)) < MaxDescription, "description", "must have at most %d characters",
+		MaxDescription-1)
 	v.Require(s.BaseModel != "", "baseModel", "is required")
 	reference(&v, "baseModel", s.BaseModel, "models")
 	reference(&v, "draftModel", s.DraftModel, "models")

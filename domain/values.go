@@ -67,8 +67,7 @@ const (
 )
 
 func checkShortName(v *Violations, displayName string) {
-	v.Require(len([]rune(displayName)) <= MaxShortName, "displayName", "must have fewer than %d characters",
-		MaxShortName+1)
+	v.Require(len([]rune(displayName)) <= MaxShortName, "displayName", "must have at most %d characters", MaxShortName)
 }
 
 func checkText(v *Violations, displayName, description string) {

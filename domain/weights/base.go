@@ -15,8 +15,8 @@ var TokenizerFiles = []string{"tokenizer.json", "tokenizer_config.json", "specia
 	"added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja"}
 
 // NameBase returns the content of adapter_config.json with the base model set. If base is "", it
-// sets fallback, but only in place of no name and of the absolute path of another machine. It
-// returns nil if the file needs no change. Other fields stay the same.
+// sets fallback, but only if config names no base model, or names one by an absolute path, which is
+// that of another machine. It returns nil if the file needs no change. Other fields stay the same.
 func NameBase(config []byte, base, fallback string) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(config, &fields); err != nil {
