@@ -2,6 +2,7 @@ package rest
 
 import (
 	"cmp"
+	"net/http"
 	"time"
 
 	"anneal/api/wire"
@@ -18,7 +19,8 @@ type Queue interface {
 
 // A JobQueue says where a waiting job is in the queue, and what it waits for.
 type JobQueue struct {
-	// Position is 0 for a job that waits for something else than capacity or quota.
+	// Position and Length are 0 in responses to changes, and for a job that waits for something else than
+	// capacity or quota.
 	Position           int                 `json:"position,omitempty"`
 	Length             int                 `json:"length,omitempty"`
 	WaitingFor         string              `json:"waitingFor"`
@@ -49,7 +51,9 @@ func queueOf(c *call, name domain.Name, created time.Time, life *domain.JobLife)
 	}
 	since := *cmp.Or(life.QueueTime, life.Arrival, &created)
 	q := &JobQueue{WaitingFor: cmp.Or(life.WaitsFor(), "the scheduler"), Since: wire.Timestamp(since)}
-	if c.Queue != nil && life.Queued() {
+	// The response to a change shows the state that its event produced, and the position depends on
+	// the events of other jobs.
+	if c.Queue != nil && life.Queued() && c.Request.Method == http.MethodGet {
 		q.Position, q.Length, _ = placeOf(c, name)
 	}
 	if wait := life.Wait; wait != nil && wait.Estimate != nil {

@@ -69,7 +69,8 @@ var progressTexts = map[string]string{
 	"queue":         "What the job waits for. Absent for a job that does not wait.",
 	"JobQueue.position": "Number of jobs before this one in the queue, plus 1. Jobs of all accounts count that wait " +
 		"for the same accelerator type, or without accelerators. The jobs start in this order, except that a job " +
-		"that does not fit can be overtaken. Absent for a job that waits for something else than capacity or quota.",
+		"that does not fit can be overtaken. Absent in responses to changes, and for a job that waits for something " +
+		"else than capacity or quota.",
 	"JobQueue.length":     "Number of jobs in the queue.",
 	"JobQueue.waitingFor": "What the job waits for.",
 	"JobQueue.since":      "Time since which the job has waited.",
