@@ -449,7 +449,11 @@ type JobResumed struct {
 
 func (e JobResumed) Evolve(l *JobLife) {
 	l.arrive(e.Time)
-	l.Promised = false
+	if l.Arrival != nil { // deadlines add the work done to the arrival
+		arrival := l.Arrival.Add(-time.Duration(l.Work) * time.Second)
+		l.Arrival = &arrival
+	}
+	l.Promised, l.Preemptions = false, 0
 	l.State, l.Status, l.Failures, l.Orphans, l.OrphanTime, l.CompletedTime = JobPendingState, StatusOf(nil), 0, 0, nil,
 		nil
 }

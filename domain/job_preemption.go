@@ -8,10 +8,14 @@ type JobPreempting struct {
 	Attempt int       `json:"attempt"`
 	Reason  string    `json:"reason"`
 	Time    time.Time `json:"time"`
+	Queue   bool      `json:"queue,omitempty"` // another job in the queue gets the capacity
 }
 
 func (e JobPreempting) Evolve(l *JobLife) {
 	l.Pausing, l.Preempting = &JobPause{e.Reason, e.Time}, true
+	if e.Queue {
+		l.Preemptions++
+	}
 	l.Status = Status{Unavailable.String(), e.Reason}
 }
 
@@ -21,6 +25,7 @@ func (e JobPreempting) Evolve(l *JobLife) {
 type PreemptJob struct {
 	Attempt int
 	Reason  string
+	Queue   bool `json:",omitempty"` // for another job in the queue, which happens a limited number of times
 }
 
 func (c PreemptJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -33,5 +38,5 @@ func (c PreemptJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if err := l.must(JobRunningState, JobIdleState, JobWritingResultsState); err != nil {
 		return nil, err
 	}
-	return JobPreempting{c.Attempt, c.Reason, now}, l.unfinished()
+	return JobPreempting{c.Attempt, c.Reason, now, c.Queue}, l.unfinished()
 }

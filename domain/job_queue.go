@@ -34,9 +34,6 @@ type JobRequeued struct {
 }
 
 func (e JobRequeued) Evolve(l *JobLife) {
-	if l.Preempting {
-		l.Preemptions++
-	}
 	l.end(e.Time)
 	l.State, l.Status = JobReQueueingState, Status{Unavailable.String(), e.Reason}
 	if e.Counted {

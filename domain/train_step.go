@@ -31,7 +31,7 @@ type TrainerStepGiven struct {
 func (e TrainerStepGiven) Evolve(j *TrainerJob) {
 	j.Step = e.TrainStep
 	j.arrive(e.Time)
-	j.Work = 0
+	j.Work, j.Preemptions = 0, 0
 	j.State, j.Status, j.Failures, j.Orphans, j.OrphanTime, j.Checkpoints = JobPendingState, StatusOf(nil), 0, 0, nil, nil
 }
 

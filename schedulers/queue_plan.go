@@ -36,19 +36,22 @@ type jobQueue struct {
 	queue     *queue.Queue
 	places    map[string]queue.Place // of waiting jobs after the decisions; nil before the first estimate
 	running   map[string]int64       // account → accelerators of its running jobs
+	releasing map[string]domain.Resources
 	decisions []queue.Decision
 }
 
 // newJobQueue returns a queue with the running jobs of a view and the waiting jobs.
 func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
 	q := &jobQueue{view: v, fleet: f, now: now, waiting: map[domain.Name]*waitingJob{},
-		chosen: map[domain.Name][]chosenNode{}, classes: map[string]domain.Need{}, running: map[string]int64{}}
+		chosen: map[domain.Name][]chosenNode{}, classes: map[string]domain.Need{}, running: map[string]int64{},
+		releasing: map[string]domain.Resources{}}
 	q.addNodes()
 	for j := range jobs(v) {
 		if j.Life.Active() {
 			q.addRunning(j)
 		}
 	}
+	q.addReleasing()
 	for i := range waiting {
 		q.addWaiting(&waiting[i])
 	}
@@ -124,6 +127,22 @@ func (q *jobQueue) addRunning(j job) {
 	q.snapshot.Jobs = append(q.snapshot.Jobs, d)
 }
 
+// addReleasing adds the allocations that are about to be released, as jobs that are stopping, so that no
+// further jobs are preempted for a job that gets their capacity.
+func (q *jobQueue) addReleasing() {
+	for _, a := range q.fleet.over(q.view) {
+		kind, node := commonType(a.resources), q.fleet.index[a.key.node]
+		takes := amount(a.resources, kind)
+		free := &q.snapshot.Nodes[node].Free
+		free.Units, free.CPUMilli, free.MemoryMiB = free.Units+takes.Units, free.CPUMilli+takes.CPUMilli,
+			free.MemoryMiB+takes.MemoryMiB
+		id := string(a.key.node) + " " + a.key.id
+		q.releasing[id] = a.resources
+		q.snapshot.Jobs = append(q.snapshot.Jobs, &queue.Job{ID: id, Type: kind, Nodes: 1, Takes: takes, On: []int{node},
+			Start: q.now.Unix(), Checkpoint: q.now.Unix(), Stopping: true})
+	}
+}
+
 func (q *jobQueue) addWaiting(w *waitingJob) {
 	d := q.describe(w.job, w.need.Resources, w.need.Count)
 	d.Promised = w.Life.Promised
@@ -136,7 +155,7 @@ func (q *jobQueue) addWaiting(w *waitingJob) {
 
 // addAccounts adds the accounts that have waiting or running jobs, which share the cluster.
 func (q *jobQueue) addAccounts() {
-	known := map[string]bool{}
+	known := map[string]bool{"": true} // see addReleasing
 	for _, j := range q.snapshot.Jobs {
 		if known[j.Account] {
 			continue
@@ -194,12 +213,16 @@ func (q *jobQueue) Take(j *queue.Job, nodes []int) {
 
 // Release implements queue.Placer.
 func (q *jobQueue) Release(j *queue.Job, nodes []int) {
-	running, ok := jobNamed(q.view, domain.Name(j.ID))
-	if !ok {
-		return
+	resources, releasing := q.releasing[j.ID]
+	if !releasing {
+		running, ok := jobNamed(q.view, domain.Name(j.ID))
+		if !ok {
+			return
+		}
+		resources = running.Life.Resources
 	}
 	for _, node := range nodes {
-		q.fleet.give(q.fleet.nodes[node].Name, running.Life.Resources)
+		q.fleet.give(q.fleet.nodes[node].Name, resources)
 	}
 }
 
@@ -218,15 +241,15 @@ func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 		w, ok := q.waiting[domain.Name(d.Job.ID)]
 		switch {
 		case !ok: // it has just been preempted
-		case len(plan.Steps)+len(d.Preempt) >= maxSteps:
+		case len(plan.Steps) >= maxSteps:
 			return started // Run executes no more steps of one plan
 		case d.Waits:
 			if len(d.Preempt) > 0 {
 				plan.add(domain.IntendJob(w.Name, domain.HoldJob{For: capacityOf(w.need), Promised: true}))
 			}
-			for _, victim := range d.Preempt {
+			for _, victim := range d.Preempt[:min(len(d.Preempt), maxSteps-len(plan.Steps))] { // the next plan continues
 				j, _ := jobNamed(q.view, domain.Name(victim.ID))
-				plan.add(domain.IntendJob(j.Name, domain.PreemptJob{Attempt: j.Life.Attempt, Reason: Preempted}))
+				plan.add(domain.IntendJob(j.Name, domain.PreemptJob{Attempt: j.Life.Attempt, Reason: Preempted, Queue: true}))
 			}
 		default:
 			started[w.Name] = true

@@ -108,6 +108,9 @@ func TestALongJobIsPreempted(t *testing.T) {
 
 	s.do(onJob("long", s.lifeOf("long").ConfirmStop(1)))
 	s.planJobs()
+	for _, id := range []string{"long-too", "longer"} {
+		require.False(t, s.lifeOf(id).Stopping(), "%s: the capacity of the stopped job is about to be released", id)
+	}
 	require.Equal(t, domain.JobRunningState, s.lifeOf("waits").State)
 	require.False(t, s.lifeOf("waits").Promised)
 	long := s.lifeOf("long")

@@ -66,7 +66,7 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 	}
 	over := fleet.over(v)
 	for _, a := range over { // they are released earlier than the allocation of a replica that is revoked now
-		fleet.give(a.node, a.resources)
+		fleet.give(a.key.node, a.resources)
 	}
 	for _, d := range deployments {
 		if d.short && !r.reserve(d.need(v), d) {
@@ -77,7 +77,7 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 		r.reserve(need, nil)
 	}
 	for _, a := range over {
-		fleet.take([]domain.Name{a.node}, a.resources)
+		fleet.take([]domain.Name{a.key.node}, a.resources)
 	}
 	for _, d := range deployments {
 		if lends(d) && !d.rollingOut() && !d.short {
@@ -89,17 +89,20 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 // An overAllocation is an allocation of an attempt that is over or of a replica that was removed,
 // which is about to be released.
 type overAllocation struct {
-	node      domain.Name
+	key       allocationKey
 	resources domain.Resources
 }
 
-// over returns the allocations on READY nodes that are about to be released.
+// over returns the allocations on READY nodes that are about to be released, by node and ID.
 func (f *fleet) over(v *projections.View) (over []overAllocation) {
 	for key, a := range f.placed {
 		if reason, _ := orphaned(v, key.node, a); reason != "" {
-			over = append(over, overAllocation{key.node, a.Resources})
+			over = append(over, overAllocation{key, a.Resources})
 		}
 	}
+	slices.SortFunc(over, func(a, b overAllocation) int {
+		return cmp.Or(cmp.Compare(a.key.node, b.key.node), cmp.Compare(a.key.id, b.key.id))
+	})
 	return over
 }
 

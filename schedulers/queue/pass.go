@@ -69,32 +69,45 @@ func (q *Queue) Pass(now int64) []Decision {
 }
 
 // drain holds the nodes with the most free capacity for the first gang of several nodes whose
-// deadline has passed: nothing else starts on them in this pass. Without it, a gang could wait for
-// ever on a cluster of short jobs, which never end at the same time and never run long enough to be
-// preempted. The result ends the hold.
+// deadline has passed, and that could start if all jobs ended: nothing else starts on them in this
+// pass. Without it, a gang could wait for ever on a cluster of short jobs, which never end at the same
+// time and never run long enough to be preempted. The result ends the hold.
 func (q *Queue) drain() func() {
 	q.updateLate()
-	g := q.first(func(g *group) bool {
-		return q.list[g.shape].nodes > 1 && !g.last && q.due(g) <= q.now && !limited(q, g.heap[0])
-	})
-	if g == nil {
-		return func() {}
+	impossible := map[*group]bool{}
+	for {
+		g := q.first(func(g *group) bool {
+			return q.list[g.shape].nodes > 1 && !g.last && q.due(g) <= q.now && !limited(q, g.heap[0]) && !impossible[g]
+		})
+		if g == nil {
+			return func() {}
+		}
+		e := g.heap[0]
+		if nodes := q.holdable(e); int64(len(nodes)) >= e.Nodes {
+			q.held, q.heldFor = nodes[:e.Nodes], e
+			return func() { q.held, q.heldFor = nil, nil }
+		}
+		impossible[g] = true
 	}
-	e := g.heap[0]
-	var nodes []int
+}
+
+// holdable returns the nodes on which a job fits without the running jobs, those with the most free
+// capacity first. Of these, a job without accelerators gets those without accelerators first.
+func (q *Queue) holdable(e *entry) (nodes []int) {
 	for n := range q.nodes {
-		if suits(q, e, n) && e.Takes.fits(q.nodes[n].Capacity) {
+		all := q.nodes[n].Free
+		for _, v := range q.running[n] {
+			all = all.plus(v.Takes)
+		}
+		if suits(q, e, n) && e.Takes.fits(all) {
 			nodes = append(nodes, n)
 		}
 	}
+	wasted := func(n int) int { return rank(e.Type == "" && q.nodes[n].Type != "") }
 	slices.SortStableFunc(nodes, func(a, b int) int {
-		return cmp.Compare(available(e, q.nodes[b].Free), available(e, q.nodes[a].Free))
+		return cmp.Or(wasted(a)-wasted(b), cmp.Compare(available(e, q.nodes[b].Free), available(e, q.nodes[a].Free)))
 	})
-	if int64(len(nodes)) < e.Nodes {
-		return func() {}
-	}
-	q.held, q.heldFor = nodes[:e.Nodes], e
-	return func() { q.held, q.heldFor = nil, nil }
+	return nodes
 }
 
 // start starts the first job in the order that fits, until none does. Smaller jobs that do not fit do

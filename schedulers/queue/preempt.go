@@ -123,24 +123,52 @@ func cheapest(q *Queue, e *entry, node int, match func(*entry) bool) ([]*entry, 
 	total, all := int64(0), free
 	for _, v := range q.running[node] {
 		if match(v) {
-			eligible, total, all = append(eligible, v), total+v.units(), all.plus(v.Takes)
+			eligible, total, all = append(eligible, v), total+unitsFor(e, v), all.plus(v.Takes)
 		}
 	}
 	if total < short || !e.Takes.fits(all) {
 		return nil, 0, false
 	}
-	victims, cost := knapsack(q, eligible, max(0, short))
+	victims, cost := knapsack(q, e, eligible, max(0, short))
 	left := free
 	for _, v := range victims {
 		left = left.plus(v.Takes)
 	}
-	if !e.Takes.fits(left) { // another resource than the units is missing, so all of the jobs must go
-		victims, cost = eligible, 0
-		for _, v := range eligible {
-			cost += costOf(q, v)
-		}
+	if !e.Takes.fits(left) { // another resource than the units is missing
+		victims, cost = necessary(q, e, eligible, all)
 	}
 	return victims, cost, true
+}
+
+// necessary returns the jobs that are left when the costliest ones stay as long as the job still fits,
+// and what they cost. all is what is free without the jobs.
+func necessary(q *Queue, e *entry, jobs []*entry, all Amount) (victims []*entry, cost int64) {
+	order := slices.Clone(jobs)
+	slices.SortStableFunc(order, func(a, b *entry) int { return cmp.Compare(costOf(q, b), costOf(q, a)) })
+	stays := map[*entry]bool{}
+	for _, v := range order {
+		if left := all.minus(v.Takes); e.Takes.fits(left) {
+			all, stays[v] = left, true
+		}
+	}
+	for _, v := range jobs {
+		if !stays[v] {
+			victims, cost = append(victims, v), cost+costOf(q, v)
+		}
+	}
+	return victims, cost
+}
+
+// unitsFor returns the units of a node that become free for e when v stops: accelerators of its type,
+// or cores.
+func unitsFor(e, v *entry) int64 {
+	switch {
+	case e.Type == "":
+		return v.Takes.CPUMilli / 1000
+	case v.Type == e.Type:
+		return v.Takes.Units
+	}
+	return 0
 }
 
 // available returns the free units that count for a job: accelerators, or cores rounded down.
@@ -151,10 +179,10 @@ func available(e *entry, free Amount) int64 {
 	return free.Units
 }
 
-// knapsack returns the subset of the jobs with at least short units that costs least; among equal
+// knapsack returns the subset of the jobs with at least short units for e that costs least; among equal
 // costs, the one that prefers earlier jobs. best[u] is the least cost of u units, where the last u
 // stands for short or more.
-func knapsack(q *Queue, jobs []*entry, short int64) ([]*entry, int64) {
+func knapsack(q *Queue, e *entry, jobs []*entry, short int64) ([]*entry, int64) {
 	const none = int64(1) << 62
 	best := make([]int64, short+1)
 	taken := make([][]bool, len(jobs)) // taken[i][u]: whether job i is in the best subset of the first i+1 jobs
@@ -166,7 +194,7 @@ func knapsack(q *Queue, jobs []*entry, short int64) ([]*entry, int64) {
 		taken[i] = make([]bool, short+1)
 		cost := costOf(q, v)
 		for u := short; u > 0; u-- {
-			if from := best[max(0, u-v.units())]; from != none && from+cost < best[u] {
+			if from := best[max(0, u-unitsFor(e, v))]; from != none && from+cost < best[u] {
 				best[u], taken[i][u] = from+cost, true
 			}
 		}
@@ -176,7 +204,7 @@ func knapsack(q *Queue, jobs []*entry, short int64) ([]*entry, int64) {
 	for i := len(jobs) - 1; i >= 0 && u > 0; i-- {
 		if taken[i][u] {
 			victims = append(victims, jobs[i])
-			u = max(0, u-jobs[i].units())
+			u = max(0, u-unitsFor(e, jobs[i]))
 		}
 	}
 	slices.Reverse(victims)

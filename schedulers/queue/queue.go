@@ -95,6 +95,7 @@ func New(rules Rules, nodes []Node, accounts []Account, accepts func(class strin
 		}
 		q.units[""] += nodes[i].Capacity.CPUMilli / 1000
 	}
+	q.accounts[""] = &account{Account{Limit: -1}, map[string]int64{}} // of capacity that no job uses
 	for _, a := range accounts {
 		a.Weight = max(1, a.Weight)
 		q.accounts[a.Name] = &account{a, map[string]int64{}}
@@ -103,7 +104,8 @@ func New(rules Rules, nodes []Node, accounts []Account, accepts func(class strin
 	return q
 }
 
-// Add adds a waiting or running job. Its account must be one of New.
+// Add adds a waiting or running job. Its account must be one of New, or "" for a job that stands for
+// capacity that is about to be released.
 func (q *Queue) Add(j *Job) {
 	e := &entry{Job: j, account: q.accounts[j.Account], cluster: q.units[j.Type]}
 	s := shape{j.Type, j.Class, j.Nodes, j.Takes, j.size()}

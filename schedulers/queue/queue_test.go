@@ -21,6 +21,12 @@ func cluster(free ...int64) []queue.Node {
 	return nodes
 }
 
+// memory returns one GPU node with the given amount of memory and units, and 16 cores.
+func memory(mib, units int64) []queue.Node {
+	a := queue.Amount{Units: units, CPUMilli: 16_000, MemoryMiB: mib}
+	return []queue.Node{{Type: "GPU", Capacity: a, Free: a}}
+}
+
 // waits returns a waiting job of nodes × units that arrived age seconds ago.
 func waits(id, account string, nodes, units, age int64) *queue.Job {
 	return &queue.Job{ID: id, Account: account, Type: "GPU", Nodes: nodes, Takes: queue.Amount{Units: units},
@@ -83,6 +89,22 @@ func TestDecisions(t *testing.T) {
 			[]*queue.Job{waits("a", "x", 2, 8, 500), waits("b", "x", 1, 1, 10)}, []string{"b on [1]"}},
 		"an older job does not exclude a due gang from the nodes that are held for it": {cluster(8, 8),
 			[]*queue.Job{waits("a", "x", 1, 8, 900), waits("b", "x", 2, 8, 700)}, []string{"b on [0 1]"}},
+		"no nodes are held for a gang that cannot start while others use them": {cluster(8, 8, 7),
+			[]*queue.Job{waits("gang", "x", 3, 8, 700), waits("a", "x", 1, 8, 10)}, []string{"a on [0]"}},
+		"nodes are held for a due gang that can start when jobs end": {cluster(8, 8),
+			[]*queue.Job{waits("gang", "x", 2, 8, 700), waits("a", "x", 1, 2, 10), runs("b", "x", 7, 60, 0, 0)}, nil},
+		"no more jobs give way than another resource than accelerators needs": {memory(1600, 8),
+			[]*queue.Job{change(waits("new", "y", 1, 1, 10), func(j *queue.Job) { j.Takes.MemoryMiB = 400 }),
+				change(runs("a", "x", 1, day, 100, 0), func(j *queue.Job) { j.Takes.MemoryMiB = 300 }),
+				change(runs("b", "x", 1, day, 200, 0), func(j *queue.Job) { j.Takes.MemoryMiB = 300 }),
+				change(runs("c", "x", 1, day, 300, 0), func(j *queue.Job) { j.Takes.MemoryMiB = 1000 })},
+			[]string{"new on [0] for a for b" + idle}},
+		"the cores of a stopping job are no accelerators": {memory(0, 8),
+			[]*queue.Job{waits("new", "y", 1, 4, 10), runs("a", "x", 4, day, 10, 0), runs("b", "x", 4, day, 20, 0),
+				change(runs("cpu", "x", 0, 60, 0, 0), func(j *queue.Job) {
+					j.Type, j.Takes.CPUMilli, j.Stopping = "", 8000, true
+				})},
+			[]string{"new on [0] for a" + idle}},
 		"jobs that are last": {cluster(1),
 			[]*queue.Job{change(waits("a", "x", 1, 1, day), func(j *queue.Job) { j.Last = true }), waits("b", "x", 1, 1, 1)},
 			[]string{"b on [0]"}},
