@@ -123,8 +123,10 @@ func TestHangingAttemptLeavesItsFailedDevice(t *testing.T) {
 	life := c.reaches(domain.JobReQueueingState)
 	require.Zero(t, life.Failures)
 	require.Contains(t, life.Status.Message, "device 1 ("+l4+") of the node failed: 2 uncorrected ECC errors")
-	row, _ := c.world.View().Nodes.Get(nodeName("n1"))
-	require.Equal(t, 1, row.State.Capacity.Accelerators[l4])
+	c.until("the capacity shrinks", func(v *projections.View) bool {
+		row, _ := v.Nodes.Get(nodeName("n1"))
+		return row.State.Capacity.Accelerators[l4] == 1
+	})
 
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.AllocationID(jobName, 1)}),
 		domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
