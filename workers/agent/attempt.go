@@ -93,29 +93,23 @@ func (t *attempt) enter(phase string) {
 	t.agent.requestHeartbeat()
 }
 
-// run runs the attempt and reports how it ended. It first waits for the earlier attempts of the
-// job; the argument before has their done channels. If recordErr, the error of recording the start,
-// is not nil, the attempt fails. After the attempt has ended, heartbeats list the attempt as lost
-// until the coordinator does not keep it any more. A coordinator that has received no report of the
-// end then requeues the job.
-func (t *attempt) run(before []<-chan struct{}, recordErr error) {
+// run runs the attempt and reports how it ended. The attempt waits for the earlier attempts of its job
+// and then for its devices, each within releaseTimeout. If recordErr, the error of recording the start,
+// is not nil, the attempt fails. After the attempt has ended, heartbeats list the attempt as lost until
+// the coordinator does not keep it any more. A coordinator that has received no report of the end then
+// requeues the job.
+func (t *attempt) run(before []*attempt, recordErr error) {
 	defer t.agent.requestHeartbeat()
 	defer close(t.done)
 	defer t.enter(protocol.Lost)
 	defer os.RemoveAll(t.dir)
 	defer t.end()
-	for _, earlier := range before {
-		select {
-		case <-earlier:
-		case <-t.work.Done():
-		}
-	}
-	t.log.Info("attempt started", "resumeStep", t.assignment.ResumeStep)
-	t.joblog.say("attempt %d started on node %s after step %d", t.assignment.Attempt, t.agent.options.Node,
-		t.assignment.ResumeStep)
 	var result engines.TrainResult
-	err := diskError(recordErr)
+	err := cmp.Or(diskError(recordErr), t.awaitEarlier(before))
 	if err == nil {
+		t.log.Info("attempt started", "resumeStep", t.assignment.ResumeStep)
+		t.joblog.say("attempt %d started on node %s after step %d", t.assignment.Attempt, t.agent.options.Node,
+			t.assignment.ResumeStep)
 		result, err = t.train()
 	}
 	unwanted := t.life.Err() != nil
@@ -151,8 +145,15 @@ func (t *attempt) reportEnd(err error) {
 		t.reportDevice(why)
 	default:
 		t.log.Error("attempt failed", "error", err)
-		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportFailed, Error: t.errorOf(err)})
+		_, _ = t.report(t.life, t.failure(err))
 	}
+}
+
+// failure returns the report of a failed attempt. The failure does not count when the node is its
+// cause.
+func (t *attempt) failure(err error) protocol.Report {
+	return protocol.Report{Kind: protocol.ReportFailed, Error: t.errorOf(err),
+		Preempted: isDeviceFailure(err) || isNotReleased(err)}
 }
 
 // loseDevice stops the attempt because its device has failed. It reports that at once, because a
@@ -167,7 +168,7 @@ func (t *attempt) loseDevice(err error) {
 func (t *attempt) reportDevice(err error) {
 	t.deviceReport.Do(func() {
 		t.log.Error("attempt lost its device", "error", err)
-		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportFailed, Error: t.errorOf(err), Preempted: true})
+		_, _ = t.report(t.life, t.failure(err))
 	})
 }
 
@@ -196,7 +197,7 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 		return result, err
 	}
 	var free func()
-	req.Devices, free, err = t.agent.devices.acquire(t.work, t.assignment.Accelerators)
+	req.Devices, free, err = t.acquireDevices()
 	defer free()
 	if err != nil {
 		return result, err

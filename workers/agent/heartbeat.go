@@ -153,10 +153,10 @@ func (a *Agent) start(life context.Context, assignments protocol.Assignments) {
 			continue
 		}
 		recordErr := a.started.add(assignment)
-		var before []<-chan struct{} // done channels of earlier attempts of the job, which may still be stopping
+		var before []*attempt // earlier attempts of the job, which may still be stopping
 		for _, other := range a.attempts {
 			if other.assignment.Job == assignment.Job {
-				before = append(before, other.done)
+				before = append(before, other)
 			}
 		}
 		t := newAttempt(a, life, assignment)

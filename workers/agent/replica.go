@@ -90,14 +90,22 @@ func (r *replica) setPhase(phase, reason string) {
 	r.agent.requestHeartbeat()
 }
 
-// loseDevice stops the replica because its device has failed.
+// loseDevice ends the replica because its device has failed. Its requests end at once with
+// errReplicaGone: what a failed device has computed may be wrong.
 func (r *replica) loseDevice(err error) {
 	r.log.Error("replica lost its device", "error", err)
 	r.mu.Lock()
 	r.preempted = true
 	r.mu.Unlock()
 	r.setPhase(protocol.ReplicaFailed, r.reasonOf(err))
-	r.stop()
+	r.end()
+}
+
+// lostDevice reports whether a device of the replica has failed.
+func (r *replica) lostDevice() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.preempted
 }
 
 // run loads the model, serves requests until the replica is stopped, and unloads the model.
@@ -178,7 +186,8 @@ func (r *replica) open() (release func(), err error) {
 	return release, nil
 }
 
-// close waits for the requests in progress, within drainTimeout, and unloads the model.
+// close waits for the requests in progress, within drainTimeout unless the replica has ended, and
+// unloads the model.
 func (r *replica) close() {
 	r.mu.Lock()
 	r.phase = protocol.ReplicaFailed // enter admits no more requests
@@ -223,7 +232,7 @@ func (r *replica) enter() (leave func(), err error) {
 }
 
 // use runs work with a context that is canceled when ctx is done or the replica ends. It returns an
-// error if the engine panics.
+// error if the engine panics, and errReplicaGone if a device has failed, even if work has succeeded.
 func (r *replica) use(ctx context.Context, work func(context.Context) error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -235,7 +244,7 @@ func (r *replica) use(ctx context.Context, work func(context.Context) error) (er
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
 	err = work(ctx)
-	if err != nil && r.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if r.lostDevice() || err != nil && r.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = errReplicaGone
 	}
 	return err

@@ -150,6 +150,9 @@ func (s *stream[Request, Chunk, Total]) signal() {
 
 func (s *stream[Request, Chunk, Total]) serve(ctx context.Context, r *replica, request Request) {
 	total, err := s.do(r, ctx, request, func(chunk Chunk) error {
+		if r.lostDevice() {
+			return errReplicaGone // the engine has computed the chunk on a failed device
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.chunks) >= maxUnsent {

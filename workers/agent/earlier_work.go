@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/engines"
+)
+
+// releaseTimeout is how long an attempt waits for earlier attempts of its job to end on its node, and
+// then for other work to release its devices. Work that is stopped ends within seconds or minutes,
+// but a program that waits for a failed device may hang forever.
+const releaseTimeout = 5 * time.Minute
+
+// reasonNotReleased is the reason of the error of an attempt that has waited for releaseTimeout. It is
+// not a failure of the job.
+const reasonNotReleased = "NOT_RELEASED"
+
+// awaitEarlier waits until the earlier attempts have ended or the attempt is stopped. It returns an
+// error after releaseTimeout.
+func (t *attempt) awaitEarlier(before []*attempt) error {
+	limit := time.NewTimer(releaseTimeout)
+	defer limit.Stop()
+	for _, earlier := range before {
+		select {
+		case <-earlier.done:
+		case <-t.work.Done():
+			return nil
+		case <-limit.C:
+			return t.notReleased("attempt %d of the job had not ended there after %s", earlier.assignment.Attempt,
+				releaseTimeout)
+		}
+	}
+	return nil
+}
+
+// acquireDevices acquires the attempt's accelerators, and waits for them at most releaseTimeout.
+// release is never nil.
+func (t *attempt) acquireDevices() (acquired []engines.Device, release func(), err error) {
+	ctx, cancel := context.WithTimeout(t.work, releaseTimeout)
+	defer cancel()
+	d := t.agent.devices
+	acquired, release, err = d.acquire(ctx, t.assignment.Accelerators)
+	if err != nil && t.work.Err() == nil {
+		t.log.Error("accelerators not released", "timeout", releaseTimeout, "users", d.users())
+		err = t.notReleased("earlier work had not released its accelerators after %s (%s)", releaseTimeout,
+			d.free(t.assignment.Accelerators))
+	}
+	return acquired, release, err
+}
+
+// notReleased returns the error of an attempt that has waited for too long.
+func (t *attempt) notReleased(format string, args ...any) error {
+	return &domain.Error{Code: domain.Unavailable, Reason: reasonNotReleased,
+		Message: fmt.Sprintf("node %s did not start the attempt: %s; if this repeats, cordon the node and restart it",
+			t.agent.options.Node, fmt.Sprintf(format, args...))}
+}
+
+func isNotReleased(err error) bool {
+	var failure *domain.Error
+	return errors.As(err, &failure) && failure.Reason == reasonNotReleased
+}
+
+// users returns the IDs of the allocations that use devices.
+func (d *devices) users() (ids []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, one := range d.all {
+		if s := d.state[one]; s.used && !slices.Contains(ids, cmp.Or(s.user, "unknown")) {
+			ids = append(ids, cmp.Or(s.user, "unknown"))
+		}
+	}
+	return ids
+}
+
+// free describes how many of the wanted devices of each type are free.
+func (d *devices) free(wanted map[string]int) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	counts := map[string]int{}
+	for _, one := range d.all {
+		if s := d.state[one]; !s.used && s.failure == "" {
+			counts[one.Type]++
+		}
+	}
+	var list []string
+	for _, kind := range slices.Sorted(maps.Keys(wanted)) {
+		list = append(list, fmt.Sprintf("%s: %d requested, %d free", kind, wanted[kind], counts[kind]))
+	}
+	return strings.Join(list, ", ")
+}
