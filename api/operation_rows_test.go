@@ -105,6 +105,7 @@ func accountRows() []row {
 		{id: "suspendAccount", request: suspension},
 		{id: "setAccountNodes", request: "POST /v1/accounts/acme:setNodes operator\n" +
 			`{"nodeSelector": {"tier": "spot"}, "tolerations": [{"key": "dedicated", "value": "acme"}]}`},
+		{id: "setQueueWeight", request: "POST /v1/accounts/acme:setQueueWeight operator\n{\"queueWeight\": 2}"},
 		{id: "restoreAccount", scene: marked(suspension), request: "POST /v1/accounts/acme:restore operator"},
 	}
 }

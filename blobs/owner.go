@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"strings"
 
 	"anneal/domain"
@@ -21,20 +22,41 @@ const bucketFile = "bucket-id"
 func (s *Store) Owner(ctx context.Context) (string, error) { return s.label(ctx, ownerFile) }
 
 // Claim records that a log owns the files in the bucket; log is the ID of the log.
-func (s *Store) Claim(ctx context.Context, log string) error { return s.setLabel(ctx, ownerFile, log) }
+func (s *Store) Claim(ctx context.Context, log string) error {
+	_, err := s.Put(ctx, ownerFile, strings.NewReader(log+"\n"))
+	return err
+}
 
 // BucketID returns the random ID of the bucket; "" when it has none.
 func (s *Store) BucketID(ctx context.Context) (string, error) { return s.label(ctx, bucketFile) }
 
 // ClaimBucketID stores id as the ID of the bucket unless the bucket has one, and returns the ID that
-// the bucket then has. Callers that claim a bucket at the same time get the same ID.
+// the bucket then has. Callers that claim a bucket at the same time get the same ID, unless the object
+// store ignores the condition of the write.
 func (s *Store) ClaimBucketID(ctx context.Context, id string) (string, error) {
 	failure := s.create(ctx, bucketFile, strings.NewReader(id+"\n"))
 	stored, err := s.BucketID(ctx)
 	if err == nil && stored == "" {
-		err = failure
+		err = explainCondition(failure)
 	}
 	return stored, err
+}
+
+// explainCondition returns an error with advice when the object store has responded to a conditional
+// write with status 501, and other errors unchanged.
+func explainCondition(err error) error {
+	var status interface{ HTTPStatusCode() int }
+	if !errors.As(err, &status) || status.HTTPStatusCode() != http.StatusNotImplemented {
+		return err
+	}
+	return domain.Errorf(domain.FailedPrecondition, "the bucket needs conditional writes (PutObject with If-None-Match), "+
+		"and its object store does not implement them: use a bucket in another object store, or another version of it")
+}
+
+// SetBucketID replaces the ID of the bucket.
+func (s *Store) SetBucketID(ctx context.Context, id string) error {
+	_, err := s.Put(ctx, bucketFile, strings.NewReader(id+"\n"))
+	return err
 }
 
 func (s *Store) label(ctx context.Context, key string) (string, error) {
@@ -48,9 +70,4 @@ func (s *Store) label(ctx context.Context, key string) (string, error) {
 	const limit = 1 << 10
 	text, err := io.ReadAll(io.LimitReader(r, limit))
 	return strings.TrimSpace(string(text)), errors.Join(err, r.Close())
-}
-
-func (s *Store) setLabel(ctx context.Context, key, text string) error {
-	_, err := s.Put(ctx, key, strings.NewReader(text+"\n"))
-	return err
 }

@@ -12,12 +12,39 @@ import (
 	"anneal/domain"
 )
 
-func TestClaimBucketID(t *testing.T) {
-	s3 := s3test.Start(t)
-	t.Setenv("AWS_ACCESS_KEY_ID", s3.AccessKeyID)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", s3.SecretKey)
-	at := "s3://" + s3.Bucket + "?" + url.Values{"endpoint": {s3.URL}, "region": {"us-east-1"},
+// bucketURL returns the URL of a server's bucket, and sets its credentials.
+func bucketURL(t *testing.T, s *s3test.Server) string {
+	t.Setenv("AWS_ACCESS_KEY_ID", s.AccessKeyID)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", s.SecretKey)
+	return "s3://" + s.Bucket + "?" + url.Values{"endpoint": {s.URL}, "region": {"us-east-1"},
 		"use_path_style": {"true"}}.Encode()
+}
+
+// TestClaimBucketIDWithoutConditions claims buckets of object stores without conditional writes.
+func TestClaimBucketIDWithoutConditions(t *testing.T) {
+	refuses := s3test.Start(t)
+	refuses.RefusesConditions = true
+	_, err := open(t, bucketURL(t, refuses)).ClaimBucketID(t.Context(), "a")
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "%v", err)
+	require.ErrorContains(t, err, "the bucket needs conditional writes")
+	require.Empty(t, refuses.Objects())
+
+	ignores := s3test.Start(t)
+	ignores.IgnoresConditions = true
+	store := open(t, bucketURL(t, ignores))
+	for _, id := range []string{"a", "b"} {
+		claimed, err := store.ClaimBucketID(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, id, claimed, "the store replaces the ID")
+	}
+	require.NoError(t, store.SetBucketID(t.Context(), "a"))
+	id, err := store.BucketID(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "a", id)
+}
+
+func TestClaimBucketID(t *testing.T) {
+	at := bucketURL(t, s3test.Start(t))
 	for name, bucket := range map[string]string{"directory": "file://" + t.TempDir(), "memory": "mem://", "S3": at} {
 		t.Run(name, func(t *testing.T) {
 			one := open(t, bucket)

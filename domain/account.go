@@ -8,23 +8,21 @@ import (
 // An account owns every other resource. The operator creates and suspends it.
 //
 //	(none) --CreateAccount--> READY
-//	READY  --UpdateAccount, SetAccountNodes--> READY
+//	READY  --UpdateAccount, SetAccountNodes, SetQueueWeight--> READY
 //	READY  --SuspendAccount--> READY, suspendState set: jobs pause, inference returns 412
 //	READY  --RestoreAccount--> READY, UNSUSPENDED: jobs continue
 var Accounts = NewKind("accounts", map[string]Event[Account]{
-	"account.created.v1":   AccountCreated{},
-	"account.updated.v1":   AccountUpdated{},
-	"account.suspended.v1": AccountSuspended{},
-	"account.restored.v1":  AccountRestored{},
-	"account.nodesSet.v1":  AccountNodesSet{},
+	"account.created.v1":        AccountCreated{},
+	"account.updated.v1":        AccountUpdated{},
+	"account.suspended.v1":      AccountSuspended{},
+	"account.restored.v1":       AccountRestored{},
+	"account.nodesSet.v1":       AccountNodesSet{},
+	"account.queueWeightSet.v1": QueueWeightSet{},
 })
 
 // MaxEmail is the maximum length of an e-mail address in characters: what fits into an SMTP path
 // (RFC 5321, 4.5.3.1.3) without its brackets.
 const MaxEmail = 254
-
-// MaxQueueWeight is the maximum weight of an account in the queue of jobs.
-const MaxQueueWeight = 1000
 
 // Account types and states.
 const (
@@ -42,9 +40,6 @@ type AccountSpec struct {
 	Email       string `json:"email"`
 	DisplayName string `json:"displayName"`
 	AccountType string `json:"accountType,omitempty"`
-	// QueueWeight is the account's share of the cluster, relative to the weights of other accounts with
-	// jobs; 0 is 1.
-	QueueWeight int `json:"queueWeight,omitempty"`
 }
 
 // Account is the state of one account.
@@ -55,6 +50,9 @@ type Account struct {
 	Status       Status     `json:"status"`
 	Nodes        NodePolicy `json:"nodes,omitzero"`     // which nodes its work may use
 	FirstKey     *FirstKey  `json:"firstKey,omitempty"` // nil for accounts that earlier versions created
+	// QueueWeight is the account's share of the cluster, relative to the weights of other accounts with
+	// jobs; 0 is 1.
+	QueueWeight int `json:"queueWeight,omitempty"`
 }
 
 // A FirstKey is the admin key that CreateAccount records with the account, so that no account
@@ -164,8 +162,6 @@ func (s AccountSpec) check() error {
 	var v Violations
 	checkShortName(&v, s.DisplayName)
 	v.Require(len([]rune(s.Email)) <= MaxEmail, "email", "must have at most %d characters", MaxEmail)
-	v.Require(s.QueueWeight >= 0 && s.QueueWeight <= MaxQueueWeight, "queueWeight",
-		"is %d: it must be from 0 to %d; 0 is 1", s.QueueWeight, MaxQueueWeight)
 	oneOf(&v, "accountType", s.AccountType, Enterprise, "ACCOUNT_TYPE_UNSPECIFIED")
 	return v.Err()
 }

@@ -41,6 +41,7 @@ func randomAccountCommand(t *rapid.T, _ domain.Account) domain.Command[domain.Ac
 		domain.UpdateAccount{AccountSpec: spec},
 		domain.SuspendAccount{SuspendState: pick(t, "why", append(domain.SuspendStates, domain.Unsuspended, "")...)},
 		domain.SetAccountNodes{NodePolicy: domain.NodePolicy{Selector: map[string]string{"tier": pick(t, "tier", "a", "-")}}},
+		domain.SetQueueWeight{QueueWeight: pick(t, "weight", 0, 1, 2, 1001)},
 		domain.RestoreAccount{})
 }
 

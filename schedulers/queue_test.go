@@ -154,10 +154,10 @@ func (s *harness) step(scheduler schedulers.Scheduler) {
 
 // TestWeightsOfAccounts checks that the weight of an account decides whose job comes first.
 func TestWeightsOfAccounts(t *testing.T) {
-	for weight, first := range map[int]string{0: "j2", 10: "j1"} {
+	for weight, first := range map[int]string{1: "j2", 10: "j1"} {
 		s := newHarness(t)
 		s.prerequisites()
-		s.do(onAccount(domain.UpdateAccount{AccountSpec: domain.AccountSpec{QueueWeight: weight}}))
+		s.do(onAccount(domain.SetQueueWeight{QueueWeight: weight}))
 		s.do(domain.Intend(domain.Accounts, domain.NewName("", "accounts", "other"),
 			domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: "Other"}}))
 		s.given(node("n1", domain.PoolTraining, 3, nil))

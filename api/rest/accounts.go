@@ -23,6 +23,8 @@ type Account struct {
 	SuspendState string        `json:"suspendState" api:"output"`
 	// Nodes decides which nodes the work of the account may use.
 	Nodes *domain.NodePolicy `json:"nodes,omitempty" api:"output"`
+	// QueueWeight is the share of the cluster for the account's jobs; 0 is 1.
+	QueueWeight int `json:"queueWeight,omitempty" api:"output"`
 }
 
 // accounts declares the kind account. Keys of an account can read the account; only the operator
@@ -34,7 +36,8 @@ var accounts = &resource[domain.Account, Account]{
 	render: func(_ *projections.View, row *projections.Row[domain.Account], out *Account) {
 		*out = Account{Name: string(row.Name), AccountSpec: row.State.AccountSpec,
 			CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
-			State: row.State.State, Status: row.State.Status, SuspendState: row.State.SuspendState}
+			State: row.State.State, Status: row.State.Status, SuspendState: row.State.SuspendState,
+			QueueWeight: row.State.QueueWeight}
 		if policy := row.State.Nodes; policy.String() != "" {
 			out.Nodes = &policy
 		}

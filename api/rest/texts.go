@@ -84,8 +84,8 @@ var accountTexts = map[string]string{
 	"apiKeyId":     "ID of the new key. The server generates one by default.",
 	"email":        "Email address of the owner.",
 	"accountType":  "Type of the account.",
-	"queueWeight": "Share of the cluster that the jobs of the account get, relative to the other accounts with jobs. 0 " +
-		"means 1.",
+	"queueWeight": "Share of the cluster that the jobs of the account get, relative to the other accounts with jobs, " +
+		"from 1 to 1000.",
 	"suspendState":            "Reason of the suspension; UNSUSPENDED when the account is not suspended.",
 	"Suspension.suspendState": "Reason of the suspension.",
 	"reason":                  "Reason as text; the status of the resource shows it.",

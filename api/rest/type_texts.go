@@ -64,6 +64,7 @@ var typeTexts = map[string]string{
 	"Taint":               "Keeps work off a node, unless the account tolerates the taint.",
 	"Untaint":             "Names the taint to remove.",
 	"NodePolicy":          "Which nodes the work of an account may use.",
+	"QueueWeight":         "Weight of an account in the queue of jobs.",
 	"AccountNodes":        "Which nodes the work of an account may use.",
 	"Cordon":              "Reason for closing a node for new work.",
 	"Drain":               "Reason and deadline of a drain.",

@@ -3,11 +3,13 @@ package installation
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
 
 	"anneal/domain"
+	"anneal/eventlog"
 	"anneal/eventlog/kv"
 )
 
@@ -16,6 +18,7 @@ type Bucket interface {
 	BucketID(ctx context.Context) (string, error) // "" when the bucket has none
 	// ClaimBucketID stores id unless the bucket has an ID, and returns the ID that it then has.
 	ClaimBucketID(ctx context.Context, id string) (string, error)
+	SetBucketID(ctx context.Context, id string) error // replaces the ID
 }
 
 // CheckBucket returns an error unless the bucket is the one of the installation. The first control
@@ -25,12 +28,21 @@ func (m *Membership) CheckBucket(ctx context.Context, bucket Bucket, url string)
 	return checkBucket(ctx, m.bucket, bucket, url)
 }
 
+// A control plane waits bucketPause at most bucketPauses times for another one to restore the ID of a
+// bucket.
+const (
+	bucketPauses = 20
+	bucketPause  = 50 * time.Millisecond
+)
+
 func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url string) error {
+	written := "" // the ID that this process has claimed the bucket with
 	record, err := update(ctx, records, func(r Record) (*Record, error) {
 		if r.Bucket != "" {
 			return nil, nil // the ID was written to the bucket before it was recorded here
 		}
-		id, err := bucket.ClaimBucketID(ctx, nuid.Next())
+		written = nuid.Next()
+		id, err := bucket.ClaimBucketID(ctx, written)
 		if err != nil {
 			return nil, fmt.Errorf("write the ID of the bucket %s: %w", url, err)
 		}
@@ -40,17 +52,32 @@ func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url strin
 	if err != nil {
 		return err
 	}
-	id, err := bucket.BucketID(ctx)
-	if err != nil {
-		return fmt.Errorf("read the ID of the bucket %s: %w", url, err)
+	return compareBucket(ctx, record, written, bucket, url)
+}
+
+// compareBucket returns an error unless the bucket has the recorded ID. In an object store without
+// conditional writes, another control plane that starts at the same time may have replaced the ID:
+// the one that has written the recorded ID writes it again, and the other one waits for that.
+func compareBucket(ctx context.Context, record Record, written string, bucket Bucket, url string) error {
+	for pauses := 0; ; pauses++ {
+		id, err := bucket.BucketID(ctx)
+		switch {
+		case err != nil:
+			return fmt.Errorf("read the ID of the bucket %s: %w", url, err)
+		case id == record.Bucket:
+			return nil
+		case written == record.Bucket && pauses == 0:
+			if err := bucket.SetBucketID(ctx, written); err != nil {
+				return fmt.Errorf("write the ID of the bucket %s: %w", url, err)
+			}
+		case written == "" || pauses == bucketPauses || !eventlog.Sleep(ctx, bucketPause):
+			return &domain.Error{Code: domain.FailedPrecondition, Reason: Reason,
+				Message: fmt.Sprintf("the bucket %s is not the one of the installation whose log is in the NATS cluster: its "+
+					"file bucket-id has %q instead of %q. All control planes need the same bucket, such as "+
+					"--blobs s3://BUCKET?region=R, or --blobs file:///DIR with a directory that their machines share",
+					url, id, record.Bucket)}
+		}
 	}
-	if id == record.Bucket {
-		return nil
-	}
-	return &domain.Error{Code: domain.FailedPrecondition, Reason: Reason,
-		Message: fmt.Sprintf("the bucket %s is not the one of the installation whose log is in the NATS cluster: its file "+
-			"bucket-id has %q instead of %q. All control planes need the same bucket, such as --blobs s3://BUCKET?region=R, or "+
-			"--blobs file:///DIR with a directory that their machines share", url, id, record.Bucket)}
 }
 
 // SetKey replaces the fingerprint of a key in the record of the installation. All control planes

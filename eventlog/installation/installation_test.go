@@ -2,7 +2,6 @@ package installation
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
-	"anneal/eventlog/kv"
 	"anneal/eventlog/servertest"
 )
 
@@ -195,50 +193,4 @@ func TestGaps(t *testing.T) {
 	}
 	require.True(t, silent("0"))
 	require.True(t, leads(m))
-}
-
-// bucket is a Bucket in memory, whose failures a test injects.
-type bucket struct {
-	mu   sync.Mutex
-	id   string
-	fail error
-}
-
-func (b *bucket) BucketID(context.Context) (string, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.id, nil
-}
-
-func (b *bucket) ClaimBucketID(_ context.Context, id string) (string, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.fail == nil && b.id == "" {
-		b.id = id
-	}
-	return b.id, b.fail
-}
-
-func TestBuckets(t *testing.T) {
-	records, shared := kv.NewMemory(), &bucket{}
-	check := func(b *bucket) error { return checkBucket(t.Context(), records, b, "s3://weights") }
-	require.ErrorContains(t, check(&bucket{fail: errors.New("disk full")}), "disk full")
-	require.NoError(t, check(shared))
-	require.NotEmpty(t, shared.id)
-	require.NoError(t, check(shared), "a restart, or another control plane")
-	require.ErrorContains(t, check(&bucket{}), `bucket-id has "" instead of "`+shared.id)
-	require.ErrorContains(t, check(&bucket{id: "other"}), "All control planes need the same bucket")
-
-	// Control planes that start at the same time agree.
-	for range 500 {
-		records, shared = kv.NewMemory(), &bucket{}
-		var all sync.WaitGroup
-		var errs [4]error
-		for i := range errs {
-			all.Go(func() { errs[i] = check(shared) })
-		}
-		all.Wait()
-		require.NoError(t, errors.Join(errs[:]...))
-		require.NoError(t, check(shared))
-	}
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,8 +29,6 @@ func accountCreate() *cobra.Command {
 	fields := []field{
 		{flag: "display-name", path: "displayName", value: "", usage: "display name"},
 		{flag: "email", path: "email", value: "", usage: "primary email address"},
-		{flag: "queue-weight", path: "queueWeight", value: 1,
-			usage: "share of the cluster for its jobs, relative to other accounts"},
 	}
 	c := &cobra.Command{Use: "create ID", Short: "Create an account and its first admin key, which is only shown once",
 		Args:    arguments(1, 1),
@@ -102,16 +99,7 @@ func accountWeight() *cobra.Command {
 			if err != nil || weight < 1 || weight > domain.MaxQueueWeight {
 				return usage.Errorf("the weight %q must be a number from 1 to %d", args[1], domain.MaxQueueWeight)
 			}
-			operator, err := newOperator(c)
-			if err != nil {
-				return err
-			}
-			query := url.Values{"updateMask": {"queueWeight"}}
-			if err := operator.call(c.Context(), http.MethodPatch, "/v1/accounts/"+args[0], query,
-				map[string]any{"queueWeight": weight}, nil); err != nil {
-				return err
-			}
-			return printDone(c, "account", args[0], "has weight "+args[1])
+			return accountVerb(c, args[0], "setQueueWeight", map[string]any{"queueWeight": weight}, "has weight "+args[1])
 		}}
 }
 

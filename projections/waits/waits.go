@@ -98,15 +98,16 @@ func (h *History) Estimate(s domain.QueueSituation) (domain.WaitEstimate, bool) 
 			continue
 		}
 		sorted := slices.Sorted(slices.Values(b.last))
-		return domain.WaitEstimate{Low: quantile(sorted, h.low), Median: quantile(sorted, parts/2),
-			High: quantile(sorted, h.high)}, true
+		median := quantile(sorted, parts/2)
+		return domain.WaitEstimate{Low: min(quantile(sorted, h.low), median), Median: median,
+			High: max(quantile(sorted, h.high), median)}, true
 	}
 	return domain.WaitEstimate{}, false
 }
 
 // quantile returns the value at a level of sorted values. It is 0 at levels below 0, and above the
-// maximum at levels above parts: by stretch times the maximum for each further parts. The levels are
-// not limited to the range, because then the waits would be outside of their intervals too often.
+// maximum at levels above parts: by stretch times the maximum for each further parts. The levels may
+// leave the range, because otherwise the waits would be outside of their intervals too often.
 func quantile(sorted []int64, level int64) int64 {
 	switch n := int64(len(sorted)); {
 	case level <= 0:
@@ -119,7 +120,8 @@ func quantile(sorted []int64, level int64) int64 {
 }
 
 // Observe records the wait of a job that has started, in seconds. given is the estimate made when the
-// wait began; nil for none.
+// wait began; nil for none. The levels stay on their side of the median: jobs that do not wait are never
+// below an interval, so they would raise the low level above the high one.
 func (h *History) Observe(s domain.QueueSituation, given *domain.WaitEstimate, wait int64) {
 	h.shared = nil
 	for _, k := range keys(s) {
@@ -142,8 +144,8 @@ func (h *History) Observe(s domain.QueueSituation, given *domain.WaitEstimate, w
 	if given == nil {
 		return
 	}
-	h.low = adapt(h.low, wait < given.Low, lowLevel)
-	h.high = adapt(h.high, wait <= given.High, highLevel)
+	h.low = min(parts/2, adapt(h.low, wait < given.Low, lowLevel))
+	h.high = max(parts/2, adapt(h.high, wait <= given.High, highLevel))
 }
 
 // adapt moves a level so that, over time, a share of goal parts of the waits is below the quantile.

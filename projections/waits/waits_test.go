@@ -37,6 +37,26 @@ func TestEstimates(t *testing.T) {
 	require.InDelta(t, 0.8, float64(covered)/float64(total), 0.02)
 }
 
+// TestEstimatesAreOrdered checks that an estimate is ordered after many jobs that did not wait, for
+// which no wait is below the interval.
+func TestEstimatesAreOrdered(t *testing.T) {
+	random, h := rand.New(rand.NewPCG(7, 8)), waits.New()
+	for i := range 40_000 {
+		wait := int64(0)
+		if i > 20_000 {
+			wait = random.Int64N(1000)
+		}
+		given, ok := h.Estimate(domain.QueueSituation{})
+		if !ok {
+			h.Observe(domain.QueueSituation{}, nil, wait)
+			continue
+		}
+		require.LessOrEqual(t, given.Low, given.Median, "wait %d", i)
+		require.LessOrEqual(t, given.Median, given.High, "wait %d", i)
+		h.Observe(domain.QueueSituation{}, &given, wait)
+	}
+}
+
 // lines returns the lines of a history as JSON.
 func lines(t *testing.T, h *waits.History) (all []string) {
 	require.NoError(t, h.Lines(func(l waits.Line) error {

@@ -25,6 +25,8 @@ type Server struct {
 	Bucket                 string
 	AccessKeyID, SecretKey string
 	Public                 bool // whether anonymous requests may read
+	IgnoresConditions      bool // whether a PUT with If-None-Match replaces an object
+	RefusesConditions      bool // whether a PUT with If-None-Match gets status 501
 	mu                     sync.Mutex
 	objects                map[string]string
 	requests               int
@@ -90,7 +92,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "NoSuchBucket")
 	case r.Method == http.MethodGet && key == "" && r.URL.Query().Get("list-type") == "2":
 		s.list(w, r.URL.Query())
-	case r.Method == http.MethodPut && exists && r.Header.Get("If-None-Match") == "*":
+	case r.Method == http.MethodPut && s.RefusesConditions && r.Header.Get("If-None-Match") != "":
+		fail(w, http.StatusNotImplemented, "NotImplemented")
+	case r.Method == http.MethodPut && exists && !s.IgnoresConditions && r.Header.Get("If-None-Match") == "*":
 		fail(w, http.StatusPreconditionFailed, "PreconditionFailed")
 	case r.Method == http.MethodPut:
 		s.objects[key] = string(body)
