@@ -14,7 +14,7 @@ func queueWeightOperations(s *Service) []request.Operation {
 		{ID: "setQueueWeight", Method: "POST", Path: "/v1/accounts/{account}:setQueueWeight", Tag: "accounts",
 			Summary: "Set the share of the cluster for an account's jobs", Gate: request.ByOperator,
 			Description: "The weight is relative to the weights of the other accounts that have jobs.",
-			Body: reflect.TypeFor[queueWeight](), Response: reflect.TypeFor[Account](), Handle: s.handle(setQueueWeight)},
+			Body:        reflect.TypeFor[queueWeight](), Response: reflect.TypeFor[Account](), Handle: s.handle(setQueueWeight)},
 	}
 }
 
