@@ -97,7 +97,7 @@ func TestServerBundles(t *testing.T) {
 		require.Contains(t, out.stderr, want)
 	}
 	fails("is not a server's data directory", "server", "bundle", file, "--data", t.TempDir())
-	fails("has the log of an embedded NATS server, with which an installation has one control plane: for several, "+
+	fails("has the log of an embedded NATS server, which only one control plane can use: for several, "+
 		"start an installation in a new directory with `anneal serve --nats-url URL`", "server", "bundle", file)
 	require.NoFileExists(t, file)
 	s.run("server", "bundle", file, "--data", clustered).ok(t)

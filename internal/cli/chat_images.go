@@ -51,6 +51,9 @@ func readImage(path string, total *int64) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if len(content) == 0 {
+		return "", fmt.Errorf("%s is empty: give a PNG, JPEG, WebP or GIF image", path)
+	}
 	kind := http.DetectContentType(content)
 	if !slices.Contains(imageTypes, kind) {
 		return "", fmt.Errorf("%s is not a PNG, JPEG, WebP or GIF image: convert it", path)

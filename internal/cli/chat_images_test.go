@@ -60,12 +60,15 @@ func TestInvalidImagesAreNotSent(t *testing.T) {
 	s := &chatServer{}
 	text := filepath.Join(t.TempDir(), "notes.png")
 	require.NoError(t, os.WriteFile(text, []byte("a text"), 0o600))
+	empty := filepath.Join(t.TempDir(), "empty.png")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	full, half := writeImage(t, maxImageFiles), writeImage(t, maxImageFiles/2+1)
 	large := writeImage(t, maxImageFiles+1)
 	for want, images := range map[string][]string{
 		text + " is not a PNG, JPEG, WebP or GIF image: convert it": {text},
 		large + " is too large: the images of a request have at most 2880 KiB together; scale it down, or give an http or " +
 			"https URL": {large},
+		empty + " is empty: give a PNG, JPEG, WebP or GIF image": {empty},
 		half + " is too large":             {half, half},
 		"no such file":                     {text + "x"},
 		"is a directory":                   {t.TempDir()},

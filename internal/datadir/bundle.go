@@ -47,8 +47,8 @@ func (d Dir) Bundle() (Bundle, error) {
 	}
 	_, embedded := os.Stat(d.Path("nats"))
 	if _, cluster := os.Stat(d.Path(ClusterMark)); embedded == nil && cluster != nil {
-		return Bundle{}, fmt.Errorf("%s has the log of an embedded NATS server, with which an installation has one control "+
-			"plane: for several, start an installation in a new directory with `anneal serve --nats-url URL`, the URL of a "+
+		return Bundle{}, fmt.Errorf("%s has the log of an embedded NATS server, which only one control plane can use: "+
+			"for several, start an installation in a new directory with `anneal serve --nats-url URL`, the URL of a "+
 			"NATS cluster", d)
 	}
 	b := Bundle{Format: bundleFormat, Files: map[string]string{}}
