@@ -107,11 +107,7 @@ func (q *jobQueue) addRunning(j job) {
 		}
 		d.On = append(d.On, node)
 	}
-	for _, node := range d.On {
-		free := &q.snapshot.Nodes[node].Free
-		free.Units, free.CPUMilli, free.MemoryMiB = free.Units+d.Takes.Units, free.CPUMilli+d.Takes.CPUMilli,
-			free.MemoryMiB+d.Takes.MemoryMiB
-	}
+	q.addFree(d)
 	if d.Type != "" {
 		q.running[d.Account] += d.Nodes * d.Takes.Units
 	}
@@ -133,13 +129,20 @@ func (q *jobQueue) addReleasing() {
 	for _, a := range q.fleet.over(q.view) {
 		kind, node := commonType(a.resources), q.fleet.index[a.key.node]
 		takes := amount(a.resources, kind)
+		d := &queue.Job{ID: string(a.key.node) + " " + a.key.id, Type: kind, Nodes: 1, Takes: takes, On: []int{node},
+			Start: q.now.Unix(), Checkpoint: q.now.Unix(), Stopping: true}
+		q.addFree(d)
+		q.releasing[d.ID] = a.resources
+		q.snapshot.Jobs = append(q.snapshot.Jobs, d)
+	}
+}
+
+// addFree adds what a job holds to the free capacity of its nodes, because the snapshot includes it.
+func (q *jobQueue) addFree(d *queue.Job) {
+	for _, node := range d.On {
 		free := &q.snapshot.Nodes[node].Free
-		free.Units, free.CPUMilli, free.MemoryMiB = free.Units+takes.Units, free.CPUMilli+takes.CPUMilli,
-			free.MemoryMiB+takes.MemoryMiB
-		id := string(a.key.node) + " " + a.key.id
-		q.releasing[id] = a.resources
-		q.snapshot.Jobs = append(q.snapshot.Jobs, &queue.Job{ID: id, Type: kind, Nodes: 1, Takes: takes, On: []int{node},
-			Start: q.now.Unix(), Checkpoint: q.now.Unix(), Stopping: true})
+		free.Units, free.CPUMilli, free.MemoryMiB = free.Units+d.Takes.Units, free.CPUMilli+d.Takes.CPUMilli,
+			free.MemoryMiB+d.Takes.MemoryMiB
 	}
 }
 
