@@ -84,6 +84,35 @@ func TestReadsAndCompletionsContinueWithoutQuorum(t *testing.T) {
 	require.Zero(t, s.end())
 }
 
+// TestServicesWaitForTheQuorum stops two of three NATS servers as soon as the control plane listens,
+// while its services still subscribe. No service stops the control plane, and all of them work when
+// the quorum is back.
+func TestServicesWaitForTheQuorum(t *testing.T) {
+	c := startNATS(t)
+	s := c.serve(t.TempDir(), "--lame-duck", "0s")
+	c.stop(1)
+	c.stop(2)
+	user, anyone := s.user(), s.as("", "")
+	eventually(t, "every request to the NATS servers has timed out", func() bool {
+		_, stale := user.status(http.MethodGet, "/datasets", nil)
+		seconds, _ := strconv.Atoi(stale)
+		return seconds > 15
+	})
+	c.start(1)
+	c.start(2)
+	eventually(t, "the server is ready to write", func() bool {
+		status, _ := anyone.status(http.MethodGet, "//readyz/write", nil)
+		return status == http.StatusOK
+	})
+	s.joined()
+	user.must(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
+	uploaded, answer, err := user.upload("after", exampleRows(t, 3))
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, uploaded, "%v", answer)
+	user.until("/datasets/after", "state", "READY")
+	require.Zero(t, s.end())
+}
+
 // A balancer is a load balancer that sends requests in turn to the servers whose /readyz responds
 // with 200, and repeats none.
 type balancer struct {

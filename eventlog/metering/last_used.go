@@ -1,6 +1,7 @@
 package metering
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,10 @@ func EnsureLastUsed(ctx context.Context, js jetstream.JetStream, replicas int) e
 // LastUsed stores the times at which resources were last used, so that this part of the live status
 // survives a restart. A power failure can lose recent times, because no call waits until they are
 // on disk.
-type LastUsed struct{ kv jetstream.KeyValue }
+type LastUsed struct {
+	nc *nats.Conn
+	kv jetstream.KeyValue
+}
 
 // OpenLastUsed returns a LastUsed on the JetStream bucket USES, which it creates if it does not
 // exist.
@@ -54,7 +58,7 @@ func OpenLastUsed(ctx context.Context, nc *nats.Conn) (*LastUsed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: open the bucket %s: %w", usesBucket, err)
 	}
-	return &LastUsed{kv}, nil
+	return &LastUsed{nc, kv}, nil
 }
 
 func useKey(name domain.Name) string {
@@ -78,8 +82,17 @@ func (u *LastUsed) Forget(ctx context.Context, name domain.Name) error {
 }
 
 // Follow calls report for each recorded time, and then for each new one that any server records,
-// until ctx is done.
+// until ctx is done or the connection is closed. After an interruption it may report times again.
 func (u *LastUsed) Follow(ctx context.Context, report func(name domain.Name, at time.Time)) error {
+	for {
+		err := u.followOnce(ctx, report)
+		if u.nc.IsClosed() || !eventlog.Sleep(ctx, time.Second) {
+			return cmp.Or(ctx.Err(), err)
+		}
+	}
+}
+
+func (u *LastUsed) followOnce(ctx context.Context, report func(name domain.Name, at time.Time)) error {
 	watcher, err := u.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
 	if err != nil {
 		return fmt.Errorf("eventlog: follow the bucket %s: %w", usesBucket, err)

@@ -63,3 +63,22 @@ func TestUsesAreReportedToEveryServerAndAfterARestart(t *testing.T) {
 		require.Equal(t, use{second, noon.Add(time.Hour)}, <-reported)
 	})
 }
+
+// TestFollowContinuesWhenTheBucketIsBack removes the stream of the bucket before Follow requests a
+// consumer of it.
+func TestFollowContinuesWhenTheBucketIsBack(t *testing.T) {
+	const key = domain.Name("accounts/acme/apiKeys/k1")
+	s := servertest.Start(t)
+	js := servertest.JetStream(t, s.Control())
+	u, err := metering.OpenLastUsed(t.Context(), s.Control())
+	require.NoError(t, err)
+	requests, err := s.Control().SubscribeSync("$JS.API.CONSUMER.>")
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), "KV_USES"))
+	reported := followReports(t, u)
+	_, err = requests.NextMsgWithContext(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, metering.EnsureLastUsed(t.Context(), js, 1))
+	require.NoError(t, u.Keep(t.Context(), key, noon))
+	require.Equal(t, use{key, noon}, <-reported)
+}

@@ -165,15 +165,16 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 }
 
 // Subscribe returns a channel with the topic's messages. It delivers a message when the previous
-// one is acked or nacked.
+// one is acked or nacked. If the NATS servers have no quorum now, the messages arrive when they
+// have one: Subscribe returns an error only if the servers refuse the topic, or if ctx is done.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing.Err() != nil {
 		return nil, ErrClosed
 	}
-	if err := s.ensure(ctx, topic); err != nil {
-		return nil, err
+	if err := s.ensure(ctx, topic); err != nil && (ctx.Err() != nil || refused(err)) {
+		return nil, err // after another error, the puller finds no consumer and creates it
 	}
 	recreate := func(ctx context.Context) error { return s.ensure(ctx, topic) }
 	messages, err := newPuller(s.nc, s.config.Stream, s.durable(topic), s.config.Prefetch, recreate)
@@ -230,6 +231,12 @@ func (s *Subscriber) ensure(ctx context.Context, topic string) error {
 		return fmt.Errorf("eventlog: subscribe to %s: %w", topic, err)
 	}
 	return nil
+}
+
+// refused returns true if err is a response of the NATS servers that a repetition would not change.
+func refused(err error) bool {
+	var response *jetstream.APIError
+	return errors.As(err, &response) && response.Code < 500
 }
 
 // deliver delivers messages to out until ctx is done. It then releases the buffered messages, so

@@ -116,7 +116,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		}
 		subscriptions = append(subscriptions, s)
 	}
-	if err := c.conn.FlushTimeout(5 * time.Second); err != nil {
+	// The local agent starts after this flush. If the connection is lost now, the subscriptions are
+	// made when it is back.
+	if err := c.conn.FlushTimeout(5 * time.Second); err != nil && c.conn.IsClosed() {
 		return fmt.Errorf("start the coordinator: %w", err)
 	}
 	listens, err := c.listener.subscribe()
