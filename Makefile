@@ -8,7 +8,7 @@ RACE_SKIP   ?= /cmd/anneal$$
 RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race corruption cost bench bench-autoscale bench-others bench-placement bench-queue crash hostile linearizable fuzz lint lint-openapi golden reference build clients oracle
+.PHONY: help demo run test race corruption cost bench bench-autoscale bench-others bench-placement bench-queue crash hostile linearizable fuzz lint lint-openapi golden reference build clients oracle upgrade
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -77,6 +77,9 @@ corruption: ## damage a stopped server's directory 1,000 times at random, and st
 
 cost: ## compare commands per second with an earlier commit (ANNEAL_BASE), alternating
 	eventlog/testdata/cost.sh
+
+upgrade: ## upgrade two control planes and a worker from an earlier commit (ANNEAL_BASE), one by one, under load
+	cmd/anneal/testdata/upgrade.sh
 
 fuzz: ## run every fuzz target in sequence, ANNEAL_FUZZ each (20s; 10m in a full run)
 	@set -e; for at in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
 
 	"anneal/domain"
 	"anneal/eventlog/integrity"
@@ -69,19 +70,41 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 
 var errUnreadable = errors.New("unreadable event")
 
-// follow yields the events of one ordered consumer after the position *after, and updates the
-// position. It returns nil when yield returns false.
-func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yield func(Event, error) bool) error {
-	consumer, err := l.js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{filter},
-		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:    *after + 1,
+const (
+	// consumerTimeout is how long consume waits for the consumer. A request that arrives during an
+	// election is lost, and would be waited for in vain.
+	consumerTimeout = 2 * time.Second
+	// consumerInactive is the time after which the server deletes a consumer that nobody reads.
+	consumerInactive = time.Minute
+)
+
+// consume returns the messages that match a filter after a position, in order, from a new consumer.
+// They end with an error when the consumer, its server or the connection fails: the caller creates
+// another consumer at once, which the ordered consumer of nats.go does with pauses of up to 10 s.
+func (l *JetStream) consume(ctx context.Context, filter string, after uint64) (jetstream.MessagesContext, error) {
+	ctx, cancel := context.WithTimeout(ctx, consumerTimeout)
+	defer cancel()
+	consumer, err := l.js.CreateConsumer(ctx, Stream, jetstream.ConsumerConfig{
+		Name:              nuid.Next(),
+		FilterSubject:     filter,
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       after + 1,
+		AckPolicy:         jetstream.AckNonePolicy,
+		InactiveThreshold: consumerInactive,
+		Replicas:          1,
+		MemoryStorage:     true,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(followEvents, followBytes),
-		jetstream.PullHeartbeat(followHeartbeat))
+	return consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(followEvents, followBytes),
+		jetstream.PullHeartbeat(followHeartbeat), jetstream.WithMessagesErrOnMissingHeartbeat(true))
+}
+
+// follow yields the events of one consumer after the position *after, and updates the
+// position. It returns nil when yield returns false.
+func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yield func(Event, error) bool) error {
+	messages, err := l.consume(ctx, filter, *after)
 	if err != nil {
 		return err
 	}
@@ -93,21 +116,20 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 	if filter == everything {
 		go l.watchProgress(ctx, &position, stop)
 	}
-	untilDone, checked := jetstream.NextContext(ctx), ""
-	for {
+	untilDone := jetstream.NextContext(ctx)
+	for delivered := uint64(1); ; delivered++ {
 		m, err := messages.Next(untilDone)
 		if err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
-		e, name, err := opened(m)
+		e, err := opened(m, delivered)
 		if err != nil {
 			return err
 		}
-		if name != checked { // the ordered consumer was created or recreated
+		if delivered == 1 {
 			if err := l.checkHistory(ctx); err != nil && (!l.filtered || domain.CodeOf(err) == domain.DataLoss) {
 				return err
 			}
-			checked = name
 		}
 		if e.Position <= *after {
 			return l.history.fail("it delivered position %d after position %d", e.Position, *after)
@@ -135,9 +157,8 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 	}
 }
 
-// watchProgress calls stop when the log has events after the position, and the position has not changed
-// for two intervals. After a long interruption, the ordered consumer of nats.go can wait more than
-// 10 s before it recreates its consumer on the server; a new ordered consumer delivers immediately.
+// watchProgress calls stop when the log has events after the position, and the position has not
+// changed for two intervals. The heartbeats of the server do not show that its consumer delivers.
 func (l *JetStream) watchProgress(ctx context.Context, position *atomic.Uint64, stop context.CancelCauseFunc) {
 	const interval = 2 * followHeartbeat
 	stalled, behind := position.Load(), false
@@ -158,15 +179,19 @@ func (l *JetStream) watchProgress(ctx context.Context, position *atomic.Uint64, 
 	}
 }
 
-// opened returns the event in a message, and the name of the consumer that delivered it.
-func opened(m jetstream.Msg) (e Event, consumer string, err error) {
+// opened returns the event in a message that is the n-th of its consumer. It returns an error if
+// messages of the consumer were lost before it.
+func opened(m jetstream.Msg, n uint64) (Event, error) {
 	meta, err := m.Metadata()
 	if err != nil {
-		return Event{}, "", fmt.Errorf("%w: %w", errUnreadable, err)
+		return Event{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	e, err = Decode(m.Subject(), nats.Header(m.Headers()), m.Data(), meta.Sequence.Stream)
+	if meta.Sequence.Consumer != n {
+		return Event{}, fmt.Errorf("message %d of the consumer arrived after message %d", meta.Sequence.Consumer, n-1)
+	}
+	e, err := Decode(m.Subject(), nats.Header(m.Headers()), m.Data(), meta.Sequence.Stream)
 	if err != nil {
-		return Event{}, "", fmt.Errorf("%w: %w", errUnreadable, err)
+		return Event{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
-	return e, meta.Consumer, nil
+	return e, nil
 }

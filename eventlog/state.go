@@ -89,15 +89,7 @@ func (l *JetStream) readChain(ctx context.Context, chain *integrity.HashChain, u
 // messages calls the function each with the position and the message of every event whose position
 // is greater than after and at most upTo.
 func (l *JetStream) messages(ctx context.Context, after, upTo uint64, each func(uint64, jetstream.Msg) error) error {
-	consumer, err := l.js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{everything},
-		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:    after + 1,
-	})
-	if err != nil {
-		return err
-	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(followEvents, followBytes))
+	messages, err := l.consume(ctx, everything, after)
 	if err != nil {
 		return err
 	}

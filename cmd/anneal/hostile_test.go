@@ -4,11 +4,8 @@ package main_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -17,15 +14,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -35,40 +27,6 @@ const (
 	slowdown       = 3         // limit of the increase of other clients' 99th percentile
 	reservedForLog = 200       // descriptors that stay free: 256 are reserved; requests in progress can use some of them
 )
-
-// An attack is run by a malicious client until ctx is done. do returns the number of connections
-// that were opened, or of requests that were sent.
-type attack struct {
-	name string
-	do   func(ctx context.Context, h *attacker) (times int64)
-	from int // number of addresses from which the attack connects
-}
-
-// attacks are the attacks that `make hostile` runs.
-var attacks = []attack{
-	{"slow headers", slowHeaders, 1},
-	{"slow headers from 40 addresses", slowHeaders, 40},
-	{"unsent bodies without a key", unsentBodies, 1},
-	{"unsent bodies without a key from 40 addresses", unsentBodies, 40},
-	{"stalled bodies, with a key", standingBodies, 1},
-	{"responses that are not read", unreadAnswers, 1},
-	{"a flood of connections", connectionFlood, 1},
-	{"a flood of connections from 40 addresses", connectionFlood, 40},
-	{"bodies that require much memory", largeBodies, 1},
-	{"bodies that require much memory, of 4 accounts", largeBodiesOfMany, 4},
-	{"many followers of events", manyTails, 1},
-}
-
-// attacker runs attacks, with its own accounts.
-type attacker struct {
-	*testing.T
-	server string // host:port
-	key    string // API key of account mallory
-	from   int    // addresses from which it connects
-	dialed atomic.Int64
-
-	callers []caller // clients of account mallory and of further accounts
-}
 
 // TestHostileClients checks that the server survives attacks, and serves other clients during the
 // attacks. ANNEAL_HOSTILE is the duration of each attack, such as 20s. With it, the 99th percentile
@@ -91,11 +49,12 @@ func TestHostileClients(t *testing.T) {
 	}
 	address, err := url.Parse(s.context.Address)
 	require.NoError(t, err)
-	h := &attacker{T: t, server: address.Host, key: mallory.key, callers: []caller{mallory}, from: 1}
+	order := attackOrder{Server: address.Host, From: 1, Accounts: []attackAccount{{mallory.account, mallory.key}}}
 	for i := range 3 {
-		h.callers = append(h.callers, s.otherAccount(fmt.Sprintf("mallory-%d", i)))
+		more := s.otherAccount(fmt.Sprintf("mallory-%d", i))
+		order.Accounts = append(order.Accounts, attackAccount{more.account, more.key})
 	}
-	if conn := h.dial(t.Context()); conn == nil {
+	if conn := (&attacker{TestingT: t, attackOrder: order}).dial(t.Context()); conn == nil {
 		t.Skip("this system has no second loopback address, from which attackers connect")
 	} else {
 		_ = conn.Close()
@@ -104,9 +63,9 @@ func TestHostileClients(t *testing.T) {
 	for _, one := range attacks {
 		t.Run(one.name, func(t *testing.T) {
 			m.T = t
-			h.from = one.from
+			order.Attack, order.From = one.name, one.from
 			for round := 1; ; round++ { // another program may disturb one round, which does not fail the test
-				quiet, during := m.compare(length, h, one)
+				quiet, during := m.compare(length, order)
 				require.Less(t, during.descriptors, hostileFiles-reservedForLog, "descriptors remain for the log")
 				if long == "" || during.p99 <= slowdown*quiet.p99 {
 					return
@@ -138,16 +97,12 @@ type measurement struct {
 }
 
 // compare returns the timings of the tenant without an attack, and during an attack.
-func (m *measurement) compare(length time.Duration, h *attacker, one attack) (quiet, during timing) {
+func (m *measurement) compare(length time.Duration, order attackOrder) (quiet, during timing) {
 	m.Helper()
 	quiet = m.measure(length)
-	ctx, cancel := context.WithCancel(m.Context())
-	defer cancel()
-	done := make(chan int64, 1)
-	go func() { done <- one.do(ctx, h) }()
+	end := order.start(m.T)
 	during = m.measure(length)
-	cancel()
-	times := <-done
+	times := end()
 	m.Logf("p99 quiet %s (%d requests), during %s (%d requests): %.1f times; new connections p99 quiet %s, during "+
 		"%s; done %d times; peak memory %d MB, at most %d descriptors",
 		quiet.p99, quiet.requests, during.p99, during.requests, float64(during.p99)/float64(quiet.p99), quiet.newConns,
@@ -189,153 +144,6 @@ func (m *measurement) measure(length time.Duration) (found timing) {
 func percentile99(took []time.Duration) time.Duration {
 	slices.Sort(took)
 	return took[len(took)*99/100]
-}
-
-// dial connects to the server from the next of the attacker's addresses. It returns nil if the
-// connection fails.
-func (h *attacker) dial(ctx context.Context) net.Conn {
-	address := fmt.Sprintf("127.0.0.%d", 2+h.dialed.Add(1)%int64(h.from))
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: 5 * time.Second}
-	conn, err := dialer.DialContext(ctx, "tcp", h.server)
-	if err != nil {
-		return nil
-	}
-	return conn
-}
-
-// hold keeps as many connections open as possible until ctx is done, and returns the number of
-// connections that it opened. On each connection it sends text, and then drip from time to time. It
-// reopens the connections that the server closes.
-func (h *attacker) hold(ctx context.Context, text, drip string) (times int64) {
-	var held []net.Conn
-	defer func() {
-		for _, conn := range held {
-			_ = conn.Close()
-		}
-	}()
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
-	for n := 0; ; n++ {
-		if len(held) < 2*hostileFiles {
-			if conn := h.dial(ctx); conn != nil {
-				_, _ = io.WriteString(conn, text)
-				held, times = append(held, conn), times+1
-			}
-		}
-		if at := n % max(1, len(held)); len(held) > 0 {
-			if _, err := io.WriteString(held[at], drip); err != nil || ended(held[at]) {
-				_ = held[at].Close()
-				held = slices.Delete(held, at, at+1)
-			}
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			return times
-		}
-	}
-}
-
-// ended reports whether the server has closed a connection. It reads nothing from the connection.
-func ended(conn net.Conn) bool {
-	raw, err := conn.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		return true
-	}
-	const established = 1 // one of the kernel's TCP states
-	ended := true
-	err = raw.Control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		ended = err != nil || info.State != established
-	})
-	return ended || err != nil
-}
-
-func slowHeaders(ctx context.Context, h *attacker) int64 {
-	return h.hold(ctx, "GET /healthz HTTP/1.1\r\nHost: x\r\n", "X-Slow: 1\r\n")
-}
-
-func unsentBodies(ctx context.Context, h *attacker) int64 {
-	return h.hold(ctx, "POST /v1/accounts/mallory/datasets HTTP/1.1\r\nHost: x\r\nContent-Type: "+
-		"application/json\r\nContent-Length: 100000\r\n\r\n", "")
-}
-
-func standingBodies(ctx context.Context, h *attacker) int64 {
-	return h.hold(ctx, "POST /v1/accounts/mallory/datasets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+h.key+
-		"\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{", " ")
-}
-
-func unreadAnswers(ctx context.Context, h *attacker) int64 {
-	return h.hold(ctx, strings.Repeat("GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n", 20),
-		"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
-}
-
-func connectionFlood(ctx context.Context, h *attacker) int64 {
-	var times atomic.Int64
-	var clients sync.WaitGroup
-	for range 4 {
-		clients.Go(func() {
-			again := time.NewTicker(2 * time.Millisecond)
-			defer again.Stop()
-			for ctx.Err() == nil {
-				if conn := h.dial(ctx); conn != nil {
-					times.Add(1)
-					_ = conn.Close()
-				}
-				<-again.C
-			}
-		})
-	}
-	clients.Wait()
-	return times.Load()
-}
-
-// largeBodies sends bodies whose decoding requires 50 times their size, and returns the number of
-// requests.
-func largeBodies(ctx context.Context, h *attacker) int64 { return h.sendBodies(ctx, h.callers[:1]) }
-
-func largeBodiesOfMany(ctx context.Context, h *attacker) int64 { return h.sendBodies(ctx, h.callers) }
-
-func (h *attacker) sendBodies(ctx context.Context, callers []caller) int64 {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			if conn := h.dial(ctx); conn != nil {
-				return conn, nil
-			}
-			return nil, syscall.ECONNREFUSED
-		}}}
-	defer client.CloseIdleConnections()
-	const bodySize = 400 << 10
-	body := []byte(`{"dataset":[` + strings.Repeat(`{"":0},`, bodySize/7) + `{}]}`)
-	var times atomic.Int64
-	var clients sync.WaitGroup
-	for i := range 4 * len(callers) { // more clients would themselves use the cores of this machine
-		sender := callers[i%len(callers)]
-		clients.Go(func() {
-			for ctx.Err() == nil {
-				req, err := http.NewRequestWithContext(ctx, http.MethodPost, sender.url("/datasets"), bytes.NewReader(body))
-				if !assert.NoError(h, err) {
-					return
-				}
-				req.Header.Set("Authorization", "Bearer "+sender.key)
-				res, err := client.Do(req)
-				times.Add(1)
-				if err != nil { // the server closes the connections of refused requests
-					continue
-				}
-				assert.Contains(h, []int{http.StatusBadRequest, http.StatusTooManyRequests, http.StatusServiceUnavailable},
-					res.StatusCode)
-				_ = res.Body.Close()
-			}
-		})
-	}
-	clients.Wait()
-	return times.Load()
-}
-
-func manyTails(ctx context.Context, h *attacker) int64 {
-	return h.hold(ctx, "GET /v1/accounts/mallory/events HTTP/1.1\r\nHost: x\r\nAccept: "+
-		"text/event-stream\r\nAuthorization: Bearer "+h.key+"\r\n\r\n", "")
 }
 
 var peakLine = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)

@@ -83,10 +83,15 @@ func (c *natsCluster) url(i int) string {
 // serve starts a control plane whose log is stored in the cluster.
 func (c *natsCluster) serve(dir string, args ...string) *plane {
 	c.t.Helper()
-	s := &plane{t: c.t, dir: dir, args: append([]string{"--nats-url", c.url(0)}, args...), env: c.env,
-		log: logFor(c.t, "anneal serve")}
+	s := c.plane(dir, args...)
 	s.start()
 	return s
+}
+
+// plane returns a control plane whose log is stored in the cluster, without starting it.
+func (c *natsCluster) plane(dir string, args ...string) *plane {
+	return &plane{t: c.t, dir: dir, args: append([]string{"--nats-url", c.url(0)}, args...), env: c.env,
+		log: logFor(c.t, "anneal serve")}
 }
 
 func splitAddress(t testing.TB, address string) (host string, port int) {

@@ -3,6 +3,7 @@ package main_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -101,13 +102,19 @@ type process struct {
 // launch starts the program. Its stderr is written to log, which is printed when the test fails.
 func launch(t testing.TB, log *transcript, args ...string) *process {
 	t.Helper()
-	return launchIn(t, log, nil, args...)
+	return launchProgram(t, "", log, nil, args...)
 }
 
 // launchIn is like launch, with environment variables in addition to those of the tests.
 func launchIn(t testing.TB, log *transcript, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(binary(t), args...), env: env, stderr: log, exited: make(chan struct{})}
+	return launchProgram(t, "", log, env, args...)
+}
+
+// launchProgram is like launchIn with another program; "" is the tested one.
+func launchProgram(t testing.TB, program string, log *transcript, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: exec.Command(cmp.Or(program, binary(t)), args...), env: env, stderr: log, exited: make(chan struct{})}
 	p.run()
 	return p
 }
@@ -260,6 +267,7 @@ type plane struct {
 	t       testing.TB
 	dir     string
 	args    []string
+	program string   // "" is the tested one
 	env     []string // added to the environment of the tests
 	files   int      // limit of open files of the process; 0 is the limit of the tests
 	data    int      // limit of the process's data segment in KB, if files is set; 0 is the limit of the tests
@@ -286,7 +294,7 @@ func (s *plane) launch() {
 	s.t.Helper()
 	args := append([]string{"serve", "--data", s.dir, "--listen", "127.0.0.1:0"}, s.args...)
 	if s.files == 0 {
-		s.process = launchIn(s.t, s.log, s.env, args...)
+		s.process = launchProgram(s.t, s.program, s.log, s.env, args...)
 		return
 	}
 	limit := fmt.Sprintf("ulimit -n %d", s.files)
