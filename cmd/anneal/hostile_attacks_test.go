@@ -205,8 +205,8 @@ func unsentBodies(ctx context.Context, h *attacker) int64 {
 }
 
 func standingBodies(ctx context.Context, h *attacker) int64 {
-	return h.hold(ctx, "POST /v1/accounts/mallory/datasets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+h.Accounts[0].Key+
-		"\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{", " ")
+	return h.hold(ctx, "POST /v1/accounts/mallory/datasets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+
+		h.Accounts[0].Key+"\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{", " ")
 }
 
 func unreadAnswers(ctx context.Context, h *attacker) int64 {
@@ -257,7 +257,8 @@ func (h *attacker) sendBodies(ctx context.Context, accounts []attackAccount) int
 		sender := accounts[i%len(accounts)]
 		clients.Go(func() {
 			for ctx.Err() == nil {
-				req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+h.Server+"/v1/accounts/"+sender.ID+"/datasets", bytes.NewReader(body))
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost,
+					"http://"+h.Server+"/v1/accounts/"+sender.ID+"/datasets", bytes.NewReader(body))
 				if !assert.NoError(h, err) {
 					return
 				}
