@@ -114,7 +114,8 @@ func launchIn(t testing.TB, log *transcript, env []string, args ...string) *proc
 // launchProgram is like launchIn with another program; "" is the tested one.
 func launchProgram(t testing.TB, program string, log *transcript, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(cmp.Or(program, binary(t)), args...), env: env, stderr: log, exited: make(chan struct{})}
+	p := &process{t: t, cmd: exec.Command(cmp.Or(program, binary(t)), args...), env: env, stderr: log,
+		exited: make(chan struct{})}
 	p.run()
 	return p
 }
