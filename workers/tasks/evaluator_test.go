@@ -193,7 +193,7 @@ func TestUploadedCodeIsUnpacked(t *testing.T) {
 		{"a device", map[string]string{"code.tar": tarOf(t, member{"main.py", "", tar.TypeChar})}, nil,
 			"is a link or device"},
 		{"a file that is a directory", map[string]string{"code.tar": tarOf(t, member{name: "main.py", content: main},
-			member{name: "main.py/x.py"})}, nil, "main.py/x.py: the directory of this path is also a file"},
+			member{name: "main.py/x.py"})}, nil, "main.py/x.py: the name of a directory in this path is also the name of a file"},
 		{"a bomb", map[string]string{"code.zip": zipOf(t, member{name: "main.py", content: main},
 			member{name: "zeros", content: strings.Repeat(zeros, 33)})}, nil,
 			"the code has more than 500 files or 33554432 bytes"},
