@@ -34,8 +34,7 @@ func (c *client) configureTLS(ca string) error {
 	}
 	config, err := c.TLSConfig()
 	if err != nil {
-		return fmt.Errorf("%w; set the certificate authorities of the server with --ca FILE, or as caFile in the "+
-			"context file", err)
+		return err
 	}
 	c.http = certs.HTTPClient(config)
 	return nil
