@@ -49,9 +49,9 @@ func healths(a *Agent) (all []string) {
 	return all
 }
 
-// TestFailedDeviceIsWithdrawn checks that a device that fails shrinks the capacity of its node with
-// the reason, that the work that uses it is told, that nothing uses it, and that it is used again
-// when it has been in order for several readings.
+// TestFailedDeviceIsWithdrawn checks that the failure of a device reduces the capacity of its node
+// and states the reason, that the work that uses the device is told, that nothing else uses it, and
+// that it is used again when it has been healthy for several readings.
 func TestFailedDeviceIsWithdrawn(t *testing.T) {
 	a, readings := watched(t)
 	a.watch.check(t.Context())
@@ -98,7 +98,7 @@ func TestFailedDeviceIsWithdrawn(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestAFailedDeviceInUseIsNotFreed checks that a device that is in order again is not given to other
+// TestAFailedDeviceInUseIsNotFreed checks that a device that is healthy again is not given to other
 // work before the stale work has released it.
 func TestAFailedDeviceInUseIsNotFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
