@@ -17,8 +17,8 @@ import (
 
 const l4 = "VENDOR_A_L4_24GB"
 
-// watched returns an agent with three watched devices, GPU-0 to GPU-2, and the readings that it gets.
-// It gets an error when the readings are nil.
+// watched returns an agent with three watched devices, GPU-0 to GPU-2. The agent reads the device
+// states from readings; while *readings is nil, each reading fails.
 func watched(t *testing.T) (a *Agent, readings *map[string]reading) {
 	fakeDriver(t, `for i in 0 1 2; do echo "$i, GPU-$i, NVIDIA L4, 23034 MiB"; done`)
 	t.Setenv("CUDA_VISIBLE_DEVICES", "0,1,2")

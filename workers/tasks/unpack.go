@@ -236,9 +236,9 @@ func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, err
 	return u.write(name, content)
 }
 
-// nameError returns an InvalidArgument error if the name of a file is too long, or if it is taken, which
-// clash describes. It returns any other err unchanged, such as that of a full disk, so that the build
-// is retried.
+// nameError returns an InvalidArgument error if the name of a file is too long, or if another file
+// or directory has it; clash describes the second case. It returns any other err, such as that of a
+// full disk, unchanged, so that the build is retried.
 func nameError(err error, name, clash string) error {
 	switch {
 	case errors.Is(err, syscall.ENAMETOOLONG):

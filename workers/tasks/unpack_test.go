@@ -54,8 +54,8 @@ func TestUnpackErrors(t *testing.T) {
 	}
 }
 
-// TestUnpackIntoMissingFileSystem checks that a member of an archive that cannot be written is no
-// error of the user.
+// TestUnpackIntoMissingFileSystem checks that a failure to create the files of an archive is not
+// reported as an error of the user.
 func TestUnpackIntoMissingFileSystem(t *testing.T) {
 	if _, err := os.Stat("/proc/self"); err != nil {
 		t.Skip("needs /proc, in which no directory can be created")
