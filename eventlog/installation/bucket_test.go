@@ -83,8 +83,8 @@ func TestReplacedBucketID(t *testing.T) {
 	require.NoError(t, checkBucket(t.Context(), records, r.bucket, "s3://weights"), "a restart")
 }
 
-// TestOtherBucketIsClaimed checks that a control plane with another bucket is refused also when
-// it has written an ID to it.
+// TestOtherBucketIsClaimed checks that a control plane with another bucket is refused even if it
+// has already written an ID to its own bucket.
 func TestOtherBucketIsClaimed(t *testing.T) {
 	records := kv.NewMemory()
 	r := race{&bucket{}, make(chan struct{}), make(chan struct{}), make(chan struct{})}
