@@ -183,7 +183,7 @@ func (c *client) pages(ctx context.Context, method, path, field string, query ur
 	}
 }
 
-// openURL returns the response of a signed URL.
+// openURL requests a signed URL, and returns a successful response.
 func (c *client) openURL(ctx context.Context, link string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
 	if err != nil {
