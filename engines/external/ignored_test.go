@@ -32,8 +32,8 @@ func changed(t *testing.T, before, after any, err error) bool {
 	return !reflect.DeepEqual(before, after)
 }
 
-// requestChanges sets each field of a request. A field whose effect depends on another one is set in a
-// request that has the other: see requestContexts.
+// requestChanges changes, one at a time, each field of a request. See requestContexts for a field
+// whose effect depends on another one.
 var requestChanges = map[string]func(*engines.CompletionRequest){
 	"CompletionRequest.Prompt":       func(r *engines.CompletionRequest) { r.Prompt = "other" },
 	"CompletionRequest.PromptTokens": func(r *engines.CompletionRequest) { r.PromptTokens = []int{1} },
@@ -109,8 +109,8 @@ var requestChanges = map[string]func(*engines.CompletionRequest){
 	},
 }
 
-// requestContexts are the requests with which those of requestChanges are compared, unless it is one
-// with a prompt.
+// requestContexts sets, for each field of requestChanges whose effect depends on another field,
+// that other field in both of the compared requests.
 var requestContexts = map[string]func(*engines.CompletionRequest){
 	"CompletionRequest.MirostatRate": func(r *engines.CompletionRequest) { r.MirostatTarget = 3 },
 	"CompletionRequest.TopLogprobs":  func(r *engines.CompletionRequest) { r.Logprobs, r.TopLogprobs = true, 1 },
@@ -155,7 +155,7 @@ func TestFieldsOfRequestsAct(t *testing.T) {
 			change(&after)
 			path, first, err := p.bodyOf("m", 512, &before)
 			if err != nil {
-				continue // the field on which this one depends is rejected
+				continue // the server does not support the field on which this one depends
 			}
 			otherPath, second, err := p.bodyOf("m", 512, &after)
 			acts := changed(t, []any{path, first}, []any{otherPath, second}, err)
