@@ -106,7 +106,8 @@ func (s *session) overdue(ctx context.Context, row *batchRow) error {
 	if ctx.Err() != nil || s.Now().Before(row.State.ExpireTime) {
 		return ctx.Err()
 	}
-	return s.record(ctx, failure("batch_expired", "the batch could not start within its completion window"))
+	return s.record(ctx, failure("batch_expired", "the batch could not start within its completion window: "+
+		"create it again"))
 }
 
 // unreadable fails the batch if err means that its input file is lost or damaged. It returns any

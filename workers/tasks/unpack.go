@@ -61,8 +61,8 @@ func (u *unpacking) stored(ctx context.Context, store *blobs.Store, key, name st
 	case kind == "":
 		return u.write(name, content)
 	case size > maxArchive:
-		return domain.Errorf(domain.InvalidArgument, "%s: has %d bytes: the limit of an archive is %d", name, size,
-			maxArchive)
+		return domain.Errorf(domain.InvalidArgument, "%s: has %d bytes: the limit of an archive is %d: remove files "+
+			"that scoring does not need", name, size, maxArchive)
 	}
 	archive, err := os.CreateTemp("", "anneal-code-")
 	if err != nil {
@@ -183,8 +183,8 @@ func eachMember(archive string, file *os.File, visit func(*tar.Header, io.Reader
 }
 
 func notAFile(archive, name string) error {
-	return domain.Errorf(domain.InvalidArgument, "%s: %.128q is a link or device, but only plain files are allowed",
-		archive, name)
+	return domain.Errorf(domain.InvalidArgument, "%s: %.128q is a link or device: replace it with a regular file", archive,
+		name)
 }
 
 func tooLarge() error {
