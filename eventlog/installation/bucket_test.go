@@ -107,7 +107,7 @@ func TestBuckets(t *testing.T) {
 	require.ErrorContains(t, check(&bucket{}), `bucket-id has "" instead of "`+shared.id)
 	require.ErrorContains(t, check(&bucket{id: "other"}), "All control planes need the same bucket")
 
-	// Control planes that start at the same time agree.
+	// Control planes that start at the same time agree on the ID of the bucket.
 	for range 500 {
 		records, shared = kv.NewMemory(), &bucket{}
 		var all sync.WaitGroup

@@ -51,8 +51,8 @@ func newDeviceWatch(a *Agent, all []driverDevice) *deviceWatch {
 	return w
 }
 
-// watchDevices starts the check of the devices, and waits for the first result, so that a device that
-// has failed before is not used first.
+// watchDevices starts the check of the devices, and waits for the first result, so that no work
+// starts on a device that has already failed.
 func (a *Agent) watchDevices(ctx context.Context) {
 	if a.watch == nil {
 		return

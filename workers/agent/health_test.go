@@ -122,8 +122,8 @@ func TestAFailedDeviceInUseIsNotFreed(t *testing.T) {
 	})
 }
 
-// TestMissingDevice checks that a device fails when several consecutive readings find the others but
-// not this one.
+// TestMissingDevice checks that a device fails when several consecutive readings find the other
+// devices but not this one.
 func TestMissingDevice(t *testing.T) {
 	a, readings := watched(t)
 	for range 2 * confirmations { // every second reading finds it
@@ -174,7 +174,7 @@ func TestHangingDriver(t *testing.T) {
 		started := time.Now()
 		a.watchDevices(ctx)
 		require.LessOrEqual(t, time.Since(started), firstCheck)
-		time.Sleep(3 * checkTimeout) // of the bubble
+		time.Sleep(3 * checkTimeout) // fake time
 		require.EqualValues(t, 1, calls.Load())
 		require.Equal(t, []string{"UNKNOWN", "UNKNOWN", "UNKNOWN"}, statesOf(a.state()))
 		close(hang)
