@@ -90,5 +90,5 @@ func TestImagesReachTheEngine(t *testing.T) {
 	r = c.serving(c.deploy("n1").ID)
 	_, err = complete()
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
-	require.ErrorContains(t, err, "messages[0].content[1]: is an image, which the engine simulated of the model's node cannot")
+	require.ErrorContains(t, err, "messages[0].content[1]: is an image, which the engine simulated of the model's node")
 }
