@@ -186,7 +186,7 @@ func receiver(expr ast.Expr) string {
 	return fmt.Sprintf("%T", expr)
 }
 
-// fileName matches what reads as the name of a source file or document.
+// fileName matches text that looks like the name of a source file or document.
 var fileName = regexp.MustCompile(`[\w.-]+(/[\w.-]+)*\.(go|md|py|sh)\b`)
 
 // foreignFiles maps names in comments that look like files of this tree, but are not, to what they

@@ -21,8 +21,8 @@ import (
 )
 
 // BenchmarkDo compares whole commands (decide, envelope, version check, append, projection) with
-// bare publishes of the same body to a bare server of the same durability, with or without
-// sync_interval: always. It reports do/s, raw/s and their ratio. Bursts of commands and of
+// plain publishes of the same body to a NATS server without anneal. Either both servers sync each
+// message, or neither does. It reports do/s, raw/s and their ratio. Bursts of commands and of
 // publishes alternate, so that variations of the machine's speed affect both rates.
 func BenchmarkDo(b *testing.B) {
 	for _, durable := range []bool{true, false} {

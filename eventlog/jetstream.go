@@ -58,7 +58,7 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 	}
 	config := jetstream.StreamConfig{
 		Name:        Stream,
-		Description: "What happened: every state change, for ever",
+		Description: "The event log: every state change, kept forever",
 		Subjects:    []string{everything},
 		Storage:     jetstream.FileStorage,
 		Replicas:    max(1, opts.Replicas),

@@ -115,7 +115,7 @@ func (l *JetStream) restore(ctx context.Context, from *JetStream, after, upTo ui
 
 func makeMirror(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	config := MirrorConfig(Stream, replicas)
-	config.Description = "The log as its readers see it: same events, same positions"
+	config.Description = "Mirror of the event log for readers: same events, same positions"
 	if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
 		return fmt.Errorf("create the mirror: %w", err)
 	}

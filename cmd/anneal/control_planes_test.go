@@ -73,8 +73,8 @@ func TestSecondControlPlane(t *testing.T) {
 	require.NotContains(t, list, "\nb ", "it has left")
 }
 
-// copyWithoutLog copies the files of a control plane to a directory, as those of a control plane whose
-// log is in a cluster.
+// copyWithoutLog copies the data directory of a control plane without its embedded log, so that the
+// copy is like that of a control plane whose log is in a cluster.
 func copyWithoutLog(t *testing.T, from, to string) {
 	t.Helper()
 	require.NoError(t, os.CopyFS(filepath.Join(to, "keys"), os.DirFS(filepath.Join(from, "keys"))))
@@ -85,7 +85,8 @@ func copyWithoutLog(t *testing.T, from, to string) {
 	}
 }
 
-// TestServerBundles checks what the commands refuse.
+// TestServerBundles checks in which cases `anneal server bundle` and `anneal server join` return an
+// error.
 func TestServerBundles(t *testing.T) {
 	s, file := serve(t, t.TempDir(), "--worker=false"), filepath.Join(t.TempDir(), "bundle")
 	clustered := t.TempDir()

@@ -14,9 +14,10 @@ import (
 	"anneal/internal/server"
 )
 
-// TestDemo runs the demo. It trains three models that are better than the base model on held-out
-// rows: on responses to copy, on pairs (most earlier tasks are retained), and on an evaluator's
-// scores. It transcribes speech and verifies the log.
+// TestDemo runs the demo. It checks that three trained models are better than the base model on
+// held-out rows: one trained on example responses, one on preference pairs, which also retains most
+// of the earlier tasks, and one on an evaluator's scores. The demo also transcribes speech and
+// verifies the log.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -87,7 +87,7 @@ func (f *fleet) deviceOf(node, allocation string) int {
 
 // TestDevicesFailOneByOne fails devices of a node one after the other: their work moves without a
 // failure, the other devices serve without a failed request, nothing new is placed on the failed
-// devices, and they are used when they are in order again. Unreadable states change nothing.
+// devices, and they are used when they are healthy again. Unreadable states change nothing.
 func TestDevicesFailOneByOne(t *testing.T) {
 	f := newFleet(t)
 	user, recorder, driver := f.user(), f.tail(), newImitatedDriver(t, 4)

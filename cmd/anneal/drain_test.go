@@ -59,8 +59,9 @@ func TestDrainFailsNoRequest(t *testing.T) {
 	require.Zero(t, f.end())
 }
 
-// TestRolloutFailsNoRequest changes settings of a deployment under a steady load: first with room for a
-// replica above the desired count, then without room. No request fails and no stream is cut.
+// TestRolloutFailsNoRequest changes settings of a deployment under a steady load, first while the
+// nodes can hold one replica more than desired, then while they cannot. No request fails and no
+// stream is cut.
 func TestRolloutFailsNoRequest(t *testing.T) {
 	f := newFleet(t)
 	user, recorder := f.user(), f.tail()

@@ -195,7 +195,7 @@ func checkOptions(t *testing.T, engine string, server recording) {
 	require.True(t, strings.HasSuffix(server.option("--mmproj"), "/mmproj-model-f16.gguf"), "%q", server.args())
 }
 
-// infer sends a request of the gateway, which must succeed without a warning.
+// infer sends a request to the gateway, which must succeed without a warning.
 func (s *modelServer) infer(t *testing.T, operation string, body object) object {
 	t.Helper()
 	res, err := s.caller.send(http.MethodPost, "//inference/v1/"+operation, body)

@@ -9,7 +9,7 @@ import (
 )
 
 // TestPrefixCacheAndSpeculation checks that cached prompt prefixes and predicted tokens are not
-// computed again, and that the responses are the same.
+// computed again, and that they do not change the responses.
 func TestPrefixCacheAndSpeculation(t *testing.T) {
 	t.Parallel()
 	s := serve(t, t.TempDir())

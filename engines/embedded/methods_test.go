@@ -146,7 +146,8 @@ func TestLearnsFromRewards(t *testing.T) {
 	}
 }
 
-// sampleAnswers samples answers to a target.
+// sampleAnswers returns n answers of a model to the question of a target, sampled with different
+// seeds.
 func sampleAnswers(t *testing.T, m engines.Model, w target, n int) []string {
 	var out []string
 	for k := range n {
@@ -156,8 +157,8 @@ func sampleAnswers(t *testing.T, m engines.Model, w target, n int) []string {
 }
 
 // TestLearnsFromPreferences checks that training with the default rates and batch sizes, on pairs
-// of the shipped model's own answers, raises the mean prefix share, and that the base tasks are not
-// forgotten.
+// of the shipped model's own answers, raises the mean number of leading bytes that match the truth,
+// and that the base tasks are not forgotten.
 func TestLearnsFromPreferences(t *testing.T) {
 	dir, all := base(t), targets(150, 1)
 	m := load(t, engines.ModelFiles{Dir: dir})
@@ -197,8 +198,8 @@ func TestLearnsFromPreferences(t *testing.T) {
 }
 
 // TestLearnsFromScoredSamples checks that four training runs in sequence, each on scored answers of
-// the model that the previous training produced, raise the mean prefix share, and that the base
-// tasks are not forgotten.
+// the model that the previous training produced, raise the mean number of leading bytes that match
+// the truth, and that the base tasks are not forgotten.
 func TestLearnsFromScoredSamples(t *testing.T) {
 	dir, adapter := base(t), ""
 	m := load(t, engines.ModelFiles{Dir: dir})

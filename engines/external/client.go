@@ -144,7 +144,7 @@ func responseError(status int, data []byte) *domain.Error {
 	}
 	switch {
 	case status == http.StatusTooManyRequests:
-		return domain.Errorf(domain.ResourceExhausted, "the model server is full: %s", message)
+		return domain.Errorf(domain.ResourceExhausted, "the model server is full: %s; try again later", message)
 	case status == http.StatusServiceUnavailable:
 		return domain.Errorf(domain.Unavailable, "the model server is not available: %s", message)
 	case status == http.StatusNotImplemented:

@@ -113,7 +113,8 @@ func (t template) contains(word string) bool {
 func (t template) check(args arguments) error {
 	if args.adapter != "" && !t.contains(wordAdapter) {
 		return domain.Errorf(domain.FailedPrecondition,
-			"the command line of the node's engine has no {adapter}, so it cannot serve a model with an adapter")
+			"the command line of the node's engine has no {adapter}, so it cannot serve a model with an adapter: deploy "+
+				"the model to nodes with another engine, or have the operator add {adapter} to --engine-command")
 	}
 	return nil
 }

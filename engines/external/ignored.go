@@ -1,8 +1,9 @@
 package external
 
-// ignored are the fields that servers of each preset ignore, by TYPE.FIELD of package engines: users set
-// them, but neither the server's command line nor a request has them, and no error says so. The other
-// fields act, or are rejected.
+// ignored lists, for each preset, the fields that its servers ignore, as TYPE.FIELD of package
+// engines. A request or a deployment can set these fields, but neither the server's command line
+// nor its requests contain them, and no error reports that. Each other field has an effect, or is
+// rejected.
 var ignored = map[string][]string{
 	VLLM:     {"CompletionRequest.Prediction", "CompletionRequest.Speculation"},
 	LlamaCpp: {"CompletionRequest.Prediction", "CompletionRequest.Speculation", "SpeculationMode.NgramLength"},

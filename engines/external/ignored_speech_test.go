@@ -11,8 +11,8 @@ import (
 	"anneal/engines"
 )
 
-// speechChanges sets each option of a transcription. The numbers of speakers require diarization:
-// without it, the gateway warns of them.
+// speechChanges changes, one at a time, each option of a transcription. The numbers of speakers
+// have an effect only with diarization, so their changes also enable it.
 var speechChanges = map[string]func(*engines.TranscriptionOptions){
 	"TranscriptionOptions.Language":    func(o *engines.TranscriptionOptions) { o.Language = "de" },
 	"TranscriptionOptions.Prompt":      func(o *engines.TranscriptionOptions) { o.Prompt = "p" },

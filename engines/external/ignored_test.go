@@ -32,8 +32,8 @@ func changed(t *testing.T, before, after any, err error) bool {
 	return !reflect.DeepEqual(before, after)
 }
 
-// requestChanges sets each field of a request. A field whose effect depends on another one is set in a
-// request that has the other: see requestContexts.
+// requestChanges changes, one at a time, each field of a request. See requestContexts for a field
+// whose effect depends on another one.
 var requestChanges = map[string]func(*engines.CompletionRequest){
 	"CompletionRequest.Prompt":       func(r *engines.CompletionRequest) { r.Prompt = "other" },
 	"CompletionRequest.PromptTokens": func(r *engines.CompletionRequest) { r.PromptTokens = []int{1} },
@@ -109,8 +109,8 @@ var requestChanges = map[string]func(*engines.CompletionRequest){
 	},
 }
 
-// requestContexts are the requests with which those of requestChanges are compared, unless it is one
-// with a prompt.
+// requestContexts sets, for each field of requestChanges whose effect depends on another field,
+// that other field in both of the compared requests.
 var requestContexts = map[string]func(*engines.CompletionRequest){
 	"CompletionRequest.MirostatRate": func(r *engines.CompletionRequest) { r.MirostatTarget = 3 },
 	"CompletionRequest.TopLogprobs":  func(r *engines.CompletionRequest) { r.Logprobs, r.TopLogprobs = true, 1 },
@@ -131,8 +131,10 @@ func thoughtful() *engines.Chat {
 		Tools: []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"f"}}`)}}
 }
 
-// outsideOfBodies are the fields that model.Complete reads: the addon's name, the parts of the prompt to
-// emit, and the scope of the prefix cache, which only the server's own configuration isolates for OpenAI.
+// outsideOfBodies are the fields that TestFieldsOfRequestsAct does not change. model.Complete
+// itself reads the addon and what to return (the prompt, token IDs). CacheScope reaches a server in
+// a way of each preset: as cache_salt (vLLM), through setPromptCache (llama.cpp) or not at all
+// (OpenAI).
 var outsideOfBodies = []string{"CompletionRequest.Addon", "CompletionRequest.Echo", "CompletionRequest.EchoLast",
 	"CompletionRequest.ReturnTokenIDs", "CompletionRequest.CacheScope"}
 
@@ -153,7 +155,7 @@ func TestFieldsOfRequestsAct(t *testing.T) {
 			change(&after)
 			path, first, err := p.bodyOf("m", 512, &before)
 			if err != nil {
-				continue // the field on which this one depends is rejected
+				continue // the server does not support the field on which this one depends
 			}
 			otherPath, second, err := p.bodyOf("m", 512, &after)
 			acts := changed(t, []any{path, first}, []any{otherPath, second}, err)
@@ -165,7 +167,8 @@ func TestFieldsOfRequestsAct(t *testing.T) {
 	}
 }
 
-// fileChanges sets each field of the files and settings of a model that a server is started with.
+// fileChanges sets, one at a time, each field of the model files and settings with which a server
+// is started.
 var fileChanges = map[string]func(*engines.ModelFiles){
 	"ModelFiles.Dir":         func(f *engines.ModelFiles) { f.Dir = "/other" },
 	"ModelFiles.AdapterDir":  func(f *engines.ModelFiles) { f.AdapterDir = "/adapter" },
@@ -186,8 +189,10 @@ var fileContexts = map[string]func(*engines.ModelFiles){
 	"SpeculationMode.Disabled": func(f *engines.ModelFiles) { f.DraftDir = "/d" },
 }
 
-// notOptions are the fields that do not become options: the length of a context limits requests, see
-// TestContextLengthOfTheReplica, and a server has the memory of its devices.
+// notOptions are the fields that TestFieldsOfModelsAct does not change. ContextLength limits
+// requests and is no command-line option (see TestContextLengthOfTheReplica). fileChanges has the
+// fields of Speculation one by one. Servers keep weights and KV cache in device memory, so they
+// ignore the limits of host memory.
 var notOptions = []string{"ModelFiles.ContextLength", "ModelFiles.Speculation", "ModelFiles.MemoryBytes",
 	"ModelFiles.DraftMemoryBytes"}
 

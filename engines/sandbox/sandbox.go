@@ -236,7 +236,8 @@ func (s *Sandbox) copyCode(from string, user user) (dir string, err error) {
 			return err
 		}
 		if files++; files > maxCodeFiles {
-			return domain.Errorf(domain.InvalidArgument, "the code has more than %d files and directories", maxCodeFiles)
+			return domain.Errorf(domain.InvalidArgument, "the code has more than %d files and directories: remove "+
+				"those that scoring does not need", maxCodeFiles)
 		}
 		target := filepath.Join(dir, relative)
 		switch {
@@ -244,7 +245,7 @@ func (s *Sandbox) copyCode(from string, user user) (dir string, err error) {
 			return os.Mkdir(target, 0o755)
 		case !entry.Type().IsRegular():
 			return domain.Errorf(domain.InvalidArgument,
-				"%s: is a link or device: code may contain only regular files", relative)
+				"%s: is a link or device: replace it with a regular file", relative)
 		}
 		n, err := copyFile(target, path, maxCodeBytes-bytes)
 		bytes += n
@@ -272,7 +273,8 @@ func copyFile(to, from string, limit int64) (int64, error) {
 	}
 	n, err := io.Copy(out, io.LimitReader(in, limit+1))
 	if err == nil && n > limit {
-		err = domain.Errorf(domain.InvalidArgument, "the code has more than %d bytes", maxCodeBytes)
+		err = domain.Errorf(domain.InvalidArgument, "the code has more than %d bytes: remove files that scoring "+
+			"does not need", maxCodeBytes)
 	}
 	if closeErr := out.Close(); err == nil {
 		err = closeErr

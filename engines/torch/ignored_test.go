@@ -13,8 +13,8 @@ import (
 	"anneal/engines"
 )
 
-// elsewhere are the settings that the script does not read: Train rejects them, or scoring them is the
-// task of the parent process.
+// elsewhere are the settings that the script does not read: those that Train rejects, those that
+// only the parent process needs, and those without effect on any trainer.
 var elsewhere = []string{
 	"TrainSettings.JinjaTemplate", "InferenceParameters.ExtraBody", // see TestUnsupportedSettingsAreRejected
 	"TrainSettings.RewardWeights",                              // of the method RLOR, which Methods does not name

@@ -87,7 +87,7 @@ const (
 	Mismatch                     // the key was used for a different request
 )
 
-// A Claim is a request's claim to a key.
+// A Claim is the result of Store.Claim for a request and its idempotency key.
 type Claim struct {
 	State    ClaimState
 	Seed     []byte    // 32 random bytes, equal for all claims of the key, from which the request derives generated IDs

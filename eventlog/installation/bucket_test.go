@@ -83,8 +83,8 @@ func TestReplacedBucketID(t *testing.T) {
 	require.NoError(t, checkBucket(t.Context(), records, r.bucket, "s3://weights"), "a restart")
 }
 
-// TestOtherBucketIsClaimed checks that a control plane with another bucket is refused also when
-// it has written an ID to it.
+// TestOtherBucketIsClaimed checks that a control plane with another bucket is refused even if it
+// has already written an ID to its own bucket.
 func TestOtherBucketIsClaimed(t *testing.T) {
 	records := kv.NewMemory()
 	r := race{&bucket{}, make(chan struct{}), make(chan struct{}), make(chan struct{})}
@@ -107,7 +107,7 @@ func TestBuckets(t *testing.T) {
 	require.ErrorContains(t, check(&bucket{}), `bucket-id has "" instead of "`+shared.id)
 	require.ErrorContains(t, check(&bucket{id: "other"}), "All control planes need the same bucket")
 
-	// Control planes that start at the same time agree.
+	// Control planes that start at the same time agree on the ID of the bucket.
 	for range 500 {
 		records, shared = kv.NewMemory(), &bucket{}
 		var all sync.WaitGroup

@@ -106,8 +106,8 @@ func TestCreateOnce(t *testing.T) {
 	require.Equal(t, 1, won)
 }
 
-// TestLeader checks that one of several control planes leads, and that another one leads when it has
-// stopped or is silent.
+// TestLeader checks that one of several control planes leads, and that another one takes over when
+// the leader has stopped or is silent.
 func TestLeader(t *testing.T) {
 	s := servertest.Start(t)
 	require.NoError(t, Create(t.Context(), s.Control(), 1, prints, 1))

@@ -49,7 +49,7 @@ type Membership struct {
 
 	mu           sync.Mutex
 	since        time.Time            // from when on this control plane has received all heartbeats
-	own          time.Time            // its last own heartbeat that it has received
+	own          time.Time            // when this control plane last received a heartbeat of its own
 	candidate    bool                 // see Stand
 	candidates   map[string]time.Time // last heartbeat of each other control plane that can lead
 	received     map[string]time.Time // last heartbeat of each other control plane

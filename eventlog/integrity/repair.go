@@ -100,7 +100,7 @@ type inventory struct {
 	places map[uint64]place
 	last   uint64
 	flaws  []flaw
-	double bool // a position occurs twice
+	double bool // two records have the same position
 }
 
 // A place locates a record in a block file. Two places with equal sums have equal events.

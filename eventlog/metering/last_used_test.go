@@ -64,8 +64,8 @@ func TestUsesAreReportedToEveryServerAndAfterARestart(t *testing.T) {
 	})
 }
 
-// TestFollowContinuesWhenTheBucketIsBack removes the stream of the bucket before Follow requests a
-// consumer of it.
+// TestFollowContinuesWhenTheBucketIsBack checks that Follow reports uses after the stream of its
+// bucket was missing, and was then created again.
 func TestFollowContinuesWhenTheBucketIsBack(t *testing.T) {
 	const key = domain.Name("accounts/acme/apiKeys/k1")
 	s := servertest.Start(t)

@@ -98,7 +98,7 @@ const (
 func EnsureStream(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	config := bounded(jetstream.StreamConfig{
 		Name:        Stream,
-		Description: "What requests to models have used: one CloudEvent for each, for 35 days",
+		Description: "Usage of requests to models: one CloudEvent per request, kept for 35 days",
 		Subjects:    []string{"usage.>"},
 		Storage:     jetstream.FileStorage,
 		Replicas:    max(1, replicas),

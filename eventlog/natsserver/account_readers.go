@@ -106,7 +106,7 @@ type accountReaders struct {
 type accountMirror struct {
 	mu       sync.Mutex // held while the mirrors are being opened
 	accounts bool       // the NATS accounts exist
-	failed   error      // why the NATS accounts could not be created, which is final
+	failed   error      // why the NATS accounts could not be created; they are not created again
 	conn     *nats.Conn // nil until the mirrors exist
 }
 
@@ -287,7 +287,7 @@ func (a *accountReaders) keepMirrors(ctx context.Context, conn *nats.Conn, accou
 		if stream == metering.Stream {
 			config = metering.MirrorConfig(1)
 		}
-		config.Description = "What concerns account " + account + ", at the positions of the log"
+		config.Description = "Mirror for readers of account " + account + ", at the positions of the log"
 		config.Mirror.FilterSubject = filter
 		config.Mirror.External = &jetstream.ExternalStream{APIPrefix: feedAPI, DeliverPrefix: feedPrefix + account}
 		if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {

@@ -189,7 +189,7 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 		}
 	}()
 	connect := natsconn.Connect
-	if url == "" { // the server is in this process: it cannot hang alone
+	if url == "" { // the server is in this process, so it does not hang while this process runs
 		connect = nats.Connect
 	}
 	for _, into := range []struct {
@@ -201,7 +201,8 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 			nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond),
 		}, common...)
 		if *into.conn, err = connect(url, options...); err != nil {
-			return c, domain.Errorf(domain.Unavailable, "cannot connect to NATS as %s: %v", into.user, err)
+			return c, domain.Errorf(domain.Unavailable, "cannot connect to NATS as %s: %v: check that the NATS "+
+				"servers run, and check the URL and the password", into.user, err)
 		}
 	}
 	if before != nil {

@@ -24,7 +24,7 @@ const tasksKept = 30 * 24 * time.Hour
 func EnsureTasks(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	return eventlog.EnsureStream(ctx, js, jetstream.StreamConfig{
 		Name:        Tasks.Stream,
-		Description: "Small pieces of work, and in tasks.poison.> those that would not succeed",
+		Description: "Tasks, and in tasks.poison.> the messages whose handlers failed in every attempt",
 		Subjects:    []string{Tasks.Prefix + ">"},
 		Storage:     jetstream.FileStorage,
 		Replicas:    max(1, replicas),
@@ -130,8 +130,9 @@ func (r *Router) handle(name string, from Topics, topic string, handler func(*me
 // maxReason is the maximum length in bytes of the reason that is stored with a poison message.
 const maxReason = 4 << 10
 
-// publishPoison publishes a message whose last attempt failed as poison. When the last attempt
-// failed only because the router is closing, the message is nacked and redelivered instead.
+// publishPoison wraps a handler: when the last attempt at a message has failed, it publishes the
+// message as poison. If that attempt failed only because the router is closing, it nacks the
+// message instead, which is then redelivered.
 func (r *Router) publishPoison(name string, onPoison func(*message.Message, error) error) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(m *message.Message) ([]*message.Message, error) {

@@ -209,11 +209,13 @@ func (v *Vault) dataKey(ctx context.Context, id string) ([]byte, keyRevision, er
 		return nil, found, err
 	}
 	if revision == 0 {
-		return nil, found, domain.Errorf(domain.NotFound, "the sealed value cannot be decrypted: its data key was erased")
+		return nil, found, domain.Errorf(domain.NotFound, "the sealed value cannot be decrypted, because its data "+
+			"key was erased: set the value again")
 	}
 	found.number = revision
 	if err := json.Unmarshal(record, &found.wrappedKey); err != nil {
-		return nil, found, domain.Errorf(domain.DataLoss, "cannot parse the record of data key %s", id)
+		return nil, found, domain.Errorf(domain.DataLoss, "cannot parse the record of data key %s: set the values again "+
+			"that are sealed with it", id)
 	}
 	wrapping := v.ring.keys[found.Ring]
 	if wrapping == nil {
@@ -223,7 +225,8 @@ func (v *Vault) dataKey(ctx context.Context, id string) ([]byte, keyRevision, er
 	key, err := Decrypt(wrapping, found.Wrapped, []byte(id))
 	if err != nil {
 		return nil, found, domain.Errorf(domain.DataLoss,
-			"cannot unwrap data key %s: key %q of the ring was replaced", id, found.Ring)
+			"cannot unwrap data key %s, because key %q of the key ring was replaced: restore the key ring from a backup",
+			id, found.Ring)
 	}
 	return key, found, nil
 }

@@ -206,7 +206,8 @@ func batchResults() *cobra.Command {
 			}
 			file := cell(item, field)
 			if file == "-" {
-				return fmt.Errorf("the batch is %s and has no %s", cell(item, "status"), field)
+				return fmt.Errorf("the batch is %s and has no %s: it gets this file when it has ended, unless "+
+					"it would be empty", cell(item, "status"), field)
 			}
 			res, err := client.request(c.Context(), http.MethodGet, "/v1/files/"+file+"/content", nil, "", nil)
 			if err != nil {

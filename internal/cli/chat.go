@@ -67,8 +67,8 @@ type conversation struct {
 	signals  chan os.Signal // interrupts; nil before run
 }
 
-// say sends a message with those before it, prints the response, and adds both to messages. A
-// message without a response is not added.
+// say sends a message with the earlier messages of the conversation, prints the response, and adds
+// the message and the response to messages. A message without a response is not added.
 func (t *conversation) say(ctx context.Context, text string) error {
 	body, err := t.flags.body(t.cmd)
 	if err != nil {

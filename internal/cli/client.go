@@ -34,8 +34,7 @@ func (c *client) configureTLS(ca string) error {
 	}
 	config, err := c.TLSConfig()
 	if err != nil {
-		return fmt.Errorf("%w; set the certificate authorities of the server with --ca FILE, or as caFile in the "+
-			"context file", err)
+		return err
 	}
 	c.http = certs.HTTPClient(config)
 	return nil
@@ -184,7 +183,7 @@ func (c *client) pages(ctx context.Context, method, path, field string, query ur
 	}
 }
 
-// openURL returns the response of a signed URL.
+// openURL requests a signed URL, and returns a successful response.
 func (c *client) openURL(ctx context.Context, link string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
 	if err != nil {

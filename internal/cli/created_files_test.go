@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// temporary are the files of this package that create files in temporary directories only, which
-// publish moves to their names.
+// temporary are the source files of this package that create files only in temporary directories;
+// publish then moves these files to their final names.
 var temporary = []string{"eval_rows.go", "evaluator_code.go", "model_export.go", "transfer.go"}
 
 // TestCommandsOverwriteNoFiles checks that commands create the files of users with the functions of

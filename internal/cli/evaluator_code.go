@@ -39,7 +39,7 @@ func codeFiles(dir string) (names []string, err error) {
 		return nil
 	})
 	if err == nil && len(names) == 0 {
-		err = fmt.Errorf("%s contains no files", dir)
+		err = fmt.Errorf("%s contains no files: hidden files are not uploaded", dir)
 	}
 	return names, err
 }

@@ -38,7 +38,8 @@ func (k jobKind) group() *cobra.Command {
 	return c
 }
 
-// trainingFields returns the fields of training, at paths with a prefix.
+// trainingFields returns the fields that configure training. prefix is the beginning of their paths
+// in the request.
 func trainingFields(prefix string) []field {
 	return []field{
 		{flag: "base-model", path: prefix + "baseModel", value: domain.DefaultBaseModel, usage: "model to start from",

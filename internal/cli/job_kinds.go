@@ -76,7 +76,8 @@ func rlorCommand() *cobra.Command {
 		stepwise: true}.group()
 }
 
-// jobCollection returns a collection of jobs, whose fields of training have paths with a prefix.
+// jobCollection returns the collection of a kind of jobs. training is the prefix of the paths of
+// the fields that configure training.
 func jobCollection(name, training string) collection {
 	return collection{name, "job",
 		[]column{{"ID", "#name"}, {"STATE", "state"}, {"DONE %", "jobProgress.percent"}, {"DATASET", "#dataset"},

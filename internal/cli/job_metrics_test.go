@@ -66,7 +66,8 @@ func TestPlots(t *testing.T) {
 	require.NotPanics(t, func() { plot([]float64{3, 1, 2}, []float64{1e300, -1e300, 0}, 40, 10) })
 }
 
-// TestCheckpointsAreListed checks that the checkpoints of every kind of job have its metrics.
+// TestCheckpointsAreListed checks that the list of checkpoints has columns for the metrics of the
+// kind of job.
 func TestCheckpointsAreListed(t *testing.T) {
 	server := func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"checkpoints":[{"name":"accounts/a/dpoJobs/j/checkpoints/1-20","step":20,"attempt":1,`+

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// queuePath is the path of the place of a job in the queue.
+// queuePath is the path of the field that contains the place of a job in the queue.
 const queuePath = "queue"
 
 // withQueue returns the columns, with a column for the place in the queue added if an item waits in

@@ -115,7 +115,7 @@ func (f modelFiles) list(below string, subdirs bool) error {
 		}
 	}
 	if below == "" && len(f.sizes) == 0 {
-		return fmt.Errorf("%s contains no files", f.dir)
+		return fmt.Errorf("%s contains no files: hidden and empty files are not uploaded", f.dir)
 	}
 	return nil
 }

@@ -84,8 +84,8 @@ func ReadBundle(path string) (b Bundle, err error) {
 	}
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	if decoder.Decode(&b) != nil || b.Format != bundleFormat {
-		return b, fmt.Errorf("%s is not a bundle of format %d: create it with `anneal server bundle FILE`, with the same "+
-			"version of anneal", path, bundleFormat)
+		return b, fmt.Errorf("%s is not a bundle of format %d: create it with `anneal server bundle FILE` on the machine "+
+			"of a control plane, with the same version of anneal", path, bundleFormat)
 	}
 	return b, b.check(path)
 }
@@ -96,21 +96,23 @@ func (b Bundle) check(path string) error {
 	want := bundled()
 	for name := range b.Files {
 		if !slices.Contains(want, name) {
-			return fmt.Errorf("%s has the unknown file %q: create it again with `anneal server bundle FILE`", path, name)
+			return fmt.Errorf("%s has the unknown file %q: create it again with `anneal server bundle FILE` on "+
+				"the machine of a control plane", path, name)
 		}
 	}
 	for _, name := range want {
 		if b.Files[name] == "" {
-			return fmt.Errorf("%s lacks %s: create it again with `anneal server bundle FILE`", path, name)
+			return fmt.Errorf("%s lacks %s: create it again with `anneal server bundle FILE` on the machine of a control "+
+				"plane", path, name)
 		}
 	}
 	for _, name := range SharedKeys {
 		if _, err := parseKey(b.Files["keys/"+name], []byte(b.Files["keys/"+name+".sum"])); err != nil {
-			return fmt.Errorf("%s: keys/%s %w: create the bundle again", path, name, err)
+			return fmt.Errorf("%s: keys/%s %w: create the bundle again on the machine of a control plane", path, name, err)
 		}
 	}
 	if _, err := secrets.ParseKeyRing(b.Files["keys/ring"]); err != nil {
-		return fmt.Errorf("%s: keys/ring: %w: create the bundle again", path, err)
+		return fmt.Errorf("%s: keys/ring: %w: create the bundle again on the machine of a control plane", path, err)
 	}
 	return nil
 }

@@ -69,7 +69,12 @@ func (c Context) TLSConfig() (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return certs.ClientConfig(pair, c.CAFile)
+	config, err := certs.ClientConfig(pair, c.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("%w; set the certificate authorities of the server with --ca FILE, or as caFile in the "+
+			"context file", err)
+	}
+	return config, nil
 }
 
 // NATSOptions returns the options of a NATS connection that reads events.

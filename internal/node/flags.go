@@ -55,7 +55,7 @@ func (n *Flags) add(f *pflag.FlagSet) {
 	f.StringArrayVar(&n.accelerators, "accelerators", nil, "devices of the node, instead of those detected: `TYPE=N`, "+
 		"such as VENDOR_A_H100_80GB=8; repeatable")
 	f.DurationVar(&n.checkDevices, "check-devices", agent.DefaultCheckDevices, "time between two readings of the state "+
-		"of detected devices, which withdraw failed devices from the node; 0 reads none")
+		"of detected devices, which withdraw failed devices from the node; 0 disables the readings")
 }
 
 // Check validates the flags.

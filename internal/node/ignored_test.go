@@ -11,7 +11,7 @@ import (
 	"anneal/engines/torch"
 )
 
-// requestFields are the fields of requests that set the fields of engines which an engine may ignore.
+// requestFields maps each field that engines may ignore to the fields of API requests that set it.
 var requestFields = map[string][]string{
 	"CompletionRequest.Prediction":  {"createCompletion prediction", "createChatCompletion prediction"},
 	"CompletionRequest.Speculation": {"createCompletion speculation", "createChatCompletion speculation"},

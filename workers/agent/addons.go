@@ -19,7 +19,7 @@ const (
 	maxAddonTries = 3                // attempts to load an addon before it fails
 	addonPause    = time.Second      // pause before the second attempt; doubled before each further one
 	maxReason     = 500              // maximum length, in bytes, of the reason of a failure
-	maxAddons     = domain.MaxAddons // assigned addons of a replica; twice as many while earlier ones are dropped
+	maxAddons     = domain.MaxAddons // of a replica; twice as many while dropped addons are being unloaded
 )
 
 // addons holds the LoRA adapters and hot-loaded weights of one replica, loaded or loading. The

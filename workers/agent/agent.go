@@ -45,7 +45,8 @@ type Options struct {
 	Region   string // one of domain.Regions; "" without one
 	Labels   map[string]string
 	Capacity map[string]int // accelerators: type → devices; nil detects them
-	// CheckDevices is the time between two readings of the state of detected devices; 0 does not read it.
+	// CheckDevices is the time between two readings of the state of detected devices; 0 disables the
+	// readings.
 	CheckDevices time.Duration
 	Dir          string // directory of the cache and work in progress; only one agent may use it
 	CacheBytes   int64  // limit for unused files in the cache; 0 is 64 GiB

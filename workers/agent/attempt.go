@@ -149,16 +149,16 @@ func (t *attempt) reportEnd(err error) {
 	}
 }
 
-// failure returns the report of a failed attempt. The failure does not count when the node is its
-// cause.
+// failure returns the report of a failed attempt. If the node is the cause, the report says so, and
+// the failure does not count toward the job's limit of failures.
 func (t *attempt) failure(err error) protocol.Report {
 	return protocol.Report{Kind: protocol.ReportFailed, Error: t.errorOf(err),
 		Preempted: isDeviceFailure(err) || isNotReleased(err)}
 }
 
-// loseDevice stops the attempt because its device has failed. It reports that at once, because a
-// program that uses the device may hang. The attempt saves no checkpoint: what a failed device has
-// computed may be wrong.
+// loseDevice stops the attempt because its device has failed. It reports the failure at once,
+// without waiting for the trainer, because a program that uses the device may hang. The attempt
+// saves no checkpoint: what a failed device has computed may be wrong.
 func (t *attempt) loseDevice(err error) {
 	t.stop(err)
 	t.reportDevice(err)

@@ -19,7 +19,7 @@ type reading struct {
 	failure                  string // why the device must not be used; "" when it works
 }
 
-// afterKill limits the wait for the output of a program that was killed but does not end, or whose
+// afterKill limits the wait for the output of a program that was killed but does not exit, or whose
 // children keep its output open.
 const afterKill = time.Second
 
@@ -98,7 +98,8 @@ func failureOf(fields []string) string {
 	return ""
 }
 
-// failureSign returns what a text of nvidia-smi says about a device that does not work.
+// failureSign returns the failure of a device that a text of nvidia-smi reports; "" if the text
+// reports none.
 func failureSign(text string) string {
 	for _, sign := range []string{"GPU requires reset", "GPU is lost"} {
 		if strings.Contains(text, sign) {

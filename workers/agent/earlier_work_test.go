@@ -58,9 +58,9 @@ func (t *attempt) logText() string {
 	return string(t.joblog.kept)
 }
 
-// TestAttemptLeavesDevicesThatAreNotReleased checks that an attempt whose devices a hanging program of
-// an earlier allocation still uses ends after releaseTimeout without a failure that counts, and says
-// what it has waited for.
+// TestAttemptLeavesDevicesThatAreNotReleased checks that an attempt ends after releaseTimeout if a
+// hanging program of an earlier allocation still uses its devices. The end does not count as a failure,
+// and the message says what the attempt has waited for.
 func TestAttemptLeavesDevicesThatAreNotReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, trainer := newTestAttempt(t, 2)
@@ -71,7 +71,7 @@ func TestAttemptLeavesDevicesThatAreNotReleased(t *testing.T) {
 		devices.use(used, hanging, func(error) {})
 		devices.fail(used[0], "2 uncorrected ECC errors")
 		next.begin()
-		time.Sleep(releaseTimeout - time.Second) // of the bubble
+		time.Sleep(releaseTimeout - time.Second) // fake time
 		require.NotContains(t, next.logText(), "failed")
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -99,7 +99,7 @@ func TestAttemptLeavesAnEarlierAttemptThatHangs(t *testing.T) {
 		first, second := &attempt{assignment: protocol.TrainAssignment{Attempt: 1}, done: make(chan struct{})},
 			&attempt{assignment: protocol.TrainAssignment{Attempt: 2}, done: make(chan struct{})}
 		next.begin(first, second)
-		time.Sleep(releaseTimeout - time.Second) // of the bubble
+		time.Sleep(releaseTimeout - time.Second) // fake time
 		close(first.done)
 		synctest.Wait()
 		require.Empty(t, next.logText())
@@ -121,7 +121,7 @@ func TestAttemptStartsAfterEarlierWork(t *testing.T) {
 		require.NoError(t, err)
 		earlier := &attempt{done: make(chan struct{})}
 		next.begin(earlier)
-		time.Sleep(releaseTimeout - time.Second) // of the bubble
+		time.Sleep(releaseTimeout - time.Second) // fake time
 		close(earlier.done)
 		time.Sleep(releaseTimeout - time.Second)
 		require.Zero(t, trainer.runs)

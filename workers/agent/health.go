@@ -20,12 +20,12 @@ const (
 	firstCheck          = 5 * time.Second  // limit of the wait for a reading before the first heartbeat
 
 	// confirmations is how many consecutive readings must miss a device before it has failed, or must
-	// find a failed device in order before it is used again.
+	// find a failed device healthy before it is used again.
 	confirmations = 3
 )
 
-// A deviceWatch reads the state of the devices, and withdraws the failed ones from the node. It
-// withdraws none because a reading fails.
+// A deviceWatch reads the state of the devices, and withdraws the failed ones from the node. A
+// failed reading withdraws no device.
 type deviceWatch struct {
 	agent   *Agent
 	uuids   map[engines.Device]string
@@ -33,7 +33,7 @@ type deviceWatch struct {
 	timeout time.Duration
 	pending chan outcome           // receives the result of a reading that has not ended; nil without one
 	missed  map[engines.Device]int // consecutive readings without the device
-	inOrder map[engines.Device]int // consecutive readings in which a failed device is in order
+	inOrder map[engines.Device]int // consecutive readings in which a failed device is healthy
 }
 
 // An outcome is the result of a reading.
@@ -51,8 +51,8 @@ func newDeviceWatch(a *Agent, all []driverDevice) *deviceWatch {
 	return w
 }
 
-// watchDevices starts the check of the devices, and waits for the first result, so that a device that
-// has failed before is not used first.
+// watchDevices starts the check of the devices, and waits for the first result, so that no work
+// starts on a device that has already failed.
 func (a *Agent) watchDevices(ctx context.Context) {
 	if a.watch == nil {
 		return
@@ -80,10 +80,11 @@ func (w *deviceWatch) run(ctx context.Context, ready func()) {
 	}
 }
 
-var errNoReading = errors.New("nvidia-smi has not ended")
+var errNoReading = errors.New("nvidia-smi has not exited after it was killed, so the driver may hang: " +
+	"if this repeats, cordon the node and restart it")
 
-// take returns the next reading. A reading may hang forever, in the driver: take then returns an
-// error after the timeout, and starts no other reading before that one has ended.
+// take returns the next reading. If the driver hangs, a reading may never end: take then returns
+// errNoReading after the timeout, and starts no other reading before the pending one has ended.
 func (w *deviceWatch) take(ctx context.Context) (map[string]reading, error) {
 	if w.pending == nil {
 		pending, uuids := make(chan outcome, 1), slices.Sorted(maps.Values(w.uuids))
@@ -108,8 +109,8 @@ func (w *deviceWatch) take(ctx context.Context) (map[string]reading, error) {
 	}
 }
 
-// check reads the devices once. The capacity of the node shrinks by the devices that have failed, and
-// the work that uses them is stopped. It grows when they are in order again.
+// check reads the devices once. It removes the devices that have failed from the capacity of the node
+// and stops the work that uses them. It restores devices that are healthy again.
 func (w *deviceWatch) check(ctx context.Context) {
 	a := w.agent
 	readings, err := w.take(ctx)
@@ -143,7 +144,7 @@ func (w *deviceWatch) check(ctx context.Context) {
 	}
 }
 
-// update withdraws a device that has failed, and restores one that is in order again.
+// update withdraws a device that has failed, and restores one that is healthy again.
 func (w *deviceWatch) update(device engines.Device, r reading, listed bool) {
 	a := w.agent
 	if r.failure != "" || !listed {
@@ -160,7 +161,7 @@ func (w *deviceWatch) update(device engines.Device, r reading, listed bool) {
 	if w.inOrder[device]++; w.inOrder[device] >= confirmations {
 		delete(w.inOrder, device)
 		a.devices.restore(device)
-		a.log.Info("accelerator is in order again", "index", device.Index, "type", device.Type)
+		a.log.Info("accelerator is healthy again", "index", device.Index, "type", device.Type)
 		a.setFailedDevices()
 	}
 }

@@ -17,8 +17,8 @@ import (
 
 const l4 = "VENDOR_A_L4_24GB"
 
-// watched returns an agent with three watched devices, GPU-0 to GPU-2, and the readings that it gets.
-// It gets an error when the readings are nil.
+// watched returns an agent with three watched devices, GPU-0 to GPU-2. The agent reads the device
+// states from readings; while *readings is nil, each reading fails.
 func watched(t *testing.T) (a *Agent, readings *map[string]reading) {
 	fakeDriver(t, `for i in 0 1 2; do echo "$i, GPU-$i, NVIDIA L4, 23034 MiB"; done`)
 	t.Setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
@@ -49,9 +49,9 @@ func healths(a *Agent) (all []string) {
 	return all
 }
 
-// TestFailedDeviceIsWithdrawn checks that a device that fails shrinks the capacity of its node with
-// the reason, that the work that uses it is told, that nothing uses it, and that it is used again
-// when it has been in order for several readings.
+// TestFailedDeviceIsWithdrawn checks that the failure of a device reduces the capacity of its node
+// and states the reason, that the work that uses the device is told, that nothing else uses it, and
+// that it is used again when it has been healthy for several readings.
 func TestFailedDeviceIsWithdrawn(t *testing.T) {
 	a, readings := watched(t)
 	a.watch.check(t.Context())
@@ -98,7 +98,7 @@ func TestFailedDeviceIsWithdrawn(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestAFailedDeviceInUseIsNotFreed checks that a device that is in order again is not given to other
+// TestAFailedDeviceInUseIsNotFreed checks that a device that is healthy again is not given to other
 // work before the stale work has released it.
 func TestAFailedDeviceInUseIsNotFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -122,8 +122,8 @@ func TestAFailedDeviceInUseIsNotFreed(t *testing.T) {
 	})
 }
 
-// TestMissingDevice checks that a device fails when several consecutive readings find the others but
-// not this one.
+// TestMissingDevice checks that a device fails when several consecutive readings find the other
+// devices but not this one.
 func TestMissingDevice(t *testing.T) {
 	a, readings := watched(t)
 	for range 2 * confirmations { // every second reading finds it
@@ -174,7 +174,7 @@ func TestHangingDriver(t *testing.T) {
 		started := time.Now()
 		a.watchDevices(ctx)
 		require.LessOrEqual(t, time.Since(started), firstCheck)
-		time.Sleep(3 * checkTimeout) // of the bubble
+		time.Sleep(3 * checkTimeout) // fake time
 		require.EqualValues(t, 1, calls.Load())
 		require.Equal(t, []string{"UNKNOWN", "UNKNOWN", "UNKNOWN"}, statesOf(a.state()))
 		close(hang)

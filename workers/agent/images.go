@@ -21,7 +21,8 @@ func (r *replica) readImages(ctx context.Context, model engines.Model, req *engi
 	reader, ok := model.(engines.ImageReader)
 	if !ok {
 		return engines.ImagesError(req, "is an image, which the engine "+r.agent.options.Engine.Name+
-			" of its node cannot read: send text only, or deploy the model to nodes with the engine vllm or llama.cpp")
+			" of the model's node cannot read: send text only, or deploy the model to nodes with the engine vllm or "+
+			"llama.cpp")
 	}
 	if err := reader.CheckImages(req); err != nil {
 		return err

@@ -40,7 +40,7 @@ func (r *redactor) addSecret(secret string) {
 	}
 }
 
-// A span is a part of a text that is a secret or a path, or overlapping ones.
+// A span is a part of a text that is a secret or a path, or the union of several that overlap.
 type span struct {
 	start, end int
 	secret     bool

@@ -33,7 +33,8 @@ type replica struct {
 	mu     sync.Mutex
 	phase  string
 	reason string
-	// preempted reports that the replica did not fail itself: its device has failed
+	// preempted reports that the replica failed because a device failed, not because of an error of
+	// its own
 	preempted bool
 	loaded
 	active  sync.WaitGroup
@@ -186,8 +187,8 @@ func (r *replica) open() (release func(), err error) {
 	return release, nil
 }
 
-// close waits for the requests in progress, within drainTimeout unless the replica has ended, and
-// unloads the model.
+// close unloads the model when the requests in progress have ended. After drainTimeout, or when the
+// replica has ended, it cancels these requests.
 func (r *replica) close() {
 	r.mu.Lock()
 	r.phase = protocol.ReplicaFailed // enter admits no more requests

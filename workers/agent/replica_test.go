@@ -34,9 +34,10 @@ func (m heldModel) Complete(ctx context.Context, _ engines.CompletionRequest, em
 	return engines.Usage{CompletionTokens: 1}, emit(engines.Chunk{})
 }
 
-// TestRequestsLeaveAFailedDevice checks that the requests in progress of a replica whose device fails
-// end at once as requests of a lost replica, which the gateway sends to another one, and that nothing
-// is delivered that the device computes from then on. Requests of a replica that is stopped may end.
+// TestRequestsLeaveAFailedDevice checks that, when the device of a replica fails, the requests in
+// progress end at once with the error for a lost replica, on which the gateway sends them to
+// another replica, and that nothing is delivered that the device computes after its failure.
+// Requests of a replica that is stopped may finish.
 func TestRequestsLeaveAFailedDevice(t *testing.T) {
 	for name, test := range map[string]struct {
 		obeys, fails, succeeds bool

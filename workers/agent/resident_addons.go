@@ -11,9 +11,9 @@ import (
 )
 
 // residentAddons limits how many addons of a replica are loaded in the engine. The files of all
-// addons stay on the node's disk. A request for an addon that is not loaded loads it and, at the
-// limit, unloads the addon whose last request ended first. Requests in progress are never
-// interrupted.
+// addons stay on the node's disk. A request for an addon that is not loaded loads it; if the limit
+// is reached, the addon whose last request ended first is unloaded before. Requests in progress are
+// never interrupted.
 type residentAddons struct {
 	limit  int
 	life   context.Context // of the replica: a load continues when the request that started it has ended

@@ -255,8 +255,8 @@ func TestResidentAddonsUnderLoad(t *testing.T) {
 	}
 }
 
-// TestReplicaKeepsFewAddons checks that a replica with a limit serves all of its addons, and keeps
-// their files until they are unassigned.
+// TestReplicaKeepsFewAddons checks that a replica that may load one addon at a time serves all of
+// its assigned addons, and keeps the files of each until it is unassigned.
 func TestReplicaKeepsFewAddons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newTestReplica(t)

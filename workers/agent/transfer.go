@@ -186,7 +186,8 @@ func refused(name string, res *http.Response) error {
 	case res.StatusCode == http.StatusInternalServerError && body.Code == domain.DataLoss:
 		return errFinal{damaged(name, "its content has changed, or its digest is lost")}
 	case res.StatusCode == http.StatusInsufficientStorage:
-		return errFinal{domain.Errorf(domain.ResourceExhausted, "file %s: the file store is full", name)}
+		return errFinal{domain.Errorf(domain.ResourceExhausted, "file %s: the file store is full: delete "+
+			"what is not needed, or have the operator free some space or add a larger disk, and try again", name)}
 	case res.StatusCode == http.StatusRequestTimeout, res.StatusCode == http.StatusTooManyRequests,
 		res.StatusCode >= 500:
 		return err

@@ -105,7 +105,7 @@ func (b *bench) do(at time.Time, intent domain.Intent) {
 	require.NoError(b, b.world.WaitFor(b.Context(), change.Position()))
 }
 
-// create creates a batch of lines at a time.
+// create creates a batch at the given time. lines is the content of its input file.
 func (b *bench) create(at time.Time, lines string) {
 	b.Helper()
 	files := domain.Files{Prefix: "batches/acme/input/", Sizes: map[string]int64{"in.jsonl": int64(len(lines))}}
@@ -195,7 +195,7 @@ func requests(n int) string {
 }
 
 // TestBatchCompletes checks that each request has one result: in the output file if its status is
-// 200, and otherwise in the file with errors.
+// 200, otherwise in the error file.
 func TestBatchCompletes(t *testing.T) {
 	b := newBench(t)
 	b.gateway.respond = func(ctx context.Context, prompt string) Response {

@@ -18,7 +18,7 @@ const (
 	maxOfDeployment = 16
 	// maxBesideOthers replaces maxOfDeployment while clients wait for responses of the deployment.
 	maxBesideOthers = 1
-	// pollInterval is the interval at which a closed gate is tried again.
+	// pollInterval is the interval at which a waiting request checks whether it may be sent.
 	pollInterval = 50 * time.Millisecond
 )
 

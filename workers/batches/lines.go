@@ -132,7 +132,7 @@ func cut(text string) string {
 	return domain.Printable(text)
 }
 
-// short returns the text in quotes, cut for a message.
+// short returns the text in quotes, cut to 64 characters as by cut.
 func short(text string) string { return strconv.Quote(cut(text)) }
 
 // A checker validates the lines of an input file.

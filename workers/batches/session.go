@@ -106,7 +106,8 @@ func (s *session) overdue(ctx context.Context, row *batchRow) error {
 	if ctx.Err() != nil || s.Now().Before(row.State.ExpireTime) {
 		return ctx.Err()
 	}
-	return s.record(ctx, failure("batch_expired", "the batch could not start within its completion window"))
+	return s.record(ctx, failure("batch_expired", "the batch could not start within its completion window: "+
+		"create it again"))
 }
 
 // unreadable fails the batch if err means that its input file is lost or damaged. It returns any
@@ -126,15 +127,15 @@ const (
 	// durable is sent again after a crash.
 	flushInterval = time.Second
 	flushCount    = 256
-	// reportInterval is the minimum time between two events with the progress of a batch. There is
-	// also at least a hundredth of all requests between two of these events, so that a batch has
-	// at most about a hundred.
+	// reportInterval is the minimum time between two events with the progress of a batch. Such an
+	// event is also recorded only after at least 1% of all requests have ended since the previous one,
+	// so that a batch has about a hundred of these events at most.
 	reportInterval = 2 * time.Second
 	reports        = 100
-	// maxFailures is the maximum number of attempts of a request that fails, and maxUnreachable of
-	// one that reaches no replica. The response to the last attempt is the result. The pauses
-	// between maxUnreachable attempts add up to more than the time in which a lost node is
-	// detected and its replicas are replaced.
+	// maxFailures is the maximum number of attempts to send a request if the server or the engine
+	// fails. maxUnreachable is the maximum number if no replica can be reached. The response to the
+	// last attempt is the result. The pauses between maxUnreachable attempts add up to more than the
+	// time in which a lost node is detected and its replicas are replaced.
 	maxFailures    = 3
 	maxUnreachable = 10
 )
@@ -290,7 +291,7 @@ func (s *session) send(ctx context.Context, row *batchRow, number int, q request
 		case r.Waits:
 			continue
 		case r.Unreachable && failures+1 < maxUnreachable:
-			failures++ // the gate is closed for a while
+			failures++ // enter delays the next attempt
 			continue
 		case r.Failed && failures+1 < maxFailures:
 			failures++

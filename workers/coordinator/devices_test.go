@@ -142,8 +142,9 @@ func TestHangingAttemptLeavesItsFailedDevice(t *testing.T) {
 	require.Empty(t, c.life().Checkpoints)
 }
 
-// TestReplicaLeavesItsFailedDevice checks that only the replica on the failed device is removed, that
-// this is no failure of its deployment, and that the device is used when it is in order again.
+// TestReplicaLeavesItsFailedDevice checks that only the replica on the failed device is removed,
+// that the failure is not counted as one of its deployment, and that the device is used when it is
+// healthy again.
 func TestReplicaLeavesItsFailedDevice(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -165,7 +166,7 @@ func TestReplicaLeavesItsFailedDevice(t *testing.T) {
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"),
 		domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(deploymentName, first.ID)}))
 	set("0", "0")
-	c.until("the device is in order again", func(v *projections.View) bool {
+	c.until("the device is healthy again", func(v *projections.View) bool {
 		row, _ := v.Nodes.Get(nodeName("n1"))
 		return len(row.State.FailedDevices) == 0
 	})

@@ -19,7 +19,7 @@ const downloadWithin = 24 * time.Hour // validity of the signed URLs of an assig
 func (a *assigner) evaluator(ctx context.Context, view *projections.View, j job) (*protocol.Evaluator, error) {
 	row, ok := view.Evaluators.Get(j.Evaluator)
 	if !ok {
-		return nil, domain.Errorf(domain.FailedPrecondition, "evaluator %s does not exist", j.Evaluator)
+		return nil, domain.Errorf(domain.FailedPrecondition, "evaluator %s does not exist: create another job", j.Evaluator)
 	}
 	build, ok := row.State.BuildOf(j.Life.EvaluatorRevision)
 	if !ok || build.Entry.File == "" {
@@ -76,7 +76,8 @@ func (a *assigner) modelFiles(
 		}
 		if row.State.Kind == domain.PEFTAddon {
 			return nil, nil, domain.Errorf(domain.FailedPrecondition,
-				"the base model %s of an addon is an addon itself", row.Name)
+				"the base model %s of an addon is an addon itself: create the addon's model again with another "+
+					"base model", row.Name)
 		}
 		files = row.State.Files
 	}

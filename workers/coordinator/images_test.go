@@ -14,7 +14,7 @@ import (
 	"anneal/engines/simulated"
 )
 
-// A seer is an engine whose models read images. Their completions list the type, the size and the
+// A seer is an engine whose models accept images. Their completions list the type, the size and the
 // first bytes of each image.
 type seer struct{ engines.Completer }
 
@@ -41,8 +41,8 @@ func (seerModel) Complete(_ context.Context, req engines.CompletionRequest,
 	return engines.Usage{PromptTokens: 600}, emit(engines.Chunk{Text: text, Finish: engines.FinishStop})
 }
 
-// TestImagesReachTheEngine checks that the node downloads images for an engine that reads them, and
-// refuses them for another engine.
+// TestImagesReachTheEngine checks that the node downloads images for an engine that accepts them,
+// and refuses them for another engine.
 func TestImagesReachTheEngine(t *testing.T) {
 	c := start(t)
 	c.createInputs()
@@ -90,5 +90,5 @@ func TestImagesReachTheEngine(t *testing.T) {
 	r = c.serving(c.deploy("n1").ID)
 	_, err = complete()
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
-	require.ErrorContains(t, err, "messages[0].content[1]: is an image, which the engine simulated of its node cannot")
+	require.ErrorContains(t, err, "messages[0].content[1]: is an image, which the engine simulated of the model's node")
 }

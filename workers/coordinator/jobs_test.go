@@ -143,9 +143,9 @@ func TestKilledAgent(t *testing.T) {
 }
 
 // TestRestartedAgent checks that an agent that was killed and restarted never starts an attempt
-// again. The records on the agent's disk prevent a second start or, if the disk is lost as well,
-// the coordinator's node session does. An attempt that is lost together with the coordinator does
-// not count as a failure of the job.
+// again. The records on the agent's disk prevent a second start. If the disk is lost too, the
+// coordinator's node session prevents it. An attempt that is lost together with the coordinator
+// does not count as a failure of the job.
 func TestRestartedAgent(t *testing.T) {
 	for name, keep := range map[string]bool{"same disk, new coordinator": true, "new disk, same coordinator": false} {
 		t.Run(name, func(t *testing.T) {

@@ -200,8 +200,9 @@ func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
 	}
 }
 
-// delivered sends an acknowledgement. It returns false only if the NATS server replies that no
-// client has a subscription to it; agents do not reply.
+// delivered sends an acknowledgement. Agents do not reply to it, so a timeout counts as delivered:
+// delivered returns false only if the NATS server replies that no client has a subscription to the
+// subject.
 func (r *streamReader[Chunk, Total]) delivered(ctx context.Context) bool {
 	data, err := r.encodeAck(false)
 	if err != nil {
@@ -213,7 +214,7 @@ func (r *streamReader[Chunk, Total]) delivered(ctx context.Context) bool {
 	return !errors.Is(err, nats.ErrNoResponders)
 }
 
-// ack acknowledges the emitted messages. If stop is set, the acknowledgment also ends the stream.
+// ack acknowledges the emitted messages. If stop is set, the acknowledgement also ends the stream.
 func (r *streamReader[Chunk, Total]) ack(stop bool) {
 	if data, err := r.encodeAck(stop); err == nil {
 		_ = r.conn.Publish(protocol.AckSubject(r.node), data) // if the message is lost, the node times out

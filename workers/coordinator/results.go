@@ -20,9 +20,9 @@ type results struct {
 	logger  *slog.Logger
 }
 
-// record records the results of an attempt, and then registers the model and completes the job. If
-// the coordinator stops after the results are recorded, or the job asks to load the model, a scheduler
-// does the rest.
+// record records the results of an attempt, and then registers the model and completes the job. A
+// scheduler does so instead if the coordinator stops after the results are recorded, or if the job
+// requests that its model is loaded.
 func (r *results) record(
 	ctx context.Context, node string, view *projections.View, j job, report protocol.Report,
 ) error {

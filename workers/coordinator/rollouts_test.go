@@ -82,7 +82,7 @@ func TestReinforcementJobTrains(t *testing.T) {
 	c.storedRollouts(name, 2*12*6)
 }
 
-// storedRollouts requires that the file of the job's rollouts holds a number of different rollouts.
+// storedRollouts requires that the job's rollouts file holds want different rollouts.
 func (c *cluster) storedRollouts(job domain.Name, want int) {
 	c.Helper()
 	event := c.world.Lookup(job).CreateEvent

@@ -138,8 +138,8 @@ func TestTextModelsDoNotTranscribe(t *testing.T) {
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-// hushed returns a speech engine that sends to begun after the first word, and then waits until
-// proceed receives a value or is closed.
+// hushed returns a speech engine with the given number of slots. A transcription sends a value to
+// begun after the first word, and then waits until proceed receives a value or is closed.
 func hushed(slots int) (engine engines.Engine, begun chan struct{}, proceed chan struct{}) {
 	begun, proceed = make(chan struct{}, 64), make(chan struct{})
 	return simulated.New(simulated.Options{Slots: slots, Fault: func(a simulated.Action) error {

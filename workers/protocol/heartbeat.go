@@ -65,7 +65,7 @@ type Replica struct {
 	CreateTime time.Time   `json:"made"` // see ServeAssignment
 	State      string      `json:"state"`
 	Reason     string      `json:"reason,omitempty"`    // why the replica failed, when State is failed
-	Preempted  bool        `json:"preempted,omitempty"` // the failure does not count: the device of the replica has failed
+	Preempted  bool        `json:"preempted,omitempty"` // the replica failed because its device failed; not counted
 	Load       Load        `json:"load"`
 	Addons     []Addon     `json:"addons,omitempty"` // assigned addons and their states
 }

@@ -21,7 +21,8 @@ import (
 )
 
 // Version is the version of the protocol. The fields version and refused never change their
-// meaning, so that agents and coordinators of any two versions can tell that they are incompatible.
+// meaning, so that agents and coordinators of any two versions can detect that they are
+// incompatible.
 const Version = 1
 
 // MaxMessage is the maximum size of a message in bytes; the limit of NATS is higher.

@@ -32,7 +32,7 @@ type Report struct {
 	Metrics    map[string]float64 `json:"metrics,omitempty"`   // latest value of each metric at the checkpoint
 	Result     *Result            `json:"result,omitempty"`    // result of a completed attempt
 	Error      *Error             `json:"fault,omitempty"`     // error of a failed attempt
-	Preempted  bool               `json:"preempted,omitempty"` // a failed attempt does not count: its node is the cause
+	Preempted  bool               `json:"preempted,omitempty"` // the failure is not counted: the node caused it
 }
 
 // A Result describes what a completed attempt produced.

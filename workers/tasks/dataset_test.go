@@ -17,8 +17,8 @@ import (
 
 const row = `{"prompt":"a","completion":"b"}` + "\n"
 
-// stumbling is a log that refuses the event that an upload could not be validated. fails is the
-// number of further times that it does so.
+// stumbling is a log that refuses to append the event that records that an upload could not be
+// validated. fails is the number of further refusals.
 type stumbling struct {
 	eventlog.Log
 	fails int

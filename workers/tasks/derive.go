@@ -163,8 +163,8 @@ type rowFilter struct {
 	read, kept int64
 }
 
-// prepare sets keep, the function that selects rows, for the derivation: by a filter, by one side
-// of a split, or all rows.
+// prepare sets keep, the function that selects the rows of the derivation: those that match a
+// filter, one side of a split, or all rows.
 func (s *rowFilter) prepare(from domain.Derivation) (err error) {
 	switch {
 	case from.Split != nil:

@@ -88,9 +88,9 @@ var effects = map[string]effect{
 	}},
 }
 
-// TestFaultsAtEveryEffect checks that after a fault at any effect of a task, a restart and a
-// reconciliation, the world and the files agree, and that the redelivered task ends as it would
-// have without the fault.
+// TestFaultsAtEveryEffect injects a fault at each effect of a task, then restarts and reconciles.
+// It checks that the world and the files then agree, and that the redelivered task has the result
+// that it would have had without the fault.
 func TestFaultsAtEveryEffect(t *testing.T) {
 	for name, e := range effects {
 		t.Run(name, func(t *testing.T) {

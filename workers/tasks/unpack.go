@@ -9,12 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"anneal/blobs"
 	"anneal/disk"
@@ -59,8 +61,8 @@ func (u *unpacking) stored(ctx context.Context, store *blobs.Store, key, name st
 	case kind == "":
 		return u.write(name, content)
 	case size > maxArchive:
-		return domain.Errorf(domain.InvalidArgument, "%s: has %d bytes: the limit of an archive is %d", name, size,
-			maxArchive)
+		return domain.Errorf(domain.InvalidArgument, "%s: has %d bytes: the limit of an archive is %d: remove files "+
+			"that scoring does not need", name, size, maxArchive)
 	}
 	archive, err := os.CreateTemp("", "anneal-code-")
 	if err != nil {
@@ -89,10 +91,13 @@ func archiveOf(name string) string {
 	return ""
 }
 
-// broken returns the error for an archive that cannot be unpacked.
+// broken returns the error for an archive that cannot be unpacked because of err. It returns a
+// domain.Error unchanged, and also the error of a file on this machine, such as that of a full disk:
+// the archive is not at fault, so the build is retried.
 func broken(archive string, err error) error {
 	var fault *domain.Error
-	if errors.As(err, &fault) {
+	var local *fs.PathError
+	if errors.As(err, &fault) || errors.As(err, &local) {
 		return err
 	}
 	return domain.Errorf(domain.InvalidArgument, "%s: is not a valid archive (%s): pack the code again", archive, err)
@@ -178,8 +183,8 @@ func eachMember(archive string, file *os.File, visit func(*tar.Header, io.Reader
 }
 
 func notAFile(archive, name string) error {
-	return domain.Errorf(domain.InvalidArgument, "%s: %.128q is a link or device, but only plain files are allowed",
-		archive, name)
+	return domain.Errorf(domain.InvalidArgument, "%s: %.128q is a link or device: replace it with a regular file", archive,
+		name)
 }
 
 func tooLarge() error {
@@ -231,6 +236,19 @@ func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, err
 	return u.write(name, content)
 }
 
+// nameError returns an InvalidArgument error if the name of a file is too long, or if another file
+// or directory has it; clash describes the second case. It returns any other err, such as that of a
+// full disk, unchanged, so that the build is retried.
+func nameError(err error, name, clash string) error {
+	switch {
+	case errors.Is(err, syscall.ENAMETOOLONG):
+		return domain.Errorf(domain.InvalidArgument, "%s: a name in this path has more than 255 bytes: shorten it", name)
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EEXIST), errors.Is(err, syscall.EISDIR):
+		return domain.Errorf(domain.InvalidArgument, "%s: %s", name, clash)
+	}
+	return err
+}
+
 // write creates one file below dir. It returns an error for a name that is not a path below dir.
 func (u *unpacking) write(name string, content io.Reader) error {
 	if !domain.CheckCodePath(name) {
@@ -241,11 +259,11 @@ func (u *unpacking) write(name string, content io.Reader) error {
 	}
 	target := filepath.Join(u.dir, filepath.FromSlash(name))
 	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
-		return domain.Errorf(domain.InvalidArgument, "%s: the directory of this path is also a file", name)
+		return nameError(err, name, "the name of a directory in this path is also the name of a file: rename one of them")
 	}
 	file, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return domain.Errorf(domain.InvalidArgument, "%s: occurs twice, or is also a directory", name)
+		return nameError(err, name, "occurs twice, or is also the name of a directory: rename or remove one of them")
 	}
 	n, err := io.Copy(disk.Watch(file), io.LimitReader(content, maxCodeBytes-u.bytes+1))
 	u.bytes += n

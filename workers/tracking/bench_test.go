@@ -100,8 +100,8 @@ func (b *bench) life(command domain.Command[domain.JobLife]) {
 	b.do(domain.IntendJob(b.job, command))
 }
 
-// trackerWith returns the configuration of an enabled tracker. The tests encrypt nothing: the
-// ciphertext is the key.
+// trackerWith returns the configuration of an enabled tracker whose API key is key. The tests do
+// not encrypt: the ciphertext of the key is the key itself.
 func trackerWith(key string) *domain.TrackerConfig {
 	return &domain.TrackerConfig{Enabled: true, Project: "tuning", Entity: "acme",
 		APIKey: &domain.Sealed{KeyID: "k", Ciphertext: []byte(key)}}

@@ -36,7 +36,7 @@ type busyError struct {
 
 func (b busyError) Error() string { return b.message }
 
-// A client sends requests to a tracker.
+// A client sends requests to the tracker at base.
 type client struct {
 	base string
 	http *http.Client
@@ -53,7 +53,7 @@ type request struct {
 	expected string
 }
 
-// errExpected is the error of a request whose response has the expected error code.
+// errExpected is the error for a response with the error code request.expected.
 var errExpected = errors.New("expected error of the tracker")
 
 // do sends a request and decodes the response into out, unless out is nil. Errors contain neither

@@ -16,11 +16,12 @@ import (
 const (
 	scanInterval  = time.Second
 	sendInterval  = 5 * time.Second  // minimum time between two requests with metrics of one running job
-	keepInterval  = 30 * time.Second // time without a request after which the tracker is told that the run continues
+	keepInterval  = 30 * time.Second // time without a request after which keep tells the tracker that the run continues
 	turnTimeout   = 2 * time.Minute
 	maxConcurrent = 8 // jobs for which requests are sent concurrently
 
-	// giveUpAfter is the time after the end of a job after which nothing more of it is sent.
+	// giveUpAfter is the time after the end of a job after which the sender sends nothing more about
+	// the job.
 	giveUpAfter  = 24 * time.Hour
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute
@@ -127,7 +128,7 @@ func (l *loop) scan(view *projections.View, now time.Time) {
 	}
 }
 
-// givenUp reports whether a job ended so long ago that nothing more is sent of it.
+// givenUp reports whether a job ended so long ago that nothing more is sent about it.
 func givenUp(l *domain.JobLife, now time.Time) bool {
 	return l.Terminal() && l.CompletedTime != nil && now.Sub(*l.CompletedTime) > giveUpAfter
 }
@@ -167,7 +168,7 @@ func (one *session) find(view *projections.View) *domain.JobLife {
 
 const maxLastTries = 3
 
-// dropped reports whether nothing is left to send of a deleted job.
+// dropped reports whether nothing is left to send about a deleted job.
 func (one *session) dropped() bool {
 	return !one.loaded || !one.state.Run.Complete || one.state.Ended != "" || one.lastTries >= maxLastTries
 }

@@ -340,8 +340,8 @@ func TestManyRows(t *testing.T) {
 	})
 }
 
-// TestJobsWithoutATracker checks that nothing is sent of a job whose tracker is not enabled, that has
-// not begun to train, or that ended long ago.
+// TestJobsWithoutATracker checks that nothing is sent about a job whose tracker is not enabled, a
+// job that has not begun to train, and a job that ended long ago.
 func TestJobsWithoutATracker(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
 		off := trackerWith(canary)

@@ -13,7 +13,7 @@ import (
 	"anneal/projections"
 )
 
-// turn sends what the tracker does not have yet of the job, and schedules the next turn.
+// turn sends the data of the job that the tracker does not have yet, and schedules the next turn.
 func (s *Sender) turn(ctx context.Context, view *projections.View, one *session) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
@@ -46,8 +46,8 @@ func (s *Sender) turn(ctx context.Context, view *projections.View, one *session)
 	}
 }
 
-// problem returns what the job shows of an error. Details that only the operator should see, such as
-// addresses and paths, are in the server's log.
+// problem returns the text about an error that the job shows. Details that only the operator should
+// see, such as addresses and paths, are only in the server's log.
 func (s *Sender) problem(err error) string {
 	why := "it does not respond"
 	var rejected rejection

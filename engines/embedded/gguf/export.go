@@ -51,8 +51,8 @@ func (r Replaced) String() string {
 		r.Matrices, r.Columns, r.Wanted.Block(), r.Stored, r.Wanted)
 }
 
-// addReplaced adds the matrices of one to the entry of all that has the same types and columns, or
-// appends one.
+// addReplaced adds the matrices of one to the entry of all with the same types and columns. Without
+// such an entry, it appends one to all.
 func addReplaced(all []Replaced, one Replaced) []Replaced {
 	for i := range all {
 		same := all[i]

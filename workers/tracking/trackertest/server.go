@@ -23,7 +23,7 @@ const (
 	Lose         // the connection closes after the request has taken effect
 )
 
-// A core has what all servers share.
+// A core has the fields and methods that the servers share.
 type core struct {
 	mu sync.Mutex
 	// key is the API key that the server accepts.
@@ -40,8 +40,8 @@ func (c *core) SetKey(key string) {
 	c.key = key
 }
 
-// FailWith makes the server fail at the requests for which fault returns a Fault. A fault that is
-// nil ends the failures.
+// FailWith makes the server fail at the requests for which fault returns a Fault other than None. A
+// nil fault ends the failures.
 func (c *core) FailWith(fault func(r *http.Request) Fault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,7 @@ func violation(format string, args ...any) error {
 	return violationError{http.StatusBadRequest, "INVALID_PARAMETER_VALUE", fmt.Sprintf(format, args...)}
 }
 
-// serve handles one request while no other is handled.
+// serve handles the requests one at a time.
 func (c *core) serve(w http.ResponseWriter, r *http.Request, handle func(*http.Request) (any, error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
