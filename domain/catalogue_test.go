@@ -18,12 +18,13 @@ import (
 	"anneal/domain"
 )
 
-// catalogue is the file with a sample of every stored event, in every form that a version of anneal
-// wrote. Lines are never removed or changed, because logs may hold such events, which must fold.
+// catalogue is the file with samples of every stored event, one for each form that a version of anneal
+// wrote. Lines are never removed or changed, because logs may still contain events in these forms, and
+// every version must fold them.
 const catalogue = "catalogue.txt"
 
-// TestCatalogue compares a sample of every event, with all fields set, with the catalogue, and
-// folds every sample of the catalogue. With -update, the test adds new samples to the catalogue.
+// TestCatalogue checks that the catalogue contains a sample of every event with all fields set, and
+// folds every sample of the catalogue. With -update, the test adds missing samples to the catalogue.
 func TestCatalogue(t *testing.T) {
 	path := filepath.Join("testdata", catalogue)
 	recorded, err := os.ReadFile(path)

@@ -198,8 +198,8 @@ func randomDeploymentCommand(t *rapid.T, d domain.Deployment) domain.Command[dom
 		domain.WithdrawWeights{ID: weights.ID(), Reason: "its job is gone"})
 }
 
-// rareDeploymentCommands returns commands that the deployment may accept in its state, and that
-// purely random draws rarely contain.
+// rareDeploymentCommands returns commands that the deployment may accept in its state, and that random
+// draws rarely produce.
 func rareDeploymentCommands(d domain.Deployment, node domain.Name) []domain.Command[domain.Deployment] {
 	type commands = []domain.Command[domain.Deployment]
 	var all []string

@@ -16,8 +16,8 @@ type situation[S domain.State] struct {
 	first S // state before the events
 }
 
-// transitions prints the result of each command in each situation: the state after it, "=" if the
-// event is already recorded, or the error if the command is refused.
+// transitions prints the result of each command in each situation: the state after the command, "=" if
+// its event is already recorded, or the error if it is refused.
 func transitions[S domain.State](t *testing.T, kind *domain.Kind[S], situations []situation[S],
 	commands []domain.Command[S], show func(S) string) string {
 	var table strings.Builder
