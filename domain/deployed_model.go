@@ -13,7 +13,7 @@ import "time"
 //	any                --UndeployModel-->       UNDEPLOYING: it accepts no more requests
 //	UNDEPLOYING        --FinishUndeployment-->  (none), when no replica has it
 //
-// An addon of a deployment that is deleted and can be undeleted stays, without replicas:
+// While a deleted deployment can be undeleted, its addons stay, without replicas:
 //
 //	DEPLOYING|DEPLOYED --UndeployModel-->        UNDEPLOYING, restorable
 //	UNDEPLOYING        --FinishUndeployment-->   UNDEPLOYED

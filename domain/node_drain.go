@@ -26,7 +26,7 @@ const (
 	MaxDrain     = 7 * 24 * time.Hour
 )
 
-// Scheduling returns whether the node gets new allocations.
+// Scheduling returns NodeSchedulable, NodeCordonedState, NodeDrainingState or NodeDrainedState.
 func (n Node) Scheduling() string {
 	switch {
 	case n.Cordon == nil:
