@@ -19,7 +19,7 @@ import (
 //     DEPLOYED, so that one addon is loaded at all times
 //  4. in a deployment that wants no replicas, DEPLOYING addons become DEPLOYED and UNDEPLOYING ones
 //     are removed, because a replica that starts later loads all wanted addons
-//  5. an addon that another addon has replaced as the default records that it is not the default
+//  5. an addon is no longer recorded as the default once another addon has become the default
 //
 // The coordinator records the changes that depend on what replicas have loaded.
 type Addons struct{}
