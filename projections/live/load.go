@@ -156,8 +156,8 @@ func (s *loadStep) latest(until time.Time) LoadSample {
 		Slots: float64(s.slots) / float64(max(s.ready, 1))}
 }
 
-// sample returns the sample of the whole step: for each value the sum over the replicas, but for Slots
-// their mean.
+// sample returns the sample of the whole step. Its rates and InFlight are sums over the replicas, Slots
+// is the mean of the replicas, and Peak is the maximum number of requests in flight.
 func (s *loadStep) sample() LoadSample {
 	out := s.latest(s.start.Add(LoadStep))
 	out.CompletedPerSecond = 0
