@@ -349,8 +349,8 @@ func explain(err error, key string) error {
 		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return &domain.Error{Code: domain.ResourceExhausted, Reason: disk.Full,
-			Message: "the file store is full: delete what is not needed, or have the operator free some space or add " +
-				"a larger disk, and try again"}
+			Message: "the file store is full: delete datasets, models or jobs that are not needed, or ask the operator " +
+				"to free disk space, then try again"}
 	case errors.Is(err, syscall.ENOTEMPTY):
 		return domain.Errorf(domain.Unavailable, "%s is still being written: try again", key)
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, os.ErrExist):

@@ -147,7 +147,7 @@ func (b *Bucket) explain(err error) error {
 		return domain.Errorf(domain.InvalidArgument, "the object store rejects the request: correct externalUrl")
 	}
 	return fmt.Errorf("%w: %w", domain.Errorf(domain.Unavailable, "the object store does not respond, or its "+
-		"response is not in the S3 protocol"), err)
+		"response is not in the S3 protocol (check the endpoint in externalUrl)"), err)
 }
 
 // isRefused reports whether the object store has responded with status 401 or 403.
