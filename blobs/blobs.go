@@ -117,7 +117,8 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 		return nil
 	}
 	if o.Dir == "" {
-		return domain.Errorf(domain.InvalidArgument, "the bucket needs a directory or a URL")
+		return domain.Errorf(domain.InvalidArgument, "the bucket has neither a directory nor a URL: use s3://BUCKET or "+
+			"file:///DIR")
 	}
 	if s.files, err = openFileStore(o.Dir, s.now()); err != nil {
 		return explain(err, o.Dir)

@@ -56,11 +56,11 @@ func TestEvaluatorTransitions(t *testing.T) {
 	active := f(made, domain.EvaluatorBuilt{Revision: 1})
 	situations := []situation[domain.Evaluator]{
 		{name: "(none)"},
-		{name: "BUILDING, code in its criteria", facts: f(made)},
+		{name: "BUILDING, inline code", facts: f(made)},
 		{name: "BUILDING, code uploaded", facts: f(made, domain.EvaluatorUploaded{Revision: 1, Files: uploadedCode})},
 		{name: "ACTIVE", facts: active},
 		{name: "BUILD_FAILED", facts: f(made, domain.EvaluatorBuildFailed{Revision: 1, Status: someStatus})},
-		{name: "BUILDING again, the code that was uploaded before",
+		{name: "BUILDING again, with the code uploaded before",
 			facts: f(made, domain.EvaluatorUploaded{Revision: 1, Files: uploadedCode},
 				domain.EvaluatorBuilt{Revision: 1}, domain.EvaluatorUpdated{EvaluatorSpec: other, Rebuild: true})},
 	}

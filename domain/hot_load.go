@@ -29,7 +29,7 @@ const hotPrefix = "hot:"
 func IsHot(id string) bool { return strings.HasPrefix(id, hotPrefix) }
 
 // HotLoad is the state of a deployment's hot loading. Offered weights are loaded beside the served
-// weights, and replace those when every ready replica has loaded the offered ones.
+// weights, and replace them once every ready replica has loaded the offered weights.
 type HotLoad struct {
 	Served  *HotWeights `json:"served,omitempty"`  // nil when the model's own weights are served
 	Offered *HotWeights `json:"offered,omitempty"` // being loaded

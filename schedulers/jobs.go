@@ -268,7 +268,7 @@ func (f *fleet) gang(plan *Plan, j job, need domain.Need, chosen []chosenNode, e
 }
 
 // allocate returns the intent to reserve an allocation on a node. The intent is refused if the
-// agent has registered the node again after the view.
+// agent has registered the node again since the view was taken.
 func (f *fleet) allocate(node chosenNode, a domain.Allocation) domain.Intent {
 	a.Reason = &node.reason
 	return domain.Intend(domain.Nodes, node.name,

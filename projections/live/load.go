@@ -23,7 +23,7 @@ const (
 type LoadSample struct {
 	Start, End            time.Time
 	InFlight              float64 // number of requests being served or waiting
-	Peak                  float64 // maximum of InFlight at one moment
+	Peak                  float64 // maximum number of requests in flight at one moment
 	Slots                 float64 // maximum concurrent requests of one replica, on average; 0 if no replica was ready
 	RequestsPerSecond     float64
 	CompletedPerSecond    float64 // requests that ended

@@ -76,7 +76,7 @@ type simulator struct {
 	started func(j *simulated, now int64)
 }
 
-// An ending is the completion of an attempt, unless it is preempted before.
+// An ending is the completion of an attempt. It does not happen if the attempt is preempted before.
 type ending struct {
 	at      int64
 	job     *simulated
