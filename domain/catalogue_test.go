@@ -100,8 +100,8 @@ func folds(t *testing.T, r domain.Record) bool {
 	return false
 }
 
-// sampleText maps the JSON tag of a field that was renamed after its samples were written to the
-// text in the samples.
+// sampleText has the texts of fields that were renamed after their samples were written, by JSON tag.
+// The text of another field is its name: see fill.
 var sampleText = map[string]string{"folder": "Folder"}
 
 // fill sets every field of v, also of nested values: text to the name of the field, and numbers to

@@ -3,7 +3,8 @@ package domain
 import "time"
 
 // A deployed model is an addon that is loaded into a deployment of its base model. A deployment can
-// have several; each request names the one that serves it.
+// have several. A request names the addon that serves it; a request that names only the deployment is
+// served by the default addon, if there is one, or else by the base model.
 //
 //	(none)             --CreateDeployedModel--> DEPLOYING
 //	DEPLOYING          --MarkModelDeployed--> DEPLOYED, when every ready replica has it

@@ -223,7 +223,7 @@ func (s Jobs) hold(plan *Plan, q *jobQueue, waiting []waitingJob, started map[do
 	quotas, fits := acceleratorQuotas{v, map[string]int64{}}, map[string]bool{}
 	for _, w := range waiting {
 		if started[w.Name] {
-			quotas.exceeded(w.Name.Account(), w.need) // counts what the account uses
+			quotas.exceeded(w.Name.Account(), w.need) // reads the account's usage, which take increases
 			quotas.take(w.Name.Account(), w.need)
 		}
 	}

@@ -19,8 +19,8 @@ type Rules struct {
 	FreshSeconds   int64 // a job is fresh while its work × units is below FreshSeconds × units of the cluster
 	WideFraction   int64 // a job with units of the cluster / WideFraction, or more, is wide and so always fresh
 	MinWide        int64 // minimum number of units of a wide job, for small clusters
-	FreshTarget    int64 // target of fresh jobs: seconds from arrival, without work, to the deadline
-	LongTarget     int64 // target of other jobs
+	FreshTarget    int64 // seconds that a fresh job waits in total until its deadline
+	LongTarget     int64 // the same for a job that is not fresh
 	Extra          int64 // postpones the deadlines of an account that uses more than its share
 	BoostAfter     int64 // lateness of long jobs from which fresh jobs are boosted
 	BoostFactor    int64 // seconds of boost for each second of lateness after BoostAfter
