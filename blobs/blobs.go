@@ -369,5 +369,5 @@ func explain(err error, key string) error {
 }
 
 func alreadyExists(key string) error {
-	return domain.Errorf(domain.AlreadyExists, "there is a file %s already", key)
+	return domain.Errorf(domain.AlreadyExists, "file %s already exists", key)
 }

@@ -37,8 +37,8 @@ func TestSpeechModels(t *testing.T) {
 		{name: "create with several violations", when: domain.CreateModel{ModelSpec: wrong}, fault: "INVALID_FIELDS",
 			says: `speech.format: must be one of pocketsphinx, faster-whisper, whisper.cpp, openai, simulated; speech.l` +
 				`anguages: "tlh" is not a supported language code; ` +
-				`speech.vadModels: "silero" must map to a name of 1 to 200 bytes that the server knows; speech.vadModels: ` +
-				`"webrtc" is not a supported model: choose from silero, speechx-pyannet; ` +
+				`speech.vadModels: "silero" must map to a name of 1 to 200 bytes, which the model server knows; ` +
+				`speech.vadModels: "webrtc" is not a supported model: choose from silero, speechx-pyannet; ` +
 				`speech.alignmentModels: "silero" is not a supported model: choose from mms_fa, tdnn_ffn`},
 		{name: "update to the same", given: f(made), when: domain.UpdateModel{ModelSpec: spec(as)}},
 		{name: "update names", given: f(made), when: domain.UpdateModel{ModelSpec: mapped},

@@ -117,8 +117,8 @@ func (p *addonPlan) notAccepted(row *projections.Row[domain.DeployedModel], d *d
 	case !ok || model.CreateTime.After(row.CreateTime):
 		return domain.Errorf(domain.NotFound, "the model %s was deleted: load another addon", m.Model)
 	case p.models[m.Deployment+" "+m.Model]:
-		return domain.Errorf(domain.AlreadyExists, "%s has already loaded %s as another deployed model", m.Deployment,
-			m.Model)
+		return domain.Errorf(domain.AlreadyExists, "%s has already loaded %s as another deployed model: use that deployed "+
+			"model", m.Deployment, m.Model)
 	case p.counts[m.Deployment] >= domain.MaxAddons:
 		return domain.Errorf(domain.ResourceExhausted, "%s has %d addons, which is the maximum: unload an addon first",
 			m.Deployment, domain.MaxAddons)
