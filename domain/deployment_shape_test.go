@@ -53,7 +53,7 @@ func TestDeploymentShapes(t *testing.T) {
 		{name: "update to an embedding model", given: f(created),
 			when: domain.UpdateDeploymentShape{ShapeSpec: other,
 				Model: domain.ModelTraits{ModelType: "llama", ParameterCount: 7e9, Embedding: true}}, fault: "INVALID_FIELDS",
-			says: "embedding"},
+			says: "output (text)"},
 		{name: "update to the same", given: f(created),
 			when: domain.UpdateDeploymentShape{ShapeSpec: aShape, Model: llama7}},
 		{name: "review a missing version", given: f(slices.Repeat([]domain.Event[domain.DeploymentShape]{created}, 1)...),

@@ -145,7 +145,8 @@ func newJobKind[S any](collection, prefix string, events map[string]Event[S], li
 	return k
 }
 
-// IntendJob returns the intent that addresses a command on JobLife to a job of any kind.
+// IntendJob returns the intent that runs a command on the lifecycle of the named job, which can be of
+// any kind.
 func IntendJob(name Name, cmd Command[JobLife]) Intent {
 	if kind := KindOf(name.Collection()); kind != nil {
 		return kind.IntendJob(name, cmd)

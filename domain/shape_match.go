@@ -13,6 +13,14 @@ type ModelTraits struct {
 	Embedding      bool   `json:"embedding,omitempty"` // generates embeddings, not text
 }
 
+// output returns what the model generates, for messages.
+func (t ModelTraits) output() string {
+	if t.Embedding {
+		return "embeddings"
+	}
+	return "text"
+}
+
 // Traits returns the model's traits.
 func (f ModelMetadata) Traits() ModelTraits {
 	return ModelTraits{f.ModelType, f.ParameterCount, f.Embedding}
