@@ -56,7 +56,7 @@ func BenchmarkFiles(b *testing.B) {
 	}
 }
 
-// BenchmarkDownload measures how an agent downloads a file: through a signed URL, hashing the
+// BenchmarkDownload measures how fast an agent downloads a file: through a signed URL, hashing the
 // content.
 func BenchmarkDownload(b *testing.B) {
 	mux := http.NewServeMux()

@@ -117,7 +117,8 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 		return nil
 	}
 	if o.Dir == "" {
-		return domain.Errorf(domain.InvalidArgument, "the bucket needs a directory or a URL")
+		return domain.Errorf(domain.InvalidArgument, "the bucket has neither a directory nor a URL: use s3://BUCKET or "+
+			"file:///DIR")
 	}
 	if s.files, err = openFileStore(o.Dir, s.now()); err != nil {
 		return explain(err, o.Dir)
@@ -349,8 +350,8 @@ func explain(err error, key string) error {
 		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return &domain.Error{Code: domain.ResourceExhausted, Reason: disk.Full,
-			Message: "the file store is full: delete what is not needed, or have the operator free some space or add " +
-				"a larger disk, and try again"}
+			Message: "the file store is full: delete datasets, models or jobs that are not needed, or ask the operator " +
+				"to free disk space, then try again"}
 	case errors.Is(err, syscall.ENOTEMPTY):
 		return domain.Errorf(domain.Unavailable, "%s is still being written: try again", key)
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, os.ErrExist):
@@ -368,5 +369,5 @@ func explain(err error, key string) error {
 }
 
 func alreadyExists(key string) error {
-	return domain.Errorf(domain.AlreadyExists, "there is a file %s already", key)
+	return domain.Errorf(domain.AlreadyExists, "file %s already exists", key)
 }

@@ -38,8 +38,8 @@ func (s *Store) Range(ctx context.Context, key string, offset, length int64) (io
 }
 
 // Copy stores the current content of key src under key dst. In a directory both files share their
-// disk blocks, which are never overwritten; an object store copies on the server where it can. The
-// error is NotFound when there is no file under src.
+// disk blocks, which are never overwritten. An object store copies the file without sending it to this
+// process, if it supports that. The error is NotFound when there is no file under src.
 func (s *Store) Copy(ctx context.Context, dst, src string) error {
 	if err := errors.Join(checkKey(dst), checkKey(src)); err != nil {
 		return err

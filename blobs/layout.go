@@ -133,8 +133,8 @@ func BatchPrefix(batch domain.Name, createEvent string) string {
 	return resourcePrefix(BatchRoot, batch, createEvent) + "results/"
 }
 
-// BatchOutputPrefix returns the prefix of a file with results of a batch. The parameter which is the
-// name of the file.
+// BatchOutputPrefix returns the prefix of a result file of a batch. The argument which is one of
+// domain.BatchResultFiles.
 func BatchOutputPrefix(batch domain.Name, createEvent, which string) string {
 	return resourcePrefix(BatchRoot, batch, createEvent) + which + "/"
 }

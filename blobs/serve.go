@@ -79,8 +79,8 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request, key string) {
 }
 
 func (s *Store) receive(w http.ResponseWriter, r *http.Request, granted grant) {
-	tooLarge := domain.Errorf(domain.InvalidArgument, "the file is larger than the %d bytes that this URL allows",
-		granted.limit)
+	tooLarge := domain.Errorf(domain.InvalidArgument, "the file is larger than the %d bytes that this URL allows: "+
+		"upload a smaller file", granted.limit)
 	if granted.limit > 0 && r.ContentLength > granted.limit {
 		refuse(w, http.StatusRequestEntityTooLarge, tooLarge)
 		return

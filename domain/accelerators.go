@@ -48,9 +48,9 @@ func typeWithMaxDevices(devices map[string]int) string {
 // Resolve returns the hardware that work with the model gets when its user requests the hardware h.
 // Shapes, deployments and jobs share this rule:
 //
-//   - a type that is left out becomes fleet, the result of FleetAccelerator; "" is NoAccelerator
-//   - a count that is left out is the estimated minimum for the type, and 0 without a type
-//   - a count without a type is refused, because a fleet of CPUs has no devices to count
+//   - a type that is left out becomes fleet, which is the result of FleetAccelerator
+//   - a count that is left out becomes the estimated minimum for the type, or 0 without accelerators
+//   - a count is refused if neither h nor fleet has a type, because then all nodes have only CPUs
 //
 // Resolve adds a violation to v when the hardware cannot hold the model, or cannot compute in the
 // precision.
@@ -61,9 +61,9 @@ func (m ModelSize) Resolve(v *Violations, h Hardware, fleet string) Hardware {
 	m.checkContext(v, h.Context)
 	if unspecified(h.Type) {
 		h.Type = NoAccelerator
-		v.Require(h.Count <= 0, "acceleratorCount", "is %d, but the nodes of this installation have only CPUs, and no "+
-			"acceleratorType is given: leave acceleratorCount out to run on CPUs, or give the acceleratorType of the "+
-			"devices, which are used once a node has them", h.Count)
+		v.Require(h.Count <= 0, "acceleratorCount", "is %d, but the nodes of this installation have only CPUs, and "+
+			"acceleratorType is not set: leave acceleratorCount out to run on CPUs, or set acceleratorType to wait for "+
+			"a node with such devices", h.Count)
 		return h
 	}
 	checkPrecision(v, h.Precision, h.Type)

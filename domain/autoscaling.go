@@ -78,7 +78,7 @@ func (p *AutoscalingPolicy) check(v *Violations) {
 	window := func(field, text string) {
 		d, err := time.ParseDuration(text)
 		v.Require(text == "" || err == nil && d >= 0 && d <= MaxWindow, "autoscalingPolicy."+field,
-			`must be a duration such as "30s", at most 3600s`)
+			`must be a duration from 0s to 3600s, such as "30s"`)
 	}
 	window("scaleUpWindow", p.ScaleUpWindow)
 	window("scaleDownWindow", p.ScaleDownWindow)

@@ -10,10 +10,10 @@ import (
 //	(none)      --CreateBatch-->    validating
 //	validating  --StartBatch-->     in_progress
 //	in_progress --ReportBatch-->    in_progress, with the number of processed requests
-//	in_progress --FinalizeBatch-->  finalizing: all requests are processed, or the time is over
+//	in_progress --FinalizeBatch-->  finalizing: all requests are processed, or expireTime has passed
 //	finalizing  --EndBatch-->       completed | expired
 //	validating, in_progress --CancelBatch--> cancelling --EndBatch--> cancelled
-//	any of the above        --FailBatch-->   failed
+//	any that has not ended  --FailBatch-->   failed
 //	ended       --RemoveBatch-->    (none)
 var Batches = NewKind("batches", map[string]Event[Batch]{
 	"batch.created.v1":    BatchCreated{},
@@ -42,21 +42,21 @@ const (
 
 // Limits of batches.
 const (
-	MaxLiveBatches    = 100    // batches of an account that have not ended
-	MaxBatchRequests  = 50_000 // lines of one file
-	MaxBatchLine      = 4 << 20
-	MaxBatchErrors    = 100
+	MaxLiveBatches    = 100     // batches of an account that have not ended
+	MaxBatchRequests  = 50_000  // lines of one file
+	MaxBatchLine      = 4 << 20 // bytes of one line
+	MaxBatchErrors    = 100     // BatchErrors of a failed batch
 	BatchWindow       = "24h"
 	BatchTime         = 24 * time.Hour
-	EndedBatchesStay  = 30 * 24 * time.Hour // after which an ended batch is removed; its files stay
+	EndedBatchesStay  = 30 * 24 * time.Hour // from the end of a batch to its removal; its files stay
 	batchMetadataPath = "metadata"
 )
 
 // BatchEndpoints are the paths to which batches send requests.
 var BatchEndpoints = []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings"}
 
-// BatchResultFiles are the names of the files with results: of requests that were answered with
-// status 200, and of the others.
+// BatchResultFiles are the names of the result files of a batch. The first has the responses with
+// status 200, and the second all other responses.
 var BatchResultFiles = []string{"output", "errors"}
 
 // BatchSpec holds the fields that the caller sets.
@@ -78,7 +78,7 @@ type BatchCounts struct {
 type BatchError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
-	Line    int    `json:"line,omitempty"` // 1-based line of the input file; 0 for no single line
+	Line    int    `json:"line,omitempty"` // line of the input file, from 1; 0 if the error is not in one line
 	Param   string `json:"param,omitempty"`
 }
 
@@ -97,7 +97,7 @@ type Batch struct {
 	Counts     BatchCounts  `json:"counts"`
 	Failures   []BatchError `json:"failures,omitempty"`
 	Results    BatchResults `json:"results"`
-	Overdue    bool         `json:"overdue,omitempty"` // the batch ends because its time is over
+	Overdue    bool         `json:"overdue,omitempty"` // the batch ends because its ExpireTime has passed
 	ExpireTime time.Time    `json:"expireTime"`
 	StartTime  *time.Time   `json:"startTime,omitempty"`
 	FinalTime  *time.Time   `json:"finalTime,omitempty"`  // when all requests were processed
@@ -207,7 +207,8 @@ type BatchRemoved struct{}
 
 func (BatchRemoved) Evolve(b *Batch) { *b = Batch{} }
 
-// check returns the violations of the fields, by their names in OpenAI's interface.
+// check returns an error that lists the violations under the field names of OpenAI's interface; nil
+// without violations.
 func (s BatchSpec) check() error {
 	var v Violations
 	oneOf(&v, "endpoint", s.Endpoint, BatchEndpoints...)

@@ -51,8 +51,8 @@ func (c ReportBatch) Decide(b Batch, _ time.Time) (Event[Batch], error) {
 	return BatchProgressed(c), nil
 }
 
-// FinalizeBatch records that no further request is sent: all are processed or, with Overdue, the
-// time is over.
+// FinalizeBatch records that no further request is sent, because all are processed or, if Overdue is
+// set, because the batch's ExpireTime has passed.
 type FinalizeBatch struct {
 	Completed, Failed int
 	Overdue           bool
@@ -85,8 +85,8 @@ func (CancelBatch) Decide(b Batch, now time.Time) (Event[Batch], error) {
 	return BatchCancelling{now}, nil
 }
 
-// EndBatch records the files with the results. The batch is completed, expired or cancelled, as its
-// state says.
+// EndBatch ends a batch and records its result files. The batch becomes cancelled if it is cancelling,
+// expired if it is Overdue, and completed otherwise.
 type EndBatch struct {
 	BatchResults
 	Completed, Failed int
@@ -142,7 +142,7 @@ func (b Batch) cannot(do string) error {
 	return precondition("BATCH_"+stateReasons[b.State], "the batch is %s and cannot %s", b.State, do)
 }
 
-// stateReasons are the states in error reasons.
+// stateReasons maps each state to its name in error reasons.
 var stateReasons = map[string]string{BatchValidating: "VALIDATING", BatchFailedState: "FAILED",
 	BatchInProgress: "IN_PROGRESS", BatchFinalizingState: "FINALIZING", BatchCompletedState: "COMPLETED",
 	BatchExpiredState: "EXPIRED", BatchCancellingState: "CANCELLING", BatchCancelledState: "CANCELLED"}

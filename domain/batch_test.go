@@ -39,7 +39,8 @@ func randomBatchCommand(t *rapid.T, b domain.Batch) domain.Command[domain.Batch]
 		domain.FailBatch{Failures: failures}, domain.RemoveBatch{})
 }
 
-// TestBatchStates checks how a batch ends, and what its input file is protected from.
+// TestBatchStates checks that the commands lead to each state, and that a batch refers to its input
+// file until it ends.
 func TestBatchStates(t *testing.T) {
 	created := []domain.Command[domain.Batch]{domain.CreateBatch{BatchSpec: someBatch(), CreatedBy: "k"}}
 	started := append(created, domain.StartBatch{Total: 3, Model: "m"})
@@ -75,7 +76,7 @@ func TestBatchStates(t *testing.T) {
 	}
 }
 
-// TestBatchFieldsAreChecked checks that one error names every wrong field of a batch.
+// TestBatchFieldsAreChecked checks that one error names every invalid field of a batch.
 func TestBatchFieldsAreChecked(t *testing.T) {
 	_, err := domain.CreateBatch{BatchSpec: domain.BatchSpec{Endpoint: "/v1/responses", Window: "1h"}}.
 		Decide(domain.Batch{}, noon)

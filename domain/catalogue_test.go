@@ -18,12 +18,13 @@ import (
 	"anneal/domain"
 )
 
-// catalogue is the file with a sample of every stored event, in every form that a version of anneal
-// wrote. Lines are never removed or changed, because logs may hold such events, which must fold.
+// catalogue is the file with samples of every stored event, one for each form that a version of anneal
+// wrote. Lines are never removed or changed, because logs may still contain events in these forms, and
+// every version must fold them.
 const catalogue = "catalogue.txt"
 
-// TestCatalogue compares a sample of every event, with all fields set, with the catalogue, and
-// folds every sample of the catalogue. With -update, the test adds new samples to the catalogue.
+// TestCatalogue checks that the catalogue contains a sample of every event with all fields set, and
+// folds every sample of the catalogue. With -update, the test adds missing samples to the catalogue.
 func TestCatalogue(t *testing.T) {
 	path := filepath.Join("testdata", catalogue)
 	recorded, err := os.ReadFile(path)
@@ -99,8 +100,8 @@ func folds(t *testing.T, r domain.Record) bool {
 	return false
 }
 
-// sampleText maps the JSON tag of a field that was renamed after its samples were written to the
-// text in the samples.
+// sampleText has the texts of fields that were renamed after their samples were written, by JSON tag.
+// The text of another field is its name: see fill.
 var sampleText = map[string]string{"folder": "Folder"}
 
 // fill sets every field of v, also of nested values: text to the name of the field, and numbers to

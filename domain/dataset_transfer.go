@@ -47,7 +47,7 @@ func (t *Transfer) isEnded(number int, state string) bool {
 	return t != nil && t.Number == number && t.State == state
 }
 
-// ended returns a copy of the transfer in another state.
+// ended returns a copy of the transfer with another state and status.
 func (t *Transfer) ended(state string, status Status) *Transfer {
 	after := *t
 	after.State, after.Status = state, status
@@ -101,7 +101,8 @@ type DatasetExportFailed struct {
 
 func (e DatasetExportFailed) Evolve(d *Dataset) { d.Export = d.Export.ended(TransferFailed, e.Status) }
 
-// check adds the violations of a transfer to v. An export requires credentials.
+// check adds the violations of a transfer to v, and returns its parsed ExternalURL. An export
+// requires credentials.
 func (s TransferSpec) check(v *Violations, export bool) ObjectURL {
 	at, ok := ParseObjectURL(s.ExternalURL)
 	v.Require(ok, "externalUrl", "%s", ObjectURLRule)
@@ -241,7 +242,8 @@ func mustRun(noun string, d Dataset, t *Transfer, number int) error {
 	case !d.Exists():
 		return notFound("dataset")
 	case !t.Running() || t.Number != number:
-		return precondition("TRANSFER_ENDED", "%s %d has ended, or another has replaced it", noun, number)
+		return precondition("TRANSFER_ENDED", "%s %d is not running: it has ended, or a newer %s has replaced it", noun,
+			number, noun)
 	}
 	return nil
 }

@@ -3,7 +3,8 @@ package domain
 import "time"
 
 // A deployed model is an addon that is loaded into a deployment of its base model. A deployment can
-// have several; each request names the one that serves it.
+// have several. A request names the addon that serves it; a request that names only the deployment is
+// served by the default addon, if there is one, or else by the base model.
 //
 //	(none)             --CreateDeployedModel--> DEPLOYING
 //	DEPLOYING          --MarkModelDeployed--> DEPLOYED, when every ready replica has it
@@ -13,7 +14,7 @@ import "time"
 //	any                --UndeployModel-->       UNDEPLOYING: it accepts no more requests
 //	UNDEPLOYING        --FinishUndeployment-->  (none), when no replica has it
 //
-// An addon of a deployment that is deleted and can be undeleted stays, without replicas:
+// While a deleted deployment can be undeleted, its addons stay, without replicas:
 //
 //	DEPLOYING|DEPLOYED --UndeployModel-->        UNDEPLOYING, restorable
 //	UNDEPLOYING        --FinishUndeployment-->   UNDEPLOYED

@@ -19,37 +19,37 @@ func TestDeployedModelDecisions(t *testing.T) {
 	}
 	named := changed(func(s *domain.DeployedModelSpec) { s.DisplayName, s.Default = "mine", true })
 	decide(t, domain.DeployedModels, []decision[domain.DeployedModel]{
-		{name: "it is made", when: domain.CreateDeployedModel{DeployedModelSpec: someAddon, CreatedBy: "ada"}, then: made},
-		{name: "it needs a model",
+		{name: "create", when: domain.CreateDeployedModel{DeployedModelSpec: someAddon, CreatedBy: "ada"}, then: made},
+		{name: "create without a model",
 			when:  domain.CreateDeployedModel{DeployedModelSpec: changed(func(s *domain.DeployedModelSpec) { s.Model = "" })},
 			fault: "INVALID_FIELDS", says: "model: is required"},
-		{name: "it needs a deployment's name",
+		{name: "create without the name of a deployment",
 			when: domain.CreateDeployedModel{
 				DeployedModelSpec: changed(func(s *domain.DeployedModelSpec) { s.Deployment = "d" })},
 			fault: "INVALID_FIELDS", says: "accounts/ACCOUNT/deployments/ID"},
-		{name: "a long name", when: domain.CreateDeployedModel{
+		{name: "create with a long name", when: domain.CreateDeployedModel{
 			DeployedModelSpec: changed(func(s *domain.DeployedModelSpec) { s.DisplayName = strings.Repeat("x", 256) })},
 			fault: "INVALID_FIELDS", says: "at most 255"},
-		{name: "what the caller sets may change", given: f(made), when: domain.UpdateDeployedModel{DeployedModelSpec: named},
+		{name: "update", given: f(made), when: domain.UpdateDeployedModel{DeployedModelSpec: named},
 			then: domain.DeployedModelUpdated{DeployedModelSpec: named}},
-		{name: "the model may not", given: f(made),
+		{name: "update the model", given: f(made),
 			when:  domain.UpdateDeployedModel{DeployedModelSpec: changed(func(s *domain.DeployedModelSpec) { s.Model += "2" })},
 			fault: "INVALID_FIELDS", says: "model: cannot change"},
-		{name: "nor the deployment", given: f(made),
+		{name: "update the deployment", given: f(made),
 			when: domain.UpdateDeployedModel{
 				DeployedModelSpec: changed(func(s *domain.DeployedModelSpec) { s.Deployment += "2" })},
 			fault: "INVALID_FIELDS", says: "deployment: cannot change"},
-		{name: "it becomes the default with a rank", given: f(made),
+		{name: "make it the default", given: f(made),
 			when: domain.UpdateDeployedModel{DeployedModelSpec: named, DefaultRank: 2},
 			then: domain.DeployedModelUpdated{DeployedModelSpec: named, DefaultRank: 2}},
-		{name: "a change keeps the rank",
+		{name: "update keeps the rank",
 			given: f(made, domain.DeployedModelUpdated{DeployedModelSpec: named, DefaultRank: 2}),
 			when:  domain.UpdateDeployedModel{DeployedModelSpec: someAddon},
 			then:  domain.DeployedModelUpdated{DeployedModelSpec: someAddon, DefaultRank: 2}},
-		{name: "it cedes the default", given: f(made, domain.DeployedModelUpdated{DeployedModelSpec: named, DefaultRank: 2}),
+		{name: "cede the default", given: f(made, domain.DeployedModelUpdated{DeployedModelSpec: named, DefaultRank: 2}),
 			when: domain.CedeDefault{Rank: 2}, then: domain.DeployedModelUpdated{DefaultRank: 2,
 				DeployedModelSpec: changed(func(s *domain.DeployedModelSpec) { s.DisplayName = "mine" })}},
-		{name: "it has become the default again meanwhile",
+		{name: "cede after it became the default again",
 			given: f(made, domain.DeployedModelUpdated{DeployedModelSpec: named, DefaultRank: 3}),
 			when:  domain.CedeDefault{Rank: 2}},
 	})

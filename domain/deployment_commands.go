@@ -126,7 +126,7 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 		c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
 	}
 	if c.AcceleratorType == d.AcceleratorType && c.DeploymentShape == d.DeploymentShape {
-		c.AcceleratorType = "" // the type may be one that only shapes and the fleet may choose
+		c.AcceleratorType = "" // a shape or FleetAccelerator may have chosen a type that Validate refuses
 	}
 	v = append(v, c.Validate()...)
 	if err := v.Err(); err != nil {

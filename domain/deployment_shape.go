@@ -161,8 +161,8 @@ func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[D
 		return nil, nil
 	}
 	v.Require(c.BaseModel == old.BaseModel || c.Model == old.ModelTraits, "baseModel",
-		"may only change to a model of the same type (%s), parameter count (%d) and embedding status (%t): create "+
-			"another shape", old.ModelType, old.ParameterCount, old.Embedding)
+		"may only change to a model of the same type (%s), parameter count (%d) and output (%s): create another shape",
+		old.ModelType, old.ParameterCount, old.output())
 	if err := v.Err(); err != nil {
 		return nil, err
 	}

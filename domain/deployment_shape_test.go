@@ -28,7 +28,7 @@ func TestDeploymentShapes(t *testing.T) {
 	}
 	other := with(func(s *domain.ShapeSpec) { s.BaseModel = "accounts/a/models/n" })
 	decide(t, domain.DeploymentShapes, []decision[domain.DeploymentShape]{
-		{name: "defaults are those of the model",
+		{name: "create with defaults for the model",
 			when: domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{BaseModel: "accounts/a/models/m"},
 				Model:       domain.ModelTraits{ModelType: "llama", ParameterCount: 70e9},
 				Size:        domain.ModelSize{ParameterCount: 70e9},
@@ -36,27 +36,27 @@ func TestDeploymentShapes(t *testing.T) {
 			then: domain.DeploymentShapeCreated{ShapeSpec: domain.ShapeSpec{BaseModel: "accounts/a/models/m",
 				AcceleratorType: domain.DefaultAccelerator, AcceleratorCount: 4},
 				ModelTraits: domain.ModelTraits{ModelType: "llama", ParameterCount: 70e9}, Time: noon}},
-		{name: "all that is wrong at once",
+		{name: "create with several violations",
 			when: domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{Precision: "FP3",
 				AcceleratorType: domain.NoAccelerator, AcceleratorCount: 2}},
 			fault: "INVALID_FIELDS", says: "baseModel: is required; precision: must be one of"},
-		{name: "a model of the same traits may replace another", given: f(created),
+		{name: "update to a model with the same traits", given: f(created),
 			when: domain.UpdateDeploymentShape{ShapeSpec: other, Model: llama7},
 			then: domain.DeploymentShapeUpdated{ShapeSpec: other, ModelTraits: llama7, Time: noon}},
-		{name: "one of another size may not", given: f(created),
+		{name: "update to a model of another size", given: f(created),
 			when: domain.UpdateDeploymentShape{ShapeSpec: other,
 				Model: domain.ModelTraits{ModelType: "llama", ParameterCount: 8e9}},
 			fault: "INVALID_FIELDS", says: "same type (llama), parameter count (7000000000)"},
-		{name: "nor one of another type", given: f(created),
+		{name: "update to a model of another type", given: f(created),
 			when: domain.UpdateDeploymentShape{ShapeSpec: other,
 				Model: domain.ModelTraits{ModelType: "qwen2", ParameterCount: 7e9}}, fault: "INVALID_FIELDS", says: "baseModel"},
-		{name: "nor an embedding model", given: f(created),
+		{name: "update to an embedding model", given: f(created),
 			when: domain.UpdateDeploymentShape{ShapeSpec: other,
 				Model: domain.ModelTraits{ModelType: "llama", ParameterCount: 7e9, Embedding: true}}, fault: "INVALID_FIELDS",
-			says: "embedding"},
-		{name: "no change is no version", given: f(created),
+			says: "output (text)"},
+		{name: "update to the same", given: f(created),
 			when: domain.UpdateDeploymentShape{ShapeSpec: aShape, Model: llama7}},
-		{name: "the most versions", given: f(slices.Repeat([]domain.Event[domain.DeploymentShape]{created}, 1)...),
+		{name: "review a missing version", given: f(slices.Repeat([]domain.Event[domain.DeploymentShape]{created}, 1)...),
 			when: domain.ReviewShapeVersion{Version: "v2"}, fault: "NOT_FOUND", says: "version"},
 	})
 }
@@ -78,7 +78,7 @@ func TestShapeVersions(t *testing.T) {
 	first, ok := shape.Version("v1")
 	require.True(t, ok)
 	require.True(t, first.Validated)
-	require.Equal(t, aShape, first.ShapeSpec, "what a version was made with stays")
+	require.Equal(t, aShape, first.ShapeSpec, "a version keeps its settings")
 	require.Equal(t, "FP4", shape.Newest().Precision)
 
 	domain.ShapeVersionReviewed{Version: "v2"}.Evolve(&shape)
@@ -153,10 +153,10 @@ func TestMatchShapes(t *testing.T) {
 		addons bool
 		want   []string
 	}{
-		{"type, tier and embedding status agree, and others' are public", model, false,
+		{"same type, tier and embedding, and public or own", model, false,
 			[]string{"fp4", "lora", "plain", "preset", "public", "same-tier"}},
 		{"addons need MULTI_LORA", model, true, []string{"lora", "preset"}},
-		{"a fine-tune of all parameters is not squeezed into four bits", tuned, false,
+		{"a full-parameter fine-tune is not quantized to four bits", tuned, false,
 			[]string{"lora", "plain", "preset", "public", "same-tier"}},
 	} {
 		t.Run(line.name, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestShapedDeployments(t *testing.T) {
 		AcceleratorType:  "VENDOR_A_GB200",
 		AcceleratorCount: 4, Precision: "FP8", DraftTokenCount: 3, EnableSessionAffinity: true}, got)
 	_, err := domain.CreateDeployment{DeploymentSpec: got}.Check(noon)
-	require.NoError(t, err, "a shape may ask for devices that a deployment of its own may not")
+	require.NoError(t, err, "a shape can request devices that a deployment without a shape cannot")
 
 	require.Empty(t, domain.DeploymentSpec{}.WithShape(&v, name, shape, never).Precision)
 	require.Equal(t, domain.DeploymentSpec{BaseModel: "accounts/a/models/m", MaxContextLength: 100},
@@ -196,7 +196,7 @@ func TestShapedDeployments(t *testing.T) {
 	domain.DeploymentSpec{AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1, Precision: "PRECISION_UNSPECIFIED",
 		DraftTokenCount: 5}.WithShape(&v, name, shape, always)
 	require.Equal(t, []string{"acceleratorType", "acceleratorCount", "draftTokenCount"}, fieldsOf(v),
-		"all contradictions are named together")
+		"one error lists all contradictions")
 
 	v = nil
 	domain.DeploymentSpec{AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1}.WithShape(&v, name,

@@ -123,8 +123,8 @@ func (s DeploymentSpec) MaxReplicas() int {
 	return *s.MaxReplicaCount
 }
 
-// Ceiling returns the maximum number of replicas, with the revocable ones: those above
-// maxReplicaCount, which run only in capacity that nobody else needs.
+// Ceiling returns the maximum number of replicas, including revocable ones. Revocable replicas are
+// those above maxReplicaCount; they run only in capacity that no other work needs.
 func (s DeploymentSpec) Ceiling() int { return max(s.MaxReplicas(), s.MaxWithRevocableReplicaCount) }
 
 // MaxAliases is the maximum number of aliases of a deployment.
@@ -145,8 +145,8 @@ func (s DeploymentSpec) hardware() Hardware {
 }
 
 // resolve returns the spec with the accelerators that one replica gets: see ModelSize.Resolve. fleet
-// is the type when the spec names none. A shape determines the type, and PocketSphinx
-// computes on CPUs only.
+// is the type if the spec names none. It is ignored with a shape, which determines the type, and for
+// PocketSphinx, which computes on CPUs only.
 func (s DeploymentSpec) resolve(v *Violations, model ModelSize, fleet string) DeploymentSpec {
 	if s.DeploymentShape != "" || s.SpeechFormat == SpeechPocketsphinx {
 		fleet = NoAccelerator

@@ -16,7 +16,7 @@ type Derivation struct {
 	Split  *Split `json:"split,omitempty"`  // nil selects all rows
 }
 
-// A Split divides rows into two parts by a seed. It is deterministic.
+// A Split divides rows into two parts. The same seed always gives the same parts.
 type Split struct {
 	Held Count `json:"held"` // rows held out
 	Of   Count `json:"of"`   // rows in total

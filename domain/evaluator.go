@@ -139,7 +139,7 @@ func (e EvaluatorBuilt) Evolve(v *Evaluator) {
 	if e.Trial != "" {
 		v.Status = Status{FailedPrecondition.String(), fmt.Sprintf("the trial call with an example row gave no valid score "+
 			"(%s): score rows of your own with POST /v1/accounts/ACCOUNT/evaluators:previewEvaluator, and correct the code "+
-			"unless it only lacks fields of your rows", e.Trial)}
+			"if that fails too", e.Trial)}
 	}
 	files := e.Files
 	if len(files.Sizes) == 0 { // event of an earlier version, which ran the uploaded files

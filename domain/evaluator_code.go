@@ -27,8 +27,8 @@ var DefaultEntry = Entry{"main.py", "evaluate"}
 var codePath = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
 
 // CodePathRule describes what CheckCodePath requires.
-const CodePathRule = "must be a path within the code: names of letters, digits, _, - and dots that begin with no " +
-	"dot or dash, with / between them, at most 256 bytes"
+const CodePathRule = "must be a path within the code of at most 256 bytes: names of letters, digits, '_', '-' and " +
+	"'.', separated by '/'; no name may begin with '-' or '.'"
 
 // CheckCodePath reports whether a code file may have this name.
 func CheckCodePath(name string) bool { return len(name) <= 256 && codePath.MatchString(name) }

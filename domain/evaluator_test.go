@@ -26,23 +26,23 @@ func TestEvaluators(t *testing.T) {
 	type spec = domain.EvaluatorSpec
 	snippets := func(c domain.Criterion) func(*spec) { return func(s *spec) { s.Criteria = []domain.Criterion{c} } }
 	refuses(t, someCode, create, []wrong[spec]{
-		{"as it should be", func(*spec) {}, nil, ""},
-		{"its code will be uploaded", func(s *spec) { *s = spec{} }, nil, ""},
+		{"valid", func(*spec) {}, nil, ""},
+		{"without code", func(s *spec) { *s = spec{} }, nil, ""},
 		{"no repository", func(s *spec) { s.Source = &domain.EvaluatorSource{Type: "TYPE_CODE_HOST"} },
 			[]string{"source.codeHostRepositoryName"}, "required"},
-		{"unknown sorts", func(s *spec) {
+		{"unknown types", func(s *spec) {
 			s.Source, s.Criteria = &domain.EvaluatorSource{Type: "X"}, []domain.Criterion{{Type: "Y"}}
 		},
 			[]string{"source.type", "criteria[0].type"}, "TYPE_UPLOAD"},
 		{"snippets without files", snippets(domain.Criterion{Type: "CODE_SNIPPETS"}), []string{"criteria[0].codeSnippets"},
 			"must contain a file"},
-		{"an entry that is not there",
+		{"an entry file that is missing",
 			snippets(domain.Criterion{CodeSnippets: &domain.CodeSnippets{FileContents: map[string]string{"a": ""},
 				EntryFile: "b"}}),
 			[]string{"criteria[0].codeSnippets.entryFile"}, "one of the files"},
 		{"too much code", func(s *spec) { s.Requirements = string(make([]byte, domain.MaxInlineCode)) }, []string{"criteria"},
 			"upload larger code"},
-		{"no dataset's name", func(s *spec) { s.DefaultDataset = "d" }, []string{"defaultDataset"}, "datasets/ID"},
+		{"not the name of a dataset", func(s *spec) { s.DefaultDataset = "d" }, []string{"defaultDataset"}, "datasets/ID"},
 	})
 }
 
@@ -56,11 +56,11 @@ func TestEvaluatorTransitions(t *testing.T) {
 	active := f(made, domain.EvaluatorBuilt{Revision: 1})
 	situations := []situation[domain.Evaluator]{
 		{name: "(none)"},
-		{name: "BUILDING, code in its criteria", facts: f(made)},
+		{name: "BUILDING, inline code", facts: f(made)},
 		{name: "BUILDING, code uploaded", facts: f(made, domain.EvaluatorUploaded{Revision: 1, Files: uploadedCode})},
 		{name: "ACTIVE", facts: active},
 		{name: "BUILD_FAILED", facts: f(made, domain.EvaluatorBuildFailed{Revision: 1, Status: someStatus})},
-		{name: "BUILDING again, the code that was uploaded before",
+		{name: "BUILDING again, with the code uploaded before",
 			facts: f(made, domain.EvaluatorUploaded{Revision: 1, Files: uploadedCode},
 				domain.EvaluatorBuilt{Revision: 1}, domain.EvaluatorUpdated{EvaluatorSpec: other, Rebuild: true})},
 	}
@@ -102,9 +102,9 @@ func TestBuildsAreKept(t *testing.T) {
 	require.Equal(t, "c2", build.Code.CommitHash)
 	require.Equal(t, "e/2/", build.Files.Prefix)
 	_, ok = e.BuildOf(1)
-	require.False(t, ok, "the oldest is let go")
+	require.False(t, ok, "the oldest build is deleted")
 	_, ok = e.BuildOf(e.Revision)
-	require.False(t, ok, "it is not built yet")
+	require.False(t, ok, "the revision is not built yet")
 }
 
 func TestJobsKeepTheirEvaluatorsRevision(t *testing.T) {

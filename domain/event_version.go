@@ -1,13 +1,13 @@
 package domain
 
-// EventVersion is the version of the stored events of this version of anneal. A release increases it
-// when it adds a type of event, or adds to a type something that earlier releases must not ignore. Control
-// planes of different releases run side by side during an upgrade: until all of them can read a
-// version, no event of that version is recorded.
+// EventVersion is the newest version of stored events that this release of anneal can read and record.
+// A release increases it when it adds a type of event, or adds to a type something that earlier
+// releases must not ignore. Control planes of different releases run side by side during an upgrade:
+// until all of them can read a version, no event of that version is recorded.
 const EventVersion = 1
 
-// eventVersions has the version of each type of event that a version after 1 added, or added something
-// to.
+// eventVersions maps each type of event that was added or extended after version 1 to the version that
+// did so.
 var eventVersions = map[string]int{}
 
 // EventVersionOf returns the version of a type of event.

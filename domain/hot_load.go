@@ -29,11 +29,11 @@ const hotPrefix = "hot:"
 func IsHot(id string) bool { return strings.HasPrefix(id, hotPrefix) }
 
 // HotLoad is the state of a deployment's hot loading. Offered weights are loaded beside the served
-// weights, and replace those when every ready replica has loaded the offered ones.
+// weights, and replace them once every ready replica has loaded the offered weights.
 type HotLoad struct {
 	Served  *HotWeights `json:"served,omitempty"`  // nil when the model's own weights are served
 	Offered *HotWeights `json:"offered,omitempty"` // being loaded
-	Refused *HotWeights `json:"refused,omitempty"` // newest weights that could not be served
+	Refused *HotWeights `json:"refused,omitempty"` // newest weights that could not be served; nil after a swap
 	Status  Status      `json:"status"`            // why weights were refused or withdrawn
 	// ID of the weights that Served replaced; "" for the model's own
 	Previous string    `json:"former,omitempty"`
@@ -45,7 +45,7 @@ func (h HotLoad) Has(id string) bool {
 	return h.Served != nil && h.Served.ID() == id || h.Offered != nil && h.Offered.ID() == id
 }
 
-// Accepts reports whether weights are newer than all that the deployment was offered.
+// Accepts reports whether w is newer than the served, the offered and the refused weights.
 func (h HotLoad) Accepts(w HotWeights) bool {
 	for _, known := range []*HotWeights{h.Served, h.Offered, h.Refused} {
 		if known != nil && !w.Made.After(known.Made) {
@@ -177,8 +177,8 @@ func (d Deployment) mustAccept(w HotWeights) error {
 	case !d.EnableHotLoad:
 		return precondition("HOT_LOAD_OFF", "the deployment does not load trainer weights: set its enableHotLoad to true")
 	case !d.Hot.Accepts(w):
-		return precondition("STALE_WEIGHTS", "the deployment was already offered weights newer than those of %s",
-			w.Made.Format(time.RFC3339))
+		return precondition("STALE_WEIGHTS", "the weights recorded at %s are not newer than those that the deployment "+
+			"was already offered", w.Made.Format(time.RFC3339))
 	}
 	return nil
 }

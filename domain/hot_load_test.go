@@ -54,7 +54,7 @@ func TestHotLoadTransitions(t *testing.T) {
 		domain.SwapWeights{ID: one.ID(), Replicas: []string{"r1"}},
 		domain.SwapWeights{ID: two.ID(), Replicas: []string{"r1", "r2"}},
 		domain.RefuseWeights{HotWeights: one, Status: someStatus}, domain.RefuseWeights{HotWeights: two, Status: someStatus},
-		domain.WithdrawWeights{ID: one.ID(), Reason: "its job is gone"}}
+		domain.WithdrawWeights{ID: one.ID(), Reason: "its job was deleted"}}
 	step := func(w *domain.HotWeights) string {
 		if w == nil {
 			return "-"

@@ -22,16 +22,16 @@ var once = []string{
 	"CreateDeployedModel", "CreateEvaluator", "DeleteEvaluator", "CreateDPOJob", "CreateReinforcementJob",
 	"CreateTrainerJob", "CreateDeploymentShape", "DeleteDeploymentShape", "DeleteBatchFile", "CreateBatch", "RemoveBatch",
 	"DeleteDeployment",   // refused with Hard set, on a deployment that is already DELETED
-	"RequeueJob",         // when the attempt was the last, so that the job has failed
+	"RequeueJob",         // when the attempt was the last one that could fail, so that the job has failed
 	"ResumeJob",          // because a resumed job is PENDING
 	"UndeleteDeployment", // because an undeleted deployment is CREATING
 }
 
 // TestInvariants decides random commands on resources of every kind and checks these invariants:
 //
-//   - a command is decided with an event, with nothing, or with an error that has a message
+//   - a command leads to an event, to nothing, or to an error that has a message
 //   - Decide and Evolve never change the previous state
-//   - every event decodes to what was encoded
+//   - decoding an encoded event returns the event
 //   - a repeated command records nothing new, or is refused if once lists it
 //   - the state of a resource that was deleted is the zero value
 //   - folding the events again gives the same state
@@ -77,7 +77,7 @@ func checkInvariants[S domain.State](t *testing.T, kind *domain.Kind[S], random 
 				rapid.Check(t, lives)
 			}
 			require.NotZero(t, seen[name], "the random commands never recorded the event %s", name)
-			if runs >= 1000 { // with -rapid.checks=1000; else the runs above may miss the event
+			if runs >= 1000 { // with -rapid.checks=1000; in fewer runs, an event may occur too rarely by chance
 				require.Greater(t, seen[name], runs/50, "the random commands record the event %s too rarely", name)
 			}
 		}

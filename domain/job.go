@@ -418,7 +418,7 @@ func (e JobCancelled) Evolve(l *JobLife) {
 	l.conclude(JobCancelledState, Status{Canceled.String(), "cancelled by a user"}, e.Time)
 }
 
-// JobPausing asks the running attempt to save a checkpoint and to stop.
+// JobPausing requests that the running attempt saves a checkpoint and stops.
 type JobPausing struct{ JobPause }
 
 func (e JobPausing) Evolve(l *JobLife) {
@@ -449,7 +449,7 @@ type JobResumed struct {
 
 func (e JobResumed) Evolve(l *JobLife) {
 	l.arrive(e.Time)
-	if l.Arrival != nil { // deadlines add the work done to the arrival
+	if l.Arrival != nil { // the queue's deadline is Arrival plus Work plus a constant: cancel out Work
 		arrival := l.Arrival.Add(-time.Duration(l.Work) * time.Second)
 		l.Arrival = &arrival
 	}

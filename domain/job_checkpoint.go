@@ -10,7 +10,7 @@ import (
 // results of a job, and in the checkpoints of some engines, the model is at the top level.
 const CheckpointModel = "model/"
 
-// ID returns the ID of the checkpoint among those of its job.
+// ID returns the ID of the checkpoint, ATTEMPT-STEP, which is unique within the job.
 func (c JobCheckpoint) ID() string { return strconv.Itoa(c.Attempt) + "-" + strconv.Itoa(c.Step) }
 
 // Model returns the files of the model in the checkpoint; none if the checkpoint has no model.

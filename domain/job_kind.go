@@ -49,7 +49,7 @@ type JobSpec struct {
 	From        Name   // output of the previous train step, which replaces the base model of Config; "" is none
 
 	Tracker    *TrackerConfig
-	MetricsURL *Sealed  // signed URL to which the metrics file is PUT; nil is none, or one without a secret
+	MetricsURL *Sealed  // signed URL to which the metrics file is PUT; nil without a URL that contains a secret
 	Secrets    []string // names of the secrets that the job reads
 }
 
@@ -73,7 +73,7 @@ const (
 // MinExamples is the minimum number of rows of a dataset of examples or preferences.
 const MinExamples = 3
 
-// Need returns the resources that one attempt of the job needs on CPUs.
+// Need returns what one attempt of the job needs, without accelerators: see NeedOn.
 func (s JobSpec) Need() Need {
 	engine := "train"
 	if s.Method != MethodSupervised {
@@ -90,11 +90,10 @@ func (s JobSpec) Need() Need {
 	return need
 }
 
-// NeedOn returns the resources that one attempt of the job needs on each of its nodes, with the
-// accelerators that the training of the model gets: see ModelSize.Resolve. A job names neither a
-// type nor a count of accelerators. So it gets the type in fleet, which is the result of
-// FleetAccelerator for Need, and the estimated minimum count. A job whose model does not fit on a
-// node waits, and its status says so.
+// NeedOn returns what one attempt of the job needs, with accelerators. A job names neither a type nor
+// a count of accelerators. So it gets the type in fleet, which is the result of FleetAccelerator for
+// Need, and the estimated minimum count for the model: see ModelSize.Resolve. A job whose model does
+// not fit on a node waits, and its status says so.
 func (s JobSpec) NeedOn(model ModelSize, fleet string) Need {
 	var never Violations // the user of a job cannot change its hardware
 	need := s.Need()
@@ -115,8 +114,8 @@ func (s JobSpec) Awaits() bool { return s.Waits && !s.HasStep }
 
 // ReservedOutput returns the model whose name a job reserves: its outputModel, from the creation of
 // the job until the job has ended, or for a job with train steps, during each step. It returns ""
-// when the job reserves no name. FAILED and CANCELLED jobs give the name up, and reserve it again when
-// they are resumed.
+// when the job reserves no name. FAILED and CANCELLED jobs release the name, and reserve it again
+// when they are resumed.
 func ReservedOutput(self Name, j Job) Name {
 	life := j.Life()
 	if !life.Exists() || life.Terminal() || life.Deleting() {
@@ -146,7 +145,8 @@ func newJobKind[S any](collection, prefix string, events map[string]Event[S], li
 	return k
 }
 
-// IntendJob returns the intent that addresses a command on JobLife to a job of any kind.
+// IntendJob returns the intent that runs a command on the lifecycle of the named job, which can be of
+// any kind.
 func IntendJob(name Name, cmd Command[JobLife]) Intent {
 	if kind := KindOf(name.Collection()); kind != nil {
 		return kind.IntendJob(name, cmd)

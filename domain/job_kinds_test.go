@@ -50,12 +50,12 @@ func TestDPOJobs(t *testing.T) {
 	type spec = domain.DPOSpec
 	loss := func(l domain.LossConfig) func(*spec) { return func(s *spec) { s.LossConfig = &l } }
 	refuses(t, right, create, []wrong[spec]{
-		{"as it should be", func(*spec) {}, nil, ""},
+		{"valid", func(*spec) {}, nil, ""},
 		{"ORPO", loss(domain.LossConfig{Method: domain.LossORPO, ORPO: &domain.ORPOLoss{Lambda: 0.2}}), nil, ""},
 		{"nothing", func(s *spec) { *s = spec{} }, []string{"dataset"}, "is required"},
 		{"both bases", func(s *spec) { s.TrainingConfig.WarmStartFrom = "accounts/a/models/n" },
 			[]string{"trainingConfig.warmStartFrom"}, "not both"},
-		{"settings of other kinds",
+		{"settings of other kinds of jobs",
 			func(s *spec) { s.TrainingConfig.BatchSizeSamples, s.TrainingConfig.OptimizerWeightDecay = 1, 0.1 },
 			[]string{"trainingConfig.batchSizeSamples", "trainingConfig.optimizerWeightDecay"}, "leave it out"},
 		{"GRPO", loss(domain.LossConfig{Method: domain.LossGRPO}), []string{"lossConfig.method"},
@@ -85,9 +85,9 @@ func TestReinforcementJobs(t *testing.T) {
 	loss := func(l domain.LossConfig) func(*spec) { return func(s *spec) { s.LossConfig = &l } }
 	rollout := func(p domain.InferenceParameters) func(*spec) { return func(s *spec) { s.InferenceParameters = &p } }
 	refuses(t, right, create, []wrong[spec]{
-		{"as it should be", func(*spec) {}, nil, ""},
+		{"valid", func(*spec) {}, nil, ""},
 		{"nothing", func(s *spec) { *s = spec{} }, []string{"dataset", "evaluator"}, "is required"},
-		{"no evaluator's name", func(s *spec) { s.Evaluator = "mine" }, []string{"evaluator"},
+		{"not the name of an evaluator", func(s *spec) { s.Evaluator = "mine" }, []string{"evaluator"},
 			"accounts/ACCOUNT/evaluators/ID"},
 		{"chunks too large", func(s *spec) { s.ChunkSize = 10_001 }, []string{"chunkSize"}, "1 to 10000"},
 		{"chunks below zero", func(s *spec) { s.ChunkSize = -1 }, []string{"chunkSize"}, "0 is the default, 200"},
@@ -103,7 +103,7 @@ func TestReinforcementJobs(t *testing.T) {
 			[]string{"inferenceParameters.temperature"}, "above 0"},
 		{"one candidate", rollout(domain.InferenceParameters{ResponseCandidatesCount: 1}),
 			[]string{"inferenceParameters.responseCandidatesCount"}, "2 to 128"},
-		{"no JSON object", rollout(domain.InferenceParameters{ExtraBody: "[1]", TopP: 1.1, TopK: 101}),
+		{"extraBody is not an object", rollout(domain.InferenceParameters{ExtraBody: "[1]", TopP: 1.1, TopK: 101}),
 			[]string{"inferenceParameters.topP", "inferenceParameters.topK", "inferenceParameters.extraBody"}, "JSON object"},
 		{"two credentials", func(s *spec) {
 			s.BlobStoreConfig = &domain.BlobStoreConfig{CredentialsSecret: "accounts/a/secrets/s", ManagedIdentityClientID: "c"}
@@ -112,7 +112,8 @@ func TestReinforcementJobs(t *testing.T) {
 		{"below zero", func(s *spec) {
 			s.NodeCount, s.MaxInferenceReplicaCount, s.MaxConcurrentRollouts, s.MaxConcurrentEvaluations = -1, -1, -1, -1
 		}, []string{"maxInferenceReplicaCount", "nodeCount", "maxConcurrentRollouts", "maxConcurrentEvaluations"}, "from 0"},
-		{"two ways to evaluate", func(s *spec) { s.EvaluationDataset, s.EvalAutoCarveout = "accounts/a/datasets/e", true },
+		{"evaluationDataset and evalAutoCarveout",
+			func(s *spec) { s.EvaluationDataset, s.EvalAutoCarveout = "accounts/a/datasets/e", true },
 			[]string{"evalAutoCarveout"}, "not both"},
 		{"a tracker without a key",
 			func(s *spec) { s.TrackerConfig = &domain.TrackerConfig{Enabled: true, Project: "p", Entity: "e"} },
@@ -137,20 +138,21 @@ func TestTrainerJobs(t *testing.T) {
 	type spec = domain.TrainerSpec
 	weights := func(w ...string) func(*spec) { return func(s *spec) { s.RewardWeights = w } }
 	refuses(t, right, create, []wrong[spec]{
-		{"as it should be", func(*spec) {}, nil, ""},
+		{"valid", func(*spec) {}, nil, ""},
 		{"no dataset", func(s *spec) { s.Dataset = "" }, []string{"dataset"}, "unless keepAlive or serviceMode"},
-		{"no dataset, kept alive", func(s *spec) { s.Dataset, s.KeepAlive = "", true }, nil, ""},
+		{"no dataset, with keepAlive", func(s *spec) { s.Dataset, s.KeepAlive = "", true }, nil, ""},
 		{"weights", weights("accuracy=0.8", "format/strict=-1e-3"), nil, ""},
-		{"no weights", weights("accuracy", "accuracy=", "=1", "a=much", "a=NaN", "a=1=2"),
+		{"invalid weights", weights("accuracy", "accuracy=", "=1", "a=much", "a=NaN", "a=1=2"),
 			[]string{"rewardWeights[0]", "rewardWeights[1]", "rewardWeights[2]", "rewardWeights[3]", "rewardWeights[4]",
 				"rewardWeights[5]"}, `"accuracy=0.8"`},
 		{"a reward twice", weights("a=1", "a=2"), []string{"rewardWeights[1]"}, "name each reward once"},
-		{"hot load of a plain job", func(s *spec) { s.HotLoadDeploymentID = "d" }, []string{"hotLoadDeploymentId"},
+		{"hotLoadDeploymentId without serviceMode",
+			func(s *spec) { s.HotLoadDeploymentID = "d" }, []string{"hotLoadDeploymentId"},
 			"serviceMode or keepAlive"},
-		{"hot load of one in service", func(s *spec) { s.HotLoadDeploymentID, s.ServiceMode = "d", true }, nil, ""},
-		{"no deployment's ID", func(s *spec) { s.HotLoadDeploymentID, s.KeepAlive = "D 1", true },
+		{"hotLoadDeploymentId with serviceMode", func(s *spec) { s.HotLoadDeploymentID, s.ServiceMode = "d", true }, nil, ""},
+		{"not the ID of a deployment", func(s *spec) { s.HotLoadDeploymentID, s.KeepAlive = "D 1", true },
 			[]string{"hotLoadDeploymentId"}, "1 to 63"},
-		{"no deployment's name", func(s *spec) { s.RolloutDeploymentName = "d" }, []string{"rolloutDeploymentName"},
+		{"not the name of a deployment", func(s *spec) { s.RolloutDeploymentName = "d" }, []string{"rolloutDeploymentName"},
 			"deployments/ID"},
 		{"a preference loss", func(s *spec) { s.LossConfig = &domain.LossConfig{Method: domain.LossORPO} },
 			[]string{"lossConfig.method"}, "GRPO"},

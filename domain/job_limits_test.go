@@ -10,16 +10,16 @@ import (
 	"anneal/domain"
 )
 
-// A span is a field that accepts values from low to high, both included, and refuses the values one
-// step beyond.
+// A span is a field that accepts values from low to high, both included. It refuses the next lower and
+// the next higher value.
 type span[S any] struct {
 	field           string
 	low, high, step float64
 	set             func(*S, float64)
 }
 
-// spans requires that create accepts the bounds of each field, and returns a violation of the field
-// one step beyond.
+// spans requires that create accepts both bounds of each field, and returns a violation of the field
+// for the next lower and the next higher value.
 func spans[S any](t *testing.T, right S, create func(S) error, table []span[S]) {
 	t.Helper()
 	for _, line := range table {
@@ -86,7 +86,7 @@ func sharedRules[S any](prefix string, of func(*S) *domain.TrainingConfig,
 	add("a longer template", func(s *S) { of(s).JinjaTemplate = strings.Repeat("x", 64<<10+1) }, prefix+"jinjaTemplate",
 		"64 KiB")
 	add("a region", func(s *S) { of(s).Region = "EU_PARIS_1" }, "", "")
-	add("no region", func(s *S) { of(s).Region = "ATLANTIS_1" }, prefix+"region", "must be one of")
+	add("an unknown region", func(s *S) { of(s).Region = "ATLANTIS_1" }, prefix+"region", "must be one of")
 	add("a model's name as outputModel", func(s *S) { of(s).OutputModel = "accounts/a/models/tuned" }, "", "")
 	add("no ID", func(s *S) { of(s).OutputModel = "T U" }, prefix+"outputModel", "1 to 63")
 	add("no model", func(s *S) { of(s).BaseModel = "accounts/a/datasets/d" }, prefix+"baseModel", "models/ID")
@@ -140,7 +140,8 @@ func TestLimitsOfSupervisedJobs(t *testing.T) {
 		append(sharedRules("", training, func(s *spec, c *domain.TrackerConfig) { s.TrackerConfig = c }), []wrong[spec]{
 			{"no dataset", func(s *spec) { s.Dataset = "" }, []string{"dataset"}, "is required"},
 			{"both bases", func(s *spec) { s.WarmStartFrom = "accounts/a/models/n" }, []string{"warmStartFrom"}, "not both"},
-			{"two ways to evaluate", func(s *spec) { s.EvaluationDataset, s.EvalAutoCarveout = "accounts/a/datasets/e", true },
+			{"evaluationDataset and evalAutoCarveout",
+				func(s *spec) { s.EvaluationDataset, s.EvalAutoCarveout = "accounts/a/datasets/e", true },
 				[]string{"evalAutoCarveout"}, "not both"},
 		}...))
 }
@@ -218,11 +219,11 @@ func TestLimitsOfReinforcementJobs(t *testing.T) {
 		{"no extra fields", extra(`{}`), nil, ""},
 		{"extra fields", extra(` {"top_n": 1} `), nil, ""},
 		{"the longest", extra(long), nil, ""},
-		{"a longer one", extra(long + " "), []string{field}, "64 KiB"},
+		{"a longer object", extra(long + " "), []string{field}, "64 KiB"},
 		{"a list", extra(`[]`), []string{field}, "JSON object"},
 		{"null", extra(`null`), []string{field}, "JSON object"},
 		{"a text", extra(`"{}"`), []string{field}, "JSON object"},
-		{"half an object", extra(`{"a": `), []string{field}, "JSON object"},
+		{"a truncated object", extra(`{"a": `), []string{field}, "JSON object"},
 		{"two objects", extra(`{} {}`), []string{field}, "JSON object"},
 		{"metrics", func(s *spec) { s.OutputMetrics, s.MCPServer = strings.Repeat("x", 4096), strings.Repeat("x", 2048) },
 			nil, ""},
@@ -266,11 +267,11 @@ func TestLimitsOfTrainerJobs(t *testing.T) {
 	}
 	longest := "r%03d" + strings.Repeat("x", 124)
 	refuses(t, right, create, []wrong[spec]{
-		{"as many rewards as may be", weights(domain.MaxRewards, "r%d=1"), nil, ""},
-		{"one more", weights(domain.MaxRewards+1, "r%d=1"), []string{"rewardWeights"}, "at most 64 entries"},
-		{"the longest name", weights(1, longest+"=1"), nil, ""},
-		{"a longer one", weights(1, longest+"x=1"), []string{"rewardWeights[0]"}, "accuracy=0.8"},
-		{"an infinite number", weights(1, "r%d=Inf"), []string{"rewardWeights[0]"}, "a number"},
+		{"the maximum number of rewards", weights(domain.MaxRewards, "r%d=1"), nil, ""},
+		{"one reward more", weights(domain.MaxRewards+1, "r%d=1"), []string{"rewardWeights"}, "at most 64 entries"},
+		{"the longest reward name", weights(1, longest+"=1"), nil, ""},
+		{"a longer name", weights(1, longest+"x=1"), []string{"rewardWeights[0]"}, "accuracy=0.8"},
+		{"an infinite weight", weights(1, "r%d=Inf"), []string{"rewardWeights[0]"}, "a number"},
 		{"a space", weights(1, "r%d= 1"), []string{"rewardWeights[0]"}, "a number"},
 		{"hot load, kept alive", func(s *spec) { s.HotLoadDeploymentID, s.KeepAlive = "d", true }, nil, ""},
 	})

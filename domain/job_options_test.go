@@ -10,8 +10,8 @@ import (
 	"anneal/domain"
 )
 
-// TestJobOptions checks the limits of job options, and that the options that the trainer uses reach
-// the specification of each kind of job.
+// TestJobOptions checks the limits of job options, and that Spec contains the options that the trainer
+// uses.
 func TestJobOptions(t *testing.T) {
 	spec := domain.SupervisedSpec{Dataset: "accounts/acme/datasets/rows"}
 	created := func(o domain.JobOptions) (domain.Event[domain.SupervisedJob], error) {
@@ -48,8 +48,8 @@ func TestJobOptions(t *testing.T) {
 	require.ErrorContains(t, err, "options.learningRateMultiplier: scales the default learning rate")
 }
 
-// TestOptionsOfEveryKindOfJob checks that the options that the trainer uses are part of the
-// specification of the kinds of jobs that have options.
+// TestOptionsOfEveryKindOfJob checks that Spec contains the options that the trainer uses, for each
+// kind of job that has options.
 func TestOptionsOfEveryKindOfJob(t *testing.T) {
 	seed := 7
 	options := &domain.JobOptions{Seed: &seed, LearningRateMultiplier: 0.5, BatchSizeSamples: 3}

@@ -25,7 +25,7 @@ func (e JobPreempting) Evolve(l *JobLife) {
 type PreemptJob struct {
 	Attempt int
 	Reason  string
-	Queue   bool `json:",omitempty"` // for another job in the queue, which happens a limited number of times
+	Queue   bool `json:",omitempty"` // another job in the queue gets the capacity; increases Preemptions
 }
 
 func (c PreemptJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {

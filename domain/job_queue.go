@@ -13,8 +13,8 @@ func (e JobQueued) Evolve(l *JobLife) {
 	}
 }
 
-// arrive records that the job enters the queue as a new job. The time of a preempted or requeued job
-// stays.
+// arrive records that the job enters the queue as a new job. Preempted and requeued jobs keep their
+// Arrival instead.
 func (l *JobLife) arrive(at time.Time) { l.Arrival, l.QueueTime, l.Wait = timeOf(at), timeOf(at), nil }
 
 // timeOf returns the time of an event; nil for one of an earlier version without a time.

@@ -9,8 +9,8 @@ import (
 	"anneal/domain"
 )
 
-// TestResumedJobsWaitFromTheirResumption checks that the work before a resumption does not postpone
-// the deadline of a job in the queue, which is the arrival plus the work plus a constant.
+// TestResumedJobsWaitFromTheirResumption checks that the work before a job was resumed does not
+// postpone its deadline in the queue, which is its arrival plus its work plus a constant.
 func TestResumedJobsWaitFromTheirResumption(t *testing.T) {
 	life := domain.JobLife{Work: 5 * 24 * 3600, Preemptions: 6, Promised: true}
 	domain.JobResumed{Time: noon}.Evolve(&life)
@@ -23,7 +23,8 @@ func TestResumedJobsWaitFromTheirResumption(t *testing.T) {
 	require.Nil(t, life.Arrival, "an event of an earlier version has no time")
 }
 
-// TestPreemptionsOfTheQueueAreCounted checks that drains do not use up the preemptions of a job.
+// TestPreemptionsOfTheQueueAreCounted checks that Preemptions counts preemptions for other jobs in the
+// queue, and not those of drains.
 func TestPreemptionsOfTheQueueAreCounted(t *testing.T) {
 	var life domain.JobLife
 	domain.JobPreempting{Attempt: 1, Reason: "a drain", Time: noon}.Evolve(&life)

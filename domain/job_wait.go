@@ -5,19 +5,20 @@ import (
 	"time"
 )
 
-// A QueueSituation describes the queue when a job begins to wait for capacity, as far as it tells how
-// long the job waits. The numbers are logarithmic classes: the bits of a number.
+// A QueueSituation holds the properties of a job and the queue from which the wait of the job is
+// estimated, recorded when the job begins to wait for capacity. Each number is a logarithmic class:
+// the bit length of the value.
 type QueueSituation struct {
 	Size   int  `json:"size"`             // of the job, in units: accelerators, or cores
-	Over   bool `json:"over,omitempty"`   // its account uses more than its share
+	Over   bool `json:"over,omitempty"`   // the job's account uses more than its share
 	Again  bool `json:"again,omitempty"`  // the job has run since it entered the queue
-	Load   int  `json:"load,omitempty"`   // units ahead of the job, relative to those started in the last hour
-	Length int  `json:"length,omitempty"` // jobs of its account, shape and freshness that wait
-	Age    int  `json:"age,omitempty"`    // age of the first of these jobs
+	Load   int  `json:"load,omitempty"`   // 8 × units ahead of the job / units started in the last hour
+	Length int  `json:"length,omitempty"` // waiting jobs of the same group (see package schedulers/queue)
+	Age    int  `json:"age,omitempty"`    // minutes since the arrival of the first job of the group
 }
 
-// A WaitEstimate is an estimate of a wait, in seconds: the wait is from Low to High with a
-// probability of 80 %, and as likely below Median as above.
+// A WaitEstimate is an estimate of a wait, in seconds. With a probability of 80 %, the wait is from
+// Low to High. It is as likely to be below Median as above.
 type WaitEstimate struct {
 	Low    int64 `json:"lowSeconds"`
 	Median int64 `json:"medianSeconds"`

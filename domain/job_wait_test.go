@@ -18,8 +18,8 @@ func change(t *testing.T, life *domain.JobLife, at time.Time, cmd domain.Command
 	event.Evolve(life)
 }
 
-// TestWaitsAreRecorded checks from when a job waits, and that what it records when it begins to wait
-// for capacity is recorded once, and kept until the wait ends.
+// TestWaitsAreRecorded checks when the wait of a job for capacity begins, and that its JobWait is
+// recorded once and kept until the wait ends.
 func TestWaitsAreRecorded(t *testing.T) {
 	life := domain.JobLife{State: domain.JobValidatingState, Status: domain.StatusOf(nil)}
 	estimate := &domain.WaitEstimate{Low: 1, Median: 2, High: 3}
@@ -38,7 +38,7 @@ func TestWaitsAreRecorded(t *testing.T) {
 	require.True(t, life.Queued())
 	again, err := hold.Decide(life, later(3))
 	require.NoError(t, err)
-	require.Nil(t, again, "it is recorded once")
+	require.Nil(t, again, "the wait is recorded once")
 
 	change(t, &life, later(4), domain.HoldJob{For: "another thing"})
 	require.Nil(t, life.Wait)
@@ -53,7 +53,7 @@ func TestWaitsAreRecorded(t *testing.T) {
 
 	change(t, &life, later(8), domain.RequeueJob{Attempt: 1, Reason: "node lost"})
 	change(t, &life, later(9), domain.QueueJob{})
-	require.Equal(t, later(1), *life.Arrival, "its priority stays")
+	require.Equal(t, later(1), *life.Arrival, "a requeued job keeps its arrival")
 	require.Equal(t, later(9), *life.QueueTime)
 	change(t, &life, later(10), hold)
 	require.Equal(t, later(10), life.Wait.Time)

@@ -170,8 +170,9 @@ type Intent struct {
 	// Version is the only version of the row on which the command may be decided, because the
 	// command was computed from that version; 0 allows any version. See ErrStale.
 	Version uint64
-	// CreateEvent is the ID of the event that created the resource which the command is for, because
-	// a later resource may have the same name; "" is the resource that has the name. See CheckCreateEvent.
+	// CreateEvent is the ID of the event that created the resource that the command is for. With it,
+	// the command is refused for a later resource of the same name. "" allows any resource with the
+	// name. See CheckCreateEvent.
 	CreateEvent string
 	decide      func(state any, now time.Time) (Record, error)
 }
@@ -213,8 +214,8 @@ func (i Intent) Of(createEvent string) Intent {
 	return i
 }
 
-// CheckCreateEvent returns an error unless createEvent, which created the resource, is the event that
-// the intent names; an intent that names no event is for any resource with the name.
+// CheckCreateEvent returns an error if the intent has a CreateEvent other than createEvent, the ID of
+// the event that created the resource.
 func (i Intent) CheckCreateEvent(createEvent string) error {
 	if i.CreateEvent == "" || i.CreateEvent == createEvent {
 		return nil
@@ -222,8 +223,8 @@ func (i Intent) CheckCreateEvent(createEvent string) error {
 	return notFound("resource " + string(i.Name) + " of this command")
 }
 
-// IsStale reports whether version, of the resource's row, differs from the version that the intent
-// was computed from.
+// IsStale reports whether the intent has a Version other than version, the version of the resource's
+// row.
 func (i Intent) IsStale(version uint64) bool { return i.Version != 0 && i.Version != version }
 
 // ErrStale is the error of an intent whose row has another version than the command was computed

@@ -3,8 +3,8 @@ package domain
 import "slices"
 
 // Methods of a loss. Of the reinforcement methods, GRPO clips the probability ratio to [0.8, 1.2]
-// and may have a KL term, DAPO clips it to [0.8, 1.28] without one, and GSPO_TOKEN uses the ratio
-// of whole sequences.
+// and may have a KL term, DAPO clips it to [0.8, 1.28] and has no KL term, and GSPO_TOKEN uses the
+// ratio of whole sequences.
 const (
 	LossUnspecified = "METHOD_UNSPECIFIED"
 	LossGRPO        = "GRPO"

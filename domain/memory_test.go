@@ -24,10 +24,10 @@ func modelOf(size domain.ModelSize, weights int64, copies map[string]int64) doma
 	return m
 }
 
-// TestReplicasTakeWhatTheirModelDoes checks the memory of a replica: 1.2 times the size of its
-// model's weights in the served precision, 64 MiB for the engine, and a KV cache for eight contexts
-// with 4 bytes per number. A replica gets at least 128 MiB, and a KV cache of at most 1 GiB unless
-// maxContextLength needs more.
+// TestReplicasTakeWhatTheirModelDoes checks the memory that a replica requests: 1.2 times the size of
+// its model's weights in the served precision, 64 MiB for the engine, and a KV cache for eight contexts
+// with 4 bytes per number. The sum is at least 128 MiB. The KV cache has at most 1 GiB, unless one
+// context of maxContextLength needs more.
 func TestReplicasTakeWhatTheirModelDoes(t *testing.T) {
 	attention := func(layers, heads, size int) domain.Attention {
 		return domain.Attention{Layers: layers, KVHeads: heads, HeadSize: size}
@@ -46,20 +46,20 @@ func TestReplicasTakeWhatTheirModelDoes(t *testing.T) {
 		model domain.Hosted
 		mib   int64
 	}{
-		"nothing known":        {domain.DeploymentSpec{}, domain.Hosted{}, 128},
-		"the shipped model":    {domain.DeploymentSpec{}, shipped.Hosted(""), 128},
-		"and its addon":        {domain.DeploymentSpec{}, shipped.Hosted("").Merged(), 128},
-		"a small one":          {domain.DeploymentSpec{}, small.Hosted(""), 64 + 119 + 128},
-		"in eight bits":        {domain.DeploymentSpec{}, small.Hosted("FP8"), 64 + 31 + 128},
-		"a copy that failed":   {domain.DeploymentSpec{}, small.Hosted("FP16"), 64 + 119 + 128},
-		"no such copy":         {domain.DeploymentSpec{}, small.Hosted("BF16"), 64 + 119 + 128},
-		"half a billion":       {domain.DeploymentSpec{}, half.Hosted(""), 64 + 1131 + 1024},
-		"with its addon":       {domain.DeploymentSpec{}, half.Hosted("").Merged(), 64 + 2262 + 1024},
-		"a short context":      {domain.DeploymentSpec{MaxContextLength: 1024}, half.Hosted(""), 64 + 1131 + 192},
-		"a long context":       {domain.DeploymentSpec{MaxContextLength: 65536}, half.Hosted(""), 64 + 1131 + 1536},
-		"its files alone":      {domain.DeploymentSpec{}, unknown.Hosted(""), 64 + 600},
-		"its parameters alone": {domain.DeploymentSpec{}, unread.Hosted(""), 64 + 16022},
-		"files of many":        {domain.DeploymentSpec{}, twice.Hosted(""), 128},
+		"nothing known":                  {domain.DeploymentSpec{}, domain.Hosted{}, 128},
+		"shipped model":                  {domain.DeploymentSpec{}, shipped.Hosted(""), 128},
+		"shipped model with an addon":    {domain.DeploymentSpec{}, shipped.Hosted("").Merged(), 128},
+		"a small model":                  {domain.DeploymentSpec{}, small.Hosted(""), 64 + 119 + 128},
+		"a small model in FP8":           {domain.DeploymentSpec{}, small.Hosted("FP8"), 64 + 31 + 128},
+		"a small model, its copy FAILED": {domain.DeploymentSpec{}, small.Hosted("FP16"), 64 + 119 + 128},
+		"a small model without a copy":   {domain.DeploymentSpec{}, small.Hosted("BF16"), 64 + 119 + 128},
+		"500 million parameters":         {domain.DeploymentSpec{}, half.Hosted(""), 64 + 1131 + 1024},
+		"500 million with an addon":      {domain.DeploymentSpec{}, half.Hosted("").Merged(), 64 + 2262 + 1024},
+		"a short context":                {domain.DeploymentSpec{MaxContextLength: 1024}, half.Hosted(""), 64 + 1131 + 192},
+		"a long context":                 {domain.DeploymentSpec{MaxContextLength: 65536}, half.Hosted(""), 64 + 1131 + 1536},
+		"only the file sizes known":      {domain.DeploymentSpec{}, unknown.Hosted(""), 64 + 600},
+		"only the parameter count known": {domain.DeploymentSpec{}, unread.Hosted(""), 64 + 16022},
+		"weights stored twice":           {domain.DeploymentSpec{}, twice.Hosted(""), 128},
 		"on accelerators": {domain.DeploymentSpec{AcceleratorType: "VENDOR_A_L4_24GB", AcceleratorCount: 1},
 			half.Hosted(""), 128},
 	} {

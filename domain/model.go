@@ -55,7 +55,7 @@ type ModelSpec struct {
 
 	Speech *SpeechSettings `json:"speech,omitempty"` // set for speech models only
 
-	// speculative decoding of new deployments that, like their shapes, set neither of the two
+	// defaults for new deployments, unless the deployment or its shape configures speculative decoding
 	DefaultDraftTokenCount        int `json:"defaultDraftTokenCount,omitempty"`
 	DefaultNgramSpeculationLength int `json:"defaultNgramSpeculationLength,omitempty"`
 }
@@ -328,7 +328,7 @@ func (s ModelSpec) check() error {
 func (s ModelSpec) checkSpeculation(v *Violations) {
 	check := func(field string, n int) {
 		v.Require(n >= 0, field, "must not be negative")
-		v.Require(n == 0 || s.Kind == BaseModel, field, "is the default of the deployments of a base model: leave it out")
+		v.Require(n == 0 || s.Kind == BaseModel, field, "is for models of kind %s only: leave it out", BaseModel)
 	}
 	check("defaultDraftTokenCount", s.DefaultDraftTokenCount)
 	check("defaultNgramSpeculationLength", s.DefaultNgramSpeculationLength)

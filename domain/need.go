@@ -154,12 +154,12 @@ func (f Feasibility) String() string {
 		return fmt.Sprintf("it needs %s; %d of %d nodes could hold it, but only %d have capacity now (%s): wait, scale "+
 			"down or cancel other work, or start another agent", f.Need, f.Capable, f.Nodes, f.Available, reasons)
 	}
-	help := "start an agent that can"
+	help := "start an agent on such a node"
 	if f.Need.Count > 1 {
-		help = fmt.Sprintf("start agents that can on %d more nodes, or request fewer nodes", f.Need.Count-f.Capable)
+		help = fmt.Sprintf("start agents on %d more such nodes, or request fewer nodes", f.Need.Count-f.Capable)
 	}
 	if len(f.Need.Policy.Selector)+len(f.Need.Policy.Tolerations) > 0 {
-		help = "start an agent that can, or let the account use other nodes with `anneal account nodes`"
+		help = "start an agent on such a node, or let the account use other nodes with `anneal account nodes`"
 	}
 	if len(f.Need.Regions) > 0 {
 		help = "start an agent with --region in one of its regions, or name a region of the fleet"
@@ -177,9 +177,9 @@ func (f Feasibility) String() string {
 		help)
 }
 
-// incapable returns why a node of any capacity cannot serve the need; "" when it can. A node without
-// engines counts as having the engine, because an agent withdraws its engines when it shuts down and
-// may register with them again.
+// incapable returns why a node cannot serve the need, whatever its capacity is; "" when it can. A node
+// without engines counts as having the engine, because an agent withdraws its engines when it shuts
+// down and may register with them again.
 func (n Need) incapable(node Node) string {
 	switch {
 	case !node.Serves(n.Pool):

@@ -52,7 +52,7 @@ func TestProspectsSayWhatIsLacking(t *testing.T) {
 			"it needs 100m CPU, 128 MiB, 1 x VENDOR_A_H100_80GB on a node of pool inference that can complete, but no " +
 				"node is registered: start an agent"},
 		{"capacity", replica(h100, 2), []domain.Node{machine(2, 0)}, false, "1 of 1 nodes have capacity now"},
-		{"none of them", replica(l4, 1), []domain.Node{machine(2, 0), machine(0, 0)}, true,
+		{"none of these devices", replica(l4, 1), []domain.Node{machine(2, 0), machine(0, 0)}, true,
 			"but only 0 of 2 nodes could hold it (n1 has no VENDOR_A_L4_24GB, n2 has no VENDOR_A_L4_24GB): start an age" +
 				"nt on a " +
 				"machine that has them, or choose an acceleratorType of the fleet"},
@@ -64,10 +64,10 @@ func TestProspectsSayWhatIsLacking(t *testing.T) {
 			"1 of the 1 nodes that could hold it are lost (n1 is LOST): restart their agents, or start another agent"},
 		{"one lost", replica(h100, 2), []domain.Node{machine(2, 0, lost), machine(2, 1)}, false,
 			"0 have capacity now (n1 is LOST, n2 has 1 of 2 x VENDOR_A_H100_80GB free): wait"},
-		{"leaving", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = nil })}, false,
+		{"shutting down", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = nil })}, false,
 			"0 have capacity now (n1 is shutting down)"},
 		{"another pool", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Pool = domain.PoolTraining })},
-			true, "n1 is of pool training): start an agent that can"},
+			true, "n1 is of pool training): start an agent on such a node"},
 		{"no engine", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = []string{"train"} })},
 			true, "n1 cannot complete"},
 		{"little memory", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Capacity.MemoryMiB = 64 })},
@@ -99,9 +99,9 @@ func TestProspectsSayWhatIsLacking(t *testing.T) {
 			"on each of 2 nodes of pool training that can train, but only 1 of 2 nodes could hold it (n2 has 500m of 500m " +
 				"CPU free)"},
 		{"a gang on a node with capacity", domain.JobSpec{Method: domain.MethodSupervised, Nodes: 3}.Need(),
-			[]domain.Node{machine(0, 0)}, true, "but only 1 of 1 nodes could hold it: start agents that can on 2 more nodes, " +
+			[]domain.Node{machine(0, 0)}, true, "but only 1 of 1 nodes could hold it: start agents on 2 more such nodes, " +
 				"or request fewer nodes"},
-		{"many", replica(l4, 1), []domain.Node{{}, {}, {}, {}, {}, {}, {}}, true,
+		{"more nodes than reasons", replica(l4, 1), []domain.Node{{}, {}, {}, {}, {}, {}, {}}, true,
 			"n5 has no VENDOR_A_L4_24GB, and 2 more)"},
 	} {
 		f := domain.FeasibilityOf(c.need, fleet(c.nodes...))
@@ -139,7 +139,7 @@ func TestFleetAccelerators(t *testing.T) {
 			[]domain.Node{with(nil), with(map[string]int{domain.DefaultAccelerator: 1, h100: 8})}, h100},
 		{"devices of all nodes", []domain.Node{with(map[string]int{h100: 5}), with(map[string]int{l4: 3}),
 			with(map[string]int{l4: 3})}, l4},
-		{"as many", []domain.Node{with(map[string]int{h100: 2, domain.DefaultAccelerator: 2})},
+		{"the same number of two types", []domain.Node{with(map[string]int{h100: 2, domain.DefaultAccelerator: 2})},
 			domain.DefaultAccelerator},
 		{"another pool", []domain.Node{with(map[string]int{h100: 8}, training), with(map[string]int{l4: 1})}, l4},
 		{"CPUs of this pool", []domain.Node{with(map[string]int{h100: 8}, training), with(nil)}, domain.NoAccelerator},

@@ -97,8 +97,8 @@ type NodeSpec struct {
 	Pool     string    `json:"pool"`
 	Region   string    `json:"region,omitempty"` // one of Regions; "" without one
 	Capacity Resources `json:"capacity"`
-	// train (supervised), train:METHOD, complete, transcribe:FORMAT, score; engine:NAME for each engine
-	// that trains or completes with another program
+	// capabilities: train (supervised), train:METHOD, complete, transcribe:FORMAT, score; and
+	// engine:NAME for each engine that is an external program, such as vllm
 	Engines []string `json:"engines"`
 	Version string   `json:"version"` // version of the agent
 	// Labels describe the node: see NodePolicy
@@ -113,8 +113,8 @@ const enginePrefix = "engine:"
 // EngineAbility returns the entry of NodeSpec.Engines for an engine, such as vllm.
 func EngineAbility(name string) string { return enginePrefix + name }
 
-// EngineNames returns the names of the engines that train or complete with another program, such as
-// vllm. The agents of earlier versions name none.
+// EngineNames returns the names of the node's engines that are external programs, such as vllm. The
+// agents of earlier versions name none.
 func (n Node) EngineNames() (names []string) {
 	for _, one := range n.Engines {
 		if name, ok := strings.CutPrefix(one, enginePrefix); ok {
@@ -276,8 +276,8 @@ type LoseNode struct {
 	Reason string
 	Seen   time.Time // last heartbeat received; zero if unknown
 	Left   bool      // the agent shut down: attempts on the node are requeued and do not count as failures
-	// Registered is the node's Since when its silence was observed. A node that has registered again
-	// after that time is not lost. A zero Registered is not checked.
+	// Registered is the node's Since when its missing heartbeats were observed. A node that has
+	// registered again after that time is not lost. A zero Registered is not checked.
 	Registered time.Time `json:"-"`
 }
 
@@ -288,7 +288,7 @@ func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	case n.Absent():
 		return nil, nil
 	case !c.Registered.IsZero() && !c.Registered.Equal(n.Since):
-		return nil, precondition("NODE_BACK", "the node registered again at %s, after it was silent",
+		return nil, precondition("NODE_BACK", "the node registered again at %s, after it had missed heartbeats",
 			n.Since.Format(time.RFC3339))
 	}
 	return NodeLost{c.Reason, c.Seen, c.Left}, nil

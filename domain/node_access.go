@@ -87,8 +87,8 @@ func (c EnrollNode) Decide(n Node, now time.Time) (Event[Node], error) {
 
 // RevokeNode revokes a node's access. The server refuses the node's key and the token that it
 // enrolled with, and the schedulers place its attempts and replicas on other nodes. A local worker
-// cannot be revoked: it could never enroll again, and any program that can start it has the data
-// directory.
+// cannot be revoked, because it could never enroll again. A revocation would not protect the server
+// either: a program that can start the local worker can read the server's data directory.
 type RevokeNode struct{ Reason string }
 
 func (c RevokeNode) Decide(n Node, now time.Time) (Event[Node], error) {

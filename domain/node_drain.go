@@ -2,9 +2,9 @@ package domain
 
 import "time"
 
-// A NodeCordon closes a node for new allocations. It outlives the loss and the return of the node's
-// agent, until the operator uncordons the node. With a Deadline, the node is drained: its work moves
-// to other nodes, and what is left at the deadline is stopped.
+// A NodeCordon closes a node for new allocations until the operator uncordons the node, even if the
+// node is lost and returns in between. With a Deadline, the node is drained: its work moves to other
+// nodes, and the rest is stopped at the deadline.
 type NodeCordon struct {
 	Reason   string    `json:"reason"`
 	Time     time.Time `json:"time"`
@@ -26,7 +26,7 @@ const (
 	MaxDrain     = 7 * 24 * time.Hour
 )
 
-// Scheduling returns whether the node gets new allocations.
+// Scheduling returns NodeSchedulable, NodeCordonedState, NodeDrainingState or NodeDrainedState.
 func (n Node) Scheduling() string {
 	switch {
 	case n.Cordon == nil:

@@ -45,7 +45,8 @@ func (p NodePolicy) equal(o NodePolicy) bool {
 	return maps.Equal(p.Selector, o.Selector) && slices.Equal(p.Tolerations, o.Tolerations)
 }
 
-// mismatch returns why the policy excludes a node with labels and taints; "" when it does not.
+// mismatch returns why the policy excludes a node with these labels and taints; "" when it allows the
+// node.
 func (p NodePolicy) mismatch(labels map[string]string, taints []Taint) string {
 	for _, key := range slices.Sorted(maps.Keys(p.Selector)) {
 		if value, ok := labels[key]; !ok || value != p.Selector[key] {
@@ -72,7 +73,7 @@ func (p NodePolicy) String() string {
 	return text.String()
 }
 
-// Admits reports whether the policy of the need allows a node with labels and taints.
+// Admits reports whether the policy of the need allows a node with these labels and taints.
 func (n Need) Admits(labels map[string]string, taints []Taint) bool {
 	return n.Policy.mismatch(labels, taints) == ""
 }

@@ -1,8 +1,8 @@
 package domain
 
 // A PlacementReason records why a node was chosen for an allocation. The node has the highest score of
-// all nodes that had capacity, and the lowest rank of those with this score that have no other replica
-// of the same deployment.
+// all nodes that had capacity. Of the nodes with this score, it has the lowest rank among those
+// without another replica of the same deployment, or among all if each has one.
 type PlacementReason struct {
 	Score    int64 `json:"score"`    // see package schedulers/placement
 	Rank     int   `json:"rank"`     // of the node among the nodes with this type of accelerators

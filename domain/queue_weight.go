@@ -5,8 +5,8 @@ import "time"
 // MaxQueueWeight is the maximum weight of an account in the queue of jobs.
 const MaxQueueWeight = 1000
 
-// QueueWeightSet is not a part of AccountUpdated, which replaces all fields of the AccountSpec that
-// its writer knows.
+// QueueWeightSet is separate from AccountUpdated, because AccountUpdated replaces the whole
+// AccountSpec: a control plane of an earlier version, which does not know the weight, would reset it.
 type QueueWeightSet struct {
 	QueueWeight int `json:"queueWeight"`
 }

@@ -19,7 +19,7 @@ func TestQueueWeightIsSet(t *testing.T) {
 		{name: "set the default", given: f(made), when: domain.SetQueueWeight{QueueWeight: 1}},
 		{name: "reset", given: f(made, set), when: domain.SetQueueWeight{QueueWeight: 1},
 			then: domain.QueueWeightSet{QueueWeight: 1}},
-		{name: "set of nothing", when: domain.SetQueueWeight{QueueWeight: 2}, fault: "NOT_FOUND"},
+		{name: "set for a missing account", when: domain.SetQueueWeight{QueueWeight: 2}, fault: "NOT_FOUND"},
 		{name: "too low", given: f(made), when: domain.SetQueueWeight{}, fault: "INVALID_FIELDS",
 			says: "queueWeight: is 0: it must be from 1 to 1000"},
 		{name: "too high", given: f(made), when: domain.SetQueueWeight{QueueWeight: 1001}, fault: "INVALID_FIELDS",

@@ -13,7 +13,7 @@ func TestQuota(t *testing.T) {
 	f := events[domain.Quota]
 	decide(t, domain.Quotas, []D{
 		{name: "set", when: domain.SetQuota{MaxValue: 3}, then: domain.QuotaSet{MaxValue: 3}},
-		{name: "set to nothing at all", when: domain.SetQuota{}, then: domain.QuotaSet{}},
+		{name: "set to 0", when: domain.SetQuota{}, then: domain.QuotaSet{}},
 		{name: "set to the same", given: f(domain.QuotaSet{MaxValue: 3}), when: domain.SetQuota{MaxValue: 3}},
 		{name: "set to another value", given: f(domain.QuotaSet{MaxValue: 3}), when: domain.SetQuota{MaxValue: 2},
 			then: domain.QuotaSet{MaxValue: 2}},
@@ -22,7 +22,7 @@ func TestQuota(t *testing.T) {
 		{name: "set too high", when: domain.SetQuota{MaxValue: domain.MaxQuota + 1}, fault: "INVALID_FIELDS",
 			says: "maxValue"},
 		{name: "lift", given: f(domain.QuotaSet{MaxValue: 3}), when: domain.LiftQuota{}, then: domain.QuotaLifted{}},
-		{name: "lift what is not set", when: domain.LiftQuota{}},
+		{name: "lift a quota that is not set", when: domain.LiftQuota{}},
 	})
 }
 
@@ -44,25 +44,25 @@ func TestUsage(t *testing.T) {
 		want domain.Usage
 	}{
 		{"no deployment", domain.Deployment{}, domain.Usage{}},
-		{"one that was created", deployment(domain.DeploymentCreatingState, 1, 1),
+		{"a CREATING deployment", deployment(domain.DeploymentCreatingState, 1, 1),
 			domain.Usage{Accelerators: 2, Deployments: 1}},
-		{"one that was scaled up", deployment(domain.DeploymentReadyState, 1, 3),
+		{"a deployment that was scaled up", deployment(domain.DeploymentReadyState, 1, 3),
 			domain.Usage{Accelerators: 6, Deployments: 1}},
-		{"one that is about to be", deployment(domain.DeploymentUpdatingState, 4, 3),
+		{"a deployment below its minimum", deployment(domain.DeploymentUpdatingState, 4, 3),
 			domain.Usage{Accelerators: 8, Deployments: 1}},
-		{"one that sleeps", deployment(domain.DeploymentReadyState, 0, 0), domain.Usage{Deployments: 1}},
+		{"a deployment scaled to zero", deployment(domain.DeploymentReadyState, 0, 0), domain.Usage{Deployments: 1}},
 		{"one that failed", deployment(domain.DeploymentFailedState, 1, 0), domain.Usage{Deployments: 1}},
 		{"one that is being deleted", deployment(domain.DeploymentDeletingState, 1, 0), domain.Usage{}},
-		{"one that was deleted", deployment(domain.DeploymentDeletedState, 1, 0), domain.Usage{}},
+		{"a deleted deployment", deployment(domain.DeploymentDeletedState, 1, 0), domain.Usage{}},
 		{"no job", domain.JobLife{}, domain.Usage{}},
 		{"a pending job", job(domain.JobPendingState, 0), domain.Usage{Jobs: 1}},
-		{"one on two nodes", job(domain.JobRunningState, 2), domain.Usage{Jobs: 1, Accelerators: 8}},
-		{"one that is paused", job(domain.JobPausedState, 0), domain.Usage{Jobs: 1}},
-		{"one that is being cancelled", job(domain.JobCancellingState, 1), domain.Usage{Jobs: 1, Accelerators: 4}},
+		{"a job on two nodes", job(domain.JobRunningState, 2), domain.Usage{Jobs: 1, Accelerators: 8}},
+		{"a paused job", job(domain.JobPausedState, 0), domain.Usage{Jobs: 1}},
+		{"a job that is being cancelled", job(domain.JobCancellingState, 1), domain.Usage{Jobs: 1, Accelerators: 4}},
 		{"one that failed", job(domain.JobFailedState, 0), domain.Usage{}},
 		{"one that is being deleted", job(domain.JobDeletingState, 0), domain.Usage{}},
 		{"a dataset without rows", domain.Dataset{}, domain.Usage{}},
-		{"one with rows", domain.Dataset{Files: files("x/", 9)}, domain.Usage{StorageBytes: 10}},
+		{"a dataset with rows", domain.Dataset{Files: files("x/", 9)}, domain.Usage{StorageBytes: 10}},
 		{"a model and its copies",
 			domain.Model{Files: files("x/", 9),
 				Copies: map[string]domain.ModelCopy{"BF16": {Files: files("y/", 4)}, "FP16": {}}}, domain.Usage{StorageBytes: 15}},

@@ -195,11 +195,11 @@ func randomDeploymentCommand(t *rapid.T, d domain.Deployment) domain.Command[dom
 		domain.FinishDeletion{Keep: time.Hour}, domain.UndeleteDeployment{}, domain.PurgeDeployment{},
 		domain.OfferWeights{HotWeights: weights}, domain.SwapWeights{ID: weights.ID(), Replicas: []string{replica.ID}},
 		domain.RefuseWeights{HotWeights: weights, Status: someStatus},
-		domain.WithdrawWeights{ID: weights.ID(), Reason: "its job is gone"})
+		domain.WithdrawWeights{ID: weights.ID(), Reason: "its job was deleted"})
 }
 
-// rareDeploymentCommands returns commands that the deployment may accept in its state, and that
-// purely random draws rarely contain.
+// rareDeploymentCommands returns commands that the deployment may accept in its state, and that random
+// draws rarely produce.
 func rareDeploymentCommands(d domain.Deployment, node domain.Name) []domain.Command[domain.Deployment] {
 	type commands = []domain.Command[domain.Deployment]
 	var all []string
@@ -217,7 +217,7 @@ func rareDeploymentCommands(d domain.Deployment, node domain.Name) []domain.Comm
 		return commands{domain.FinishDeletion{Keep: time.Hour}, domain.AbandonDeletion(domain.Deployments, "IN_USE")}
 	case d.Hot.Offered != nil:
 		return commands{domain.SwapWeights{ID: d.Hot.Offered.ID(), Replicas: all},
-			domain.WithdrawWeights{ID: d.Hot.Offered.ID(), Reason: "its job is gone"}}
+			domain.WithdrawWeights{ID: d.Hot.Offered.ID(), Reason: "its job was deleted"}}
 	}
 	return commands{domain.PlaceReplica{ID: d.NextReplica(), Node: node, Generation: d.Generation},
 		domain.WakeDeployment{}, domain.DeleteDeployment{IgnoreChecks: true}}

@@ -45,7 +45,7 @@ func (d Deployment) References(Name) []string {
 	return names
 }
 
-// References implements Referrer. It returns the addon.
+// References implements Referrer. It returns the addon, unless the deployed model is UNDEPLOYED.
 func (m DeployedModel) References(Name) []string {
 	if m.State == ModelUndeployedState {
 		return nil

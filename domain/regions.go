@@ -29,7 +29,7 @@ type Fleet struct {
 	Located bool                  // a registered node has a region
 }
 
-// FleetOf returns the fleet of the nodes.
+// FleetOf returns a fleet of the given nodes, which must be in the order of their names.
 func FleetOf(nodes iter.Seq2[Name, Node]) Fleet {
 	for _, node := range nodes {
 		if node.Registered() && node.Region != "" {

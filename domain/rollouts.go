@@ -46,7 +46,8 @@ func (p *InferenceParameters) check(v *Violations) {
 	v.Require(p.MaxOutputTokens >= 0 && p.MaxOutputTokens <= 1<<20, prefix+"maxOutputTokens",
 		"must be from 0 to %d; 0 stands for the default", 1<<20)
 	v.Require(p.Temperature == nil || *p.Temperature > 0 && *p.Temperature <= 2, prefix+"temperature",
-		"must be above 0, because identical completions have no training signal, and at most 2; the default is %v",
+		"must be above 0 and at most 2; at 0, all completions of a prompt are identical and give no training signal; "+
+			"the default is %v",
 		DefaultTemperature)
 	v.Require(p.TopP >= 0 && p.TopP <= 1, prefix+"topP", "must be from 0 to 1; 0, the default, is no limit")
 	v.Require(p.TopK >= 0 && p.TopK <= 100, prefix+"topK", "must be from 0 to 100; 0, the default, is no limit")

@@ -13,6 +13,14 @@ type ModelTraits struct {
 	Embedding      bool   `json:"embedding,omitempty"` // generates embeddings, not text
 }
 
+// output returns what the model generates, for messages.
+func (t ModelTraits) output() string {
+	if t.Embedding {
+		return "embeddings"
+	}
+	return "text"
+}
+
 // Traits returns the model's traits.
 func (f ModelMetadata) Traits() ModelTraits {
 	return ModelTraits{f.ModelType, f.ParameterCount, f.Embedding}
@@ -39,10 +47,10 @@ func ShapeRequirementsOf(m Model) ShapeRequirements {
 	return ShapeRequirements{Model: m.Traits(), FineTune: m.Kind == BaseModel && m.BaseModel != ""}
 }
 
-// MatchShapes yields the latest validated version of each shape whose version meets the
-// requirements: the version is public or belongs to the account; it has the same model type, size
-// tier and embedding status; it has MULTI_LORA if the deployment loads addons; and it does not
-// quantize a full-parameter fine-tune to four bits.
+// MatchShapes yields the latest validated version of each shape, if that version meets the
+// requirements: the version is public or belongs to the account; it is for models of the same type
+// and size tier, which generate embeddings if and only if the model does; it has MULTI_LORA if the
+// deployment loads addons; and it does not quantize a full-parameter fine-tune to four bits.
 func MatchShapes(shapes iter.Seq2[Name, DeploymentShape], req ShapeRequirements) iter.Seq2[Name, *ShapeVersion] {
 	return func(yield func(Name, *ShapeVersion) bool) {
 		for name, shape := range shapes {

@@ -6,8 +6,8 @@ import "net/url"
 const MaxURL = 8 << 10
 
 // A SignedURL is an http or https URL. A client that has the whole URL may send the request that its
-// signature permits, so the log has its Address, and the whole URL only as a Sealed value. Events of
-// earlier versions have the whole URL.
+// signature permits. So events contain only its Address in plain text, and the whole URL as a Sealed
+// value. Events of earlier versions contain the whole URL in plain text.
 type SignedURL string
 
 // Address returns the part of the URL that responses may show: the URL without user, query string
@@ -24,7 +24,7 @@ func (u SignedURL) Address() SignedURL {
 	return SignedURL(at.String())
 }
 
-// HasSecret reports whether the Address of the URL lacks a part of the URL.
+// HasSecret reports whether the URL has a part that Address removes.
 func (u SignedURL) HasSecret() bool {
 	at, ok := u.parse()
 	return ok && u.hasMore(at)

@@ -54,8 +54,8 @@ var deviceMemory = map[string]float64{"VENDOR_A_A100_80GB": 80, "VENDOR_A_H100_8
 const weightsOverhead = 1.2
 
 // Memory returns the memory that a replica of the model needs, in bytes: its weights, a fifth as
-// much for activations and buffers, and the KV cache of one context. A fifth is the upper end of
-// what EleutherAI's "Transformer Math 101" (2023) found for inference.
+// much for activations and buffers, the KV cache of one context, and the draft model. A fifth is the
+// upper end of what EleutherAI's "Transformer Math 101" (2023) found for inference.
 func (m ModelSize) Memory(precision string, context int) float64 {
 	if context == 0 {
 		context = m.ContextLength

@@ -35,7 +35,7 @@ func TestModelMemory(t *testing.T) {
 	estimated := estimate.Memory("", 8192) - estimate.Memory("", 1)
 	require.InDelta(t, 1, estimated/known, 1, "the estimate of %.1f GB is within a factor of two of %.1f", estimated/1e9,
 		known/1e9)
-	require.GreaterOrEqual(t, estimated, known, "and rather too much")
+	require.GreaterOrEqual(t, estimated, known, "the estimate is not too low")
 }
 
 func TestAccelerators(t *testing.T) {
@@ -65,7 +65,7 @@ func TestAccelerators(t *testing.T) {
 		{model: seventy, hardware: domain.Hardware{Type: "VENDOR_A_B200_180GB", Precision: "FP4"}, devices: 1},
 		// needs 805 GB: six devices are enough, and the default is a power of two
 		{model: huge, hardware: domain.Hardware{Type: "VENDOR_A_H200_141GB", Precision: "FP8"}, devices: 8},
-		// needs 1,610 GB: accepted with a count
+		// needs 1,610 GB, more than the default allows: accepted, because the count is set
 		{model: huge, hardware: domain.Hardware{Type: domain.DefaultAccelerator, Count: 32}, devices: 32},
 		// accepted without a count, because the size is not checked
 		{model: huge, hardware: domain.Hardware{Type: domain.DefaultAccelerator, Unchecked: true}, devices: 32},
@@ -101,23 +101,24 @@ func TestContradictions(t *testing.T) {
 		wrong func(*domain.DeploymentSpec)
 		says  []string
 	}{
-		"two drafters": {func(s *domain.DeploymentSpec) { s.EnableMTP, s.DraftModel = true, new("accounts/a/models/d") },
-			[]string{"enableMtp: "}},
-		"no drafter": {func(s *domain.DeploymentSpec) { s.DraftModel = new("gpt") },
+		"draftModel and enableMtp": {func(s *domain.DeploymentSpec) {
+			s.EnableMTP, s.DraftModel = true, new("accounts/a/models/d")
+		}, []string{"enableMtp: "}},
+		"not the name of a draft model": {func(s *domain.DeploymentSpec) { s.DraftModel = new("gpt") },
 			[]string{"draftModel: must be a name like"}},
-		"most below least": {func(s *domain.DeploymentSpec) { s.MinReplicaCount, s.MaxReplicaCount = 1, new(int) },
+		"maximum below minimum": {func(s *domain.DeploymentSpec) { s.MinReplicaCount, s.MaxReplicaCount = 1, new(int) },
 			[]string{"maxReplicaCount: must be at least minReplicaCount"}},
-		"eight bits on a device without": {func(s *domain.DeploymentSpec) {
+		"FP8 on a device without it": {func(s *domain.DeploymentSpec) {
 			s.AcceleratorType,
 				s.Precision = domain.DefaultAccelerator, "FP8"
 		},
 			[]string{"precision: VENDOR_A_A100_80GB does not compute in FP8, which FP8 needs: use BF16"}},
-		"four bits on a device without": {func(s *domain.DeploymentSpec) {
+		"FP4 on a device without it": {func(s *domain.DeploymentSpec) {
 			s.AcceleratorType,
 				s.Precision = "VENDOR_A_H100_80GB", "FP4_MX_MOE"
 		},
 			[]string{"precision: VENDOR_A_H100_80GB does not compute in FP4, which FP4_MX_MOE needs: use NF4"}},
-		"too far a view": {func(s *domain.DeploymentSpec) { s.MaxContextLength = 8193 },
+		"a context that is too long": {func(s *domain.DeploymentSpec) { s.MaxContextLength = 8193 },
 			[]string{"maxContextLength: is 8193, but must be at most 8192"}},
 		"too small": {func(s *domain.DeploymentSpec) { s.AcceleratorType, s.AcceleratorCount = "VENDOR_A_H200_141GB", 1 },
 			[]string{"acceleratorCount: is 1, but"}},
@@ -133,31 +134,35 @@ func TestContradictions(t *testing.T) {
 		}
 	}
 	for name, fine := range map[string]func(*domain.DeploymentSpec){
-		"drafts of a model": func(s *domain.DeploymentSpec) {
+		"draftTokenCount with draftModel": func(s *domain.DeploymentSpec) {
 			s.DraftTokenCount, s.DraftModel = 4,
 				new("accounts/a/models/d")
 		},
-		"drafts of nothing": func(s *domain.DeploymentSpec) { s.DraftTokenCount = 4 },
-		"a drafter of none": func(s *domain.DeploymentSpec) { s.EnableMTP, s.DraftModel = true, new("") },
-		"a bucket alone":    func(s *domain.DeploymentSpec) { s.HotLoadBucketType, s.HotLoadBucketURL = "CLOUD_C", "s3://b" },
-		"drafts of n-grams": func(s *domain.DeploymentSpec) { s.DraftTokenCount, s.NgramSpeculationLength = 4, 3 },
-		"drafts of its own": func(s *domain.DeploymentSpec) { s.DraftTokenCount, s.EnableMTP = 4, true },
-		"drafts of a shape": func(s *domain.DeploymentSpec) {
+		"draftTokenCount alone":              func(s *domain.DeploymentSpec) { s.DraftTokenCount = 4 },
+		"enableMtp with an empty draftModel": func(s *domain.DeploymentSpec) { s.EnableMTP, s.DraftModel = true, new("") },
+		"a bucket alone": func(s *domain.DeploymentSpec) {
+			s.HotLoadBucketType, s.HotLoadBucketURL = "CLOUD_C", "s3://b"
+		},
+		"draftTokenCount with n-grams": func(s *domain.DeploymentSpec) {
+			s.DraftTokenCount, s.NgramSpeculationLength = 4, 3
+		},
+		"draftTokenCount with enableMtp": func(s *domain.DeploymentSpec) { s.DraftTokenCount, s.EnableMTP = 4, true },
+		"draftTokenCount of a shape": func(s *domain.DeploymentSpec) {
 			s.DraftTokenCount, s.DeploymentShape = 4, "accounts/a/deploymentShapes/s/versions/v1"
 		},
-		"a cache in eight": func(s *domain.DeploymentSpec) {
+		"FP8_KV": func(s *domain.DeploymentSpec) {
 			s.AcceleratorType,
 				s.Precision = domain.DefaultAccelerator, "FP8_KV"
 		},
-		"weights kept in four": func(s *domain.DeploymentSpec) {
+		"NF4": func(s *domain.DeploymentSpec) {
 			s.AcceleratorType,
 				s.Precision = domain.DefaultAccelerator, "NF4"
 		},
-		"keys without a route": func(s *domain.DeploymentSpec) {
+		"direct keys without a route": func(s *domain.DeploymentSpec) {
 			s.DirectRouteAPIKeys = []domain.Sealed{{KeyID: "k"}}
 		},
-		"the latest addon, by itself": func(s *domain.DeploymentSpec) { s.EnableHotReloadLatestAddon = true },
-		"a plan":                      func(s *domain.DeploymentSpec) { s.PricingPlanID = "the plan of March" },
+		"enableHotReloadLatestAddon alone": func(s *domain.DeploymentSpec) { s.EnableHotReloadLatestAddon = true },
+		"a pricing plan":                   func(s *domain.DeploymentSpec) { s.PricingPlanID = "the plan of March" },
 	} {
 		require.NoError(t, check(fine), name)
 	}

@@ -80,7 +80,7 @@ func checkNames(v *Violations, field string, names map[string]string, known []st
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		v.Require(slices.Contains(known, name), field, "%q is not a supported model: choose from %s", name, join(known))
 		v.Require(names[name] != "" && len(names[name]) <= maxSpeechNames, field,
-			"%q must map to a name of 1 to %d bytes that the server knows", name, maxSpeechNames)
+			"%q must map to a name of 1 to %d bytes, which the model server knows", name, maxSpeechNames)
 	}
 }
 

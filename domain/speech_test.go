@@ -31,14 +31,14 @@ func TestSpeechModels(t *testing.T) {
 		{name: "create without a format",
 			when: domain.CreateModel{ModelSpec: spec(func(s *domain.SpeechSettings) { s.Format = "" })}, fault: "INVALID_FIELDS",
 			says: "speech.format: is required: one of pocketsphinx, "},
-		{name: "settings of a model that answers",
+		{name: "speech settings of a base model",
 			when:  domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel, Speech: spec(as).Speech}},
 			fault: "INVALID_FIELDS", says: "speech: is for models of kind SPEECH_MODEL"},
-		{name: "all that is wrong", when: domain.CreateModel{ModelSpec: wrong}, fault: "INVALID_FIELDS",
+		{name: "create with several violations", when: domain.CreateModel{ModelSpec: wrong}, fault: "INVALID_FIELDS",
 			says: `speech.format: must be one of pocketsphinx, faster-whisper, whisper.cpp, openai, simulated; speech.l` +
 				`anguages: "tlh" is not a supported language code; ` +
-				`speech.vadModels: "silero" must map to a name of 1 to 200 bytes that the server knows; speech.vadModels: ` +
-				`"webrtc" is not a supported model: choose from silero, speechx-pyannet; ` +
+				`speech.vadModels: "silero" must map to a name of 1 to 200 bytes, which the model server knows; ` +
+				`speech.vadModels: "webrtc" is not a supported model: choose from silero, speechx-pyannet; ` +
 				`speech.alignmentModels: "silero" is not a supported model: choose from mms_fa, tdnn_ffn`},
 		{name: "update to the same", given: f(made), when: domain.UpdateModel{ModelSpec: spec(as)}},
 		{name: "update names", given: f(made), when: domain.UpdateModel{ModelSpec: mapped},
@@ -66,7 +66,7 @@ func TestSpeechDeployments(t *testing.T) {
 	other.SpeechFormat = ""
 	decide(t, domain.Deployments, []D{
 		{name: "create", when: domain.CreateDeployment{DeploymentSpec: spec}, then: created},
-		{name: "with what is for models of text", when: domain.CreateDeployment{DeploymentSpec: textual},
+		{name: "create with settings of text models", when: domain.CreateDeployment{DeploymentSpec: textual},
 			fault: "INVALID_FIELDS",
 			says: "precision: is for models that generate text, but the baseModel transcribes speech: leave it out; " +
 				"enableAddons: is for"},
@@ -92,17 +92,17 @@ func TestAliases(t *testing.T) {
 	given := events[domain.Deployment](created)
 	decide(t, domain.Deployments, []D{
 		{name: "create", when: domain.CreateDeployment{DeploymentSpec: named, Operator: true}, then: created},
-		{name: "create, by somebody else", when: domain.CreateDeployment{DeploymentSpec: named}, fault: "INVALID_FIELDS",
-			says: "aliases: are model names in every account, so only the operator may change them"},
+		{name: "create without being the operator", when: domain.CreateDeployment{DeploymentSpec: named},
+			fault: "INVALID_FIELDS", says: "aliases: are model names in every account, so only the operator may change them"},
 		{name: "no names", when: domain.CreateDeployment{DeploymentSpec: wrong, Operator: true}, fault: "INVALID_FIELDS",
 			says: `aliases: "Speech" must be 1 to 63 characters of a-z, 0-9 and -, begin with a letter and not end with` +
 				` a hyphen; aliases: names "a" twice`},
-		{name: "update by somebody else, who leaves them", given: given,
+		{name: "update without being the operator, aliases unchanged", given: given,
 			when: domain.UpdateDeployment{DeploymentSpec: renamed},
 			then: domain.DeploymentUpdated{DeploymentSpec: renamed, Time: noon}},
-		{name: "take them away, by somebody else", given: given, when: domain.UpdateDeployment{DeploymentSpec: plain},
-			fault: "INVALID_FIELDS", says: "aliases: "},
-		{name: "take them away", given: given, when: domain.UpdateDeployment{DeploymentSpec: plain, Operator: true},
+		{name: "remove the aliases without being the operator", given: given,
+			when: domain.UpdateDeployment{DeploymentSpec: plain}, fault: "INVALID_FIELDS", says: "aliases: "},
+		{name: "remove the aliases", given: given, when: domain.UpdateDeployment{DeploymentSpec: plain, Operator: true},
 			then: domain.DeploymentUpdated{DeploymentSpec: plain, Time: noon}},
 	})
 }

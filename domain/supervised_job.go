@@ -34,8 +34,8 @@ type SupervisedJob struct {
 	JobLife        `json:"life"`
 	EstimatedCost  *Money `json:"estimatedCost,omitempty"` // set at creation; nil if the rows were unknown
 
-	// the whole MetricsFileSignedURL; nil if its Address is the whole, and in states that were folded
-	// from events of earlier versions
+	// the whole MetricsFileSignedURL; nil if the URL has no secret (see HasSecret), and for jobs that
+	// earlier versions created
 	SealedMetricsURL *Sealed `json:"sealedMetricsFileSignedUrl,omitempty"`
 }
 

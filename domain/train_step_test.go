@@ -39,32 +39,32 @@ func TestTrainSteps(t *testing.T) {
 	validating := life(domain.StartValidation{})([]event{domain.TrainerJobCreated{TrainerSpec: empty}})
 
 	decide(t, domain.TrainerJobs, []decision[domain.TrainerJob]{
-		{"nothing there", nil, step, nil, "NOT_FOUND", ""},
+		{"a missing job", nil, step, nil, "NOT_FOUND", ""},
 		{"no dataset, no model", idle, domain.ExecuteTrainStep{}, nil, "INVALID_FIELDS",
 			"dataset: is required; outputModel: must be"},
-		{"a job that takes no steps", queued([]event{domain.TrainerJobCreated{TrainerSpec: plain}}), step, nil,
+		{"a job without keepAlive", queued([]event{domain.TrainerJobCreated{TrainerSpec: plain}}), step, nil,
 			"TAKES_NO_STEPS", "keepAlive nor serviceMode"},
-		{"under way", running, step, nil, "STEP_UNDER_WAY", "step 1: wait until it is JOB_STATE_IDLE"},
+		{"a step is running", running, step, nil, "STEP_UNDER_WAY", "step 1: wait until it is JOB_STATE_IDLE"},
 		{"the first step ends", running, finish, finished, "", ""},
-		{"it has ended", idle, finish, nil, "", ""},
+		{"finish the step twice", idle, finish, nil, "", ""},
 		{"the second step", idle, step, given, "", ""},
-		{"by a model's whole name", idle, domain.ExecuteTrainStep{Dataset: step.Dataset, OutputModel: "accounts/a/models/m2"},
+		{"a model's full name", idle, domain.ExecuteTrainStep{Dataset: step.Dataset, OutputModel: "accounts/a/models/m2"},
 			given, "", ""},
-		{"it is given", second, step, nil, "", ""},
-		{"a third one too early", second, domain.ExecuteTrainStep{Dataset: step.Dataset, OutputModel: "m3"}, nil,
+		{"the same step again", second, step, nil, "", ""},
+		{"a third step too early", second, domain.ExecuteTrainStep{Dataset: step.Dataset, OutputModel: "m3"}, nil,
 			"STEP_UNDER_WAY", "step 2"},
-		{"an attempt that is over", second, finish, nil, "STALE_ATTEMPT", ""},
+		{"finish an earlier attempt", second, finish, nil, "STALE_ATTEMPT", ""},
 		{"a cancelled job", life(domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1})(idle), step, nil, "JOB_STATE",
 			"requires JOB_STATE_IDLE"},
-		{"nothing to do", validating, domain.AwaitStep{}, domain.TrainerAwaiting{}, "", ""},
-		{"nothing to do, known", also(validating, event(domain.TrainerAwaiting{})), domain.AwaitStep{}, nil, "", ""},
-		{"something to do", running, domain.AwaitStep{}, nil, "STEP_TO_DO", "step 1"},
-		{"the first step of one without", also(validating, event(domain.TrainerAwaiting{})), step,
+		{"no step to run", validating, domain.AwaitStep{}, domain.TrainerAwaiting{}, "", ""},
+		{"no step to run, recorded", also(validating, event(domain.TrainerAwaiting{})), domain.AwaitStep{}, nil, "", ""},
+		{"a step to run", running, domain.AwaitStep{}, nil, "STEP_TO_DO", "step 1"},
+		{"the first step of a job created without one", also(validating, event(domain.TrainerAwaiting{})), step,
 			domain.TrainerStepGiven{TrainStep: domain.TrainStep{Number: 1, Dataset: step.Dataset, OutputModel: "m2"},
 				Time: noon}, "", ""},
 	})
 	at := fold(t, domain.TrainerJobs, second...)
 	require.Equal(t, domain.JobRunningState, at.State)
-	require.Equal(t, domain.Name("accounts/a/models/m1"), at.From(), "a step begins with the model of the one before")
+	require.Equal(t, domain.Name("accounts/a/models/m1"), at.From(), "a step starts from the output of the previous step")
 	require.Empty(t, fold(t, domain.TrainerJobs, idle...).Nodes, "a job that waits for a step holds no node")
 }

@@ -16,8 +16,8 @@ type situation[S domain.State] struct {
 	first S // state before the events
 }
 
-// transitions prints the result of each command in each situation: the state after it, "=" if the
-// event is already recorded, or the error if the command is refused.
+// transitions prints the result of each command in each situation: the state after the command, "=" if
+// its event is already recorded, or the error if it is refused.
 func transitions[S domain.State](t *testing.T, kind *domain.Kind[S], situations []situation[S],
 	commands []domain.Command[S], show func(S) string) string {
 	var table strings.Builder
@@ -79,7 +79,7 @@ func TestJobTransitions(t *testing.T) {
 		{name: "RUNNING, pausing",
 			facts: also(running, domain.JobPausing{JobPause: domain.JobPause{Reason: "by its user", Time: noon}})},
 		{name: "RUNNING, preempted", facts: also(running, domain.JobPreempting{Attempt: 1, Reason: "a drain", Time: noon})},
-		{name: "RUNNING for the last time", facts: last},
+		{name: "RUNNING the last attempt before MaxFailures", facts: last},
 		{name: "IDLE", facts: also(running, domain.JobIdled{Attempt: 1})},
 		{name: "WRITING_RESULTS", facts: writing},
 		{name: "WRITING_RESULTS, stored", facts: also(writing, domain.JobResultsStored{JobOutcome: outcome, Time: noon})},
@@ -128,12 +128,12 @@ func TestDatasetTransitions(t *testing.T) {
 	situations := []situation[domain.Dataset]{
 		{name: "(none)"},
 		{name: "UPLOADING, nothing uploaded", facts: f(domain.DatasetCreated{})},
-		{name: "UPLOADING, waits for its result", facts: uploaded},
+		{name: "UPLOADING, being validated", facts: uploaded},
 		{name: "UPLOADING, rejected", facts: also(uploaded, domain.DatasetRejected{Upload: 1, Status: someStatus})},
 		{name: "READY, uploaded", facts: also(uploaded, domain.DatasetAccepted{Upload: 1, DatasetStats: rows})},
-		{name: "UPLOADING, being made from another", facts: filling},
-		{name: "UPLOADING, could not be made", facts: also(filling, domain.DatasetUnfilled{Status: someStatus})},
-		{name: "READY, made from another", facts: also(filling, domain.DatasetFilled{Files: files, DatasetStats: rows})},
+		{name: "UPLOADING, being derived", facts: filling},
+		{name: "UPLOADING, deriving failed", facts: also(filling, domain.DatasetUnfilled{Status: someStatus})},
+		{name: "READY, derived", facts: also(filling, domain.DatasetFilled{Files: files, DatasetStats: rows})},
 	}
 	commands := []domain.Command[domain.Dataset]{domain.CreateDataset{}, domain.UploadDataset{Upload: 1, Files: files},
 		domain.AcceptDataset{Upload: 1, DatasetStats: rows},
@@ -167,15 +167,15 @@ func TestDeploymentTransitions(t *testing.T) {
 		{name: "CREATING, one replica ready", facts: loaded},
 		{name: "READY, one replica ready", facts: settled},
 		{name: "READY, no replica", facts: emptied},
-		{name: "UPDATING, one replica of the old settings",
+		{name: "UPDATING, one replica with the old settings",
 			facts: also(settled, domain.DeploymentUpdated{DeploymentSpec: other, Rollout: true, Time: noon})},
 		{name: "FAILED", facts: f(created, domain.DeploymentFailed{Time: noon})},
 		{name: "DELETING, one replica ready", facts: also(settled, domain.DeploymentDeleting{Time: noon})},
 		{name: "DELETING, no replica", facts: deleting},
 		{name: "DELETING hard, no replica", facts: also(emptied, domain.DeploymentDeleting{Hard: true, Time: noon})},
-		{name: "DELETED, kept until later",
+		{name: "DELETED, can be undeleted",
 			facts: also(deleting, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})},
-		{name: "DELETED, its time is over",
+		{name: "DELETED, purgeTime has passed",
 			facts: also(deleting, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: noon})},
 	}
 	commands := []domain.Command[domain.Deployment]{domain.CreateDeployment{DeploymentSpec: spec},

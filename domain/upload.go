@@ -30,7 +30,7 @@ func (u uploads) resultRecorded(upload int, accepted bool) (bool, error) {
 	case upload == u.validated:
 		return true, nil
 	case upload != u.newest:
-		return false, precondition("UPLOAD_SUPERSEDED", "upload %d was replaced by upload %d", upload, u.newest)
+		return false, precondition("UPLOAD_SUPERSEDED", "upload %d is not the newest upload, which is %d", upload, u.newest)
 	}
 	return false, nil
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // TestControlPlaneDoesNotAffectTheWorld checks that events fold to the same world whatever control
-// plane they name, and when they name none, as those of earlier versions.
+// plane they name, and also if they name none, like events of earlier versions.
 func TestControlPlaneDoesNotAffectTheWorld(t *testing.T) {
 	log, unnamed := threeToys(t)
 	named := toyWorld()

@@ -52,7 +52,7 @@ func (s *queueHarness) wait(id string, seconds int, hold bool) {
 
 // TestHistoryFollowsTheLog checks that the history of waits depends on the log alone: the world that
 // wrote it, one that folds it again, and one that continues from a snapshot in the middle have the same
-// estimates and digest. Jobs that have not waited, and deleted jobs, are handled alike.
+// estimates and digest, also with jobs that have not waited and with deleted jobs.
 func TestHistoryFollowsTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "snapshots")
 	s := &queueHarness{t, eventlog.NewMemory(), NewWorld(), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}

@@ -19,7 +19,7 @@ import (
 //     DEPLOYED, so that one addon is loaded at all times
 //  4. in a deployment that wants no replicas, DEPLOYING addons become DEPLOYED and UNDEPLOYING ones
 //     are removed, because a replica that starts later loads all wanted addons
-//  5. an addon that another addon has replaced as the default records that it is not the default
+//  5. an addon is no longer recorded as the default once another addon has become the default
 //
 // The coordinator records the changes that depend on what replicas have loaded.
 type Addons struct{}
@@ -117,8 +117,8 @@ func (p *addonPlan) notAccepted(row *projections.Row[domain.DeployedModel], d *d
 	case !ok || model.CreateTime.After(row.CreateTime):
 		return domain.Errorf(domain.NotFound, "the model %s was deleted: load another addon", m.Model)
 	case p.models[m.Deployment+" "+m.Model]:
-		return domain.Errorf(domain.AlreadyExists, "%s has already loaded %s as another deployed model", m.Deployment,
-			m.Model)
+		return domain.Errorf(domain.AlreadyExists, "%s has already loaded %s as another deployed model: use that deployed "+
+			"model", m.Deployment, m.Model)
 	case p.counts[m.Deployment] >= domain.MaxAddons:
 		return domain.Errorf(domain.ResourceExhausted, "%s has %d addons, which is the maximum: unload an addon first",
 			m.Deployment, domain.MaxAddons)

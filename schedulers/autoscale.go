@@ -90,10 +90,13 @@ const maxSampleGap = time.Minute
 // queued requests send heartbeats at the same interval.
 const scaleInterval = time.Second
 
-// Scale returns the number of replicas for a deployment whose desired count is current. The need of
-// a load sample is the minimum number of replicas with which no load target is exceeded. The need
-// of a peak is the minimum number of replicas with which no request waits long for a slot: see
-// peakNeed.
+// Scale returns the number of replicas for a deployment whose desired count is current. A count
+// outside of Min to Max is first set to the nearer of the two. Scale adds no replicas to a deployment
+// that has none and whose Min is 0, because a request wakes such a deployment.
+//
+// The need of a load sample is the minimum number of replicas with which no load target is exceeded.
+// The need of a peak is the minimum number of replicas with which no request waits long for a slot:
+// see peakNeed. Scale follows one of these rules:
 //
 //  1. scale to zero, if Min is 0 and there was no request in the Zero window
 //  2. scale up, to the minimum need of the samples in the Up window
@@ -103,8 +106,7 @@ const scaleInterval = time.Second
 // The need is compared with the desired count, so replicas that are still starting count. heldFrom
 // is when something other than load last set the count. No window begins before heldFrom, a window
 // that is not complete changes nothing, and a peak adds no replicas until the length of the Up
-// window has passed since heldFrom. Scale never adds replicas to a deployment without replicas,
-// because a request wakes such a deployment.
+// window has passed since heldFrom.
 func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.LoadHistory, now time.Time) Target {
 	switch bounded := max(policy.Min, min(current, policy.Max)); {
 	case bounded != current:
@@ -146,8 +148,8 @@ type windows struct {
 	lowest, highest need      // minimum need in the Up window, maximum need in the Down window
 }
 
-// windowsOf reads the samples from the newest to the oldest. The newest counts even if it ended
-// before the windows.
+// windowsOf reads the samples from the newest to the oldest. The newest sample belongs to both windows,
+// even if it ended before they begin.
 func windowsOf(policy domain.Scaling, load live.LoadHistory, now time.Time) windows {
 	w := windows{since: now}
 	targets := targetsOf(policy)
@@ -229,7 +231,7 @@ func peakNeed(s live.LoadSample) need {
 	return one
 }
 
-// needOf returns the number of replicas for a load when one replica takes the load each. It returns
+// needOf returns the number of replicas for a load when one replica handles the load each. It returns
 // an empty need if each is 0: the policy has no such target, or no replica has reported its slots.
 func needOf(target string, load, each float64) need {
 	if each <= 0 {

@@ -64,8 +64,8 @@ func meanOf(samples []float64, n int) float64 {
 }
 
 // hpa is the Kubernetes HorizontalPodAutoscaler with its defaults. Every 15 s it scales to 80 % of
-// the slots, with a tolerance of 10 %. At once it adds at most four replicas, or as many as there
-// are if that is more. It scales down to the highest count of the last 300 s.
+// the slots, with a tolerance of 10 %. In one step it adds at most four replicas, or doubles their
+// number if that is more. It scales down to the highest count of the last 300 s.
 type hpa struct {
 	wanted []int // counts of the last 300 s
 	last   int

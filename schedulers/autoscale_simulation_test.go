@@ -90,11 +90,11 @@ func TestAutoscaleLife(t *testing.T) {
 				require.Equal(t, domain.DeploymentScaled{Replicas: 0,
 					Reason: "no requests in the last 3600s", ByLoad: true, Time: e.Time}, e)
 			case i <= peak:
-				require.Greater(t, e.Replicas, was, "it only grows while it is flooded")
+				require.Greater(t, e.Replicas, was, "the count only grows during the overload")
 				require.Regexp(t, `^[0-9]+ requests at once \(4 slots per replica\)$`,
 					e.Reason)
 			default:
-				require.Less(t, e.Replicas, was, "and only shrinks afterwards")
+				require.Less(t, e.Replicas, was, "the count only shrinks after the overload")
 				require.Regexp(t, `^(requests in flight [0-9.]+ \(target 3.2|`+
 					`[0-9]+ requests at once \(4 slots) per replica\), maximum of the last 600s$`,
 					e.Reason)

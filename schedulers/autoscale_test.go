@@ -83,45 +83,51 @@ func TestScale(t *testing.T) {
 		reason  string
 	}{
 		{name: "no samples", policy: plain, current: 3, want: 3},
-		{name: "up after the window", policy: plain, current: 1, load: lasting(0, 5*min, 17, 30*sec), want: 3,
+		{name: "scale up after the window", policy: plain, current: 1, load: lasting(0, 5*min, 17, 30*sec), want: 3,
 			reason: "requests in flight 17 (target 8 per replica), minimum of the last 30s"},
-		{name: "not before", policy: plain, current: 1, load: lasting(0, 5*min, 17, 25*sec), want: 1},
-		{name: "to what the least of the window needs", policy: plain, current: 1, load: lasting(9, 25*sec, 33, 5*sec),
+		{name: "no scale-up before the end of the window", policy: plain, current: 1,
+			load: lasting(0, 5*min, 17, 25*sec), want: 1},
+		{name: "scale up to the minimum need in the window", policy: plain, current: 1, load: lasting(9, 25*sec, 33, 5*sec),
 			want: 2},
-		{name: "not beyond the most", policy: plain, current: 4, load: lasting(100, 30*sec), want: 5},
-		{name: "a dip in the window", policy: plain, current: 1, load: lasting(17, 10*sec, 2, 5*sec, 17, 20*sec),
-			want: 1},
-		{name: "exactly full is enough", policy: plain, current: 2, load: lasting(16, min), want: 2},
-		{name: "without the window's beginning", policy: plain, current: 1, load: lasting(17, 20*sec), want: 1},
-		{name: "a window of nothing", policy: spec(1, 5, &domain.AutoscalingPolicy{ScaleUpWindow: "0s"}), current: 1,
+		{name: "no scale-up above Max", policy: plain, current: 4, load: lasting(100, 30*sec), want: 5},
+		{name: "no scale-up with a dip in the window", policy: plain, current: 1,
+			load: lasting(17, 10*sec, 2, 5*sec, 17, 20*sec), want: 1},
+		{name: "a load that equals the target", policy: plain, current: 2, load: lasting(16, min), want: 2},
+		{name: "no scale-up with an incomplete window", policy: plain, current: 1, load: lasting(17, 20*sec), want: 1},
+		{name: "a scale-up window of 0", policy: spec(1, 5, &domain.AutoscalingPolicy{ScaleUpWindow: "0s"}), current: 1,
 			load: lasting(0, min, 17, 5*sec), want: 3},
-		{name: "down after the window", policy: plain, current: 4, load: lasting(40, 5*min, 9, 10*min), want: 2,
+		{name: "scale down after the window", policy: plain, current: 4, load: lasting(40, 5*min, 9, 10*min), want: 2,
 			reason: "requests in flight 9 (target 8 per replica), maximum of the last 600s"},
-		{name: "not before it", policy: plain, current: 4, load: lasting(40, 5*min, 9, 595*sec), want: 4},
-		{name: "nor with a peak in it", policy: plain, current: 4, load: lasting(9, 9*min, 30, 5*sec, 9, 55*sec),
-			want: 4},
-		{name: "nor soon after the start", policy: plain, current: 4, load: lasting(0, 9*min), want: 4},
-		{name: "not below the least", policy: plain, current: 4, load: lasting(0, 11*min), want: 1,
+		{name: "no scale-down before the end of the window", policy: plain, current: 4,
+			load: lasting(40, 5*min, 9, 595*sec), want: 4},
+		{name: "no scale-down with a higher load in the window", policy: plain, current: 4,
+			load: lasting(9, 9*min, 30, 5*sec, 9, 55*sec), want: 4},
+		{name: "no scale-down with an incomplete window", policy: plain, current: 4, load: lasting(0, 9*min), want: 4},
+		{name: "no scale-down below Min", policy: plain, current: 4, load: lasting(0, 11*min), want: 1,
 			reason: "requests in flight 0 (target 8 per replica), maximum of the last 600s"},
-		{name: "a manual scale stays for a window", policy: plain, current: 4, held: 9 * min, load: lasting(0, 20*min),
-			want: 4},
-		{name: "and no longer", policy: plain, current: 4, held: 10 * min, load: lasting(0, 20*min), want: 1},
-		{name: "downwards too", policy: plain, current: 1, held: 20 * sec, load: lasting(17, 20*min), want: 1},
-		{name: "idle, but not to zero", policy: sleepy, current: 3, load: lasting(1, min, 0, 59*min), want: 1},
-		{name: "to zero after the window", policy: sleepy, current: 3, load: lasting(1, min, 0, 60*min), want: 0,
+		{name: "a manual scale-up lasts for the scale-down window", policy: plain, current: 4, held: 9 * min,
+			load: lasting(0, 20*min), want: 4},
+		{name: "a manual scale-up ends after the scale-down window", policy: plain, current: 4, held: 10 * min,
+			load: lasting(0, 20*min), want: 1},
+		{name: "a manual scale-down lasts for the scale-up window", policy: plain, current: 1, held: 20 * sec,
+			load: lasting(17, 20*min), want: 1},
+		{name: "one replica while idle in the zero window", policy: sleepy, current: 3,
+			load: lasting(1, min, 0, 59*min), want: 1},
+		{name: "scale to zero after the window", policy: sleepy, current: 3, load: lasting(1, min, 0, 60*min), want: 0,
 			reason: "no requests in the last 3600s"},
-		{name: "to zero soon, where that is wanted", policy: spec(0, 5,
+		{name: "scale to zero after a short window", policy: spec(0, 5,
 			&domain.AutoscalingPolicy{ScaleToZeroWindow: "300s"}), current: 1, load: lasting(1, min, 0, 5*min),
 			want: 0},
-		{name: "never to zero where there is a least", policy: plain, current: 1, load: lasting(0, 61*min), want: 1},
-		{name: "not to zero soon after it woke", policy: sleepy, current: 1, held: 59 * min, load: lasting(0, 61*min),
+		{name: "no scale to zero with Min 1", policy: plain, current: 1, load: lasting(0, 61*min), want: 1},
+		{name: "no scale to zero soon after waking", policy: sleepy, current: 1, held: 59 * min, load: lasting(0, 61*min),
 			want: 1},
-		{name: "nor with a gap in the samples", policy: sleepy, current: 1, load: gap(lasting(0, 61*min)), want: 1},
-		{name: "zero stays", policy: sleepy, current: 0, load: lasting(50, 61*min), want: 0},
-		{name: "below its bounds", policy: spec(2, 5, nil), current: 0, want: 2,
+		{name: "no scale to zero with a gap in the samples", policy: sleepy, current: 1,
+			load: gap(lasting(0, 61*min)), want: 1},
+		{name: "no scale-up from zero", policy: sleepy, current: 0, load: lasting(50, 61*min), want: 0},
+		{name: "below Min", policy: spec(2, 5, nil), current: 0, want: 2,
 			reason: "the limits are 2 to 5 replicas"},
-		{name: "above its bounds", policy: spec(0, 5, nil), current: 7, want: 5},
-		{name: "the samples are too old", policy: plain, current: 4, load: late(lasting(0, 11*min)), want: 4},
+		{name: "above Max", policy: spec(0, 5, nil), current: 7, want: 5},
+		{name: "no scale-down with old samples", policy: plain, current: 4, load: late(lasting(0, 11*min)), want: 4},
 		{name: "tokens", policy: targets(map[string]float64{domain.TokensTarget: 500}), current: 1,
 			load: rates(live.LoadSample{TokensPerSecond: 812, InFlight: 99}), want: 2,
 			reason: "tokens_generated_per_second 812 (target 500 per replica), minimum of the last 30s"},
@@ -133,10 +139,10 @@ func TestScale(t *testing.T) {
 			load: rates(live.LoadSample{InFlight: 7}), want: 3},
 		{name: "more requests than slots", policy: plain, current: 1, load: peak(lasting(0, 5*min), 25, 0), want: 3,
 			reason: "25 requests at once (10 slots per replica)"},
-		{name: "starting replicas have slots", policy: plain, current: 3, load: peak(lasting(0, 5*min), 25, 0), want: 3},
-		{name: "a queue of less than a second", policy: plain, current: 1, load: peak(lasting(0, 5*min), 25, 15),
+		{name: "slots of starting replicas count", policy: plain, current: 3, load: peak(lasting(0, 5*min), 25, 0), want: 3},
+		{name: "requests that complete within a second", policy: plain, current: 1, load: peak(lasting(0, 5*min), 25, 15),
 			want: 1},
-		{name: "without a history", policy: plain, current: 1, load: peak(lasting(0, 5*sec), 25, 0), want: 3},
+		{name: "a peak without a history", policy: plain, current: 1, load: peak(lasting(0, 5*sec), 25, 0), want: 3},
 		{name: "an old peak", policy: plain, current: 1, load: late(peak(lasting(0, 5*min), 25, 0)), want: 1},
 		{name: "a peak soon after a manual scale", policy: plain, current: 1, held: 20 * sec,
 			load: peak(lasting(0, 5*min), 25, 0), want: 1},
@@ -144,10 +150,11 @@ func TestScale(t *testing.T) {
 			want: 3},
 		{name: "no scale-down with a peak in the window", policy: plain, current: 4,
 			load: peaked(lasting(0, 11*min), 9*min, 40), want: 4},
-		{name: "but after it", policy: plain, current: 4, load: peaked(lasting(0, 20*min), 11*min, 40), want: 1},
-		{name: "half of the capacity", policy: targets(map[string]float64{domain.CapacityTarget: 0.5}), current: 1,
+		{name: "scale-down with a peak before the window", policy: plain, current: 4,
+			load: peaked(lasting(0, 20*min), 11*min, 40), want: 1},
+		{name: "half of the capacity as target", policy: targets(map[string]float64{domain.CapacityTarget: 0.5}), current: 1,
 			load: rates(live.LoadSample{InFlight: 11}), want: 3},
-		{name: "of several the highest", policy: targets(map[string]float64{domain.CapacityTarget: 1,
+		{name: "the highest of several targets", policy: targets(map[string]float64{domain.CapacityTarget: 1,
 			domain.RequestsTarget: 1, domain.TokensTarget: 100}), current: 1,
 			load: rates(live.LoadSample{InFlight: 31, RequestsPerSecond: 6.5,
 				TokensPerSecond: 200}), want: 7, reason: "requests_per_second 6.5 (target 1 per replica), " +
@@ -241,10 +248,10 @@ func TestScaleKeepsItsPromises(t *testing.T) {
 			t.Fatalf("%d is not from %d to %d", want.Replicas, policy.Min, policy.Max)
 		}
 		if want.Replicas == 0 && current > 0 && policy.Max > 0 && load.LastRequest.After(noon.Add(-policy.Zero)) {
-			t.Fatalf("zero, although it was asked %s ago", noon.Sub(load.LastRequest))
+			t.Fatalf("scaled to zero %s after a request", noon.Sub(load.LastRequest))
 		}
 		if (want.Replicas != current) != (want.Reason != "") {
-			t.Fatalf("from %d to %d because %q", current, want.Replicas, want.Reason)
+			t.Fatalf("scaled from %d to %d with the reason %q", current, want.Replicas, want.Reason)
 		}
 
 		more := live.LoadHistory{LastRequest: load.LastRequest, Latest: load.Latest}
@@ -257,7 +264,7 @@ func TestScaleKeepsItsPromises(t *testing.T) {
 			more.Steps = append(more.Steps, s)
 		}
 		if busier := schedulers.Scale(policy, current, held, more, noon); busier.Replicas < want.Replicas {
-			t.Fatalf("%d replicas, and %d with %v times the load", want.Replicas, busier.Replicas, factor)
+			t.Fatalf("%d replicas, but only %d for %v times the load", want.Replicas, busier.Replicas, factor)
 		}
 	})
 }
@@ -283,7 +290,7 @@ func TestScaleDoesNotOscillate(t *testing.T) {
 		first := schedulers.Scale(policy, current, time.Time{}, load, noon).Replicas
 		for range 5 {
 			if again := schedulers.Scale(policy, first, time.Time{}, load, noon); again.Replicas != first {
-				t.Fatalf("from %d to %d and on to %d: %s", current, first, again.Replicas, again.Reason)
+				t.Fatalf("scaled from %d to %d, and then to %d: %s", current, first, again.Replicas, again.Reason)
 			}
 		}
 		if need := level / 4 / policy.Targets[domain.CapacityTarget]; len(policy.Targets) == 1 && !math.IsInf(need,
@@ -314,7 +321,7 @@ func TestAutoscalePlans(t *testing.T) {
 	s.advance(41 * time.Second)
 	plan := s.plan(schedulers.Autoscale{})
 	require.Len(t, plan.Steps, 1)
-	s.comment("who scales first wins")
+	s.comment("a user scales first, so the plan is refused")
 	s.given(onDeployment("busy", domain.ScaleDeployment{Replicas: 4, Reason: "scaled by its user"}))
 	row, ok := s.world.View().Deployments.Get(deploymentName("busy"))
 	require.True(t, ok)
@@ -351,6 +358,6 @@ func TestAutoscaleKeepsTheQuota(t *testing.T) {
 		return row.State.DesiredReplicas
 	}
 	require.Equal(t, []int{5, 2}, []int{wanted("d1"), wanted("d2")},
-		"five for the first; two of seven are left for the second, with the one that it has")
+		"the quota of seven allows five for the first deployment and two for the second")
 	require.Empty(t, s.plan(schedulers.Autoscale{}).Steps)
 }

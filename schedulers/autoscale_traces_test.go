@@ -134,7 +134,7 @@ func TestAutoscaleReplaysTraces(t *testing.T) {
 			slices.Max(hours), slices.Min(violations), slices.Max(violations))
 		if one.name == ourDefaults.name {
 			require.LessOrEqual(t, hours[0], 6.7)
-			require.LessOrEqual(t, slices.Max(hours), 6.8, "not by luck of the phase")
+			require.LessOrEqual(t, slices.Max(hours), 6.8, "the goal is met in every phase")
 			require.Zero(t, slices.Max(violations))
 		}
 	}

@@ -349,7 +349,7 @@ func (a *agent) tick() {
 		return
 	}
 	world := a.cluster.worlds[a.random.IntN(len(a.cluster.worlds))]
-	for _, id := range slices.Sorted(maps.Keys(a.work)) { // first sends the reports of the time without a connection
+	for _, id := range slices.Sorted(maps.Keys(a.work)) { // first reports what ran while the node was disconnected
 		a.report(world, a.work[id], now.calm)
 	}
 	_ = a.cluster.try(string(a.name), world, domain.Intend(domain.Nodes, a.name,

@@ -24,7 +24,7 @@ func TestCordonedNodesGetNoWork(t *testing.T) {
 	s.given(onNode("n2", domain.CordonNode{Reason: "new driver"}))
 	s.execute(schedulers.Replicas{})
 	s.execute(schedulers.Drain{})
-	s.comment("uncordoned, n1 gets the gang as soon as n2 is uncordoned too")
+	s.comment("the gang starts once both nodes are uncordoned")
 	s.given(onNode("n1", domain.UncordonNode{}))
 	s.execute(schedulers.Jobs{})
 	s.given(onNode("n2", domain.UncordonNode{}))
@@ -124,7 +124,7 @@ func TestDrainWaitsForCheckpointsUntilItsDeadline(t *testing.T) {
 }
 
 // TestDrainKeepsReplicasRevocable checks that a drain moves revocable replicas only into capacity that
-// nobody else needs, and all of them where there is enough.
+// no other work needs, and moves all of them if there is enough.
 func TestDrainKeepsReplicasRevocable(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 2}))
 	s.lend("d1", 2)
@@ -135,7 +135,7 @@ func TestDrainKeepsReplicasRevocable(t *testing.T) {
 	s.report("d1", "r3", "n2", domain.ReplicaReady)
 	s.given(deployment("d2", 1, 1, onL4))
 	s.execute(schedulers.Replicas{})
-	require.Equal(t, []string{"r1"}, s.placed("d2"), "a replica within its maximum goes first")
+	require.Equal(t, []string{"r1"}, s.placed("d2"), "a replica within its maximum is placed first")
 	require.Equal(t, []string{"r1", "r3"}, s.placed("d1"))
 
 	s.given(node("n3", "", 40, map[string]int{l4: 1}))

@@ -22,9 +22,9 @@ type fleet struct {
 	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
 	types      map[string]string         // results of domain.FleetAccelerator, by engine, regions and policy of jobs
 
-	pools  map[string]*devicePool // by type of devices, made by pool
-	ranks  []int                  // of nodes, in the order of their ranks; nil before the first pool
-	counts map[string]map[placement.Request]int64
+	pools  map[string]*devicePool                 // by type of devices, made by pool
+	ranks  []int                                  // indexes of nodes by rank; nil before the first pool
+	counts map[string]map[placement.Request]int64 // requests by type of devices
 }
 
 // needOf returns what one attempt of a job needs.

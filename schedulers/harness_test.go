@@ -234,7 +234,7 @@ func deployment(id string, minReplicas, maxReplicas int, change func(*domain.Dep
 	return onDeployment(id, domain.CreateDeployment{DeploymentSpec: spec})
 }
 
-// pending creates pending jobs on the given number of nodes, in the order of ids.
+// pending creates pending jobs, each of which needs the given number of nodes, in the order of ids.
 func (s *harness) pending(nodes int, ids ...string) {
 	s.t.Helper()
 	for _, id := range ids {

@@ -35,7 +35,7 @@ func TestEveryCutOfTheLogSettles(t *testing.T) {
 		"supervisedFineTuningJob.preparing.v1", "replica.placed.v1",
 		"supervisedFineTuningJob.resultsStored.v1", "model.registered.v1", "supervisedFineTuningJob.completed.v1",
 		"account.created.v1", "apiKey.created.v1"} {
-		require.True(t, kinds[kind], "the life has %s: %v", kind, kinds)
+		require.True(t, kinds[kind], "the log has no event %s, only %v", kind, kinds)
 	}
 	for cut := range whole {
 		t.Run(fmt.Sprint(cut, " events"), func(t *testing.T) {

@@ -41,9 +41,9 @@ func TestJobsWaitForANodeThatKnowsTheirMethod(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, domain.JobPendingState, row.State.State)
 	require.True(t, row.State.Held())
-	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "what is held is not held again")
+	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "the status is recorded only once")
 
-	s.comment("a node comes that can train by DPO")
+	s.comment("a node with the capability train:dpo registers")
 	s.given(onNode("n2", domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining,
 		Engines:  []string{"train", "train:dpo"},
 		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}))
@@ -106,11 +106,11 @@ func TestRowsAreHeldBack(t *testing.T) {
 				EvalAutoCarveout: true,
 				TrainingConfig:   domain.TrainingConfig{BaseModel: string(modelName("base"))}}, ID: "step"})))
 	s.execute(schedulers.Jobs{})
-	s.comment("one name that was to be used is taken")
+	s.comment("one of the names is used by another dataset")
 	s.execute(schedulers.Jobs{})
 	s.comment("the job names its datasets first, and then they are created")
 	s.execute(schedulers.Jobs{})
-	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "it waits for the rows")
+	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "the job waits for the rows")
 
 	made := func(id string, rows domain.Count) domain.Intent {
 		return onDataset(id, domain.FillDataset{Files: domain.Files{Prefix: id + "/",
@@ -118,16 +118,16 @@ func TestRowsAreHeldBack(t *testing.T) {
 			DatasetStats: domain.DatasetStats{Shape: domain.ShapeChat, ExampleCount: rows}})
 	}
 	s.given(made("tuned-train-2", 54))
-	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "both are waited for")
+	require.Empty(t, s.plan(schedulers.Jobs{}).Steps, "the job waits for both datasets")
 	s.given(onDataset("tuned-eval-2", domain.FailFill{Status: domain.Status{Code: "RESOURCE_EXHAUSTED",
 		Message: "the store is full"}}))
 	s.execute(schedulers.Jobs{})
-	s.comment("the store has room again")
+	s.comment("the store has free space again")
 	s.given(onJob("tuned", domain.ResumeJob{}))
 	s.execute(schedulers.Jobs{})
 	s.execute(schedulers.Jobs{})
 	s.given(made("tuned-train-3", 54), made("tuned-eval-3", 6))
-	s.comment("what the job was made from may go")
+	s.comment("the source dataset can be deleted now")
 	s.given(onDataset("rows", domain.RequestDeletion(domain.Datasets)), onDataset("rows", domain.DeleteDataset{}))
 	s.execute(schedulers.Jobs{})
 	s.execute(schedulers.Jobs{})
@@ -161,14 +161,14 @@ func TestTrainersArePlacedForEachStep(t *testing.T) {
 	}
 	require.Equal(t, domain.JobIdleState, state().State)
 	require.Empty(t, s.plan(schedulers.Jobs{}).Steps)
-	s.comment("a step is given")
+	s.comment("a train step is queued")
 	s.given(on(domain.ExecuteTrainStep{Dataset: string(datasetName("samples")), OutputModel: "m1"}))
 	s.execute(schedulers.Jobs{})
 	require.Equal(t, domain.JobRunningState, state().State)
 	s.given(baseModel("m1"), on(domain.FinishTrainStep{Attempt: 1, Output: "accounts/acme/models/m1"}))
 	s.execute(schedulers.Allocations{})
 	require.Empty(t, s.plan(schedulers.Nodes{}).Steps)
-	s.comment("between two steps it is cancelled, and resumed")
+	s.comment("the job is cancelled between two steps, and resumed")
 	s.given(domain.IntendJob(name, domain.CancelJob{}))
 	s.execute(schedulers.Jobs{})
 	s.given(domain.IntendJob(name, domain.ResumeJob{}))

@@ -10,8 +10,7 @@ import (
 	"anneal/schedulers"
 )
 
-// trained creates a job with the option LoadAddon whose results, a model of a kind, are stored, and
-// plans until the job is complete.
+// trained does the same as stored, and then executes plans until the job is complete.
 func (s *harness) trained(id, kind string, load bool) {
 	s.t.Helper()
 	s.stored(id, kind, load)
@@ -26,7 +25,7 @@ func (s *harness) requireCompleted(id string) {
 	require.Equal(s.t, domain.JobCompletedState, row.State.Life().State)
 }
 
-// stored creates a job with the option LoadAddon whose results, a model of a kind, are stored.
+// stored creates a job whose result, a model of a kind, is stored. load is its option LoadAddon.
 func (s *harness) stored(id, kind string, load bool) {
 	s.t.Helper()
 	spec := domain.SupervisedSpec{Dataset: string(datasetName("rows")),
@@ -97,7 +96,7 @@ func TestResultIsLoaded(t *testing.T) {
 	s.unload("unloaded-early")
 	s.execute(schedulers.Jobs{})
 	s.requireCompleted("unloaded-early")
-	require.Empty(t, s.loadedInto("unloaded-early"), "its user has unloaded it before the job was complete")
+	require.Empty(t, s.loadedInto("unloaded-early"), "a user unloaded the addon before the job was complete")
 
 	for i := range domain.MaxAddons {
 		s.do(domain.Intend(domain.DeployedModels, domain.NewName("acme", "deployedModels", fmt.Sprint("a", i)),

@@ -131,7 +131,7 @@ func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 }
 
 // waitsFor reports whether the job's status says that it waits for what. If a job waits for several
-// things, its status names the same one until that is available: see start.
+// things, its status names the same one until that is available: see hold.
 func (j job) waitsFor(what string) bool { return j.Life.Status.Message == domain.HeldPrefix+what }
 
 // setWaiting records in the job's status what the job waits for; "" clears the status.
@@ -166,7 +166,7 @@ func (s Jobs) stopDeadline(v *projections.View, j job, requested time.Time) time
 }
 
 // stop confirms the cancellation, the pause or the preemption of a job once its attempt cannot be
-// running any more, or is due.
+// running any more, or due has passed.
 func (s Jobs) stop(plan *Plan, fleet *fleet, j job, due, now time.Time) {
 	if j.Life.Active() && fleet.stopReason(j) == "" && now.Before(due) {
 		plan.planAgainAt(due)
@@ -217,13 +217,13 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 }
 
 // hold records what the jobs that do not start wait for. A job that lacks both quota and capacity
-// keeps the one in its status while it lacks that.
+// keeps the one that its status names until that one is available.
 func (s Jobs) hold(plan *Plan, q *jobQueue, waiting []waitingJob, started map[domain.Name]bool) {
 	v, fleet := q.view, q.fleet
 	quotas, fits := acceleratorQuotas{v, map[string]int64{}}, map[string]bool{}
 	for _, w := range waiting {
 		if started[w.Name] {
-			quotas.exceeded(w.Name.Account(), w.need) // counts what the account uses
+			quotas.exceeded(w.Name.Account(), w.need) // reads the account's usage, which take increases
 			quotas.take(w.Name.Account(), w.need)
 		}
 	}
@@ -268,7 +268,7 @@ func (f *fleet) gang(plan *Plan, j job, need domain.Need, chosen []chosenNode, e
 }
 
 // allocate returns the intent to reserve an allocation on a node. The intent is refused if the
-// agent has registered the node again after the view.
+// agent has registered the node again since the view was taken.
 func (f *fleet) allocate(node chosenNode, a domain.Allocation) domain.Intent {
 	a.Reason = &node.reason
 	return domain.Intend(domain.Nodes, node.name,

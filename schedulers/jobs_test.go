@@ -61,7 +61,7 @@ func TestJobsAreChecked(t *testing.T) {
 	with("wrong-shape", func(j *domain.SupervisedSpec) { j.Dataset = string(datasetName("pairs")) })
 	s.execute(schedulers.Jobs{})
 	s.execute(schedulers.Jobs{})
-	s.comment("the upload that was waited for is found right")
+	s.comment("the pending upload is valid")
 	s.given(dataset("unchecked", domain.ShapeChat, 9)[2])
 	s.execute(schedulers.Jobs{})
 	s.compare("jobs_checked")
@@ -73,12 +73,12 @@ func TestJobsArePlacedOldestFirst(t *testing.T) {
 	s.given(node("n1", domain.PoolTraining, 2, nil), node("n2", domain.PoolTraining, 1, nil),
 		node("n3", domain.PoolInference, 8, nil),
 		node("n4", "", 1, map[string]int{"L4": 1}))
-	s.comment("four nodes at once do not fit, and are skipped; accelerators are kept for those who need them")
+	s.comment("the gang of four nodes does not fit and is skipped; nodes without accelerators are preferred")
 	s.pending(4, "z-first-but-large")
 	s.pending(2, "y-second")
 	s.pending(1, "x-third", "w-fourth", "v-fifth")
 	s.execute(schedulers.Jobs{})
-	s.comment("a gang is whole: its allocations and its start are one step")
+	s.comment("the allocations and the start of a gang are one step")
 	s.given(onJob("y-second", domain.CompleteJob{Attempt: 1}))
 	s.execute(schedulers.Allocations{})
 	s.execute(schedulers.Jobs{})
@@ -92,7 +92,7 @@ func TestJobsAreCheckedAgainBeforeTheyStart(t *testing.T) {
 	s.pending(1, "j1")
 	s.given(onDataset("rows", domain.RequestDeletion(domain.Datasets)), onDataset("rows", domain.DeleteDataset{}))
 	s.execute(schedulers.Jobs{})
-	s.comment("resumed without its data it fails again")
+	s.comment("resumed without its dataset, the job fails again")
 	s.given(onJob("j1", domain.ResumeJob{}))
 	s.execute(schedulers.Jobs{})
 	s.given(dataset("rows", domain.ShapeChat, 3)...)
@@ -107,14 +107,14 @@ func TestJobsAreCancelled(t *testing.T) {
 	s.given(node("n1", domain.PoolTraining, 1, nil), node("n2", domain.PoolTraining, 1, nil))
 	s.pending(1, "works", "works-too", "waits")
 	s.execute(schedulers.Jobs{})
-	s.comment("nothing works on the one that waits; the others may save their work")
+	s.comment("no attempt of the pending job runs; the others can save their work")
 	s.given(onJob("waits", domain.CancelJob{}), onJob("works", domain.CancelJob{}),
 		onJob("works-too", domain.CancelJob{}))
 	s.execute(schedulers.Jobs{})
-	s.comment("a node is lost with the attempt on it")
+	s.comment("a node is lost with its attempt")
 	s.given(onNode("n1", domain.LoseNode{Reason: "silent"}))
 	s.execute(schedulers.Jobs{})
-	s.comment("the other one takes too long")
+	s.comment("the other attempt exceeds CancelWithin")
 	s.advance(schedulers.CancelWithin)
 	s.execute(schedulers.Jobs{})
 	s.execute(schedulers.Jobs{})
@@ -126,14 +126,14 @@ func TestJobsOfASuspendedAccountPause(t *testing.T) {
 	s.prerequisites()
 	s.given(node("n1", domain.PoolTraining, 1, nil))
 	s.pending(1, "runs", "waits", "rests")
-	s.given(onJob("rests", domain.PauseJob{Reason: "its user wants it so"}))
+	s.given(onJob("rests", domain.PauseJob{Reason: "paused by its user"}))
 	s.execute(schedulers.Jobs{})
 	s.given(onAccount(domain.SuspendAccount{SuspendState: "CREDIT_DEPLETED", Reason: "no credit is left"}))
 	s.execute(schedulers.Jobs{})
-	s.comment("the attempt that runs saves a checkpoint first")
+	s.comment("the running attempt saves a checkpoint first")
 	s.execute(schedulers.Jobs{})
 	s.advance(schedulers.CancelWithin)
-	s.comment("it takes too long")
+	s.comment("the attempt exceeds CancelWithin")
 	s.execute(schedulers.Jobs{})
 	s.execute(schedulers.Allocations{})
 	s.execute(schedulers.Jobs{})
@@ -150,7 +150,7 @@ func TestJobsLeave(t *testing.T) {
 	s.pending(1, "runs")
 	s.execute(schedulers.Jobs{})
 	s.given(onJob("runs", domain.DeleteJob{}))
-	s.comment("a node still holds something for it")
+	s.comment("a node still has an allocation for the job")
 	s.execute(schedulers.Jobs{})
 	s.execute(schedulers.Allocations{})
 	s.execute(schedulers.Jobs{})
@@ -170,15 +170,15 @@ func TestNodesAreLost(t *testing.T) {
 	s.advance(10 * time.Second)
 	s.world.Live().Heartbeat(nodeName("n2"), s.now)
 	s.world.Live().Heartbeat(nodeName("n3"), s.now)
-	s.comment("n1 was not heard since the start, the others just now")
+	s.comment("n1 has sent no heartbeat since the start, the others just now")
 	s.advance(6 * time.Second)
 	s.execute(schedulers.Nodes{})
-	s.comment("what is left of the gang is taken back, and it is placed whole or not at all")
+	s.comment("the remaining allocations of the gang are released; the gang waits for two nodes")
 	s.execute(schedulers.Nodes{})
 	s.execute(schedulers.Allocations{})
 	s.execute(schedulers.Jobs{})
 	s.execute(schedulers.Jobs{})
-	s.comment("the node comes back, without what it did")
+	s.comment("the node registers again, without its work")
 	s.given(node("n1", domain.PoolTraining, 1, nil))
 	s.world.Live().Heartbeat(nodeName("n1"), s.now)
 	s.execute(schedulers.Nodes{})
@@ -194,7 +194,7 @@ func TestNodesAreForgotten(t *testing.T) {
 	s.given(onNode("n1", domain.LoseNode{Reason: "silent"}), onNode("n2", domain.LoseNode{Reason: "silent"}))
 	s.advance(schedulers.ForgetAfter - time.Minute)
 	s.execute(schedulers.Nodes{})
-	s.comment("n2 comes back")
+	s.comment("n2 registers again")
 	s.given(node("n2", domain.PoolTraining, 1, nil))
 	s.world.Live().Heartbeat(nodeName("n2"), s.now)
 	late := s.plan(schedulers.Nodes{ForgetAfter: time.Hour})
@@ -208,8 +208,8 @@ func TestNodesAreForgotten(t *testing.T) {
 	s.compare("nodes_forgotten")
 }
 
-// TestJobsTakeTheFleetsAccelerators checks that jobs follow the rule for accelerators that are not
-// named: each attempt gets the type of which the training nodes have the most devices, or CPUs.
+// TestJobsTakeTheFleetsAccelerators checks that each attempt gets the type of which the training nodes
+// have the most devices, or no accelerators if the training nodes have none.
 func TestJobsTakeTheFleetsAccelerators(t *testing.T) {
 	const h100, l4 = "VENDOR_A_H100_80GB", "VENDOR_A_L4_24GB"
 	for name, c := range map[string]struct {
@@ -219,7 +219,7 @@ func TestJobsTakeTheFleetsAccelerators(t *testing.T) {
 		"CPUs": {nodes: []domain.Intent{node("n1", domain.PoolTraining, 9, nil)}},
 		"the most": {[]domain.Intent{node("n1", domain.PoolTraining, 9, map[string]int{l4: 1}),
 			node("n2", domain.PoolTraining, 9, map[string]int{h100: 8})}, map[string]int{h100: 1}},
-		"of training nodes": {[]domain.Intent{node("n1", domain.PoolTraining, 9, map[string]int{l4: 1}),
+		"types of training nodes": {[]domain.Intent{node("n1", domain.PoolTraining, 9, map[string]int{l4: 1}),
 			node("n2", domain.PoolInference, 9, map[string]int{h100: 8})}, map[string]int{l4: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestANodeThatComesBackQuicklyDoesNotWorkOn(t *testing.T) {
 	s.given(node("n1", domain.PoolTraining, 1, nil))
 	s.pending(1, "single")
 	s.execute(schedulers.Jobs{})
-	s.given(onNode("n1", domain.LoseNode{Reason: "it said goodbye"}), node("n1", domain.PoolTraining, 1, nil))
+	s.given(onNode("n1", domain.LoseNode{Reason: "its agent shut down"}), node("n1", domain.PoolTraining, 1, nil))
 	s.execute(schedulers.Nodes{})
 	s.compare("nodes_back")
 }
@@ -341,7 +341,7 @@ func TestAllocationsWaitForTheirStart(t *testing.T) {
 		s.given(onNode("n1", domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.ReplicaAllocationID(
 			deploymentName("d1"), replica), For: deploymentName("d1"), Replica: replica, Resources: takes}}))
 	}
-	s.comment("their scheduler stops between the allocations and the starts")
+	s.comment("the scheduler stops between the reservations and the starts")
 	reserve(1, "r1")
 	s.execute(schedulers.Allocations{})
 	s.advance(schedulers.ReserveWithin)
@@ -359,13 +359,13 @@ func TestAllocationsWaitForTheirStart(t *testing.T) {
 	s.execute(schedulers.Allocations{})
 	n1, _ := s.world.View().Nodes.Get(nodeName("n1"))
 	require.Empty(t, n1.State.Allocations)
-	s.comment("others begin")
+	s.comment("the next attempt and replica start")
 	reserve(2, "r2")
 	s.given(onJob("j1", domain.StartJob{Attempt: 2, Nodes: []domain.Name{nodeName("n1")}, Resources: takes}),
 		onDeployment("d1", domain.PlaceReplica{ID: "r2", Node: nodeName("n1"), Generation: 1}))
 	s.advance(schedulers.ReserveWithin)
 	s.execute(schedulers.Allocations{})
-	s.comment("their owners are done")
+	s.comment("the attempt and the replica have ended")
 	s.given(onJob("j1", domain.RequeueJob{Attempt: 2, Reason: "it crashed"}),
 		onDeployment("d1", domain.RemoveReplica{ID: "r2", Reason: "it crashed", Failed: true}))
 	s.execute(schedulers.Allocations{})

@@ -10,8 +10,7 @@ import (
 )
 
 // A job or a deployment fails when a resource that it uses was deleted before the use was recorded,
-// so that nothing runs on rows, weights or code that are gone.
-// See domain.Deletion.
+// so that nothing runs on deleted rows, weights or code. See domain.Deletion.
 
 // lost returns why a running job must not continue, because a resource that it needs does not
 // exist; "" when the job may continue.
@@ -67,13 +66,13 @@ func (d *deployment) lost(v *projections.View) string {
 }
 
 // lostTo returns a message about the first name whose collection is not excluded; "" if there is
-// none. names holds the names of deleted resources, and wayOut is what the user can do after
-// creating the resource again.
-func lostTo(names []domain.Name, wayOut string, excluded ...string) string {
+// none. names holds the names of deleted resources, and remedy is what the user can do after creating
+// the resource again.
+func lostTo(names []domain.Name, remedy string, excluded ...string) string {
 	for _, name := range names {
 		if !slices.Contains(excluded, name.Collection()) {
 			return fmt.Sprintf("%s was deleted while this resource was being created or started: create %s again, %s", name,
-				name, wayOut)
+				name, remedy)
 		}
 	}
 	return ""

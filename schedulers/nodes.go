@@ -17,16 +17,16 @@ const (
 	ForgetAfter = 7 * 24 * time.Hour
 )
 
-// checkReception is the time after which Nodes plans again when a node may have been silent for
-// LostAfter, but the process may have missed heartbeats.
+// checkReception is the time after which Nodes plans again if this process has received no heartbeat
+// of a node for LostAfter, but may have missed some.
 const checkReception = 500 * time.Millisecond
 
 // Nodes marks nodes without heartbeats as lost, and requeues the jobs that ran on them. It moves the
 // work that a node with failed devices cannot hold any more. It removes a node that stays lost. An
 // agent that returns after that registers a new node.
 //
-// A node is lost only if this process has received heartbeats without a gap during LostAfter: a
-// process that was itself paused or disconnected knows nothing about the nodes.
+// A node is lost only if this process could receive heartbeats during all of LostAfter: a process that
+// was itself paused or disconnected knows nothing about the nodes.
 type Nodes struct {
 	LostAfter   time.Duration // 0 is the constant LostAfter
 	ForgetAfter time.Duration // 0 is the constant ForgetAfter

@@ -55,8 +55,8 @@ func TestSmallReplicasLeaveWholeNodesFree(t *testing.T) {
 	}
 }
 
-// TestReplicasSpreadWhereItCostsNothing checks that replicas of a deployment that fill nodes equally
-// are on different nodes.
+// TestReplicasSpreadWhereItCostsNothing checks that the replicas of a deployment are placed on
+// different nodes if these nodes have the same score.
 func TestReplicasSpreadWhereItCostsNothing(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()

@@ -33,8 +33,8 @@ func (q *jobQueue) wait(w waitingJob) *domain.JobWait {
 	return wait
 }
 
-// Places returns the places of waiting jobs in the queue. It computes them once for each position of
-// the log and second, for all jobs together. It is safe for concurrent use.
+// Places computes the places of waiting jobs in the queue. It caches the places of all jobs for one
+// position of the log and one second. It is safe for concurrent use.
 type Places struct {
 	mu       sync.Mutex
 	position uint64

@@ -13,7 +13,7 @@ import (
 )
 
 // TestWaitsAreEstimated checks that a job that begins to wait for capacity records its situation once,
-// and an estimate when enough jobs have waited before, also after its attempt was lost.
+// with an estimate if enough jobs have waited before. It checks the same after an attempt was lost.
 func TestWaitsAreEstimated(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -30,7 +30,7 @@ func TestWaitsAreEstimated(t *testing.T) {
 		require.Equal(t, i >= 20, wait.Estimate != nil, "with %d waits", i)
 		s.advance(time.Duration(i%5+1) * time.Minute)
 		s.planJobs()
-		require.Equal(t, wait, s.lifeOf(next).Wait, "it is recorded once")
+		require.Equal(t, wait, s.lifeOf(next).Wait, "the wait is recorded once")
 		s.do(onJob(running, domain.CompleteJob{Attempt: 1}))
 		s.planJobs()
 		require.True(t, s.lifeOf(next).Active())
@@ -51,8 +51,8 @@ func TestWaitsAreEstimated(t *testing.T) {
 	require.Equal(t, again == "j25", s.lifeOf(again).Wait.Situation.Again)
 }
 
-// TestPlacesAreTheOrderOfStarts checks that the positions that the API shows, which are not computed
-// by a plan, are the order in which jobs of several kinds of needs start.
+// TestPlacesAreTheOrderOfStarts checks that jobs with different needs start in the order of the
+// positions that the API shows, although no plan computes these positions.
 func TestPlacesAreTheOrderOfStarts(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -86,7 +86,7 @@ func TestPlacesAreTheOrderOfStarts(t *testing.T) {
 }
 
 // TestPreemptionsOfAJobAreLimited checks that a job that has been preempted MaxPreemptions times keeps
-// its node, so that it ends although other jobs are due for ever.
+// its node, so that it ends although other jobs are always due.
 func TestPreemptionsOfAJobAreLimited(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -111,7 +111,7 @@ func TestPreemptionsOfAJobAreLimited(t *testing.T) {
 		require.True(t, s.lifeOf(id).Active())
 		s.do(onJob(id, domain.CompleteJob{Attempt: 1}))
 		s.planJobs()
-		require.True(t, s.lifeOf("long").Active(), "it runs again before jobs that arrive later")
+		require.True(t, s.lifeOf("long").Active(), "the preempted job runs again before jobs that arrived later")
 	}
 	s.do(onJob("long", domain.CompleteJob{Attempt: s.lifeOf("long").Attempt}))
 	require.Zero(t, s.lifeOf("long").Failures, "preemptions do not count")

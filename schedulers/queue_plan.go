@@ -15,8 +15,8 @@ const queuePeriod = time.Minute
 
 // Preempted is the status message of a job that is told to stop for another job. It does not name the
 // other job, which may belong to another account.
-const Preempted = "preempted: the job saves a checkpoint, gives its nodes to a job that has waited longer, and " +
-	"continues when there is capacity again"
+const Preempted = "preempted: the job saves a checkpoint, gives its nodes to another job, and continues when there " +
+	"is capacity again"
 
 // A waitingJob is a pending job with what its next attempt needs.
 type waitingJob struct {
@@ -62,8 +62,8 @@ func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waiting
 	return q
 }
 
-// decide returns a queue with what its rules decide for the waiting jobs. It gives the nodes of jobs
-// that start, or that will start when others have stopped, to these jobs in the fleet.
+// decide returns a queue with its decisions for the waiting jobs. In the fleet, it allocates nodes to
+// the jobs that start now or when others have stopped.
 func decide(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
 	q := newJobQueue(v, f, now, waiting)
 	q.decisions = q.queue.Pass(now.Unix())
@@ -84,7 +84,7 @@ func amount(r domain.Resources, kind string) queue.Amount {
 	return queue.Amount{Units: int64(r.Accelerators[kind]), CPUMilli: r.CPUMilli, MemoryMiB: r.MemoryMiB}
 }
 
-// describe returns what running and waiting jobs have in common.
+// describe returns a job of the package queue with the fields that running and waiting jobs share.
 func (q *jobQueue) describe(j job, takes domain.Resources, nodes int) *queue.Job {
 	kind := commonType(takes)
 	arrival := j.Created
@@ -137,7 +137,7 @@ func (q *jobQueue) addReleasing() {
 	}
 }
 
-// addFree adds what a job holds to the free capacity of its nodes, because the snapshot includes it.
+// addFree adds what a running job holds to the free capacity of its nodes: see queue.Snapshot.
 func (q *jobQueue) addFree(d *queue.Job) {
 	for _, node := range d.On {
 		free := &q.snapshot.Nodes[node].Free
@@ -262,7 +262,8 @@ func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 	return started
 }
 
-// capacityOf returns what the status of a job without capacity says that it waits for.
+// capacityOf returns the text that follows domain.HeldPrefix in the status of a job that waits for
+// capacity.
 func capacityOf(need domain.Need) string {
 	return fmt.Sprintf("%s: %s", domain.HeldForCapacity, need)
 }

@@ -20,7 +20,7 @@ func (s *harness) lifeOf(id string) *domain.JobLife {
 	return row.State.Life()
 }
 
-// planJobs executes the plans of Jobs and Allocations until nothing more is to do now.
+// planJobs executes the plans of Jobs and Allocations until they have no steps.
 func (s *harness) planJobs() {
 	s.t.Helper()
 	for range 10 {
@@ -32,7 +32,7 @@ func (s *harness) planJobs() {
 			s.do(step.Intents()...)
 		}
 	}
-	s.t.Fatal("the plans do not come to rest")
+	s.t.Fatal("the plans still have steps after 10 rounds")
 }
 
 // TestAGangDoesNotEndLast runs 23 jobs on four nodes of one core. The seventh needs two nodes at
@@ -73,12 +73,12 @@ func TestAGangDoesNotEndLast(t *testing.T) {
 		}
 	}
 	require.Len(t, ended, 23)
-	require.Less(t, slices.Index(ended, "j06"), 15, "the gang ends in the order %v", ended)
+	require.Less(t, slices.Index(ended, "j06"), 15, "the gang ends too late: %v", ended)
 }
 
-// TestALongJobIsPreempted checks the way of a preemption: a long job is told to stop for the first job
-// of another account, which gets its node, although others wait longer; the long job then waits again,
-// and nothing is preempted twice.
+// TestALongJobIsPreempted checks the steps of a preemption: a long job is told to stop for the first
+// job of another account, although other jobs have waited longer. The first job gets the node, the
+// long job waits again, and no further job is preempted.
 func TestALongJobIsPreempted(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()
@@ -136,7 +136,7 @@ func TestAPreemptedJobThatDoesNotStop(t *testing.T) {
 		s.do(onJob(id, domain.PreemptJob{Attempt: 1, Reason: schedulers.Preempted}))
 	}
 	s.planJobs()
-	require.True(t, s.lifeOf("silent").Active(), "it may save a checkpoint")
+	require.True(t, s.lifeOf("silent").Active(), "the attempt may save a checkpoint")
 	s.do(onJob("paused", domain.PauseJob{Reason: schedulers.SuspendedPrefix}))
 	s.advance(schedulers.CancelWithin)
 	s.step(schedulers.Jobs{})

@@ -23,9 +23,9 @@ const (
 //
 //  1. a replica is removed when its node is lost or its allocation was released
 //  2. surplus replicas are removed: those that are not ready first, then the newest
-//  3. changed settings are rolled out, and replicas leave nodes that are being drained, with one
-//     replica above the desired count; without capacity for changed settings, and without a revocable
-//     replica that gives way, one old replica is removed first
+//  3. changed settings are rolled out, and replicas leave nodes that are being drained. Meanwhile the
+//     deployment may have one replica above the desired count. If a rollout has no capacity for that
+//     replica, and no revocable replica gives way, one old replica is removed first
 //  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
 //     fewest devices that no other work can use; of equal nodes, on one that has no other replica
 //     of the deployment, so that the loss of one node does not stop all replicas. Replicas above

@@ -20,11 +20,11 @@ func TestReplicasAreKept(t *testing.T) {
 	s.execute(schedulers.Replicas{})
 	s.report("d1", "r1", "n2", domain.ReplicaReady)
 	s.execute(schedulers.Replicas{})
-	s.comment("more are wanted")
+	s.comment("the deployment is scaled up")
 	s.given(onDeployment("d1", domain.ScaleDeployment{Replicas: 4}))
 	s.execute(schedulers.Replicas{})
 	s.report("d1", "r3", "n2", domain.ReplicaReady)
-	s.comment("fewer are wanted: the one that is not ready goes first, then the newest")
+	s.comment("the deployment is scaled down: the replica that is not ready is removed first, then the newest")
 	s.given(onDeployment("d1", domain.ScaleDeployment{Replicas: 2}))
 	s.execute(schedulers.Replicas{})
 	s.execute(schedulers.Allocations{})
@@ -55,8 +55,7 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 		}
 	}
 	s.given(node("n1", domain.PoolInference, 4, nil), large, tuned)
-	s.comment("two of a large model fill the node: beside them is room for a small one, and for a copy in 8 bits " +
-		"once there is one")
+	s.comment("two replicas of a large model leave memory for a small model, and for a copy in 8 bits once it is prepared")
 	s.given(deployment("d1", 3, 3, of("large", "FP8")))
 	s.execute(schedulers.Replicas{})
 	s.given(deployment("d2", 1, 1, nil))
@@ -65,7 +64,7 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 		onModel("large", domain.FinishCopy{Precision: "FP8", Attempt: 1,
 			Files: domain.Files{Prefix: "models/large-8/", Sizes: map[string]int64{"model.safetensors": 300_000_000}}}))
 	s.execute(schedulers.Replicas{})
-	s.comment("with an addon merged into it, it takes 32 bits a weight")
+	s.comment("merged with an addon, the model takes 32 bits per weight")
 	s.given(deployment("d3", 1, 1, of("tuned", "FP8")))
 	s.execute(schedulers.Replicas{})
 	view := s.world.View()
@@ -116,7 +115,7 @@ func TestReplicasRollOutWithASurge(t *testing.T) {
 	s.report("d1", "r2", "n1", domain.ReplicaReady)
 	s.execute(schedulers.Replicas{})
 	s.update("d1")
-	s.comment("one more than wanted at a time; an old one goes when a new one is ready")
+	s.comment("at most one replica above the desired count; an old one is removed when a new one is ready")
 	s.execute(schedulers.Replicas{})
 	s.execute(schedulers.Replicas{})
 	s.report("d1", "r3", "n1", domain.ReplicaReady)
@@ -151,7 +150,7 @@ func TestReplicasRollOutOneByOneWithoutCapacity(t *testing.T) {
 	s.report("d1", "r2", "n1", domain.ReplicaReady)
 	s.execute(schedulers.Replicas{})
 	s.update("d1")
-	s.comment("there is no room for a third: one makes room")
+	s.comment("there is no capacity for a third replica: an old one is removed first")
 	s.execute(schedulers.Replicas{})
 	s.execute(schedulers.Replicas{})
 	s.execute(schedulers.Allocations{})
@@ -215,7 +214,7 @@ func TestReplicasThatFail(t *testing.T) {
 	broken := func(id, replica string) {
 		s.given(onDeployment(id, domain.RemoveReplica{ID: replica, Reason: "out of memory", Failed: true}))
 	}
-	s.comment("one that breaks is replaced after a pause that doubles")
+	s.comment("a failed replica is replaced after a pause that doubles")
 	broken("old", "r1")
 	s.execute(schedulers.Replicas{})
 	s.advance(time.Second)
@@ -226,7 +225,7 @@ func TestReplicasThatFail(t *testing.T) {
 	s.execute(schedulers.Replicas{})
 	broken("old", "r3")
 	s.execute(schedulers.Replicas{})
-	s.comment("a deployment that never was READY gives up")
+	s.comment("a deployment that has never been READY fails")
 	broken("new", "r1")
 	s.advance(time.Hour)
 	s.execute(schedulers.Replicas{})
@@ -246,7 +245,7 @@ func TestReplicasLeave(t *testing.T) {
 	s.given(onDeployment("soft", domain.DeleteDeployment{IgnoreChecks: true}),
 		onDeployment("hard", domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
 	s.execute(schedulers.Replicas{})
-	s.comment("the node still holds them")
+	s.comment("the node still has their allocations")
 	s.execute(schedulers.Replicas{})
 	s.execute(schedulers.Allocations{})
 	s.execute(schedulers.Replicas{})

@@ -28,15 +28,15 @@ func (d *deployment) revocable() []domain.Replica {
 	return append(dispensable(d.old), dispensable(d.current)...)[:max(0, extra)]
 }
 
-// revocation lends the capacity that nobody else needs to revocable replicas, and takes it back for
-// replicas within maxReplicaCount and for jobs that wait for capacity.
+// revocation removes revocable replicas when replicas within maxReplicaCount or jobs wait for their
+// capacity.
 type revocation struct {
 	view  *projections.View
 	fleet *fleet
 	lent  []lent
 }
 
-// lent is a revocable replica and what it takes from its node.
+// lent is a revocable replica and the resources that are allocated to it.
 type lent struct {
 	of        *deployment
 	replica   domain.Replica

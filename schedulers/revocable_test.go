@@ -16,13 +16,13 @@ func TestRevocableReplicasGiveWay(t *testing.T) {
 	s.lend("d1", 6)
 	require.Equal(t, []string{"r1", "r2", "r3", "r4"}, s.placed("d1"), "four fit")
 
-	s.comment("another deployment needs room: the newest replica gives way")
+	s.comment("another deployment needs capacity: the newest revocable replica is revoked")
 	s.given(deployment("d2", 1, 1, onL4))
 	s.settle()
 	require.Equal(t, []string{"r1", "r2", "r3"}, s.placed("d1"))
 	require.Equal(t, []string{"r1"}, s.placed("d2"))
 
-	s.comment("a job needs room")
+	s.comment("a job needs capacity")
 	s.pending(1, "j1")
 	s.settle()
 	row, ok := s.world.View().Job(jobName("j1"))
@@ -30,7 +30,7 @@ func TestRevocableReplicasGiveWay(t *testing.T) {
 	require.True(t, row.State.Life().Active(), "the job waits: %s", row.State.Life().Status.Message)
 	require.Equal(t, []string{"r1", "r2"}, s.placed("d1"))
 
-	s.comment("a replica within the maximum never gives way, and in vain none does")
+	s.comment("no replica within the maximum is revoked, and none is revoked if that does not suffice")
 	s.given(deployment("d3", 1, 1, func(d *domain.DeploymentSpec) {
 		onL4(d)
 		d.AcceleratorCount = 4
@@ -39,7 +39,7 @@ func TestRevocableReplicasGiveWay(t *testing.T) {
 	require.Equal(t, []string{"r1", "r2"}, s.placed("d1"))
 	require.Empty(t, s.placed("d3"))
 
-	s.comment("the room is free again")
+	s.comment("the capacity is free again")
 	s.given(onDeployment("d3", domain.DeleteDeployment{IgnoreChecks: true}),
 		onDeployment("d2", domain.DeleteDeployment{IgnoreChecks: true}))
 	s.settle()
@@ -76,8 +76,8 @@ func TestOneReplicaIsRevokedForOneNeed(t *testing.T) {
 	require.Equal(t, []string{"r1"}, s.placed("d2"))
 }
 
-// TestRolloutTakesOneReplicaAtATime checks that a rollout without room for another replica takes one
-// revocable replica of another deployment, and keeps the old replica until the new one is ready.
+// TestRolloutTakesOneReplicaAtATime checks that a rollout without capacity for another replica revokes
+// one replica of another deployment, and keeps the old replica until the new one is ready.
 func TestRolloutTakesOneReplicaAtATime(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 3}), deployment("d1", 1, 1, onL4))
 	s.settle()
@@ -85,16 +85,16 @@ func TestRolloutTakesOneReplicaAtATime(t *testing.T) {
 	s.rollOut("d1")
 	for range 3 {
 		s.execute(schedulers.Replicas{})
-		require.Equal(t, []string{"r1"}, s.placed("d1"), "it serves until its replacement is ready")
+		require.Equal(t, []string{"r1"}, s.placed("d1"), "the old replica serves until its replacement is ready")
 		require.Equal(t, []string{"r1"}, s.placed("d2"))
 	}
 	s.settle()
 	require.Equal(t, []string{"r2"}, s.placed("d1"))
-	require.Equal(t, []string{"r1", "r3"}, s.placed("d2"), "the room is free again")
+	require.Equal(t, []string{"r1", "r3"}, s.placed("d2"), "the capacity is free again")
 }
 
-// TestRolloutRevokesNoneOfItsOwn checks that a rollout without room replaces its revocable replicas
-// one by one, as the others.
+// TestRolloutRevokesNoneOfItsOwn checks that a rollout without free capacity replaces the revocable
+// replicas of its deployment one by one, like the other replicas.
 func TestRolloutRevokesNoneOfItsOwn(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 4}))
 	s.lend("d1", 4)

@@ -17,8 +17,8 @@ const (
 	maxSteps       = 256 // steps of a plan that are executed before the next plan
 	maxFailedPlans = 2   // consecutive failed plans after which events do not wake the loop
 	minPause       = 10 * time.Millisecond
-	maxPause       = 30 * time.Second
-	maxRest        = time.Second
+	maxPause       = 30 * time.Second // after a failed plan
+	maxRest        = time.Second      // pause after each plan, see Run
 )
 
 // Run executes the plans of s until ctx is done or the world cannot fold an event. It plans again

@@ -157,7 +157,7 @@ func TestRunDoesNotSpinOnStepsThatAreRefused(t *testing.T) {
 			register(t, log, world, "n"+string(rune('a'+i%26)))
 		}
 		require.Less(t, s.plans(), 150, "in an hour")
-		require.Greater(t, s.plans(), 100, "it never gives up")
+		require.Greater(t, s.plans(), 100, "Run keeps planning")
 		require.Contains(t, out.String(), "level=WARN")
 		require.Contains(t, out.String(), "the node does not exist")
 	})
@@ -174,7 +174,7 @@ func TestRunDoesNotSpinOnStepsThatChangeNothing(t *testing.T) {
 		start(t, log, s, &out)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.LessOrEqual(t, s.plans(), 101, "its time is in the past, and comes again after a pause")
+		require.LessOrEqual(t, s.plans(), 101, "Plan.Again is in the past, so Run plans again after a pause")
 	})
 }
 

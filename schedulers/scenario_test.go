@@ -43,8 +43,8 @@ func (s *harness) serve(id string, replicas ...string) {
 	s.execute(schedulers.Replicas{})
 }
 
-// lend creates a deployment with one replica within its maximum and further revocable ones, which
-// take one L4 each.
+// lend creates a deployment that is scaled to the given number of replicas, each of which takes one
+// L4. One replica is within its maximum, and the others are revocable.
 func (s *harness) lend(id string, replicas int) {
 	s.t.Helper()
 	s.given(deployment(id, 1, 1, func(d *domain.DeploymentSpec) {
@@ -85,7 +85,7 @@ func (s *harness) settle() {
 			return
 		}
 	}
-	s.t.Fatalf("the schedulers do not come to rest:\n%s", s.transcript.String())
+	s.t.Fatalf("the schedulers still record events after ten rounds:\n%s", s.transcript.String())
 }
 
 // placed returns the IDs of a deployment's replicas.

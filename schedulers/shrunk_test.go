@@ -9,8 +9,9 @@ import (
 	"anneal/schedulers"
 )
 
-// TestShrunkNode checks that a node whose devices fail keeps the work that its other devices hold:
-// only the newest allocation moves, when the agent has not reported it in time, and without a failure.
+// TestShrunkNode checks that a node whose devices fail keeps the work that its other devices hold. If
+// the agent does not report the affected work in time, only the newest allocation moves, and this does
+// not count as a failure.
 func TestShrunkNode(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 3}), deployment("d1", 2, 2, onL4))
 	s.settle()
@@ -30,14 +31,14 @@ func TestShrunkNode(t *testing.T) {
 	s.settle()
 	require.False(t, s.jobLife("j1").Active(), "nothing new is placed on the node")
 
-	s.comment("another device fails: a replica moves")
+	s.comment("another device fails: a replica is moved")
 	s.given(node("n1", "", 40, map[string]int{l4: 1}))
 	s.advance(schedulers.ShrinkWithin)
 	s.heartbeat("n1")
 	s.execute(schedulers.Nodes{})
 	require.Equal(t, []string{"r1"}, s.placed("d1"))
 
-	s.comment("the devices are in order again")
+	s.comment("the devices are healthy again")
 	s.given(node("n1", "", 40, map[string]int{l4: 3}))
 	s.settle()
 	require.True(t, s.jobLife("j1").Active())

@@ -81,7 +81,7 @@ func simulate(t *testing.T, seed uint64) {
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	require.NoError(t, checker.err())
-	require.Empty(t, unfinished(cluster.worlds[0].View()), "stuck after %s of quiet", quietTime)
+	require.Empty(t, unfinished(cluster.worlds[0].View()), "unfinished work after %s without failures", quietTime)
 	require.Empty(t, invariantViolations(cluster.worlds[0].View()))
 	before, _ := checker.Last(ctx)
 	time.Sleep(5 * time.Minute)
@@ -179,7 +179,7 @@ func invariantViolations(v *projections.View) (found []string) {
 func unfinished(v *projections.View) string {
 	for row := range v.Datasets.All() {
 		if row.State.Filling() {
-			return fmt.Sprintf("the rows of %s are not made", row.Name)
+			return fmt.Sprintf("the rows of %s are not derived", row.Name)
 		}
 	}
 	for row := range projections.TableOf(v, domain.SupervisedJobs).All() {
@@ -191,7 +191,7 @@ func unfinished(v *projections.View) string {
 		switch d := row.State; d.State {
 		case domain.DeploymentReadyState, domain.DeploymentFailedState:
 			if d.ExpireTime != nil {
-				return fmt.Sprintf("%s has yet to expire", row.Name)
+				return fmt.Sprintf("%s has not expired", row.Name)
 			}
 			if d.Current() != d.DesiredReplicas || len(d.Replicas) != d.DesiredReplicas {
 				return fmt.Sprintf("%s has %d of %d replicas, %d of them current", row.Name, len(d.Replicas),

@@ -120,7 +120,7 @@ func TestTimesAreKept(t *testing.T) {
 
 		until(schedulers.KeepDeleted)
 		requireDeployments(map[string]string{"purged": domain.DeploymentDeletedState})
-		require.Error(t, do(onDeployment("purged", domain.PurgeDeployment{})), "it is not due yet")
+		require.Error(t, do(onDeployment("purged", domain.PurgeDeployment{})), "its purgeTime has not passed yet")
 		until(time.Hour + schedulers.KeepDeleted + time.Minute)
 		requireDeployments(map[string]string{"purged": "(none)", "sealed": "(none)",
 			"undeleted": domain.DeploymentReadyState, "never": domain.DeploymentReadyState})

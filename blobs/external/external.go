@@ -67,8 +67,8 @@ func Open(
 // Close releases the bucket.
 func (b *Bucket) Close() error { return b.bucket.Close() }
 
-// Objects returns the object at the address, or the objects directly in the directory, ordered by key.
-// It omits empty objects of a directory, and returns an error for more than limit objects.
+// Objects returns the object at the address. If the address is a directory, it returns the objects
+// directly below it, ordered by key and without empty objects, or an error for more than limit objects.
 func (b *Bucket) Objects(ctx context.Context, limit int) ([]Object, error) {
 	if !b.at.Directory() {
 		attributes, err := b.bucket.Attributes(ctx, b.at.Key)
@@ -147,7 +147,7 @@ func (b *Bucket) explain(err error) error {
 		return domain.Errorf(domain.InvalidArgument, "the object store rejects the request: correct externalUrl")
 	}
 	return fmt.Errorf("%w: %w", domain.Errorf(domain.Unavailable, "the object store does not respond, or its "+
-		"response is not in the S3 protocol"), err)
+		"response is not in the S3 protocol (check the endpoint in externalUrl)"), err)
 }
 
 // isRefused reports whether the object store has responded with status 401 or 403.

@@ -13,7 +13,7 @@ import (
 // Grace is how long unreferenced files are kept. A new file is unreferenced until an event refers
 // to it, and Grace exceeds the time until that event: for an upload that is being stored, for
 // results (their signed URLs are valid for 12 h) and for the files of a request
-// (blobs.TransientTime). A file counts as old as the newest file in its directory, so that the
+// (blobs.TransientTime). The age of a file is that of the newest file in its directory, so that the
 // files of a long upload are kept while files are added to it.
 const Grace = blobs.TransientTime
 
@@ -54,8 +54,8 @@ func orphanBlobs(listed []blobs.File, refs references, began, now time.Time, gra
 
 // orphanKeys returns the IDs of the data keys that no resource refers to, that are older than
 // grace, and that are not older than the log, which began at began. A key without a creation time
-// counts as created when this process started, at started: the work of earlier processes has ended,
-// or its events are recorded by now.
+// counts as created at started, when this process started: by now, the work of earlier processes has
+// ended or its events are recorded.
 func orphanKeys(listed []secrets.DataKey, refs references, began, started, now time.Time,
 	grace time.Duration) (orphans []string) {
 	for _, key := range listed {

@@ -164,7 +164,7 @@ func TestOrphans(t *testing.T) {
 		{Key: "transient/acme/r/audio", Time: old}, {Key: "backups/ours", Time: old}}
 	require.Equal(t, []string{"models/acme/e/2/a", "jobs/acme/e/other.jsonl", "transient/acme/r/audio"},
 		orphanBlobs(listed, w, old, now, Grace),
-		"neither what is referred to, nor what is beside a new file, nor what is not anneal's")
+		"referenced files, files beside a new file, and files outside of Roots are kept")
 	require.Len(t, orphanBlobs(listed, w, old, now, 0), 5)
 
 	r.prefix("jobs/acme/e/logs/")
@@ -174,7 +174,7 @@ func TestOrphans(t *testing.T) {
 		{Key: "jobs/acme/e/logs/2/trainer.log", Time: recent.Add(time.Second)},
 		{Key: "jobs/acme/e/logs/10/trainer.log", Time: old}, {Key: "jobs/acme/e/rollouts/2/rollouts.jsonl", Time: old}}
 	require.Equal(t, []string{"jobs/acme/e/logs/1/trainer.log"}, orphanBlobs(listed, w, old, now, Grace),
-		"the log of attempt 10 replaces that of 1, which nobody writes any more")
+		"the log of attempt 10 supersedes that of attempt 1, which is old enough")
 
 	keys := []secrets.DataKey{{ID: "used"}, {ID: "old", Time: old}, {ID: "young", Time: young}, {ID: "unknown"}}
 	require.Equal(t, []string{"old"}, orphanKeys(keys, w, old, now.Add(-time.Minute), now, KeyGrace),

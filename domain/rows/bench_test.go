@@ -75,8 +75,8 @@ func files(size int) map[string][]byte {
 	return all
 }
 
-// perCore starts a measurement of CPU time. The returned function reports the megabytes per second
-// of CPU time, which depend less on the machine's other load than those per second of elapsed time.
+// perCore starts a measurement of CPU time. The returned function reports the megabytes per second of
+// CPU time. Other load on the machine affects CPU time less than elapsed time.
 func perCore(b *testing.B, size int) func() {
 	spent := func() time.Duration {
 		var use syscall.Rusage

@@ -81,7 +81,7 @@ func (c *Checker) Row(file string, line int, text []byte) {
 	c.stats.ExampleCount++
 	if c.stats.ExampleCount > MaxRows {
 		if c.stats.ExampleCount == MaxRows+1 {
-			c.reject(file, line, fmt.Sprintf("the dataset has more than %d rows", MaxRows))
+			c.reject(file, line, fmt.Sprintf("the dataset has more than %d rows: split it", MaxRows))
 		}
 		return
 	}
@@ -96,7 +96,8 @@ func (c *Checker) Row(file string, line int, text []byte) {
 	if c.shape == "" {
 		c.shape = row.Shape
 		if format := domain.FormatOf(row.Shape); c.format != "" && c.format != format {
-			c.reject(file, line, fmt.Sprintf("the row is %s data, but the dataset's format is %s", format, c.format))
+			c.reject(file, line, fmt.Sprintf("the row has format %s, but the dataset has format %s: correct the row, or "+
+				"create another dataset", format, c.format))
 		}
 	} else if row.Shape != c.shape {
 		c.reject(file, line, fmt.Sprintf("the row is a %s row, but the previous rows are %s rows: use one shape per dataset",

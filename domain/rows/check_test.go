@@ -65,7 +65,8 @@ func TestErrors(t *testing.T) {
 		"two shapes": {"", good + "\n" + good + "\n" + good + "\n" + `{"text":"x"}`,
 			"data.jsonl:4: the row is a completion row, but the previous rows are chat rows: use one shape per dataset"},
 		"other format": {"COMPLETION", good + "\n" + good + "\n" + good,
-			"data.jsonl:1: the row is CHAT data, but the dataset's format is COMPLETION"},
+			"data.jsonl:1: the row has format CHAT, but the dataset has format COMPLETION: correct the row, or create " +
+				"another dataset"},
 		"ends with user": {"CHAT", good + "\n" + good + "\n" + `{"messages":[{"role":"user","content":"q"}]}`,
 			"data.jsonl:3: messages: the last message must be of role assistant"},
 		"late system": {"", good + "\n" + good + "\n" +

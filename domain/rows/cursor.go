@@ -16,7 +16,7 @@ type cursor struct {
 	err     error  // first error of the decoder, after which the cursor returns no values
 }
 
-// lenient makes the decoder accept what encoding/json accepts: half a surrogate pair is read as
+// lenient makes the decoder accept what encoding/json accepts: it decodes an unpaired surrogate as
 // U+FFFD. The reader refuses invalid UTF-8 before decoding, and members handles duplicate names.
 var lenient = []jsontext.Options{jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true)}
 
@@ -35,7 +35,7 @@ func (c *cursor) token() {
 	}
 }
 
-// end reports whether the text contained one value and nothing else but whitespace.
+// end reports whether only whitespace follows the value that was read, and no error occurred.
 func (c *cursor) end() bool {
 	return c.err == nil && len(bytes.Trim(c.text[c.decoder.InputOffset():], " \t\r\n")) == 0
 }

@@ -100,8 +100,8 @@ func FuzzRow(f *testing.F) {
 	})
 }
 
-// TestFastReadingAgreesWithSlow compares the fast reader with the slow one on random valid and
-// invalid rows of known names, which a fuzzer seldom finds.
+// TestFastReadingAgreesWithSlow compares the fast reader with the slow one on random rows, valid and
+// invalid, composed of known field names and values. A fuzzer seldom generates such rows.
 func TestFastReadingAgreesWithSlow(t *testing.T) {
 	r := &reader{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -113,7 +113,7 @@ func TestFastReadingAgreesWithSlow(t *testing.T) {
 	})
 }
 
-// aValue draws JSON of known names and values, nested to at most depth levels.
+// aValue draws JSON composed of known field names and values. depth is the nesting level of the value.
 func aValue(depth int) *rapid.Generator[string] {
 	scalar := rapid.SampledFrom([]string{`"user"`, `"assistant"`, `"assistant"`, `"tool"`, `"system"`, `"function"`, `""`,
 		`"f"`, `"{}"`, `"{"`, `"\u0061ssistant"`,
@@ -169,9 +169,9 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	r := &reader{}
 	for _, seed := range seeds[:8] {
 		if seed == seeds[4] {
-			continue // at fault
+			continue // an invalid row: its reasons are allocated
 		}
-		line := []byte(strings.ReplaceAll(seed, `\ud800`, "")) // half a surrogate pair makes the decoder allocate an error
+		line := []byte(strings.ReplaceAll(seed, `\ud800`, "")) // an unpaired surrogate makes the decoder allocate an error
 		require.Zero(t, testing.AllocsPerRun(100, func() { r.read(line, "") }), seed)
 	}
 }
@@ -181,6 +181,6 @@ func TestRowsBeyondTheLimitAreRefusedOnce(t *testing.T) {
 	c.stats.ExampleCount = MaxRows - 1
 	require.NoError(t, c.Read("f", strings.NewReader(strings.Repeat(`{"text":"x"}`+"\n", 4))))
 	_, faults, more := c.Result()
-	require.Equal(t, []LineError{{"f", 2, "the dataset has more than 3000000 rows"}}, faults)
+	require.Equal(t, []LineError{{"f", 2, "the dataset has more than 3000000 rows: split it"}}, faults)
 	require.Zero(t, more)
 }

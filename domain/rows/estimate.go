@@ -9,8 +9,8 @@ import (
 // Only some texts are tokenized, so that the time to validate a large dataset does not depend on
 // the tokenizer.
 const (
-	countedFirst = 1 << 20 // bytes of text from the beginning that are tokenized
-	countedEvery = 64      // of the rows after countedFirst bytes, one in countedEvery is tokenized
+	countedFirst = 1 << 20 // bytes of text at the beginning of a dataset that are tokenized
+	countedEvery = 64      // after countedFirst bytes, one in countedEvery rows is tokenized
 )
 
 // An estimate is the number of tokens of a dataset, extrapolated from the tokens per byte of some
@@ -21,8 +21,8 @@ type estimate struct {
 	count  func(text string)
 }
 
-// counter returns the function that adds a text of the row to the estimate; nil if the row is not
-// counted. count returns the tokens of a text; row is the number of the row.
+// counter returns the function that adds a text of a row to the estimate; nil if the row is not
+// tokenized. count returns the number of tokens of a text; row is the number of the row.
 func (e *estimate) counter(count func(string) int, row domain.Count) func(text string) {
 	if count == nil || e.bytes >= countedFirst && row%countedEvery != 0 {
 		return nil

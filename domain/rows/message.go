@@ -89,7 +89,7 @@ func (r *reader) message(c *cursor, index, level int) (m Message) {
 	m.Role = r.role(v[messageRole], index)
 	calls := r.calls(v[messageCalls], level)
 	if calls && m.Role != "assistant" && m.Role != "" {
-		r.reject("tool_calls", " belong to messages of role assistant")
+		r.reject("tool_calls", " are allowed only in messages of role assistant")
 	}
 	if v[messageContent] != nil || !calls || m.Role != "assistant" {
 		m.Content, _ = r.content("content", v[messageContent])
@@ -152,8 +152,8 @@ func (r *reader) role(value []byte, index int) string {
 	return ""
 }
 
-// weight returns the weight of a message, which must be 0 or 1 in any notation; nil if value is
-// absent, or if the reader does not keep values.
+// weight returns the weight of a message; nil if value is absent or invalid, or if the reader does not
+// keep values. A valid weight is the number 0 or 1 in any notation, such as 1.0.
 func (r *reader) weight(value []byte) *float64 {
 	if value == nil {
 		return nil

@@ -46,8 +46,8 @@ type Row struct {
 
 // Parse parses one line. hint is the shape of the previous rows, or "". Parse returns the row and
 // the violated rules, at most MaxErrors. Row.Shape is "" if it cannot be determined. Names of
-// members are case-sensitive. A known name must occur only once in an object; unknown names are
-// ignored.
+// members are case-sensitive. A known name must occur only once in an object. Unknown names are
+// ignored; for some invalid rows, the violated rules also list them.
 func Parse(line []byte, hint string) (Row, []string) {
 	r := &reader{keep: true}
 	row := r.read(line, hint)
@@ -109,7 +109,7 @@ func (r *reader) read(line []byte, hint string) Row {
 		return Row{}
 	}
 	r.rejectDuplicate(duplicate)
-	isConversation := r.head.given // r.preference reads head again
+	isConversation := r.head.given // r.preference overwrites head
 	completion := v[rowText] != nil || v[rowPrompt] != nil || v[rowCompletion] != nil
 	switch {
 	case isConversation:
@@ -134,8 +134,9 @@ func (r *reader) read(line []byte, hint string) Row {
 // maxUnknown is the maximum number of unknown fields that are named for an invalid row.
 const maxUnknown = 5
 
-// unknownFields returns the names of the first unknown members of a row, which may be misspelt. Rows
-// of conversations may have any further members, which evaluators get.
+// unknownFields returns the names of up to maxUnknown unknown members of a row, quoted: one may be a
+// known name that is misspelt. It is not used for rows with messages, because evaluators get all
+// members of such rows.
 func unknownFields(line []byte) (names []string) {
 	var c cursor
 	c.reset(line)
@@ -275,7 +276,7 @@ func (r *reader) decode(value []byte) []byte {
 	if bytes.IndexByte(value, '\\') < 0 {
 		return value[1 : len(value)-1]
 	}
-	r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], value) // it replaces half a surrogate pair, its only error
+	r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], value) // fails only for an unpaired surrogate, which it replaces
 	return r.scratch
 }
 

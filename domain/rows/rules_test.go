@@ -58,7 +58,7 @@ func TestEveryRule(t *testing.T) {
 		{chat(user, `{"role":"tool","tool_call_id":"c1"}`, answer), "chat",
 			"messages[1].content is missing; it must be a string"},
 		{chat(`{"role":"user","content":"q","tool_calls":[`+call+`]}`, answer), "chat",
-			"messages[0].tool_calls belong to messages of role assistant"},
+			"messages[0].tool_calls are allowed only in messages of role assistant"},
 		{chat(user, `{"role":"assistant","content":"a","tool_calls":{}}`), "chat", "messages[1].tool_calls must be a list"},
 		{calling(`7`), "chat", "messages[1].tool_calls[0] must be a JSON object"},
 		{calling(strings.Replace(call, `"id":"c1",`, ``, 1)), "chat",
@@ -124,9 +124,11 @@ func TestEveryRule(t *testing.T) {
 		{`{"samples":[1,{"messages":[` + user + `],"score":1}]}`, "samples", "samples[0] must be a JSON object"},
 		{`{"samples":[{"score":1}]}`, "samples", "samples[0].messages must not be empty"},
 		{`{"samples":[{"messages":[` + user + `]}]}`, "samples",
-			"samples[0] has no metric: besides messages, a sample needs numbers in 0..1"},
-		{`{"samples":[{"messages":[` + user + `],"score":1.01}]}`, "samples", "samples[0].score must be a number in 0..1"},
-		{`{"samples":[{"messages":[` + user + `],"score":"1"}]}`, "samples", "samples[0].score must be a number in 0..1"},
+			"samples[0] has no metric: besides messages, a sample needs numbers from 0 to 1"},
+		{`{"samples":[{"messages":[` + user + `],"score":1.01}]}`, "samples",
+			"samples[0].score must be a number from 0 to 1"},
+		{`{"samples":[{"messages":[` + user + `],"score":"1"}]}`, "samples",
+			"samples[0].score must be a number from 0 to 1"},
 		{`{"samples":[{"messages":[` + user + `],"score":1,"score":0}]}`, "samples", "samples[0].score is given twice"},
 		{`{"samples":[{"messages":[` + user + `],"score":1},{"messages":[` + user + `],"score":1,"style":1}]}`, "samples",
 			"samples[1].style is not a metric of the first sample: all samples need the same metrics"},
@@ -204,7 +206,7 @@ func TestTokensAreEstimatedFromASample(t *testing.T) {
 	facts, faults, _ := c.Result()
 	require.Empty(t, faults)
 	require.EqualValues(t, 10_000*200, facts.EstimatedTokenCount)
-	// The first MiB is in 1,049 rows, which are all tokenized. Of the other 8,951 rows, every 64th is.
+	// The first MiB is in 1,049 rows, which are all tokenized. Of the other 8,951 rows, one in 64 is.
 	require.Equal(t, 1049+(10_000/64-1049/64), asked)
 
 	c = rows.NewChecker("")

@@ -69,13 +69,13 @@ func (r *reader) sample(c *cursor, first bool) {
 		}
 		score, err := strconv.ParseFloat(string(value), 64)
 		if !isNumber(value) || err != nil || score < 0 || score > 1 {
-			r.reject(clip(string(name)), " must be a number in 0..1")
+			r.reject(clip(string(name)), " must be a number from 0 to 1")
 		} else if r.keep {
 			sample.Metrics[string(name)] = score
 		}
 	}
 	if len(r.metrics) == 0 {
-		r.reject("", " has no metric: besides messages, a sample needs numbers in 0..1")
+		r.reject("", " has no metric: besides messages, a sample needs numbers from 0 to 1")
 	}
 	for i, name := range r.metrics {
 		if seen&(1<<i) == 0 {
@@ -91,9 +91,9 @@ func (r *reader) sample(c *cursor, first bool) {
 	}
 }
 
-// metric returns the index in r.metrics of the metric with this name; -1 if the name is unknown, or
-// would exceed MaxMetrics. With first, which is set for the first sample of a row, metric adds an
-// unknown name, and reuses the string of the previous row if it is equal.
+// metric returns the index in r.metrics of the metric with this name; -1 if the name is unknown. If
+// first is true, for the first sample of a row, metric adds an unknown name, unless r.metrics has
+// MaxMetrics names. To save an allocation, it reuses the string of the previous row if it is equal.
 func (r *reader) metric(name []byte, first bool) int {
 	n := len(r.metrics)
 	if i := indexOf(r.metrics, name); i >= 0 || !first || n == MaxMetrics {

@@ -10,8 +10,8 @@ import (
 	"anneal/domain"
 )
 
-// slow is a second, simple implementation of the rules with encoding/json. The differential tests
-// compare the fast reader with it.
+// slow is a second, simple implementation of the rules for rows, with encoding/json. The differential
+// tests compare the fast reader with it.
 type slow struct {
 	shape   string
 	bytes   int
@@ -151,7 +151,8 @@ func (s *slow) message(path string, index int, value json.RawMessage) string {
 	for i, call := range calls {
 		s.function(fmt.Sprintf("%s.tool_calls[%d]", path, i), call, true)
 	}
-	s.check(len(calls) == 0 || role == "assistant" || role == "", path+".tool_calls belong to messages of role assistant")
+	s.check(len(calls) == 0 || role == "assistant" || role == "",
+		path+".tool_calls are allowed only in messages of role assistant")
 	if m["content"] != nil || len(calls) == 0 || role != "assistant" {
 		s.text(path+".content", m["content"], true)
 	}
@@ -322,9 +323,10 @@ func (s *slow) sample(path string, element json.RawMessage, metrics []string, fi
 			s.check(times[m.name] == 1, name+" is given twice")
 		}
 		score := -1.0
-		s.check(json.Unmarshal(m.value, &score) == nil && score >= 0 && score <= 1, name+" must be a number in 0..1")
+		s.check(json.Unmarshal(m.value, &score) == nil && score >= 0 && score <= 1,
+			name+" must be a number from 0 to 1")
 	}
-	s.check(len(metrics) > 0, path+" has no metric: besides messages, a sample needs numbers in 0..1")
+	s.check(len(metrics) > 0, path+" has no metric: besides messages, a sample needs numbers from 0 to 1")
 	for _, name := range metrics {
 		s.check(times[name] > 0, path+"."+clip(name)+" is missing; all samples need the metrics of the first sample")
 	}

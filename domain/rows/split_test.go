@@ -25,7 +25,7 @@ func TestASplitHoldsExactlyAsManyRowsAsItSays(t *testing.T) {
 		{Held: 1000, Of: 12_345, Seed: domain.MaxSeed}} {
 		held := chosen(split)
 		require.Len(t, held, int(split.Held))
-		require.Equal(t, held, chosen(split), "the same split is the same rows")
+		require.Equal(t, held, chosen(split), "the same split selects the same rows")
 		split.Rest = true
 		rest := chosen(split)
 		require.Len(t, rest, int(split.Of-split.Held))

@@ -102,8 +102,8 @@ func (c *checker) adapterConfig(a AdapterConfig) {
 var loraTensor = regexp.MustCompile(
 	`^base_model\.model\.model\.layers\.(\d+)\.(self_attn\.[a-z]+_proj|mlp\.[a-z]+_proj)\.lora_([AB])\.weight$`)
 
-// pairs compares each pair of matrices, A of shape [r, in] and B of [out, r], with each other and
-// with the base's projection [out, in].
+// pairs checks the shapes of each pair of matrices, A of shape [r, in] and B of shape [out, r], against
+// each other and against the projection of the base model, which has the shape [out, in].
 func (c *checker) pairs(base *Config) {
 	if len(c.shapes) == 0 {
 		c.add(adapterFile, "has no tensors: upload the weights of the adapter")

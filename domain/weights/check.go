@@ -57,12 +57,12 @@ func Check(f Directory) (Report, error) {
 type checker struct {
 	dir    Directory
 	shapes map[string][]int64 // by tensor; nil when a file is invalid, so that no tensor counts as missing
-	sizes  map[string]int64   // numbers stored, by type
+	sizes  map[string]int64   // count of stored numbers, by their type
 	report Report
 }
 
-// maxName is the maximum length in bytes of a file name or a model_type in a message: the index of
-// the weights can contain names of any length.
+// maxName is the maximum length in bytes of a file name or a model_type in a message. It is needed
+// because the index of the weights can contain names of any length.
 const maxName = 200
 
 func (c *checker) add(file, format string, args ...any) {
@@ -190,7 +190,7 @@ func (c *checker) weights() error {
 	return nil
 }
 
-// missingWeights returns the message for files without supported weights, which says what to do.
+// missingWeights returns the message for a model without supported weight files.
 func (c *checker) missingWeights() string {
 	for name := range c.dir.Sizes {
 		switch {

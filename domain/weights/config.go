@@ -68,7 +68,7 @@ func jsonError(err error) string {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax):
-		return fmt.Sprintf("the file is not JSON from byte %d on", syntax.Offset)
+		return fmt.Sprintf("the file is not valid JSON at byte %d", syntax.Offset)
 	case errors.As(err, &kind) && kind.Field != "":
 		return fmt.Sprintf("%s must not be a JSON %s", kind.Field, kind.Value)
 	case errors.As(err, &kind):

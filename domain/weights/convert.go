@@ -28,7 +28,7 @@ const chunk = 1 << 18
 // A conversion describes how one tensor is converted.
 type conversion struct {
 	from, to Tensor
-	factors  bool // the tensor is stored in 8 bits and followed by its scale factors
+	factors  bool // the converted tensor has 8 bits per number and is followed by its scale factors
 }
 
 // Convert writes a safetensors file with its numbers converted to dtype: BF16 or F16, or F8_E4M3

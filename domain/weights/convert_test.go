@@ -21,7 +21,7 @@ func TestHalf(t *testing.T) {
 			continue
 		}
 		if back := weights.ToHalf(v); back != uint16(h) {
-			t.Fatalf("%#x comes back as %#x", h, back)
+			t.Fatalf("%#x is decoded and encoded as %#x", h, back)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
@@ -47,7 +47,7 @@ func TestFloat8(t *testing.T) {
 	for b := range 256 {
 		v := weights.FromFloat8(byte(b))
 		if v == v && weights.ToFloat8(v) != byte(b) {
-			t.Fatalf("%#x comes back as %#x", b, weights.ToFloat8(v))
+			t.Fatalf("%#x is decoded and encoded as %#x", b, weights.ToFloat8(v))
 		}
 	}
 	require.Equal(t, float32(448), weights.FromFloat8(0x7e))

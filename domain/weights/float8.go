@@ -25,7 +25,7 @@ var ErrNoProjections = invalidf(
 
 // isQuantizable reports whether a tensor is a projection that is stored in 8 bits.
 func isQuantizable(t Tensor) bool {
-	const limit = 1 << 22 // rows, and columns; a row and all factors are held in memory
+	const limit = 1 << 22 // of rows and of columns, because one row and all factors are held in memory
 	return len(t.Shape) == 2 && t.Count() > 0 && t.Shape[0] <= limit && t.Shape[1] <= limit &&
 		strings.HasSuffix(t.Name, "_proj.weight")
 }

@@ -46,7 +46,7 @@ type Header struct {
 	Start    int64 // offset of the first tensor in the file
 }
 
-// Limits of a header. maxHeader, in bytes, is also the limit of the reference implementation.
+// Limits of a header. maxHeader is in bytes, and equals the limit of the reference implementation.
 const (
 	maxHeader  = 100_000_000
 	maxTensors = 200_000

@@ -9,9 +9,9 @@ import (
 // AdapterConfigFile is the file that a directory contains if its weights are an adapter.
 const AdapterConfigFile = "adapter_config.json"
 
-// TrainedMetadata returns the metadata of weights that an engine wrote: those that the files
-// determine, and else those of the model that was trained. The error is DataLoss when the files are
-// invalid.
+// TrainedMetadata returns the metadata of weights that an engine wrote. Fields that the files do not
+// determine are those of trained, the model that was trained. The error is DataLoss when the files
+// are invalid.
 func TrainedMetadata(f Directory, adapter bool, trained domain.ModelMetadata) (domain.ModelMetadata, error) {
 	facts := domain.ModelMetadata{ModelType: trained.ModelType, ParameterCount: trained.ParameterCount,
 		ContextLength: trained.ContextLength, Embedding: trained.Embedding, Vision: trained.Vision,

@@ -187,7 +187,7 @@ func TestBrokenModels(t *testing.T) {
 	}{
 		"no config": {whole.with("config.json", nil), []string{"config.json: is missing"}},
 		"config not JSON": {whole.with("config.json", []byte("{nope")),
-			[]string{"config.json: cannot be read: the file is not JSON from byte 2 on"}},
+			[]string{"config.json: cannot be read: the file is not valid JSON at byte 2"}},
 		"config of text": {whole.with("config.json", []byte(`{"hidden_size": "8"}`)),
 			[]string{"config.json: cannot be read: hidden_size must not be a JSON string"}},
 		"config of nothing": {whole.with("config.json", []byte(`{}`)), []string{"config.json: model_type is missing"}},
@@ -293,8 +293,8 @@ func TestBrokenHeaders(t *testing.T) {
 	}
 }
 
-// TestReadErrorsAreNoViolations checks that Check returns errors of reading, so that the caller can
-// retry.
+// TestReadErrorsAreNoViolations checks that Check returns an error when a file cannot be read, so that
+// the caller can retry, and does not report a violation.
 func TestReadErrorsAreNoViolations(t *testing.T) {
 	readErr := errors.New("the connection was closed")
 	f := model("llama").directory()

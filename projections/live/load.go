@@ -23,7 +23,7 @@ const (
 type LoadSample struct {
 	Start, End            time.Time
 	InFlight              float64 // number of requests being served or waiting
-	Peak                  float64 // maximum of InFlight at one moment
+	Peak                  float64 // maximum number of requests in flight at one moment
 	Slots                 float64 // maximum concurrent requests of one replica, on average; 0 if no replica was ready
 	RequestsPerSecond     float64
 	CompletedPerSecond    float64 // requests that ended
@@ -156,8 +156,8 @@ func (s *loadStep) latest(until time.Time) LoadSample {
 		Slots: float64(s.slots) / float64(max(s.ready, 1))}
 }
 
-// sample returns the sample of the whole step: for each value the sum over the replicas, but for Slots
-// their mean.
+// sample returns the sample of the whole step. Its rates and InFlight are sums over the replicas, Slots
+// is the mean of the replicas, and Peak is the maximum number of requests in flight.
 func (s *loadStep) sample() LoadSample {
 	out := s.latest(s.start.Add(LoadStep))
 	out.CompletedPerSecond = 0

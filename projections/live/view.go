@@ -97,8 +97,8 @@ func (v View) Seen(node domain.Name) time.Time {
 }
 
 // ReceivedUntil returns the time until which the process has received all heartbeats since
-// Status.ListenFrom: a node was silent between Seen and ReceivedUntil. After ReceivedUntil, nothing
-// is known: the process may have been paused, or disconnected.
+// Status.ListenFrom: a node has sent no heartbeat between Seen and ReceivedUntil. Nothing is known of
+// the time after ReceivedUntil: the process may have been paused, or disconnected.
 func (v View) ReceivedUntil() time.Time { return v.until }
 
 // Progress returns the progress of a job. The result is false when none was reported.

@@ -196,8 +196,8 @@ func searchFree(v any, found func(string) bool) bool {
 }
 
 // named returns the parts of the name on the left of a comparison, and whether there is a name.
-// left and ok are the results of dotted. A filter over rows may also write the name in
-// quotes: quoted is that text.
+// left and ok are the results of dotted. quoted is the text if the left side is a text in quotes,
+// which only a filter over rows may use as a name.
 func named(root *field, left []string, quoted string, ok bool) ([]string, bool) {
 	if !ok && root.shape == free && strings.TrimSpace(quoted) != "" {
 		return []string{quoted}, true

@@ -77,8 +77,8 @@ func (c *chunks[S]) offer(to func(*projections.Row[S])) {
 	}
 }
 
-// scatter returns a stride of about 0.62 n that visits each of n chunks once. 0.62 is the inverse
-// of the golden ratio, with which neighbors are visited at distant times.
+// scatter returns a stride of about 0.62 n that visits each of n chunks once. 0.62 is the inverse of
+// the golden ratio; with it, neighboring chunks are visited at distant times.
 func scatter(n int) int {
 	for stride := n * 618 / 1000; ; stride++ {
 		a, b := max(stride, 1), n

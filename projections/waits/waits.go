@@ -22,8 +22,9 @@ const (
 
 // A History holds the waits of started jobs, by their situation when they began to wait, and the
 // starts of the last hour. It adapts the levels of its quantiles to the waits that it observes, as
-// adaptive conformal inference does (Gibbs and Candès, NeurIPS 2021), because the load changes while
-// jobs wait, and past waits alone do not cover enough. Times are seconds since the Unix epoch.
+// adaptive conformal inference does (Gibbs and Candès, NeurIPS 2021). Without the adaptation, the
+// intervals would contain too few waits, because the load changes while jobs wait. Times are seconds
+// since the Unix epoch.
 type History struct {
 	buckets    btree.Map[uint64, *bucket]
 	low, high  int64 // levels
@@ -74,7 +75,7 @@ func keys(s domain.QueueSituation) []uint64 {
 	return append(all, key(5, s))
 }
 
-// key packs a situation into a number. Its parts are the bits of a number, so they are at most 64.
+// key packs a situation into a number. Each part is a bit length of at most 64, so it fits into 7 bits.
 func key(coarse uint64, s domain.QueueSituation) uint64 {
 	packed := coarse
 	for _, part := range []int{bit(s.Over), bit(s.Again), s.Size, s.Load, s.Length, s.Age} {
@@ -105,9 +106,9 @@ func (h *History) Estimate(s domain.QueueSituation) (domain.WaitEstimate, bool) 
 	return domain.WaitEstimate{}, false
 }
 
-// quantile returns the value at a level of sorted values. It is 0 at levels below 0, and above the
-// maximum at levels above parts: by stretch times the maximum for each further parts. The levels may
-// leave the range, because otherwise the waits would be outside of their intervals too often.
+// quantile returns the value at a level of sorted values. Below level 0 it returns 0. Above level parts
+// it returns the maximum plus stretch times the maximum for each further parts. Levels may be outside
+// of 0 to parts, because otherwise waits would be outside of their intervals too often.
 func quantile(sorted []int64, level int64) int64 {
 	switch n := int64(len(sorted)); {
 	case level <= 0:
@@ -120,8 +121,9 @@ func quantile(sorted []int64, level int64) int64 {
 }
 
 // Observe records the wait of a job that has started, in seconds. given is the estimate made when the
-// wait began; nil for none. The levels stay on their side of the median: jobs that do not wait are never
-// below an interval, so they would raise the low level above the high one.
+// wait began; nil for none. The low level stays at or below the median, and the high level at or above
+// it. Otherwise jobs that do not wait, whose waits are never below an interval, would raise the low
+// level above the high one.
 func (h *History) Observe(s domain.QueueSituation, given *domain.WaitEstimate, wait int64) {
 	h.shared = nil
 	for _, k := range keys(s) {
@@ -159,7 +161,7 @@ func adapt(level int64, below bool, goal int64) int64 {
 // Start records that a job has started, whether or not it has waited.
 func (h *History) Start(s Start) {
 	h.shared = nil
-	h.starts = append(h.starts, s) // shared copies read only the part before
+	h.starts = append(h.starts, s) // shared copies read only the elements before the new one
 	for h.starts[0].At < s.At-rateWindow {
 		h.starts = h.starts[1:]
 	}

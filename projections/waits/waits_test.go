@@ -15,7 +15,7 @@ import (
 func TestEstimates(t *testing.T) {
 	random, h := rand.New(rand.NewPCG(3, 4)), waits.New()
 	_, ok := h.Estimate(domain.QueueSituation{})
-	require.False(t, ok, "nothing is known")
+	require.False(t, ok, "there is no history")
 	covered, total := 0, 0
 	for i := range 20_000 {
 		wait := random.Int64N(1000)
@@ -37,8 +37,8 @@ func TestEstimates(t *testing.T) {
 	require.InDelta(t, 0.8, float64(covered)/float64(total), 0.02)
 }
 
-// TestEstimatesAreOrdered checks that an estimate is ordered after many jobs that did not wait, for
-// which no wait is below the interval.
+// TestEstimatesAreOrdered checks that Low ≤ Median ≤ High still holds after many jobs that did not wait,
+// whose waits are never below the interval.
 func TestEstimatesAreOrdered(t *testing.T) {
 	random, h := rand.New(rand.NewPCG(7, 8)), waits.New()
 	for i := range 40_000 {
@@ -68,7 +68,7 @@ func lines(t *testing.T, h *waits.History) (all []string) {
 }
 
 // TestSharedHistoryStays checks that a shared copy stays as it is while the history changes, and that
-// a history restored from lines is the same, then and after the same changes.
+// a history restored from lines equals the original, also after the same changes to both.
 func TestSharedHistoryStays(t *testing.T) {
 	random, h := rand.New(rand.NewPCG(5, 6)), waits.New()
 	at := int64(1_000_000)

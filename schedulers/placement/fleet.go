@@ -7,10 +7,11 @@ import "slices"
 const maxRankings = 4096
 
 // A Fleet places requests on nodes. The order of the nodes is their rank, which decides between nodes
-// of the same score. A permutation that does not follow names or shapes gives the best results; it must
-// be the same whenever a choice is repeated. A Fleet must not be used concurrently.
+// of the same score. An order that does not follow the names or sizes of the nodes gives the best
+// results; it must be the same whenever a choice is repeated. A Fleet must not be used concurrently.
 //
-// The cost of a choice depends on the nodes that changed since the last choice for the same class.
+// The cost of a choice grows with the number of nodes that changed since the last choice for the same
+// class.
 type Fleet struct {
 	// Eligible reports whether a node satisfies a request's Selector. It may depend on what is left of
 	// the node itself. It is called again only after the node has changed. nil accepts every node.
@@ -113,7 +114,7 @@ func (f *Fleet) Place(r Request, avoid func(node int) bool) (choice Choice, ok b
 	return f.place(k, avoid)
 }
 
-// place is Place for a current ranking.
+// place does the same as Place, for a ranking that is up to date.
 func (f *Fleet) place(k *ranking, avoid func(node int) bool) (choice Choice, ok bool) {
 	node, ok := k.best()
 	if !ok {

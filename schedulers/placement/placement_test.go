@@ -50,7 +50,8 @@ func TestPrices(t *testing.T) {
 	b, either := whole(1), whole(1)
 	b.Models, either.Models = "B", "B|A"
 	counts := map[placement.Request]int64{whole(1): 15, b: 1, either: 4}
-	// either has 4000 of 20000 demand on 10000 of 10000 capacity; b has 1000 of the demand on 2000
+	// Requests for A or B have 4,000 of the demand of 20,000, and can use the whole capacity of 10,000.
+	// Requests for B alone have 1,000 of the demand, and can use 2,000 of the capacity.
 	require.Equal(t, map[string]int64{"A": 200, "B": 200 + 250}, placement.Prices(counts, nodes))
 	require.Equal(t, map[string]int64{"A": 0, "B": 0}, placement.Prices(nil, nodes))
 }

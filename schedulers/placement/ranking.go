@@ -8,8 +8,8 @@ const rankBits = 24
 // infeasible is the key of a node that the request does not fit on.
 const infeasible = math.MinInt64
 
-// A ranking orders the nodes of a fleet for one class of requests: a tournament tree of keys, whose
-// root is the first node, in the order of the fleet, with the highest score.
+// A ranking orders the nodes of a fleet for one class of requests. It is a tournament tree of keys. Its
+// root is the key of the node with the highest score, and of equal nodes the first one in the fleet.
 type ranking struct {
 	request  Request
 	allowed  []bool // by index of the model in Fleet.models

@@ -169,7 +169,7 @@ func BenchmarkShares(b *testing.B) {
 }
 
 // BenchmarkWhole measures decisions for whole devices on 10,000 nodes of 8: gangs of up to 32 members of
-// eight devices, and requests for 1, 2, 4 and 8. Every second request ends the oldest one.
+// eight devices, and requests for 1, 2, 4 and 8. With every second request, the oldest one ends.
 func BenchmarkWhole(b *testing.B) {
 	nodes := make([]placement.Node, 10000)
 	for i := range nodes {

@@ -5,12 +5,12 @@ package placement
 // publication. The results also hold when weightCPU is multiplied by 0.5 to 1.5, when weightPrice
 // is multiplied by 0.25 to 2, and when the quantum is halved.
 const (
-	surplusPercent = 160       // see surplus
-	weightCPU      = 1_000_000 // multiplies the free devices that lack CPU
-	weightMemory   = 200_000   // multiplies the free devices that lack memory
-	weightLeft     = 10_000    // multiplies the devices that remain free on the node, for requests with devices
-	weightPrice    = 500       // multiplies the requested devices and the price of their model
-	quantum        = 40_000_000
+	surplusPercent = 160        // see surplus
+	weightCPU      = 1_000_000  // multiplies the free devices that lack CPU
+	weightMemory   = 200_000    // multiplies the free devices that lack memory
+	weightLeft     = 10_000     // multiplies the devices that remain free on the node, for requests with devices
+	weightPrice    = 500        // multiplies the requested devices and the price of their model
+	quantum        = 40_000_000 // the score is divided by the quantum, so that small differences are ties
 )
 
 // A nodeState is a node and its free resources.

@@ -25,7 +25,7 @@ type estimate struct {
 
 type start struct{ at, units int64 }
 
-// watch makes estimates of every job that waits after the pass of its arrival.
+// watch estimates the wait of every job that still waits after the pass of its arrival.
 func (e *estimates) watch(s *simulator) {
 	e.history, e.made = history.New(), map[*simulated]estimate{}
 	s.arrived = func(j *simulated, now int64) {

@@ -38,7 +38,7 @@ func (q *Queue) Places(now int64) map[string]Place {
 	return places
 }
 
-// An order is the place of a job in the queue.
+// An order holds the values by which compare orders waiting jobs, and the size of the job.
 type order struct {
 	promised, last bool
 	key            int64
@@ -56,8 +56,9 @@ func (a order) compare(b order) int {
 		cmp.Compare(a.id, b.id))
 }
 
-// Situation describes the queue for a waiting job; false if the job does not wait. ahead is the units
-// of the jobs before it, and started how many units of its type started in the last hour.
+// Situation describes the queue for a waiting job; false if the job does not wait. ahead is the number
+// of units of the jobs before it, and started is the number of units of its type that started in the
+// last hour.
 func (q *Queue) Situation(id string, now, ahead, started int64) (domain.QueueSituation, bool) {
 	e := q.jobs[id]
 	if e == nil || e.group == nil {

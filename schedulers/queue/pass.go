@@ -34,11 +34,11 @@ type Decision struct {
 
 // A Snapshot is the state of a cluster.
 type Snapshot struct {
-	Nodes    []Node // Free includes what the running jobs in Jobs hold, and no other part in use
+	Nodes    []Node // Free includes what the running jobs in Jobs hold, and excludes all other use
 	Accounts []Account
 	Jobs     []*Job
-	Accepts  func(class string, node int) bool // nil accepts all
-	Placer   Placer                            // nil is best fit on the lowest nodes
+	Accepts  func(class string, node int) bool // see New
+	Placer   Placer                            // see New
 }
 
 // Of returns the queue of a snapshot. The queue changes the jobs of the snapshot as it decides.
@@ -68,10 +68,10 @@ func (q *Queue) Pass(now int64) []Decision {
 	}
 }
 
-// drain holds the nodes with the most free capacity for the first gang of several nodes whose
-// deadline has passed, and that could start if all jobs ended: nothing else starts on them in this
-// pass. Without it, a gang could wait for ever on a cluster of short jobs, which never end at the same
-// time and never run long enough to be preempted. The result ends the hold.
+// drain finds the first gang whose deadline has passed and that could start if all running jobs ended.
+// It holds the nodes with the most free capacity for this gang: no other job starts on them in this
+// pass. Without drain, a gang could wait for ever on a cluster of short jobs, which never end at the
+// same time and never run long enough to be preempted. The returned function ends the hold.
 func (q *Queue) drain() func() {
 	q.updateLate()
 	impossible := map[*group]bool{}
@@ -91,8 +91,8 @@ func (q *Queue) drain() func() {
 	}
 }
 
-// holdable returns the nodes on which a job fits without the running jobs, those with the most free
-// capacity first. Of these, a job without accelerators gets those without accelerators first.
+// holdable returns the nodes on which a job would fit if no job were running. The nodes with the most
+// free capacity are first; for a job without accelerators, all nodes without accelerators precede them.
 func (q *Queue) holdable(e *entry) (nodes []int) {
 	for n := range q.nodes {
 		all := q.nodes[n].Free
@@ -110,8 +110,9 @@ func (q *Queue) holdable(e *entry) (nodes []int) {
 	return nodes
 }
 
-// start starts the first job in the order that fits, until none does. Smaller jobs that do not fit do
-// not exclude the job for which nodes are held, because they may not use these nodes.
+// start starts the first job in the order that fits, until none does. A job that does not fit excludes
+// all larger jobs from the search, except the job for which nodes are held, because only that job may
+// use these nodes.
 func (q *Queue) start(decisions []Decision) []Decision {
 	excluded, tried := make([]bool, len(q.list)), false
 	for {
@@ -169,7 +170,7 @@ func (q *Queue) begin(e *entry, nodes []int) {
 	}
 }
 
-// suits reports whether a job accepts a node, which is not held for another job.
+// suits reports whether a job accepts a node, and the node is not held for another job.
 func suits(q *Queue, e *entry, node int) bool {
 	if e != q.heldFor && slices.Contains(q.held, node) {
 		return false
@@ -177,8 +178,8 @@ func suits(q *Queue, e *entry, node int) bool {
 	return (e.Type == "" || q.nodes[node].Type == e.Type) && (q.accepts == nil || q.accepts(e.Class, node))
 }
 
-// place returns the nodes on which a job fits: for one node, the node with the least free units, and
-// for several, the lowest nodes.
+// place returns the nodes on which a job fits; false if there are too few. The placer chooses them. Without
+// a placer, a job on one node gets the node with the fewest free units, and a gang the first nodes.
 func (q *Queue) place(e *entry) ([]int, bool) {
 	if q.placer != nil {
 		var held []int

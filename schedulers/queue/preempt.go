@@ -61,15 +61,15 @@ func costOf(q *Queue, v *entry) int64 {
 	return q.list[v.shape].size * (v.uncheckpointed(q.now) + q.rules.Restart)
 }
 
-// An overlay is a complete plan: the nodes of a job, and who leaves them first.
+// An overlay is a complete plan: the nodes of a job, and the running jobs that must leave them first.
 type overlay struct {
 	nodes   []int
 	victims []*entry
 }
 
 // plan finds the cheapest nodes for a job, on which the running jobs that match may be stopped: on
-// each node the cheapest subset. Ties go to the lowest node. There is no plan without victims: start
-// starts a job that fits. plan changes nothing.
+// each node the cheapest subset. Ties go to the lowest node. plan returns false if no job has to be
+// stopped, because start has started all jobs that fit. It changes nothing.
 func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 	type choice struct {
 		node    int
@@ -140,8 +140,8 @@ func cheapest(q *Queue, e *entry, node int, match func(*entry) bool) ([]*entry, 
 	return victims, cost, true
 }
 
-// necessary returns the jobs that are left when the costliest ones stay as long as the job still fits,
-// and what they cost. all is what is free without the jobs.
+// necessary returns the jobs that must stop so that e fits, and their cost. The costliest jobs stay, as
+// long as e still fits. all is what would be free without the jobs.
 func necessary(q *Queue, e *entry, jobs []*entry, all Amount) (victims []*entry, cost int64) {
 	order := slices.Clone(jobs)
 	slices.SortStableFunc(order, func(a, b *entry) int { return cmp.Compare(costOf(q, b), costOf(q, a)) })

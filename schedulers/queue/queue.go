@@ -48,8 +48,8 @@ type entry struct {
 	group    *group // of a waiting job
 	at       int    // its place in the heap of the group
 	shape    int
-	cluster  int64 // units of the cluster of its type
-	deadline int64 // D, fixed on entering the queue
+	cluster  int64 // units of the job's type in the cluster
+	deadline int64 // set when the job begins to wait
 }
 
 // A shape is what jobs need of the cluster. Jobs of one shape fit or do not fit together.
@@ -61,7 +61,7 @@ type shape struct {
 	size  int64
 }
 
-// covers reports whether s does not fit wherever smaller does not fit.
+// covers reports whether a job of shape s fits nowhere if a job of shape smaller fits nowhere.
 func (s shape) covers(smaller shape) bool {
 	return s.kind == smaller.kind && s.class == smaller.class && s.nodes >= smaller.nodes &&
 		smaller.takes.fits(s.takes)
@@ -74,8 +74,8 @@ type groupKey struct {
 	last    bool
 }
 
-// A group holds the waiting jobs of one account, shape and freshness. Within it, extra and boost are
-// equal, so that the order of its jobs never changes.
+// A group holds the waiting jobs of one account and shape that agree in fresh and last. They have the
+// same extra and boost, so their order never changes.
 type group struct {
 	groupKey
 	account *account
@@ -83,7 +83,8 @@ type group struct {
 }
 
 // New returns an empty queue for nodes. accepts reports whether jobs of a class can run on a node; nil
-// accepts every node that has the type of the job. A nil placer is best fit on the lowest nodes.
+// accepts every node that has the type of the job. placer chooses the nodes; nil uses best fit, and of
+// equal nodes the first.
 func New(rules Rules, nodes []Node, accounts []Account, accepts func(class string, node int) bool,
 	placer Placer) *Queue {
 	q := &Queue{rules: rules, nodes: nodes, running: make([][]*entry, len(nodes)), accepts: accepts, placer: placer,
@@ -95,7 +96,7 @@ func New(rules Rules, nodes []Node, accounts []Account, accepts func(class strin
 		}
 		q.units[""] += nodes[i].Capacity.CPUMilli / 1000
 	}
-	q.accounts[""] = &account{Account{Limit: -1}, map[string]int64{}} // of capacity that no job uses
+	q.accounts[""] = &account{Account{Limit: -1}, map[string]int64{}} // of capacity that is about to be released
 	for _, a := range accounts {
 		a.Weight = max(1, a.Weight)
 		q.accounts[a.Name] = &account{a, map[string]int64{}}
@@ -193,7 +194,7 @@ func (q *Queue) hold(e *entry, nodes []int) {
 	}
 }
 
-// free makes a job run on no nodes.
+// free removes a job from its nodes.
 func (q *Queue) free(e *entry) {
 	for _, n := range e.On {
 		q.nodes[n].Free = q.nodes[n].Free.plus(e.Takes)
@@ -216,7 +217,8 @@ func (q *Queue) over(a *account, kind string) bool {
 	return a.held[kind]*q.weights > q.units[kind]*a.Weight
 }
 
-// extra postpones the deadlines of an account that uses more than its share.
+// extra returns by how many seconds the deadlines of an account are postponed: by Rules.Extra if it
+// uses more than its share, otherwise by 0.
 func (q *Queue) extra(a *account, kind string) int64 {
 	if q.over(a, kind) {
 		return q.rules.Extra
@@ -224,7 +226,7 @@ func (q *Queue) extra(a *account, kind string) int64 {
 	return 0
 }
 
-// boost returns the boost of the jobs of an account.
+// boost returns by how many seconds the deadlines of an account's jobs are earlier: see Rules.boost.
 func (q *Queue) boost(a *account, kind string, fresh bool) int64 {
 	if !fresh {
 		return 0
@@ -232,7 +234,8 @@ func (q *Queue) boost(a *account, kind string, fresh bool) int64 {
 	return q.rules.boost(q.late, !q.over(a, kind))
 }
 
-// updateLate computes how late the first of the long jobs is.
+// updateLate sets late to the number of seconds by which the most overdue long job has passed its
+// deadline. A long job is one that is neither fresh nor Last.
 func (q *Queue) updateLate() {
 	q.late = 0
 	for _, g := range q.groups {
@@ -248,8 +251,8 @@ func (q *Queue) key(g *group) int64 {
 	return g.heap[0].deadline + q.extra(g.account, kind) - q.boost(g.account, kind, g.fresh)
 }
 
-// compare orders the first jobs of two groups: jobs that others were preempted for first, jobs that
-// are Last last, then by key, then by ID.
+// compare orders the first jobs of two groups: jobs that are Last come last; otherwise the order is by
+// key and then by ID. keepPromises has already started jobs that are Promised.
 func (q *Queue) compare(a, b *group) int {
 	return cmp.Or(rank(a.last)-rank(b.last), cmp.Compare(q.key(a), q.key(b)), cmp.Compare(a.heap[0].ID, b.heap[0].ID))
 }

@@ -33,14 +33,15 @@ func waits(id, account string, nodes, units, age int64) *queue.Job {
 		Arrival: now - age}
 }
 
-// runs returns a job that runs on a node for the given time, whose last checkpoint is a time ago.
+// runs returns a job that has run on the nodes for run seconds. Its last checkpoint was since seconds
+// ago.
 func runs(id, account string, units, run, since int64, nodes ...int) *queue.Job {
 	j := waits(id, account, int64(len(nodes)), units, run)
 	j.On, j.Start, j.Checkpoint, j.Work = nodes, now-run, now-since, run-since
 	return j
 }
 
-// decide returns what Plan decides, one line for each decision.
+// decide returns the decisions of one pass, one line for each.
 func decide(nodes []queue.Node, jobs ...*queue.Job) []string {
 	accounts := map[string]bool{}
 	s := queue.Snapshot{Nodes: nodes, Jobs: jobs}
@@ -83,7 +84,7 @@ func TestDecisions(t *testing.T) {
 	}{
 		"the oldest first, on the fullest node": {cluster(8, 3, 8),
 			[]*queue.Job{waits("a", "x", 1, 2, 10), waits("b", "x", 1, 2, 20)}, []string{"b on [1]", "a on [0]"}},
-		"gangs on the lowest whole nodes": {cluster(8, 7, 8, 8),
+		"gangs on the first empty nodes": {cluster(8, 7, 8, 8),
 			[]*queue.Job{waits("a", "x", 2, 8, 10)}, []string{"a on [0 2]"}},
 		"a gang that does not fit is skipped": {cluster(8, 7),
 			[]*queue.Job{waits("a", "x", 2, 8, 500), waits("b", "x", 1, 1, 10)}, []string{"b on [1]"}},
@@ -93,41 +94,41 @@ func TestDecisions(t *testing.T) {
 			[]*queue.Job{waits("gang", "x", 3, 8, 700), waits("a", "x", 1, 8, 10)}, []string{"a on [0]"}},
 		"nodes are held for a due gang that can start when jobs end": {cluster(8, 8),
 			[]*queue.Job{waits("gang", "x", 2, 8, 700), waits("a", "x", 1, 2, 10), runs("b", "x", 7, 60, 0, 0)}, nil},
-		"no more jobs give way than another resource than accelerators needs": {memory(1600, 8),
+		"a lack of memory preempts no more jobs than necessary": {memory(1600, 8),
 			[]*queue.Job{change(waits("new", "y", 1, 1, 10), func(j *queue.Job) { j.Takes.MemoryMiB = 400 }),
 				change(runs("a", "x", 1, day, 100, 0), func(j *queue.Job) { j.Takes.MemoryMiB = 300 }),
 				change(runs("b", "x", 1, day, 200, 0), func(j *queue.Job) { j.Takes.MemoryMiB = 300 }),
 				change(runs("c", "x", 1, day, 300, 0), func(j *queue.Job) { j.Takes.MemoryMiB = 1000 })},
 			[]string{"new on [0] for a for b" + idle}},
-		"the cores of a stopping job are no accelerators": {memory(0, 8),
+		"the cores of a stopping job do not count as accelerators": {memory(0, 8),
 			[]*queue.Job{waits("new", "y", 1, 4, 10), runs("a", "x", 4, day, 10, 0), runs("b", "x", 4, day, 20, 0),
 				change(runs("cpu", "x", 0, 60, 0, 0), func(j *queue.Job) {
 					j.Type, j.Takes.CPUMilli, j.Stopping = "", 8000, true
 				})},
 			[]string{"new on [0] for a" + idle}},
-		"jobs that are last": {cluster(1),
+		"a job that is Last starts after the others": {cluster(1),
 			[]*queue.Job{change(waits("a", "x", 1, 1, day), func(j *queue.Job) { j.Last = true }), waits("b", "x", 1, 1, 1)},
 			[]string{"b on [0]"}},
-		"the cheapest subset gives way": {cluster(8, 8), []*queue.Job{waits("new", "y", 1, 4, 10),
+		"the cheapest subset is preempted": {cluster(8, 8), []*queue.Job{waits("new", "y", 1, 4, 10),
 			runs("big", "x", 8, day, 100, 0), runs("costly", "x", 4, day, 290, 1), runs("cheap", "x", 2, day, 10, 1),
 			runs("cheap-too", "x", 2, day, 20, 1)}, []string{"new on [1] for cheap for cheap-too" + idle}},
-		"jobs that have just started stay": {cluster(8),
+		"a job is not preempted before MinRun": {cluster(8),
 			[]*queue.Job{waits("new", "y", 1, 4, 10), runs("old", "x", 8, 1799, 0, 0)}, nil},
-		"jobs that were preempted often stay": {cluster(8), []*queue.Job{waits("new", "y", 1, 4, 10),
+		"a job is not preempted after MaxPreemptions": {cluster(8), []*queue.Job{waits("new", "y", 1, 4, 10),
 			change(runs("old", "x", 8, day, 0, 0), func(j *queue.Job) { j.Preemptions = 6 })}, nil},
-		"nothing is preempted in part": {cluster(8, 8), []*queue.Job{waits("new", "y", 2, 8, 10),
+		"no job is preempted for a gang that still lacks a node": {cluster(8, 8), []*queue.Job{waits("new", "y", 2, 8, 10),
 			runs("old", "x", 8, day, 0, 0), runs("young", "x", 8, 60, 0, 1)}, nil},
-		"gangs give way to gangs only": {cluster(8, 8),
+		"gangs are preempted only for gangs": {cluster(8, 8),
 			[]*queue.Job{waits("new", "y", 1, 8, 10), runs("gang", "x", 8, day, 0, 0, 1)}, nil},
 		"a job of the same account waits until it is due": {cluster(8),
 			[]*queue.Job{waits("new", "x", 1, 8, 599), runs("old", "x", 8, day, 0, 0)}, nil},
-		"who is within the margin stays": {cluster(8, 8), []*queue.Job{waits("new", "x", 1, 1, day),
+		"a job within the margin is not preempted": {cluster(8, 8), []*queue.Job{waits("new", "x", 1, 1, day),
 			runs("a", "x", 8, day, 0, 0), change(runs("b", "x", 8, day, 0, 1), func(j *queue.Job) { j.Arrival -= 4 * day })},
 			[]string{"new on [0] for a: its deadline in the queue has passed"}},
 		"a stopping job costs nothing": {cluster(8, 8), []*queue.Job{waits("new", "y", 1, 8, 10),
 			runs("a", "x", 8, day, 0, 0), change(runs("b", "x", 8, 60, 0, 1), func(j *queue.Job) { j.Stopping = true })},
 			[]string{"new on [1]" + idle}},
-		"what was freed for a job stays for it": {cluster(8, 8), []*queue.Job{
+		"nodes that were freed for a job are kept for it": {cluster(8, 8), []*queue.Job{
 			change(waits("gang", "x", 2, 8, day), func(j *queue.Job) { j.Promised = true }), waits("new", "y", 1, 8, 10),
 			change(runs("b", "x", 8, 60, 0, 1), func(j *queue.Job) { j.Stopping = true })},
 			[]string{"gang on [0 1]: other jobs were preempted for it"}},
@@ -136,7 +137,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestLimits checks that an account gets no more than its limit, and that others pass it.
+// TestLimits checks that an account gets no more than its limit, and that jobs of other accounts start
+// before its jobs then.
 func TestLimits(t *testing.T) {
 	jobs := []*queue.Job{waits("a", "x", 1, 3, 30), waits("b", "x", 1, 2, 20), waits("c", "y", 1, 3, 10)}
 	accounts := []queue.Account{{Name: "x", Weight: 1, Limit: 4, Used: 1}, {Name: "y", Weight: 1, Limit: -1}}

@@ -16,19 +16,19 @@ package queue
 
 // Rules holds the constants of the policy.
 type Rules struct {
-	FreshSeconds   int64 // a job is fresh while its work × units is below this × units of the cluster
-	WideFraction   int64 // a job is wide, and so always fresh, from units of the cluster / this
+	FreshSeconds   int64 // a job is fresh while its work × units is below FreshSeconds × units of the cluster
+	WideFraction   int64 // a job with units of the cluster / WideFraction, or more, is wide and so always fresh
 	MinWide        int64 // minimum number of units of a wide job, for small clusters
-	FreshTarget    int64 // target of fresh jobs: seconds from arrival, without work, to the deadline
-	LongTarget     int64 // target of other jobs
+	FreshTarget    int64 // seconds that a fresh job waits in total until its deadline
+	LongTarget     int64 // the same for a job that is not fresh
 	Extra          int64 // postpones the deadlines of an account that uses more than its share
 	BoostAfter     int64 // lateness of long jobs from which fresh jobs are boosted
 	BoostFactor    int64 // seconds of boost for each second of lateness after BoostAfter
 	MaxBoost       int64
 	MinBoost       int64 // minimum boost of fresh jobs of an account within its share
-	Margin         int64 // slack that a victim has more than the candidate
-	MinRun         int64 // seconds that a victim has run
-	MaxPreemptions int   // preemptions of one job
+	Margin         int64 // minimum by which the slack of a victim exceeds the slack of the candidate
+	MinRun         int64 // minimum seconds that a victim has run
+	MaxPreemptions int   // maximum preemptions of one job
 	Restart        int64 // seconds that a preempted job needs to load its checkpoint
 }
 
@@ -53,9 +53,10 @@ func (r Rules) target(fresh bool) int64 {
 	return r.LongTarget
 }
 
-// boost returns how much earlier the deadlines of fresh jobs count while long jobs are late. The
-// boost decides what an overloaded cluster does: without it, the old long jobs take all the capacity,
-// and fresh jobs wait as long as they do.
+// boost returns by how many seconds the deadlines of fresh jobs are earlier. late is how late the first
+// long job is; withinShare is true if the account uses no more than its share. The boost decides what
+// an overloaded cluster does: without it, the old long jobs take all the capacity, and fresh jobs wait
+// as long as the long jobs do.
 func (r Rules) boost(late int64, withinShare bool) int64 {
 	boost := min(r.BoostFactor*max(0, late-r.BoostAfter), r.MaxBoost)
 	if withinShare {
@@ -115,8 +116,8 @@ type Job struct {
 	Promised    bool // other jobs were preempted for it, so it starts before all others
 
 	On         []int // nodes of a running job; nil while it waits
-	Start      int64 // of the running attempt
-	Checkpoint int64 // of the running attempt, or when the attempt finished loading
+	Start      int64 // start of the running attempt
+	Checkpoint int64 // time of the attempt's newest checkpoint; before the first, when its work began
 	Stopping   bool  // it has been told to stop, so its nodes become free soon
 }
 

@@ -69,14 +69,14 @@ type simulator struct {
 	byID    map[string]*simulated
 	running map[*simulated]bool
 	ends    ends
-	lost    int64 // units × seconds, with those of restarts
+	lost    int64 // units × seconds of lost work and of restarts
 	passes  int
 	check   func(now int64, decisions []queue.Decision) // nil checks nothing
 	arrived func(j *simulated, now int64)               // after the pass of its arrival
 	started func(j *simulated, now int64)
 }
 
-// An ending is the completion of an attempt, unless it is preempted before.
+// An ending is the completion of an attempt. It does not happen if the attempt is preempted before.
 type ending struct {
 	at      int64
 	job     *simulated
@@ -253,12 +253,13 @@ func (s *simulator) summary() summary {
 	return sum
 }
 
-// bound is the duration, in seconds, that shorter jobs count as in the slowdown: without it, seconds
-// of delay of jobs of seconds decide the mean (Feitelson and Rudolph, JSSPP 1998).
+// bound is the minimum duration of a job, in seconds, in the slowdown; shorter jobs count as this long.
+// Otherwise the short delays of very short jobs would dominate the mean (Feitelson and Rudolph, JSSPP
+// 1998).
 const bound = 600
 
-// weights returns the weight of each account: equal, or the number of nodes that its work is worth, at
-// least one.
+// weights returns the weight of each account: 1 if equal is true, otherwise its share of all work as a
+// number of nodes, at least one.
 func weights(trace []traceJob, nodes int64, equal bool) map[string]int64 {
 	w, total := map[string]int64{}, int64(0)
 	for _, j := range trace {
