@@ -163,7 +163,7 @@ var fieldTexts = map[string]string{
 	"completion_token_ids":            "Token IDs of the completion.",
 	"grammar": "Grammar in GBNF that constrained the completion: that of response_format, or the one " +
 		"that its JSON schema or the required tool calls compile to. Null without one, and above 32 KiB.",
-	"RawOutput.images": "Always empty: engines that read images return no raw_output.",
+	"RawOutput.images": "Always empty: engines that accept images return no raw_output.",
 	"prompt_fragments": "Prompt with special tokens as text, in parts.",
 	"bytes":            "Bytes of the token.",
 	"logprob": "Log-probability in the model's unfiltered distribution; null for the first token of the " +

@@ -32,7 +32,7 @@ var modelTexts = map[string]string{
 	"sizeBytes":            "Total size of the files in bytes.",
 	"modelId":              "ID of the new model. The server generates one by default.",
 	"embedding":            "Whether the model is an embedding model.",
-	"supportsImageInput": "Whether the model reads images: its config.json describes an image encoder, or it has an " +
+	"supportsImageInput": "Whether the model accepts images: its config.json describes an image encoder, or it has an " +
 		"mmproj file.",
 	"copies":                "Copies in other precisions.",
 	"Model.precision":       "Number format of most stored parameters.",
