@@ -40,7 +40,7 @@ func TestAliasesOfEveryAccount(t *testing.T) {
 	require.Contains(t, string(refused.body), "only the operator")
 	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "operator", `{"aliases": ["smart"]}`).status)
 	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "admin",
-		`{"displayName": "D", "aliases": ["smart"]}`).status, "who leaves them may write them")
+		`{"displayName": "D", "aliases": ["smart"]}`).status, "a user may send unchanged aliases")
 	require.Equal(t, "a b ", textOf(t, ask("other", "smart")))
 	require.Contains(t, string(s.call("GET", "/inference/v1/models", "other", "").body), `"id":"smart"`)
 
@@ -131,7 +131,7 @@ func TestSpeechModelsRejectPrompts(t *testing.T) {
 	made = s.call("POST", "/v1/accounts/acme/deployments?deploymentId=whisper", "admin",
 		`{"baseModel": "`+string(ear)+`", "speechFormat": "openai"}`)
 	require.Equal(t, 200, made.status, "%s", made.body)
-	require.Equal(t, "simulated", made.json(t)["speechFormat"], "it is the model's, whatever is given")
+	require.Equal(t, "simulated", made.json(t)["speechFormat"], "the model's format, whatever the request has")
 
 	for field, body := range map[string]string{
 		"precision":       `{"baseModel": "` + string(ear) + `", "precision": "BF16"}`,

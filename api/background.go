@@ -49,7 +49,8 @@ func (s *Server) ServeInBackground(ctx context.Context, q BackgroundRequest) Bac
 	return BackgroundResponse{Status: status, Body: encoded(body), Code: f.Code, Waits: waits}
 }
 
-// ResolveInBackground returns the deployment to which a request of a batch goes.
+// ResolveInBackground returns the deployment to which a request of a batch goes. It returns an error
+// if there is none for the model, or if the model transcribes speech.
 func (s *Server) ResolveInBackground(ctx context.Context, q BackgroundRequest, model string) (domain.Name, error) {
 	target, err := routing.Resolve(s.backgroundCall(ctx, q), model)
 	if err == nil {

@@ -43,7 +43,7 @@ func (s *harness) file(name, content string) string {
 }
 
 // TestNamesOfFiles checks that a file whose name has control characters or is too long is rejected,
-// and leaves nothing.
+// and that nothing of it is stored.
 func TestNamesOfFiles(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	for name, said := range map[string]string{strings.Repeat("n", 256): "file: its name must have at most 255 characters",
@@ -233,8 +233,8 @@ func inferenceMessage(t *testing.T, a answer) string {
 	return said.Error.Message
 }
 
-// TestFileOfTheLimit checks that a file may have the bytes that the limit of uploads allows, and not
-// one more.
+// TestFileOfTheLimit checks that a file may be exactly as large as the limit of uploads, and not one
+// byte larger.
 func TestFileOfTheLimit(t *testing.T) {
 	s := newHarness(t, request.Limits{Upload: int64(len(chatRows))})
 	s.file("rows.jsonl", chatRows)

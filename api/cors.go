@@ -25,7 +25,7 @@ func CheckOrigin(origin string) error {
 	case origin == AnyOrigin:
 		return nil
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		return errors.New("must be *, or begin with http:// or https:// and a host")
+		return errors.New("must be *, or http:// or https:// followed by a host")
 	case strings.Contains(u.Host, "*"):
 		return errors.New("must be * alone or name one host: a wildcard within a host is not supported")
 	case origin != u.Scheme+"://"+u.Host:
@@ -127,7 +127,8 @@ func (s *Server) options(next http.Handler) http.Handler {
 // maxRequestedHeaders bounds the requested headers that a preflight response repeats, in bytes.
 const maxRequestedHeaders = 4 << 10
 
-// headersFor returns requestHeaders and the names of headers that a preflight request asks for.
+// headersFor returns requestHeaders and the names of headers that a preflight request asks for. It
+// leaves those names out if they are longer than maxRequestedHeaders.
 func headersFor(r *http.Request) string {
 	requested := r.Header.Get("Access-Control-Request-Headers")
 	if requested == "" || len(requested) > maxRequestedHeaders {

@@ -213,9 +213,9 @@ func TestPreflightOfDirectRoutes(t *testing.T) {
 func TestOriginsAreChecked(t *testing.T) {
 	for origin, says := range map[string]string{
 		"*": "", "https://app.example.com": "", "http://localhost:3000": "", "http://[::1]:8080": "",
-		"app.example.com":          "must be *, or begin with http:// or https://",
-		"":                         "must be *, or begin with http:// or https://",
-		"null":                     "must be *, or begin with http:// or https://",
+		"app.example.com":          "must be *, or http:// or https:// followed by",
+		"":                         "must be *, or http:// or https:// followed by",
+		"null":                     "must be *, or http:// or https:// followed by",
 		"https://*.example.com":    "wildcard",
 		"https://app.example.com/": "without a path",
 		"https://u@example.com":    "without a path",

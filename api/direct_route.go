@@ -59,6 +59,6 @@ func (d *directRoutes) find(next http.Handler) http.Handler {
 
 func noSuchDirectPath(w http.ResponseWriter, r *http.Request) {
 	request.WriteError(w, request.ErrorOf(request.NotFoundReason("NO_SUCH_PATH",
-		"the host name of a deployment serves only /v1/completions, /v1/chat/completions and /v1/models: send other "+
-			"requests to the server's host name")), request.RequestID(r), true)
+		"the host name of a deployment serves only completions, chat completions, responses, embeddings and models, such "+
+			"as /v1/completions: send other requests to the server's host name")), request.RequestID(r), true)
 }

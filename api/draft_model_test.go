@@ -9,8 +9,8 @@ import (
 	"anneal/domain"
 )
 
-// TestDraftModels checks that the devices of a deployment hold its draft model too, which models can
-// draft, and when a draft model has no effect.
+// TestDraftModels checks that a deployment gets enough devices for its draft model too, which models
+// can be draft models, and when a draft model has no effect.
 func TestDraftModels(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	for id, parameters := range map[string]domain.Count{"large": 30e9, "small": 7e9} {

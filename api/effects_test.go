@@ -276,7 +276,7 @@ func hasEffect(call *ast.CallExpr) (name string, yes bool) {
 	return name, name == "seal" || name == "NewIntake"
 }
 
-// effectElsewhere maps functions with side effects that other tests cover to those tests.
+// effectElsewhere maps the functions whose side effects other tests cover to those effects and tests.
 var effectElsewhere = map[string]string{
 	"readForm": "files of a request that nothing refers to: requireNoRecordings in the tests of transcriptions, " +
 		"and " +

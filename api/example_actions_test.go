@@ -100,7 +100,7 @@ func (s *exampleStory) number(text string) float64 {
 	return n
 }
 
-// registerNode: node NAME POOL TYPE DEVICES ENGINE…
+// registerNode executes the action "node NAME POOL TYPE DEVICES ENGINE…", which registers a node.
 func (s *exampleStory) registerNode(name domain.Name, words []string) {
 	s.Helper()
 	s.do(domain.Intend(domain.Nodes, name, domain.Command[domain.Node](domain.RegisterNode{NodeSpec: domain.NodeSpec{
@@ -109,7 +109,7 @@ func (s *exampleStory) registerNode(name domain.Name, words []string) {
 	s.world.Live().Heartbeat(name, s.clock.tick())
 }
 
-// serveReplica: serve DEPLOYMENT NODE adds a ready replica.
+// serveReplica executes the action "serve DEPLOYMENT NODE", which adds a ready replica.
 func (s *exampleStory) serveReplica(name domain.Name, words []string) {
 	s.Helper()
 	row := mustRow(s.harness, name)
@@ -119,7 +119,7 @@ func (s *exampleStory) serveReplica(name domain.Name, words []string) {
 	s.deployment(name, domain.MarkDeploymentReady{Generation: row.Generation})
 }
 
-// removeReplicas: removed DEPLOYMENT finishes a deletion.
+// removeReplicas executes the action "removed DEPLOYMENT", which finishes a deletion.
 func (s *exampleStory) removeReplicas(name domain.Name, _ []string) {
 	s.Helper()
 	for id := range mustRow(s.harness, name).Replicas {
@@ -128,7 +128,7 @@ func (s *exampleStory) removeReplicas(name domain.Name, _ []string) {
 	s.deployment(name, domain.FinishDeletion{Keep: domain.RecentUse})
 }
 
-// startJob: start JOB NODE starts the next attempt.
+// startJob executes the action "start JOB NODE", which starts the next attempt.
 func (s *exampleStory) startJob(name domain.Name, words []string) {
 	s.Helper()
 	row, ok := s.world.View().Job(name)
@@ -147,7 +147,8 @@ func (s *exampleStory) startJob(name domain.Name, words []string) {
 				Accelerators: map[string]int{"VENDOR_A_H100_80GB": 1}}, Evaluator: evaluator}))
 }
 
-// reportJob: report JOB STEP STEPS TOKENS METRIC=VALUE… reports progress, and records a checkpoint.
+// reportJob executes the action "report JOB STEP STEPS TOKENS METRIC=VALUE…", which reports progress
+// and records a checkpoint.
 func (s *exampleStory) reportJob(name domain.Name, words []string) {
 	s.Helper()
 	row, ok := s.world.View().Job(name)
@@ -172,7 +173,7 @@ func (s *exampleStory) reportJob(name domain.Name, words []string) {
 	require.NoError(s, err)
 }
 
-// progress parses STEP STEPS TOKENS METRIC=VALUE…
+// progress parses the arguments STEP STEPS TOKENS METRIC=VALUE… of an action.
 func (s *exampleStory) progress(words []string) domain.JobProgress {
 	s.Helper()
 	at := domain.JobProgress{Step: int(s.number(words[0])), Steps: int(s.number(words[1])),
@@ -242,7 +243,8 @@ func exampleAdapter() string {
 	return string(weights) + header + strings.Repeat("\x00", end)
 }
 
-// completeJob: complete JOB MODEL STEP STEPS TOKENS METRIC=VALUE…
+// completeJob executes the action "complete JOB MODEL STEP STEPS TOKENS METRIC=VALUE…", which registers
+// the model of a job and completes the job.
 func (s *exampleStory) completeJob(name domain.Name, words []string) {
 	s.Helper()
 	row, ok := s.world.View().Job(name)
@@ -253,7 +255,7 @@ func (s *exampleStory) completeJob(name domain.Name, words []string) {
 			Progress: &at}))
 }
 
-// finishStep: step JOB NODE MODEL completes a train step.
+// finishStep executes the action "step JOB NODE MODEL", which completes a train step.
 func (s *exampleStory) finishStep(name domain.Name, words []string) {
 	s.Helper()
 	s.startJob(name, words)
@@ -264,7 +266,7 @@ func (s *exampleStory) finishStep(name domain.Name, words []string) {
 		Attempt: row.State.Life().Attempt, Output: s.registerOutput(name, words[1])})))
 }
 
-// confirmCancel: cancelled JOB
+// confirmCancel executes the action "cancelled JOB", which confirms that a job has stopped.
 func (s *exampleStory) confirmCancel(name domain.Name, _ []string) {
 	s.Helper()
 	row, ok := s.world.View().Job(name)
@@ -272,7 +274,7 @@ func (s *exampleStory) confirmCancel(name domain.Name, _ []string) {
 	s.do(domain.IntendJob(name, domain.ConfirmCancel{Attempt: row.State.Life().Attempt}))
 }
 
-// finishBuild: built EVALUATOR
+// finishBuild executes the action "built EVALUATOR", which accepts the build of an evaluator.
 func (s *exampleStory) finishBuild(name domain.Name, _ []string) {
 	s.Helper()
 	row := evaluatorRow(s.harness, name)
@@ -284,19 +286,20 @@ func (s *exampleStory) finishBuild(name domain.Name, _ []string) {
 			Sizes: map[string]int64{"main.py": 412}}, Entry: domain.Entry{File: "main.py", Func: "evaluate"}})))
 }
 
-// loadAddon: loaded DEPLOYED_MODEL
+// loadAddon executes the action "loaded DEPLOYED_MODEL", which marks an addon as DEPLOYED.
 func (s *exampleStory) loadAddon(name domain.Name, _ []string) {
 	s.Helper()
 	s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.MarkModelDeployed{})))
 }
 
-// unloadAddon: unloaded DEPLOYED_MODEL
+// unloadAddon executes the action "unloaded DEPLOYED_MODEL", which finishes the removal of an addon.
 func (s *exampleStory) unloadAddon(name domain.Name, _ []string) {
 	s.Helper()
 	s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.FinishUndeployment{})))
 }
 
-// fillDataset: filled DATASET ROWS TOKENS stores the rows of a derived dataset.
+// fillDataset executes the action "filled DATASET ROWS TOKENS", which stores the rows of a derived
+// dataset.
 func (s *exampleStory) fillDataset(name domain.Name, words []string) {
 	s.Helper()
 	s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FillDataset{
@@ -306,7 +309,7 @@ func (s *exampleStory) fillDataset(name domain.Name, words []string) {
 			AverageTurnCount: 1}})))
 }
 
-// failImport: import-failed DATASET
+// failImport executes the action "import-failed DATASET", which ends an import with an error.
 func (s *exampleStory) failImport(name domain.Name, _ []string) {
 	s.Helper()
 	s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FailImport{Import: 1,
@@ -314,7 +317,8 @@ func (s *exampleStory) failImport(name domain.Name, _ []string) {
 			"correct externalUrl"}})))
 }
 
-// prepareCopy: prepared MODEL PRECISION
+// prepareCopy executes the action "prepared MODEL PRECISION", which finishes a copy of a model in a
+// precision.
 func (s *exampleStory) prepareCopy(name domain.Name, words []string) {
 	s.Helper()
 	s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.FinishCopy{Precision: words[0], Attempt: 1,
@@ -322,7 +326,8 @@ func (s *exampleStory) prepareCopy(name domain.Name, words []string) {
 			Sizes: map[string]int64{"model.safetensors": 2_097_304}}})))
 }
 
-// rejectUpload: reject MODEL FILE… uploads files that are not a complete model.
+// rejectUpload executes the action "reject MODEL FILE…", which uploads files that are not a complete
+// model.
 func (s *exampleStory) rejectUpload(name domain.Name, files []string) {
 	s.Helper()
 	var form bytes.Buffer

@@ -6,7 +6,8 @@ import (
 	"anneal/domain"
 )
 
-// createBatch: batch BATCH FILE creates a file of requests, and a batch of them.
+// createBatch executes the action "batch BATCH FILE", which creates a file of requests and a batch of
+// them.
 func (s *exampleStory) createBatch(name domain.Name, words []string) {
 	s.Helper()
 	file := domain.Name(words[0])
@@ -17,7 +18,7 @@ func (s *exampleStory) createBatch(name domain.Name, words []string) {
 	s.do(createsBatch(name, file))
 }
 
-// answerBatch: answered BATCH TOTAL COMPLETED FAILED ends a batch.
+// answerBatch executes the action "answered BATCH TOTAL COMPLETED FAILED", which ends a batch.
 func (s *exampleStory) answerBatch(name domain.Name, words []string) {
 	s.Helper()
 	completed, failed := int(s.number(words[1])), int(s.number(words[2]))

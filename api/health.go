@@ -90,7 +90,7 @@ func (s *Server) readyToWrite(c *request.Call) (any, error) {
 	if err != nil {
 		c.Logger.Warn("not ready to write", "error", err)
 		return nil, notReady("the log cannot be read, or the world has not reached the last position of the log; the world "+
-			"is at position %d", c.World.Position())
+			"is at position %d: check the connection to NATS and its quorum", c.World.Position())
 	}
 	if err := c.Space.Check(disk.Requests, 0); err != nil {
 		return nil, notReady("%v", err)

@@ -54,7 +54,7 @@ func imagePart(url, detail string) string {
 	return fmt.Sprintf(`{"type": "image_url", "image_url": {"url": %q, "detail": %q}}`, url, detail)
 }
 
-// deploySeer deploys a model that reads images.
+// deploySeer deploys a model that accepts images.
 func (s *harness) deploySeer() {
 	name := domain.Name("accounts/acme/models/seer")
 	s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.RegisterModel{
@@ -62,6 +62,18 @@ func (s *harness) deploySeer() {
 		ModelMetadata: domain.ModelMetadata{ModelType: "llava", ParameterCount: 840_000, ContextLength: 512, Vision: true},
 		Files:         domain.Files{Prefix: "models/acme/seer/", Sizes: map[string]int64{"model.safetensors": 42}}})))
 	s.deploy("seer", 1, func(spec *domain.DeploymentSpec) { spec.BaseModel = string(name) })
+}
+
+// startSeer starts a web server with a handler for its pages, and a server of the API with the
+// deployment of deploySeer, whose replicas respond as see describes.
+func startSeer(t *testing.T, pages http.Handler) (*httptest.Server, *harness) {
+	t.Helper()
+	web := httptest.NewServer(pages)
+	t.Cleanup(web.Close)
+	s := newHarness(t, request.Limits{})
+	s.deploySeer()
+	s.see()
+	return web, s
 }
 
 // see makes every replica download the images of a request and respond with their types and sizes.
@@ -96,11 +108,7 @@ func TestImagesReachReplicas(t *testing.T) {
 			_, _ = w.Write(data)
 		})
 	}
-	web := httptest.NewServer(mux)
-	t.Cleanup(web.Close)
-	base := newHarness(t, request.Limits{})
-	base.deploySeer()
-	base.see()
+	web, base := startSeer(t, mux)
 	s := base.another(func(o *Options) { o.Private = true })
 	for kind, data := range all {
 		for _, url := range []string{dataURL(kind, data), web.URL + "/" + kind} {
@@ -144,11 +152,7 @@ func TestInvalidImages(t *testing.T) {
 		w.Header().Set("Content-Length", "5000")
 		_, _ = w.Write(all["image/png"])
 	})
-	web := httptest.NewServer(mux)
-	t.Cleanup(web.Close)
-	base := newHarness(t, request.Limits{})
-	base.deploySeer()
-	base.see()
+	web, base := startSeer(t, mux)
 	base.deploy("d1", 1)
 	s := base.another(func(o *Options) { o.Private = true })
 	auto := func(url string) string { return imagePart(url, "auto") }

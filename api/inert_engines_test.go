@@ -19,8 +19,8 @@ func registerEngines(name domain.Name, engines ...string) domain.Intent {
 			Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}))
 }
 
-// TestFieldsThatEnginesIgnore checks that a resource with a field that an engine of a node ignores is
-// warned of, for each such field and engine, and that it is not on other nodes.
+// TestFieldsThatEnginesIgnore checks, for each field that an engine ignores, that a request with the
+// field gets a warning while a node has that engine, and that it gets none while no node has it.
 func TestFieldsThatEnginesIgnore(t *testing.T) {
 	values := map[string]string{"ngramSpeculationLength": "3", "draftTokenCount": "4", "maxContextLength": "128",
 		"autoTune.longPrompt": "true", "chunkSize": "5", "maxConcurrentRollouts": "2"}

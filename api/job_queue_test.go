@@ -58,7 +58,7 @@ func (s *harness) queueOf(name domain.Name) *rest.JobQueue {
 
 // TestPositionsAreTheOrderOfStarts checks over HTTP, on the server whose scheduler runs and on another
 // one, that waiting jobs of two accounts have distinct positions, that the job with position 1 starts
-// when capacity becomes free, and that an account sees the number of the others and nothing else. The
+// when capacity becomes free, and that an account sees the number of the other jobs and nothing else. The
 // account whose job is next frees the capacity, because the order depends on who exceeds its share.
 func TestPositionsAreTheOrderOfStarts(t *testing.T) {
 	s := newHarness(t, request.Limits{})
@@ -125,8 +125,8 @@ func countIn(names []domain.Name, account string) (n int) {
 	return n
 }
 
-// TestWhatAJobWaitsFor checks the field of jobs that wait for something else than capacity, and the
-// estimate of one that waits for it.
+// TestWhatAJobWaitsFor checks the field queue of jobs that wait for something other than capacity, and
+// the estimated start time of a job that waits for capacity.
 func TestWhatAJobWaitsFor(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	s.do(trainer("n1", 1))

@@ -46,7 +46,8 @@ type dyingReplica struct {
 	runs int // requests to the node
 }
 
-// die makes the replica on the first node that gets a request fail all its requests.
+// die makes all requests to one node fail: to d.node or, if that is empty, to the first node that gets
+// a request.
 func (s *harness) die(d *dyingReplica) {
 	s.replicas.responding(func(ctx context.Context, r domain.Replica, req engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {

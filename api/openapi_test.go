@@ -24,7 +24,7 @@ var documentFile = flag.String("document", "", "where to write the OpenAPI docum
 
 func TestDocumentIsOpenAPI(t *testing.T) {
 	if testing.Short() {
-		t.Skip("one goroutine, and slow")
+		t.Skip("slow: one goroutine validates the whole document")
 	}
 	s := newHarness(t, request.Limits{})
 	if *documentFile != "" {

@@ -127,7 +127,7 @@ var alongside = map[string]string{"top_logprobs": "logprobs"}
 // name of the field for the values past the bound.
 func TestBounds(t *testing.T) {
 	if testing.Short() {
-		t.Skip("sequential requests, and slow")
+		t.Skip("slow: the requests are sequential")
 	}
 	table := map[string]row{}
 	for _, r := range operationRows() {

@@ -29,10 +29,10 @@ const prism = "../cmd/anneal/testdata/clients/node/node_modules/.bin/prism"
 func needPrism(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("sequential requests, and slow")
+		t.Skip("slow: the requests are sequential")
 	}
 	if _, err := os.Stat(prism); err != nil {
-		t.Skip("prism is not installed: make clients")
+		t.Skip("prism is not installed: run `make clients`")
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // TestRegions checks that a deployment shows the region of its replicas, and that a request that
-// names regions is warned of while no node has a region.
+// names regions gets a warning while no node has a region.
 func TestRegions(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	register := func(region string) {

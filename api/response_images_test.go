@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -19,7 +18,8 @@ func inputImage(url, detail string) string {
 	return fmt.Sprintf(`{"type": "input_image", "image_url": %q, "detail": %q}`, url, detail)
 }
 
-// askSeer requests a response of the model that reads images for an input.
+// askSeer sends an input as a request for a response to the deployment seer, whose model accepts
+// images.
 func (s *harness) askSeer(input string) answer {
 	s.Helper()
 	return s.call("POST", "/v1/responses", "user", `{"model": "accounts/acme/deployments/seer", `+
@@ -32,13 +32,9 @@ func showing(parts string) string { return `[{"role": "user", "content": [` + pa
 // and that nothing of them is left when the response has ended.
 func TestImagesOfResponses(t *testing.T) {
 	all := pictures(3, 2)
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	web, base := startSeer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(all[strings.TrimPrefix(r.URL.Path, "/")])
 	}))
-	t.Cleanup(web.Close)
-	base := newHarness(t, request.Limits{})
-	base.deploySeer()
-	base.see()
 	s := base.another(func(o *Options) { o.Private = true })
 	for kind, data := range all {
 		for _, url := range []string{dataURL(kind, data), web.URL + "/" + kind} {

@@ -175,8 +175,8 @@ func TestRolloutsOfADeletedJob(t *testing.T) {
 	require.Empty(t, ids)
 }
 
-// TestDamagedRollouts checks that lines that are not rollouts are skipped, as an agent may store any
-// content, and that damage of the file is an error.
+// TestDamagedRollouts checks that lines that are not rollouts are skipped, because an agent may store
+// any content, and that a damaged file is an error.
 func TestDamagedRollouts(t *testing.T) {
 	s := rolloutHarness(t, 1)
 	line, err := json.Marshal(rollout(1, 1, 1, 1))

@@ -161,7 +161,7 @@ func readCues(t *testing.T, file string, vtt bool) (text string) {
 
 func TestSubtitlesAreValid(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes long on one core")
+		t.Skip("slow: 300 transcripts on one core")
 	}
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))

@@ -11,7 +11,7 @@ import (
 
 // Limits of a subtitle cue, as broadcasters use them.
 const (
-	maxLineWidth   = 42              // cells; a wide character, such as a Chinese one, takes two cells
+	maxLineWidth   = 42              // columns; a wide character, such as a Chinese one, takes two
 	maxCueLines    = 2               // lines of one cue
 	maxCueDuration = 7 * time.Second // duration of a cue with more than one word
 	maxCuePause    = 2 * time.Second // pause between two words of one cue
@@ -174,7 +174,7 @@ func splitWide(text string) (parts []string) {
 	return append(parts, part)
 }
 
-// cells returns the width of a text in cells of a terminal.
+// cells returns the display width of a text in columns: a wide character takes two.
 func cells(text string) (n int) {
 	for _, r := range strings.TrimSpace(text) {
 		n += width(r)

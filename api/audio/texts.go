@@ -56,7 +56,7 @@ var fieldTexts = map[string]string{
 	"TranscriptEvent.text":    "Complete text; for srt and vtt, the complete file.",
 	"TranscriptEvent.seconds": "Length of the part that was transcribed, in seconds.",
 	"TranscriptEvent.usage":   "Usage of the transcription.",
-	"transcript":              "Transcript in verbose_json.",
+	"transcript":              "Transcript with times, if response_format is verbose_json.",
 	"AudioUsage.type":         "Unit of the usage: duration.",
 	"AudioUsage.seconds":      "Length of the recording, in seconds.",
 }

@@ -50,7 +50,7 @@ func Of(r *http.Request) *Exchange {
 const (
 	writePiece  = 64 << 10         // bytes of a response that the client must read within Limits.AnswerTime
 	reuseBytes  = 64 << 10         // maximum length of an unread body after which the connection is reused
-	reuseTime   = time.Second      // maximum wait for the rest of such a body
+	reuseTime   = time.Second      // maximum wait for the rest of a body of at most reuseBytes
 	lingerTime  = 10 * time.Second // maximum time for which longer bodies are discarded
 	lingerPause = time.Second      // maximum wait for each piece of a longer body
 	lingerAlien = 2 * time.Second  // lingerTime of clients that are not authenticated
@@ -268,7 +268,7 @@ func (x *Exchange) ReleaseBody() {
 }
 
 // Identify records the account of the request, and protects the request's connection from
-// replacement.
+// replacement by a new connection: see limitedListener.
 func (x *Exchange) Identify(account string) {
 	x.account = account
 	Keep(x.request.Context(), account)

@@ -251,8 +251,8 @@ func (s *eventStream) run() error {
 	}
 }
 
-// catchUp sends the events of the log after the position of the stream, at least those up to the
-// position to.
+// catchUp sends the events of the log after the position of the stream. These include all events up
+// to a position.
 func (s *eventStream) catchUp(to uint64) error {
 	for e, err := range s.Log.Read(s.Ctx, s.subject, s.after) {
 		if err != nil {

@@ -18,7 +18,7 @@ var typeTexts = map[string]string{
 // fieldTexts describe the fields of this package's wire types.
 var fieldTexts = map[string]string{
 	"Event.source":       "Installation that recorded the event.",
-	"Event.attempt":      "Attempt of the job that caused the event.",
+	"Event.attempt":      "Number of the attempt of the job, for an event that belongs to one.",
 	"Event.id":           "ID of the event.",
 	"Event.type":         "Type and version of the event, such as dataset.created.v1.",
 	"Event.controlplane": "ID of the control plane that decided the event; absent in events of earlier versions.",

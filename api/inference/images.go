@@ -49,13 +49,14 @@ func (c *call) requireVision(q *generationRequest, target routing.Target) error 
 	}
 	var v domain.Violations
 	v.Add(q.images[0].at, "is an image, which %s cannot read: its config.json describes no image encoder, and it has no "+
-		"mmproj file; send text only, or name a model that reads images", row.Name)
+		"mmproj file; send text only, or name a model that accepts images", row.Name)
 	return v.Err()
 }
 
-// imagePath returns the path in a request for a response of the image that an engine names by its path
-// in engines.CompletionRequest, whose messages have other indexes than the items of the input. It
-// returns "" for any other field, and for other requests, whose paths are the same.
+// imagePath translates the path of a field that an error of an engine names. If the field is an
+// image in an engines.CompletionRequest for a response, it returns the path of the image in the input
+// of the response, because messages and items of the input have different indexes. It returns "" for
+// other fields, and for other kinds of requests, whose paths are the same.
 func (q *generationRequest) imagePath(p prompt, field string) string {
 	if q.response == nil {
 		return ""
@@ -128,8 +129,8 @@ func (c *call) storeImage(ctx context.Context, key string, one *requestImage, to
 		return invalid(fmt.Errorf("exceeds the limit of %s for an image: scale it down",
 			request.ByteSize(MaxImageBytes)))
 	case total.Add(size) > MaxImagesBytes:
-		return invalid(fmt.Errorf("and the other images exceed the limit of %s for one request: scale them down, or send "+
-			"fewer", request.ByteSize(MaxImagesBytes)))
+		return invalid(fmt.Errorf("together with the other images, exceeds the limit of %s for one request: scale the "+
+			"images down, or send fewer", request.ByteSize(MaxImagesBytes)))
 	}
 	one.data = nil
 	one.image.Type, one.image.Size = kind, size

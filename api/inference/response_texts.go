@@ -49,12 +49,11 @@ var responseTexts = map[string]string{
 		"the same key go to the same replica.",
 	"safety_identifier": "ID of the end user. If the deployment has enableSessionAffinity, requests of the same user go " +
 		"to the same replica.",
-	"service_tier":            "Always default.",
+	"service_tier":            "Service tier; always default in responses.",
 	"ResponseTool.name":       "Name of the function.",
 	"ResponseTool.parameters": "Parameters of the function, as a JSON Schema.",
-	"ResponseTool.strict": "Whether the arguments of calls that the model chooses to make must follow the schema of the " +
-		"parameters. Those of " +
-		"required calls always do.",
+	"ResponseTool.strict": "Whether the arguments must follow the schema of the parameters even if the model decides " +
+		"itself whether to call the function. The arguments of required calls always follow it.",
 	"ResponseTool.description":        "Description of the function for the model.",
 	"ResponseText.format":             formatText,
 	"ResponseTextSetting.format":      formatText,
@@ -91,7 +90,7 @@ var responseTexts = map[string]string{
 	"output_tokens_details":      "Details of output_tokens.",
 	"ResponseUsage.total_tokens": "Sum of input_tokens and output_tokens.",
 
-	"ResponseError.code":       "Code of the error.",
+	"ResponseError.code":       "Reason of the error, for programs.",
 	"ResponseError.message":    "What is wrong, and what to do.",
 	"ResponseItem.id":          "ID of the item.",
 	"ResponseItem.type":        "reasoning, message or function_call.",
@@ -116,6 +115,8 @@ var responseTexts = map[string]string{
 	"ResponseEvent.name":       "Name of the function.",
 	"ResponseEvent.logprobs":   "Log-probabilities of the tokens of the event, if requested.",
 	"ResponseTool.type":        "Type of the tool: function.",
+
+	"ResponseOutputDetails.reasoning_tokens": "Number of reasoning tokens, which output_tokens includes.",
 }
 
 var responseTypeTexts = map[string]string{

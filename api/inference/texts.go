@@ -8,19 +8,21 @@ import (
 	"anneal/eventlog/metering"
 )
 
+const rawOutputText = "Prompt and completion with special tokens as text, if requested."
+
 // fieldTexts describe the fields of this package's wire types.
 var fieldTexts = map[string]string{
 	// completions
 	"model": "Name of the model, accounts/ACCOUNT/models/ID, of a deployment, accounts/ACCOUNT/deployments/ID, or " +
 		"of both with # between them.",
 	"prompt": "Prompt to complete: a text, a list of texts, a list of token IDs, or a list of such lists.",
-	"user": "ID of the end user, which the usage record of the request has. If the deployment has " +
+	"user": "ID of the end user, which the usage record of the request contains. If the deployment has " +
 		"enableSessionAffinity, requests of the same user go to the same replica.",
 	"prompt_cache_isolation_key": "Scope of the prefix cache: requests with different keys share no cached prompts. " +
 		"Requests with the same isolation key go to the same replica, unless the deployment has " +
 		"enableSessionAffinity and the request has a user, who then selects the replica.",
 	"raw_output":               "Whether the response contains raw_output.",
-	"perf_metrics_in_response": "Whether the body contains the performance metrics that the headers have.",
+	"perf_metrics_in_response": "Whether the body of the response repeats the performance metrics of its headers.",
 	"stream":                   "Whether the response is a stream of server-sent events.",
 	"stream_options": "With include_usage, the last event of a chat completion stream has the usage and no choices, " +
 		"and in all other events usage is null. Streams of completions always have the usage in the last event.",
@@ -52,8 +54,8 @@ var fieldTexts = map[string]string{
 	"echo":            "Whether the text begins with the prompt.",
 	"echo_last":       "Number of the prompt's last tokens with which the text begins.",
 	"ignore_eos":      "Whether to continue after the end-of-sequence token.",
-	"context_length_exceeded_behavior": "If the prompt and the request's max_tokens exceed the context length: truncate " +
-		"lowers max_tokens, error rejects the request.",
+	"context_length_exceeded_behavior": "What happens if the prompt and the request's max_tokens together exceed the " +
+		"context length: truncate lowers max_tokens, and error rejects the request.",
 	"response_format": "Format that constrains the completion. type is text; json_object, with an optional schema; " +
 		"json_schema, whose properties are generated in the schema's order, and whose unsupported keywords are rejected; " +
 		"or grammar (GBNF).",
@@ -63,7 +65,7 @@ var fieldTexts = map[string]string{
 		"prediction never changes the completion.",
 	"metadata": "Values for the client's own use: at most 16 texts, numbers and booleans, with keys of at most 64 " +
 		"and texts of at most 512 characters, and together at most " + request.ByteSize(metering.MaxMetadataSize) +
-		" as JSON. The usage record of the request has them.",
+		" as JSON. The usage record of the request contains them.",
 	"reasoning_effort": "Reasoning effort of models that support it: low, medium, high, none, a boolean, or the maximum " +
 		"number of reasoning tokens. Cannot be combined with thinking.",
 	"reasoning_history": "Which reasoning of earlier messages the prompt contains.",
@@ -73,6 +75,7 @@ var fieldTexts = map[string]string{
 	"images": fmt.Sprintf("Images of the prompt, at most %d, as http or https URLs or data: URLs. The prompt must "+
 		"be one text, with the placeholder %s where each image belongs.", engines.MaxImages, engines.ImagePlaceholder),
 	"object":       "Type of the object.",
+	"id":           "ID of the response.",
 	"created":      "Time of creation, in Unix seconds.",
 	"choices":      "Completions. Sample i of prompt p has the index p × n + i.",
 	"usage":        "Numbers of tokens; null in all events of a stream but the last.",
@@ -114,15 +117,17 @@ var fieldTexts = map[string]string{
 	"tools":    "Functions that the model can call, if its chat template supports tools.",
 	"tool_choice": "auto; none, which leaves the tools out of the prompt; required, which makes the model call a " +
 		"tool; or the function to call, {\"type\": \"function\", \"function\": {\"name\": …}}.",
-	"parallel_tool_calls":     "Whether a message can have several tool calls. Default: true.",
-	"ChatMessage.content":     "Text of the message, or a list of text parts.",
-	"content":                 "Text of the message.",
-	"ChatAnswer.content":      "Text of the message; null if the message consists of tool calls.",
-	"ContentLogprobs.content": "Log-probabilities of the tokens.",
-	"reasoning_content":       "Reasoning of the model before the message.",
-	"refusal":                 "Always null: refusals are part of content.",
-	"ChatMessage.refusal":     "Refusal of an earlier response. The server ignores the field.",
-	"tool_calls":              "Tool calls of the model.",
+	"parallel_tool_calls":      "Whether a message can have several tool calls. Default: true.",
+	"ChatMessage.content":      "Text of the message, or a list of parts: texts and, from the user, images.",
+	"ChatMessage.name":         "Name of the author, which tells authors with the same role apart.",
+	"ChatFunction.description": "Description of the function for the model.",
+	"content":                  "Text of the message.",
+	"ChatAnswer.content":       "Text of the message; null if the message consists of tool calls.",
+	"ContentLogprobs.content":  "Log-probabilities of the tokens.",
+	"reasoning_content":        "Reasoning of the model before the message.",
+	"refusal":                  "Always null: refusals are part of content.",
+	"ChatMessage.refusal":      "Refusal of an earlier response. The server ignores the field.",
+	"tool_calls":               "Tool calls of the model.",
 	"tool_call_id": "In a message with the role tool, the ID of the tool call whose result the " +
 		"message is.",
 	"function":                     "Function of the tool, or call of the function.",
@@ -158,7 +163,7 @@ var fieldTexts = map[string]string{
 	"completion_token_ids":            "Token IDs of the completion.",
 	"grammar": "Grammar in GBNF that constrained the completion: that of response_format, or the one " +
 		"that its JSON schema or the required tool calls compile to. Null without one, and above 32 KiB.",
-	"RawOutput.images": "Always empty: engines that read images return no raw_output.",
+	"RawOutput.images": "Always empty: engines that accept images return no raw_output.",
 	"prompt_fragments": "Prompt with special tokens as text, in parts.",
 	"bytes":            "Bytes of the token.",
 	"logprob": "Log-probability in the model's unfiltered distribution; null for the first token of the " +
@@ -169,4 +174,12 @@ var fieldTexts = map[string]string{
 	"TokenLogprob.token":      "Text of the token.",
 	"token_id":                "Token ID.",
 	"InferenceModelList.data": "Models.",
+
+	"InferenceModel.id":          "Name of the model, as requests give it.",
+	"Choice.raw_output":          rawOutputText,
+	"ChatChoice.raw_output":      rawOutputText,
+	"ChatChoiceDelta.raw_output": rawOutputText,
+	"ChatToolCallDelta.type":     "Type of the call: function.",
+	"ChatToolCall.type":          "Type of the call: function.",
+	"ChatTool.type":              "Type of the tool: function.",
 }

@@ -73,7 +73,7 @@ var responseHeaders = map[string]any{
 	"Position": map[string]any{"description": "The position of the log that the response reflects.",
 		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": samplePosition},
 	"Stale": map[string]any{"description": "Number of seconds for which the server may have missed events of the log, " +
-		"because it cannot reach the log. Absent from responses that are at most 10 seconds old.",
+		"because it cannot reach the log. Absent if that number is at most 10.",
 		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": "42"},
 	"RetryAfter": map[string]any{"description": "Number of seconds to wait before the next attempt.",
 		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": "12"},

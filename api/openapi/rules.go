@@ -26,10 +26,10 @@ var typeTexts = map[string]string{
 var fieldTexts = map[string]string{
 	"ManagementError.code":       "Canonical code (google.rpc.Code), as a number.",
 	"ErrorInfo.reason":           "Reason, in UPPER_SNAKE_CASE. Reasons do not change between versions.",
-	"ErrorInfo.domain":           "Domain of the reason.",
+	"ErrorInfo.domain":           "Always anneal.",
 	"ErrorInfo.metadata":         "Further values, such as the request ID.",
 	"BadRequest.fieldViolations": "Violations, one for each invalid field.",
-	"InferenceErrorBody.type":    "Type of the error.",
+	"InferenceErrorBody.type":    "Kind of the error, such as invalid_request_error.",
 }
 
 var ownDocumentation = Documentation{ownRules, fieldTexts, typeTexts}

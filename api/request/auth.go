@@ -175,8 +175,8 @@ func (c Principal) Authorize(account string, permission Permission) error {
 	}
 	if c.Account != account {
 		return Forbidden("OTHER_ACCOUNT",
-			"the API key belongs to accounts/%s, which may not send this request for accounts/%s", c.Account,
-			account)
+			"the API key belongs to accounts/%s, which may not send this request for accounts/%s: use an API key of that "+
+				"account", c.Account, account)
 	}
 	return c.Require(permission)
 }

@@ -27,9 +27,8 @@ func (c *Call) ReadBody() ([]byte, error) {
 	return data, err
 }
 
-// handle runs the operation's handler. In each violation of an InvalidArgument error, it then adds
-// the value that the body has for the field if that is a number, or the length of a text or list
-// that is too long.
+// handle runs the operation's handler. It then completes the violations of an INVALID_FIELDS error
+// with what the body has for the field: the value of a number, or the length of a text or list.
 func handle(c *Call) (any, error) {
 	result, err := c.Operation.Handle(c)
 	var invalid *domain.Error
@@ -54,9 +53,9 @@ var shows = regexp.MustCompile(`, (is|has|not|are) `)
 var ruleEnd = regexp.MustCompile(`[:;]|, (because|unless) `)
 
 // withGiven returns the description of a violation with the value in the body inserted after the
-// rule, before any advice or reason. It returns the description unchanged when it states no rule
-// for a value, when it has the value already, and when the value is a text, which may be
-// confidential.
+// rule, before any advice or reason. For a text or a list it inserts only the length, because a text
+// may be confidential. It returns the description unchanged if it states no rule for the value, or
+// states the value already.
 func withGiven(description string, value any) string {
 	if !strings.HasPrefix(description, "must ") || shows.MatchString(description) {
 		return description

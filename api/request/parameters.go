@@ -193,8 +193,8 @@ func (p *Params) ReadVerb(out any) error {
 	return normal.Fill(out)
 }
 
-// Require adds a violation unless ok, or unless the value of the field was not decoded, which is a
-// violation already.
+// Require adds a violation if ok is false. It adds none for a field whose value was not decoded,
+// because that is a violation already.
 func (p *Params) Require(ok bool, field, format string, args ...any) {
 	p.Violations.Require(ok || p.undecoded[field], field, format, args...)
 }

@@ -100,8 +100,9 @@ const maxUnknownWaits = 32
 
 // admitAt is like admit for a request that must reflect a position which the world has not reached:
 // it waits until the world has reached the position, and decides on that world. A request whose key
-// is unknown may wait too, because another server may have created the key, but only if the key has
-// the form of a key and the log has the position, and at most maxUnknownWaits at a time.
+// is unknown may wait too, because another server may have created the key. It waits only if the key
+// has the form of a key and the log has the position. At most maxUnknownWaits such requests wait
+// concurrently.
 func admitAt(c *Call, position uint64) error {
 	err := c.admit()
 	switch {

@@ -23,7 +23,7 @@ type Account struct {
 	SuspendState string        `json:"suspendState" api:"output"`
 	// Nodes decides which nodes the work of the account may use.
 	Nodes *domain.NodePolicy `json:"nodes,omitempty" api:"output"`
-	// QueueWeight is the share of the cluster for the account's jobs; 0 is 1.
+	// QueueWeight is the weight of the account in the queue of jobs; 0 means 1.
 	QueueWeight int `json:"queueWeight,omitempty" api:"output"`
 }
 

@@ -106,7 +106,7 @@ var batchTexts = map[string]string{
 	"Batch.output_file_id":         "ID of the file with the results of status 200; null if there are none yet.",
 	"Batch.error_file_id":          "ID of the file with the other results; null if there are none yet.",
 	"Batch.created_at":             createdText,
-	"Batch.in_progress_at":         "Time at which the requests were valid, in Unix seconds; null before.",
+	"Batch.in_progress_at":         "Time at which the requests had been validated, in Unix seconds; null before.",
 	"Batch.expires_at":             "End of the completion window, in Unix seconds.",
 	"Batch.finalizing_at":          "Time at which the last request ended, in Unix seconds; null before.",
 	"Batch.completed_at":           "Time at which the batch was completed, in Unix seconds; null if it was not.",

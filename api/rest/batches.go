@@ -30,7 +30,7 @@ func batchOperations(s *Service) []request.Operation {
 		{ID: "createBatch", Method: "POST", Path: all, Summary: "Create a batch (OpenAI-compatible)",
 			Permission: request.Write,
 			Description: "Sends the requests of a file to a model, at low priority: requests of users are served first. The " +
-				"requests are validated in the background; all name the same model.",
+				"requests are validated in the background; all must name the same model.",
 			Body: reflect.TypeFor[BatchBody](), Required: []string{"input_file_id", "endpoint", "completion_window"},
 			Response: batch, Handle: s.handle(createBatch)},
 		{ID: "listBatches", Method: "GET", Path: all, Summary: "List the batches (OpenAI-compatible)",

@@ -63,7 +63,7 @@ func fileOperations(s *Service) []request.Operation {
 			Description: "The response is the rows as they were uploaded. The files of a dataset with several files follow " +
 				"one another in the order of their names.", Handle: s.handle(ofEither(getFileContent, getBatchFileContent))},
 		{ID: "deleteFile", Method: "DELETE", Path: one, Summary: "Delete a file (OpenAI-compatible)",
-			Permission: request.Write, Description: "A file that a live job or batch uses is not deleted.",
+			Permission: request.Write, Description: "A file that a live job or batch uses cannot be deleted.",
 			Response: reflect.TypeFor[FileDeletion](), Handle: s.handle(ofEither(deleteFile, deleteBatchFile))},
 	}
 	for i := range operations {
@@ -79,8 +79,8 @@ func compatibleID(c *call, prefix string) string {
 	return prefix + strings.ReplaceAll(c.NewUUID("ID"), "-", "")
 }
 
-// createFile stores the file of a form as a dataset. The form is read before the dataset is
-// created, so that a rejected form leaves nothing behind.
+// createFile stores the file of a form: as a dataset or, with the purpose batch, as a batch file. The
+// form is read before either is created, so that a rejected form leaves nothing behind.
 func createFile(c *call) (any, error) {
 	if err := c.Params().Err(); err != nil {
 		return nil, err
@@ -189,8 +189,8 @@ func validatedFile(c *call, uploaded *projections.Row[domain.Dataset]) (any, err
 	return nil, ofFile(invalid)
 }
 
-// ofFile returns the validation error of a dataset, in which violations of the whole dataset name
-// the field of the form, file.
+// ofFile returns the validation error of a dataset as the error of a form: a violation that concerns the
+// whole dataset names the field file.
 func ofFile(err error) error {
 	const whole = "dataset" // field of a violation that is not about one row
 	var f *domain.Error
@@ -292,8 +292,8 @@ func storedName(name string) string {
 	return cmp.Or(stored[:min(len(stored), 128)], defaultFile)
 }
 
-// filenameOf returns the name of a file: the name that the client has uploaded or, if the dataset
-// has no such name, the stored name. For a dataset with several files it is the dataset's ID with
+// filenameOf returns the name of a file: the name under which the client has uploaded it or, if that is
+// not known, the stored name. For a dataset with several files it is the dataset's ID with
 // the suffix .jsonl.
 func filenameOf(row *projections.Row[domain.Dataset]) string {
 	stored := wire.SortedKeys(row.State.Files.Sizes)
@@ -339,7 +339,7 @@ func fileRow(c *call) (*projections.Row[domain.Dataset], error) {
 	return row, nil
 }
 
-// readRequest returns the result of find, or an error with the unknown parameters of the request.
+// readRequest returns the result of find, or an error that lists the invalid parameters of the request.
 func readRequest[T any](c *call, find func(*call) (T, error)) (found T, err error) {
 	if err := c.Params().Err(); err != nil {
 		return found, err

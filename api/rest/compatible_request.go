@@ -42,11 +42,11 @@ type fineTuning struct {
 	tracker    *TrackerConfig
 	options    domain.JobOptions
 
-	reported []string // fields with violations already: those of the job's checks are omitted
+	reported []string // fields that have a violation: further ones, from the checks of the job, are omitted
 }
 
-// read translates the request. It adds violations, and returns an error only when a secret cannot be
-// read.
+// read translates the request into the settings of a job. It adds violations, and returns an error only
+// when a secret cannot be read.
 func (q *fineTuning) read() error {
 	q.dataset = q.fileName("training_file", q.body.TrainingFile)
 	q.validation = q.fileName("validation_file", q.body.ValidationFile)

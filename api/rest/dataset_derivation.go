@@ -143,8 +143,8 @@ func (d *Dataset) checkDerived(v *domain.Violations, from origin, source *projec
 		"cannot be combined with sourceDatasetId of the request, which names the source already: omit it here")
 }
 
-// fillProgress returns the progress of a derivation that this control plane runs, as a suffix of
-// the dataset's status message. It returns "" when another control plane derives the dataset.
+// fillProgress returns the progress of a derivation that this control plane runs, as a suffix of the
+// status message of the dataset. It returns "" when another control plane runs the derivation.
 func fillProgress(v *projections.View, name domain.Name) string {
 	progress, known := v.Live.Progress(name)
 	if !known {

@@ -41,20 +41,22 @@ var _ = register(func(s *Service) []request.Operation {
 		{ID: "importDataset", Tag: "datasets", Method: "POST", Path: one + ":import",
 			Summary: "Import the rows of a dataset from an object store", Permission: request.Write,
 			Description: "Imports an object, or the objects directly in a directory, into a dataset that is not READY. The " +
-				"response is the UPLOADING dataset. The dataset is READY when its rows are stored and valid, or its status has " +
-				"the reason. A dataset that is created with externalUrl imports its rows without this operation.",
+				"response is the UPLOADING dataset. The dataset becomes READY when its rows are stored and valid. If the import " +
+				"or the validation fails, it stays UPLOADING, and its status contains the error. A dataset that is created with " +
+				"externalUrl imports its rows without this operation.",
 			Body: reflect.TypeFor[importBody](), BodyOptional: true, Response: reflect.TypeFor[Dataset](),
 			Handle: s.handle(importDataset)},
 		{ID: "exportDataset", Tag: "datasets", Method: "POST", Path: one + ":export",
 			Summary: "Export the files of a dataset to an object store", Permission: request.Write,
 			Description: "Writes the files of a READY dataset to an object or a directory, where they replace objects of the " +
-				"same names. The field export of the dataset has the state of the newest export.",
+				"same names. The field export of the dataset shows the state of the newest export.",
 			Body: reflect.TypeFor[exportBody](), Required: []string{"externalUrl", "credentialsSecret"},
 			Response: reflect.TypeFor[Dataset](), Handle: s.handle(exportDataset)},
 	}
 })
 
-// importDataset requests an import. Its fields default to those of the dataset.
+// importDataset requests an import. If the request has no externalUrl, the rows are imported from the
+// externalUrl of the dataset, and credentialsSecret defaults to that of the dataset.
 func importDataset(c *call) (any, error) {
 	var body importBody
 	p := c.Params()
@@ -89,7 +91,7 @@ func exportDataset(c *call) (any, error) {
 	})
 }
 
-// transfer records the request of a transfer, and responds with the dataset.
+// transfer records the command of an import or export, and responds with the dataset.
 func transfer(
 	c *call, p *request.Params, name domain.Name, s domain.TransferSpec,
 	command func(domain.TransferSpec) domain.Command[domain.Dataset],

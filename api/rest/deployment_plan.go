@@ -14,7 +14,7 @@ type deploymentPlan struct {
 	model        domain.ModelSize // size of the baseModel
 	speechFormat string           // format of a baseModel that transcribes; "" for a text model
 	operator     bool             // the caller is the operator
-	zeroFloor    time.Duration    // shortest scaleToZeroWindow
+	zeroFloor    time.Duration    // minimum of scaleToZeroWindow
 	accelerator  string           // type for a deployment that names no accelerator type
 }
 
@@ -31,8 +31,8 @@ func createDeployment(c *call, q *creation[Deployment]) (plan[domain.Deployment,
 	if noSpeculation {
 		disableSpeculation(spec)
 	}
-	// Decide rejects the create of a deployment that exists. Without a shape, there is no validated
-	// configuration to check.
+	// Decide rejects the create of a deployment that exists. A deployment without a shape has no
+	// validated configuration to check.
 	if _, exists := c.View().Deployments.Get(q.name); !exists {
 		if shape := c.shapeOfCreate(v, spec, skipShape); shape != nil {
 			c.requireServes(v, shape, spec.BaseModel, spec.EnableAddons)
@@ -84,8 +84,8 @@ func fleetAccelerator(c *call, speechFormat string, placement *domain.Placement)
 	return domain.FleetAccelerator(c.View().Fleet(), projections.ForAccount(c.View(), c.Account, need))
 }
 
-// completeDeployment returns a function that adds the direct-route keys to the response, and warns
-// of keys that are easily guessed.
+// completeDeployment returns a function that adds the direct-route keys to the response, and a warning
+// if a key is easily guessed.
 func (c *call) completeDeployment(given *Deployment) func(out *Deployment) {
 	return func(out *Deployment) {
 		out.DirectRouteAPIKeys = given.DirectRouteAPIKeys

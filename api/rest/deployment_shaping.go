@@ -39,7 +39,8 @@ func (c *call) shapeVersion(v *domain.Violations, ref string, skip bool) *versio
 	shapeRef, id, pinned := strings.Cut(ref, "/versions/")
 	name, ok := domain.ParseName(shapeRef, domain.DeploymentShapes.Collection)
 	if !ok {
-		v.Add("deploymentShape", "must be a name like accounts/ACCOUNT/deploymentShapes/ID, or that of one of its versions")
+		v.Add("deploymentShape", "must be accounts/ACCOUNT/deploymentShapes/SHAPE, or "+
+			"accounts/ACCOUNT/deploymentShapes/SHAPE/versions/VERSION")
 		return nil
 	}
 	shape, ok := c.View().Shapes.Get(name)
@@ -92,8 +93,8 @@ func reshape(v *domain.Violations, q *update[domain.Deployment, Deployment], sha
 	case changed("deploymentShape"):
 		return merged.WithoutShape(changed).WithShape(v, string(shape.Name), shape.State.ShapeSpec, allFields)
 	}
-	// Fields that the update clears get the value of the shape. Fields that it does not change may
-	// contradict the shape, because an earlier version of anneal may have stored them by another rule.
+	// Fields that the update clears get the value of the shape. Fields that it does not change are not
+	// checked against the shape, because an earlier version of anneal may have stored other values.
 	return merged.WithShape(v, string(shape.Name), shape.State.ShapeSpec, changed)
 }
 

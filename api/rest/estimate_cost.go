@@ -11,8 +11,8 @@ func estimateOperations(s *Service) []request.Operation {
 	return []request.Operation{{ID: "estimateSupervisedFineTuningJobCost", Method: "POST", Path: request.CollectionPath +
 		"supervisedFineTuningJobs:estimateCost", Tag: domain.SupervisedJobs.Collection,
 		Summary: "Estimate the cost of a supervised fine-tuning job", Permission: request.Read,
-		Description: "The job is validated like a create, and nothing is created. The estimate is the tokens of the " +
-			"dataset × epochs × the operator's price per million tokens.",
+		Description: "The job is validated as in a create request, and nothing is created. The estimate is the tokens " +
+			"of the rows to train on × epochs × the operator's price of a token.",
 		Body: reflect.TypeFor[costQuestion](), Required: []string{"supervisedFineTuningJob"},
 		Response: reflect.TypeFor[costAnswer](), Handle: s.handle(estimateCost)}}
 }

@@ -152,8 +152,8 @@ func uploadCode(e *domain.Evaluator, files domain.Files) domain.Command[domain.E
 
 func buildLog(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 	if row.State.BuildLog == "" {
-		f := domain.Errorf(domain.FailedPrecondition, "revision %d of %s has no build log yet: it is %s", row.State.Revision,
-			row.Name, row.State.State)
+		f := domain.Errorf(domain.FailedPrecondition, "revision %d of %s has no build log yet: it is %s; "+
+			"upload its code, or wait until the build has ended", row.State.Revision, row.Name, row.State.State)
 		f.Reason = "NO_BUILD_LOG"
 		return nil, f
 	}

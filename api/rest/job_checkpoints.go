@@ -165,9 +165,8 @@ func promoted(c *call, job trainedJob, at domain.JobCheckpoint, id string) (doma
 	source := spec.Model()
 	from, ok := c.View().Models.Get(source)
 	if !ok {
-		f := domain.Errorf(domain.FailedPrecondition, "%s, which %s trains, was deleted: the checkpoint cannot be served",
-			source,
-			job.name)
+		f := domain.Errorf(domain.FailedPrecondition, "%s, which %s trains, was deleted: the checkpoint cannot be "+
+			"served; promote a checkpoint of another job", source, job.name)
 		f.Reason = "BASE_MODEL_DELETED"
 		return domain.RegisterModel{}, f
 	}

@@ -19,8 +19,8 @@ type Queue interface {
 
 // A JobQueue says where a waiting job is in the queue, and what it waits for.
 type JobQueue struct {
-	// Position and Length are 0 in responses to changes, and for a job that waits for something else than
-	// capacity or quota.
+	// Position and Length are 0 in responses to changes, and for a job that waits for something other
+	// than capacity or quota.
 	Position           int                 `json:"position,omitempty"`
 	Length             int                 `json:"length,omitempty"`
 	WaitingFor         string              `json:"waitingFor"`
@@ -28,7 +28,8 @@ type JobQueue struct {
 	EstimatedStartTime *EstimatedStartTime `json:"estimatedStartTime,omitempty"`
 }
 
-// An EstimatedStartTime is the interval in which 80 % of jobs in the same situation start.
+// An EstimatedStartTime is the interval in which 80 % of the jobs start that began to wait in the same
+// situation.
 type EstimatedStartTime struct {
 	Earliest *time.Time `json:"earliest"`
 	Median   *time.Time `json:"median"`
@@ -43,8 +44,8 @@ func addQueue[S domain.State, R any](c *call, row *projections.Row[S], out *R) {
 
 func (r *JobReport) report() *JobReport { return r }
 
-// queueOf returns what a job waits for, or nil if it does not wait. It shows nothing of other jobs but
-// their number.
+// queueOf returns what a job waits for, or nil if it does not wait. Of other jobs it shows only the
+// number, because they may belong to other accounts.
 func queueOf(c *call, name domain.Name, created time.Time, life *domain.JobLife) *JobQueue {
 	if life.State != domain.JobPendingState && (life.State != domain.JobValidatingState || !life.Held()) {
 		return nil
@@ -66,7 +67,8 @@ func queueOf(c *call, name domain.Name, created time.Time, life *domain.JobLife)
 	return q
 }
 
-// placeOf returns the place of a job in the queue. All places of a response are those of one moment.
+// placeOf returns the position of a job in its queue, from 1, and the length of the queue. All positions
+// in one response are computed at the same time.
 func placeOf(c *call, name domain.Name) (position, length int, ok bool) {
 	if c.places == nil {
 		c.places = c.Queue.Places(c.View(), c.Time)

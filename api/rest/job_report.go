@@ -55,8 +55,8 @@ func queueStatus(v *projections.View, name domain.Name, job domain.Job) domain.S
 		v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOfJob(job.Spec()))).WithoutNodeNames().String()}
 }
 
-// withTracking returns the status of a job with the reason why its tracker receives nothing. It
-// does not change the code, because the job does not depend on the tracker.
+// withTracking returns the status of a job. If its tracker receives nothing, it appends the reason to
+// the message. It does not change the code, because the job does not depend on the tracker.
 func withTracking(status domain.Status, tracking *domain.JobTracking) domain.Status {
 	if tracking == nil || tracking.Problem == "" {
 		return status
@@ -81,12 +81,12 @@ type TrackerConfig struct {
 
 // JobProgress is the last reported progress of a job.
 //
-// Requests are the rollouts that a reinforcement job generates; they are 0 for other kinds.
-// TotalProcessedRequests of the TotalInputRequests are done: SuccessfulRequests have a valid score,
-// FailedRequests have none.
+// Requests are the rollouts that a reinforcement job generates; their numbers are 0 for other kinds.
+// Of the TotalInputRequests, TotalProcessedRequests are done: SuccessfulRequests with a valid score,
+// and FailedRequests without one.
 //
 // TrainedTokens are the tokens that the optimizer steps have processed. InputTokens are the tokens
-// that the job has read. For a reinforcement job they are the prompt tokens of all rollouts,
+// that the job has read. For a reinforcement job, InputTokens are the prompt tokens of all rollouts,
 // including the CachedInputTokens that the prefix cache has served; for other kinds they equal
 // TrainedTokens. OutputTokens are the generated tokens of all rollouts.
 type JobProgress struct {

@@ -101,8 +101,8 @@ func rolloutsFile(c *call, job domain.Name, event string, attempts int) (blobs.C
 	return file, err
 }
 
-// rolloutName returns the resource name of a rollout: its ID has the step, the row and the candidate,
-// and "eval" for an evaluation.
+// rolloutName returns the resource name of a rollout. The ID consists of the step, the row and the
+// candidate, after "eval-" for an evaluation.
 func rolloutName(job domain.Name, r *engines.Rollout) domain.Name {
 	kind := ""
 	if r.Evaluation {
@@ -136,8 +136,8 @@ func rolloutOperations(s *Service) []request.Operation {
 		{ID: "list" + res.singular() + "Rollouts", Method: "GET",
 			Path: request.CollectionPath + res.kind.Collection + "/{id}/rollouts", Tag: res.kind.Collection,
 			Summary: "List the rollouts of " + withArticle(res.noun), Permission: request.Read,
-			Description: fmt.Sprintf("A rollout is a response of the model in training, with its score. They appear within "+
-				"seconds, and are deleted with the job. A job keeps %d MiB of rollouts: those of its newest steps, and an "+
+			Description: fmt.Sprintf("A rollout is a response of the model in training, with its score. Rollouts appear "+
+				"within seconds, and are deleted with the job. A job keeps %d MiB of rollouts: those of its newest steps, and an "+
 				"even sample of the earlier steps; at most %d MiB of one step.", engines.MaxRolloutsBytes>>20,
 				engines.MaxStepRolloutsBytes>>20),
 			Query: request.ListParameters, Response: request.PageType("rollouts", reflect.TypeFor[Rollout]()),

@@ -83,9 +83,8 @@ func (res *resource[S, R]) deleteReserved(c *call, name domain.Name, intent doma
 	return err
 }
 
-// requireUnused returns an error when live resources refer to a resource. The error names
-// the referring resources of the same account, and only counts the referring resources of other
-// accounts.
+// requireUnused returns an error when live resources refer to a resource. The error counts the
+// referring resources, and names up to ten of those in the same account.
 func requireUnused(c *call, noun string, name domain.Name) error {
 	users := c.View().Referrers(name)
 	if len(users) == 0 {

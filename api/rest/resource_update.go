@@ -72,7 +72,8 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	return res.respond(c, result, planned)
 }
 
-// merged returns the resource with the fields of the body that the mask names.
+// merged returns the stored resource, in which the fields that the mask names have the values of the
+// body.
 func (res *resource[S, R]) merged(row *projections.Row[S], m wire.Mask, b wire.Body) (*R, error) {
 	rendered, merged := new(R), new(R)
 	res.render(nil, &projections.Row[S]{Name: row.Name, State: row.State}, rendered)

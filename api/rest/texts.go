@@ -41,7 +41,7 @@ var commonTexts = map[string]string{
 	"region":         "Region of the nodes that train.",
 
 	"Health.status":   "Always ok.",
-	"Health.position": "Log position of the last event that responses include.",
+	"Health.position": "Log position of the last event that responses reflect.",
 
 	"error":                 "The error.",
 	"request_id":            "ID of the request, which appears in the logs of the operator.",
@@ -84,8 +84,8 @@ var accountTexts = map[string]string{
 	"apiKeyId":     "ID of the new key. The server generates one by default.",
 	"email":        "Email address of the owner.",
 	"accountType":  "Type of the account.",
-	"queueWeight": "Share of the cluster that the jobs of the account get, relative to the other accounts with jobs, " +
-		"from 1 to 1000.",
+	"queueWeight": "Weight of the account, from 1 to 1000: the cluster is shared among the accounts that have jobs in " +
+		"proportion to their weights.",
 	"suspendState":            "Reason of the suspension; UNSUSPENDED when the account is not suspended.",
 	"Suspension.suspendState": "Reason of the suspension.",
 	"reason":                  "Reason as text; the status of the resource shows it.",
@@ -101,9 +101,9 @@ var accountTexts = map[string]string{
 		"when the server stores events in a NATS cluster.",
 	"APIKey.natsUser":   "For a reader: NATS user name; the password is the key.",
 	"APIKey.expireTime": "Time at which the key becomes invalid; never by default.",
-	"keyName":           "Environment variable that contains the value for code.",
+	"keyName":           "Name of the environment variable that contains the value when evaluator code runs.",
 	"Secret.value":      "The secret value, at most " + request.ByteSize(MaxSecret) + ".",
-	"Secret.name":       "Resource name of the secret; in a create also its ID.",
+	"Secret.name":       "Resource name of the secret. In a create, the ID alone is accepted as well.",
 	"position":          "Position in the log; 1 is the first event.",
 	"eventId":           "ID of the event at the position.",
 	"tables":            "Digests of the collections, by name.",
@@ -136,8 +136,8 @@ var nodeTexts = map[string]string{
 	"nodeSelector":  "Labels that the nodes must have.",
 	"tolerations":   "Taints that the nodes may have.",
 	"Account.nodes": "Which nodes the work of the account may use; absent for all nodes without taints.",
-	"Account.queueWeight": "Share of the fleet for the account's jobs, relative to the weights of the other accounts " +
-		"that have jobs; absent for 1. The operator sets it.",
+	"Account.queueWeight": "Weight that the operator has set: the cluster is shared among the accounts that have " +
+		"jobs in proportion to their weights. Absent for the weight 1.",
 	"failedDevices":     "Devices that have failed, with the reason. They are not part of capacity.",
 	"devices":           "State of the devices, as the agent reported it last.",
 	"Device.type":       "Type of the device.",
@@ -156,30 +156,35 @@ var nodeTexts = map[string]string{
 	"NodeCordon.time":     "Time of the cordon.",
 	"NodeCordon.deadline": "Time at which the drain stops the work that is left; absent when the node is not drained.",
 	"NodeCordon.drained":  "Time at which the drained node had no work any more.",
-	"Drain.deadline": "Time until the work that is left is stopped, such as \"600s\"; at most 168h. " +
+	"Drain.deadline": "Duration after which the work that is left is stopped, such as \"600s\"; at most 168h. " +
 		"The default is 600s.",
-	"Node.region":  "Region of the node, as its agent reports it.",
-	"pool":         "Work that the node runs: training, inference, or both when empty.",
-	"capacity":     "Total resources.",
-	"engines":      "What the node can do, and engine:NAME for each engine that is another program, such as engine:vllm.",
+	"Node.region": "Region of the node, as its agent reports it.",
+	"pool":        "Work that the node runs: training, inference, or both when empty.",
+	"capacity":    "Total resources.",
+	"engines": "What the node can do, such as train, complete and score; and engine:NAME for each engine that is a " +
+		"program of its own, such as engine:vllm.",
 	"version":      "Version of the agent.",
 	"cpuMilli":     "CPU in millicores; 1000 is one core.",
 	"memoryMib":    "Memory in MiB.",
 	"accelerators": "Number of devices, by type.",
-	"id":           "The ID.",
 	"for":          "Resource name of the job or deployment that holds the allocation.",
 	"replica":      "ID of the replica that holds the allocation.",
 	"takes":        "Allocated resources.",
-	"PlacementReason.score": "Score of the node. It is higher the less the allocation fragments the accelerators of the " +
-		"node, and the less it unbalances CPU, memory and accelerators.",
-	"PlacementReason.rank": "Rank of the node among those with the same type of accelerators. The lowest rank decides " +
-		"between nodes with the same score.",
+	"PlacementReason.score": "Score of the node. The less the allocation fragments the accelerators of the node, " +
+		"and the more evenly it uses CPU, memory and accelerators, the higher is the score.",
+	"PlacementReason.rank": "Rank of the node among those with the same type of accelerators. Among nodes with the same " +
+		"score, the one with the lowest rank is chosen.",
 	"PlacementReason.feasible": "Number of nodes that had capacity.",
 	"PlacementReason.fragmentationMilli": "Change of the node's fragmentation by the allocation, in thousandths of an " +
 		"accelerator. The fragmentation is the part of the accelerators that no typical request can use.",
 	"Allocation.attempt": "Attempt of the job that holds the allocation.",
 	"Allocation.since": "Time of the reservation. The scheduler releases the reservation when the work does not start " +
 		"in time.",
+
+	"Cordon.reason":     "Reason as text; the field cordon of the node shows it.",
+	"Drain.reason":      "Reason as text; the field cordon of the node shows it.",
+	"Allocation.reason": "Why the node was chosen; absent for allocations of earlier versions.",
+	"Allocation.id":     "ID of the allocation.",
 }
 
 // eventTexts describe events as CloudEvents.
@@ -188,10 +193,9 @@ var eventTexts = map[string]string{
 	"subject":         "Resource name of the resource that changed.",
 	"time":            "Time of the event.",
 	"datacontenttype": "Media type of data.",
-	"actor":           "API key or platform component that caused the event.",
+	"actor":           "API key, or component of the server, that caused the event.",
 	"command":         "ID of the command that caused the event.",
 	"cause":           "ID of the event that caused this event.",
 	"correlation":     "ID of the request that the event belongs to.",
-	"stage":           "State of the resource after the event.",
 	"data":            "Payload; its fields depend on the type.",
 }

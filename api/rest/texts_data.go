@@ -32,7 +32,7 @@ var modelTexts = map[string]string{
 	"sizeBytes":            "Total size of the files in bytes.",
 	"modelId":              "ID of the new model. The server generates one by default.",
 	"embedding":            "Whether the model is an embedding model.",
-	"supportsImageInput": "Whether the model reads images: its config.json describes an image encoder, or it has an " +
+	"supportsImageInput": "Whether the model accepts images: its config.json describes an image encoder, or it has an " +
 		"mmproj file.",
 	"copies":                "Copies in other precisions.",
 	"Model.precision":       "Number format of most stored parameters.",
@@ -40,6 +40,10 @@ var modelTexts = map[string]string{
 	"Preparation.precision": "Number format of the copy to create.",
 	"readMask":              "The fields to return.",
 }
+
+const exportURLText = "Address in an S3-compatible object store to write to: s3://BUCKET/KEY, or " +
+	"s3://BUCKET/DIRECTORY/ for the files of the dataset in a directory, with the parameters region=REGION and " +
+	"endpoint=https://HOST if needed."
 
 var datasetTexts = map[string]string{
 	"dataset":                      "Resource name of the training dataset.",
@@ -58,6 +62,12 @@ var datasetTexts = map[string]string{
 	"externalUrl": "Address in an S3-compatible object store: s3://BUCKET/KEY, or s3://BUCKET/DIRECTORY/ for the " +
 		"objects directly in a directory, with the parameters region=REGION and endpoint=https://HOST if needed. A dataset " +
 		"that is created with an externalUrl imports its rows from there.",
+	"ExportBody.externalUrl":    exportURLText,
+	"DatasetExport.externalUrl": exportURLText,
+	"ImportBody.externalUrl": "Address in an S3-compatible object store, as for the externalUrl of a dataset. Default: " +
+		"the externalUrl of the dataset.",
+	"ImportBody.credentialsSecret": "Resource name of the secret with the credentials. Without externalUrl in the " +
+		"request, it defaults to the credentialsSecret of the dataset.",
 	"Dataset.credentialsSecret": "Resource name of the secret with the credentials for externalUrl, as JSON: " +
 		"access_key_id, secret_access_key and, for temporary credentials, session_token. Without a secret, requests are " +
 		"anonymous.",
@@ -101,7 +111,7 @@ var evaluatorTexts = map[string]string{
 		"the response that is scored.",
 	"maxSamples": "Number of rows to score, from the first; 0 scores all rows of sampleData, or the first " +
 		"10 of a dataset.",
-	"results":              "Result of each row, in the order of sampleData.",
+	"results":              "Result of each row, in the order of the rows.",
 	"success":              "Whether the score is valid.",
 	"score":                "Score from 0 to 1; 0 when the score is invalid.",
 	"perMetricEvals":       "Further metrics that the code returned, by name.",
@@ -115,7 +125,8 @@ var evaluatorTexts = map[string]string{
 	"entryPoint":           "File and function to call, such as main.py::evaluate.",
 	"commitHash":           "Commit of the code, shown with the evaluator and with each revision.",
 	"source":               "Origin of the code, for information: the server does not read from it.",
-	"type":                 "The type.",
+	"Criterion.type":       "Type of the criterion: CODE_SNIPPETS.",
+	"EvaluatorSource.type": "How the code was provided, for information.",
 	"codeHostRepositoryName": "Repository of the code. The server does not read from it: upload the code, or put it " +
 		"in the " +
 		"criteria.",
@@ -125,4 +136,6 @@ var evaluatorTexts = map[string]string{
 	"entryFile":      "File that contains entryFunc.",
 	"entryFunc":      "Function to call.",
 	"Criterion.name": "Name of the criterion.",
+
+	"PreviewQuestion.evaluator": "The evaluator to run.",
 }

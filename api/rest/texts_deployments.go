@@ -20,7 +20,7 @@ var shapeTexts = map[string]string{
 	"draftModel": "Draft model for speculative decoding. The empty string turns off the draft " +
 		"model of the shape.",
 	"ngramSpeculationLength":     "N-gram length of prompt-lookup speculation.",
-	"disableSpeculativeDecoding": "Whether to turn off speculative decoding.",
+	"disableSpeculativeDecoding": "Whether speculative decoding is turned off.",
 	"enableSessionAffinity":      "Whether requests of one user are routed to the same replica.",
 	"numLoraDeviceCached": "Maximum number of addons that a replica of a deployment with the shape has in its device " +
 		"memory; 0 means all. A request for another addon loads it in place of the one that was used least recently.",
@@ -33,6 +33,10 @@ var shapeTexts = map[string]string{
 	"validateOnly":           "Whether to validate only, and create nothing.",
 	"skipShapeValidation":    "Whether to accept a shape version that is not validated.",
 	"skipImageTagValidation": "Whether to skip the policy that blocks image tags.",
+
+	"DeploymentShape.draftModel":    "Draft model for speculative decoding. Deprecated: set draftModel of the deployment.",
+	"DeploymentShape.baseModel":     "Resource name of the model that deployments with the shape serve.",
+	"DeploymentShapeVersion.public": "Whether every account may read and use the version.",
 }
 
 // deploymentTexts describe deployments and their addons.
@@ -41,7 +45,8 @@ var deploymentTexts = map[string]string{
 		"response to the request that sets the keys contains them.",
 	"directRouteType": "Type of the direct route, which bypasses the gateway. INTERNET gives a directRouteHandle.",
 	"Deployment.directRouteHandle": "Host name of the direct route, present when directRouteType is INTERNET and the " +
-		"server has --direct-domain. The direct route serves completions, chat completions and models below /v1.",
+		"server has --direct-domain. The direct route serves completions, chat completions, responses, embeddings and " +
+		"models.",
 	"Deployment.cluster":            "Installation that the deployment was created in: the server's --cluster.",
 	"desiredReplicaCount":           "Current target number of replicas.",
 	"replicaCount":                  "Current number of replicas.",
@@ -98,6 +103,7 @@ var hotLoadTexts = map[string]string{
 	"loading": "Weights that replicas load. Replicas serve the weights after every ready replica has " +
 		"loaded them.",
 	"refused":              "Newest weights that could not be loaded; status has the error.",
+	"HotLoad.status":       "Why the newest weights could not be loaded; OK if there is no error.",
 	"HotWeights.job":       "Trainer job that trained the weights.",
 	"HotWeights.trainStep": "Number of the train step of the job.",
 	"HotWeights.step":      "Step of the checkpoint; absent for the model of a completed train step.",

@@ -9,8 +9,8 @@ var jobTexts = map[string]string{
 	"earlyStop": "Whether to stop when the evaluation loss no longer decreases. Without an evaluationDataset, rows are " +
 		"held out as with evalAutoCarveout.",
 	"isTurbo":            "Whether each node of the job gets twice the cores. The result is the same.",
-	"nodes":              "Number of nodes to allocate; 0 means 1. The first node trains.",
-	"nodeCount":          "Number of nodes to allocate; 0 means 1. The first node trains.",
+	"nodes":              "Number of nodes to allocate; 0 means 1. Only the first node trains.",
+	"nodeCount":          "Number of nodes to allocate; 0 means 1. Only the first node trains.",
 	"mtpEnabled":         "Whether to train multi-token prediction.",
 	"mtpNumDraftTokens":  "Number of tokens to predict with multi-token prediction.",
 	"mtpFreezeBaseModel": "Whether multi-token prediction freezes the base model.",
@@ -23,7 +23,7 @@ var jobTexts = map[string]string{
 	"managedIdentityClientId": "Client ID of the managed identity to use instead of a secret.",
 	"tenantId":                "Tenant ID of the managed identity.",
 	"trackerConfig": "Run in an experiment tracker, which receives the parameters, metrics and end state of the " +
-		"job. status.message says when the tracker refuses them.",
+		"job. If the tracker rejects them, status.message contains its error.",
 	"enabled": "Whether the tracker is used. If so, apiKey and project are required.",
 	"project": "Project at the tracker.",
 	"entity":  "User or team at the tracker. Default: that of the API key.",
@@ -67,13 +67,13 @@ var progressTexts = map[string]string{
 	"completedTime": "Time at which the job ended.",
 	"jobProgress":   "Progress.",
 	"queue":         "What the job waits for. Absent for a job that does not wait.",
-	"JobQueue.position": "Number of jobs before this one in the queue, plus 1. Jobs of all accounts count that wait " +
-		"for the same accelerator type, or without accelerators. The jobs start in this order, except that a job " +
-		"that does not fit can be overtaken. Absent in responses to changes, and for a job that waits for something " +
-		"else than capacity or quota.",
+	"JobQueue.position": "Number of jobs before this one in the queue, plus 1. There is one queue for each accelerator " +
+		"type and one for jobs without accelerators; each has the jobs of all accounts. The jobs start in this order, " +
+		"except that a job that does not fit can be overtaken. Absent in responses to changes, and for a job that " +
+		"waits for something other than capacity or quota.",
 	"JobQueue.length":     "Number of jobs in the queue.",
 	"JobQueue.waitingFor": "What the job waits for.",
-	"JobQueue.since":      "Time since which the job has waited.",
+	"JobQueue.since":      "Time at which the job began to wait.",
 	"JobQueue.estimatedStartTime": "Estimate of the start time, made when the job began to wait for capacity. Absent " +
 		"while too few jobs have started after waiting, and after the latest time has passed.",
 	"EstimatedStartTime.earliest": "One job in ten starts before this time.",
@@ -94,7 +94,7 @@ var progressTexts = map[string]string{
 	"epoch":                "Number of completed epochs.",
 	"step":                 "Number of completed steps.",
 	"Checkpoint.step":      "Step after which the checkpoint was written.",
-	"promotion.modelId":    "ID of the new model.",
+	"Promotion.modelId":    "ID of the new model.",
 	"steps":                "Expected total number of steps.",
 	"inputTokens": "Number of tokens that the job has read: the prompt tokens of the rollouts of a reinforcement job, " +
 		"counted for each rollout; for other kinds of jobs, the tokens trained on.",
@@ -110,6 +110,8 @@ var progressTexts = map[string]string{
 	"JobProgress.outputTokens": "Number of generated tokens of the rollouts. inputTokens and outputTokens " +
 		"together are the tokens of all rollouts.",
 	"JobProgress.cachedInputTokenCount": "Number of tokens of inputTokens that the prefix cache served.",
+
+	"CostAnswer.estimatedCost": "Estimated cost at the operator's prices.",
 }
 
 // rolloutTexts describe reinforcement jobs and trainer jobs.
@@ -154,4 +156,7 @@ var rolloutTexts = map[string]string{
 	"trainerLogsSignedUrl": "Signed URL of the job's log as text: its progress and what its trainer wrote. Only the " +
 		"response " +
 		"to a get contains it, once there is a log.",
+
+	"TrainStep.outputModel":     "ID of the model that the step creates.",
+	"TrainStepBody.outputModel": "ID or resource name of the model that the step creates.",
 }

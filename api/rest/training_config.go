@@ -35,7 +35,7 @@ func renderTraining(t domain.TrainingConfig) TrainingConfig {
 
 // effectiveTraining returns the settings that trainers derive from t. All degrees of parallelism
 // are 1, because no trainer shards a model. Alpha and target modules follow from the rank of the
-// adapter. With warmStartFrom they are absent, because the model warmStartFrom shows them.
+// adapter. With warmStartFrom they are absent, because the resource of that addon shows them.
 func effectiveTraining(t domain.TrainingConfig) EffectiveTraining {
 	facts := EffectiveTraining{TrainerShardingScheme: &ShardingScheme{1, 1, 1, 1, false}}
 	if t.LoraRank == nil || *t.LoraRank == 0 {

@@ -186,8 +186,8 @@ func (u *uploadable[S, R]) validate(c *call, row *projections.Row[S]) (any, erro
 }
 
 // take copies files of a resource into the intake: the files of earlier uploads, or those in the
-// staging directory. The reconciler may delete them during the request, when another request has
-// uploaded files or has deleted the resource.
+// staging directory. If another request uploads files or deletes the resource meanwhile, the
+// reconciler may delete these files: then take returns the error of missingFiles.
 func (u *uploadable[S, R]) take(c *call, in *upload.Intake, row *projections.Row[S], files domain.Files) error {
 	return c.missingFiles(in.Take(files), u.noun, row.Name, files,
 		func(v *projections.View, name domain.Name) (domain.Files,

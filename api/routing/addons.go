@@ -32,9 +32,9 @@ func unnamed(c *request.Call, deployment *projections.Row[domain.Deployment], ch
 	return Target{deployment, choose(c.View(), deployment), choose}
 }
 
-// ofDeployment returns the addon that responds to requests that name only the deployment: with
-// enableHotReloadLatestAddon the latest addon, as if it were merged into the base model, and
-// otherwise the default addon. It returns "" when the deployment's own model responds.
+// ofDeployment returns the addon that responds to requests that name only the deployment: the addon
+// that ofBase returns or, without one, the default addon. It returns "" when the deployment's own
+// model responds.
 func ofDeployment(v *projections.View, deployment *projections.Row[domain.Deployment]) string {
 	chosen := ofBase(v, deployment)
 	for row := range v.Addons(deployment.Name) {
@@ -78,7 +78,8 @@ func successor(c *request.Call, q Request) (addon string, ok bool) {
 // asAddon returns the target of a request that names a deployment and a model other than its base
 // model. It returns an error unless the deployment loads or has loaded the model as an addon.
 func asAddon(c *request.Call, deployment *projections.Row[domain.Deployment], model domain.Name) (Target, error) {
-	why := fmt.Sprintf("%s does not serve %s: it serves %s", deployment.Name, model, deployment.State.BaseModel)
+	why := fmt.Sprintf("%s does not serve %s: it serves %s; name that model, or another deployment", deployment.Name,
+		model, deployment.State.BaseModel)
 	for row := range c.View().Addons(deployment.Name) {
 		switch {
 		case row.State.Model != string(model):

@@ -124,8 +124,8 @@ func noSuchModel(model string) error {
 			"deployment of your account; GET /inference/v1/models lists the available models", wire.Quote(model))
 }
 
-// mayUse returns an error unless the caller may use a model. For a model of another account, a
-// model that is not public gets the same error as a model that does not exist.
+// mayUse returns an error unless the caller may use a model. The error for a model of another
+// account does not disclose whether the model exists.
 func mayUse(c *request.Call, model domain.Name) error {
 	row, exists := c.View().Models.Get(model)
 	own := model.Account() == c.Principal.Account || c.Principal.IsOperator()
@@ -136,16 +136,16 @@ func mayUse(c *request.Call, model domain.Name) error {
 		return request.NotFoundReason("MODEL_NOT_FOUND",
 			"there is no model %s: GET /inference/v1/models lists the available models", model)
 	}
-	return request.Forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s", c.Principal.Account,
-		model)
+	return request.Forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s: use an API key of "+
+		"that account", c.Principal.Account, model)
 }
 
 // Deployment returns the row of a deployment. It returns an error when the caller may not send
 // requests to the deployment, or when the deployment does not exist or does not serve requests.
 func Deployment(c *request.Call, name domain.Name) (*projections.Row[domain.Deployment], error) {
 	if name.Account() != c.Principal.Account && !c.Principal.IsOperator() {
-		return nil, request.Forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s",
-			c.Principal.Account, name)
+		return nil, request.Forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s: use an API "+
+			"key of that account", c.Principal.Account, name)
 	}
 	row, ok := c.View().Deployments.Get(name)
 	if !ok {

@@ -253,7 +253,7 @@ func (s *sending) awaitReplicas(ctx context.Context) ([]domain.Replica, error) {
 		row, ok := v.Deployments.Get(name)
 		if !ok {
 			return nil, request.NotFoundReason("DEPLOYMENT_NOT_FOUND",
-				"deployment %s was deleted while the request waited for a replica", name)
+				"deployment %s was deleted while the request waited for a replica: use another deployment", name)
 		}
 		if err := serving(row); err != nil {
 			return nil, err
