@@ -4,11 +4,16 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 ANNEAL_FUZZ ?= 20s
 ANNEAL_HOSTILE ?= 20s
+ANNEAL_FAULTS ?= 50
+ANNEAL_SEED ?= 0
+ANNEAL_SEEDS ?= 10000
 RACE_SKIP   ?= /cmd/anneal$$
 RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race corruption cost bench bench-autoscale bench-others bench-placement bench-queue crash hostile linearizable fuzz lint lint-openapi golden reference build clients oracle upgrade
+.PHONY: help demo run test race corruption cost bench bench-autoscale bench-jobs bench-others bench-placement \
+	bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
+	golden reference build clients oracle transparency upgrade
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,18 +35,25 @@ clients: ## install the JavaScript clients and tokenizers that tests compare wit
 	npm ci --prefix engines/embedded/tokenizer/testdata/published --ignore-scripts --no-audit --no-fund
 
 bench-placement: ## replay the 17 published placement traces with all policies (20 minutes), and measure decisions
-	ANNEAL_PLACEMENT=full go test -count=1 -timeout 120m -v -run 'TestPublishedTraces|TestDepartures' -bench . ./schedulers/placement
+	ANNEAL_PLACEMENT=full go test -count=1 -timeout 120m -v -run 'TestPublishedTraces|TestDepartures' -bench . \
+		./schedulers/placement
 	go test -run '^$$' -bench Plan ./schedulers
 
 oracle: ## compare the logits of each family with ggml; needs a C++ compiler and some minutes
 	go -C engines/embedded/oracle test -p 1 -count=1 .
 
+transparency: ## run Tessera's fsck and the witness of transparency-dev, unmodified, against the log's tree
+	go -C eventlog/transparency/compat test -count=1 .
+
 race: ## run the tests under the race detector, shortened; cmd/anneal's start programs that it does not watch
 	go test -race -short -timeout 20m -skip '$(RACE_SKIP_TESTS)' $$(go list ./... | grep -v -E '$(RACE_SKIP)')
 
 bench: ## measure against the limits of this machine (see BENCHMARKS.md)
-	go test -run '^$$' -bench 'Do|Follow' -benchtime 1x ./eventlog
+	go test -run '^$$' -bench 'Do|Follow|Tree' -benchtime 1x ./eventlog
+	go test -run '^$$' -bench . -benchtime 1x ./eventlog/transparency
 	go test -run '^$$' -bench 'Rebuild|List|Get' ./projections/...
+	go test -run '^$$' -bench 'ViewAt' -benchtime 20x ./projections
+	go test -run '^$$' -bench Day -benchtime 1x ./schedulers/replay
 	go test -run '^$$' -bench 'Lists' -benchtime 100x ./api
 	go test -run '^$$' -bench 'CreateOverHTTP' -benchtime 20x ./api
 	go test -run '^$$' -bench 'Gemm|Row' ./engines/embedded/kernel
@@ -51,19 +63,28 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 	@if echo '#include <cblas.h>' | c++ -E - >/dev/null 2>&1; then $(MAKE) --no-print-directory bench-others; \
 	else echo "Not compared with ggml and OpenBLAS: install a C++ compiler and libopenblas-dev."; fi
 
+bench-jobs: ## compare jobs with River on PostgreSQL (package postgresql), and measure heartbeats of 10,000 nodes
+	ANNEAL_SCALE=4 go -C schedulers/bench test -count=1 -timeout 60m -v -run 'TestJobs|TestHeartbeats' .
+
 bench-queue: ## replay the Philly trace through the queue, in the scenarios of BENCHMARKS.md (some minutes)
 	go test -timeout 60m -run '^$$' -bench Philly -benchtime 1x ./schedulers/queue
 
 bench-autoscale: ## replay public traces through the autoscaler and compare it with others; takes some 10 minutes
 	ANNEAL_AUTOSCALE=full go test -count=1 -timeout 60m -run TestAutoscaleReplaysTraces -v ./schedulers
 
-bench-others: ## compare the embedded engine with ggml and OpenBLAS; needs a C++ compiler, libopenblas-dev and some minutes
+bench-others: ## compare the embedded engine with ggml and OpenBLAS; needs a C++ compiler and libopenblas-dev
 	if grep -q avx512f /proc/cpuinfo; then export OPENBLAS_CORETYPE=SkylakeX; fi; \
 	CGO_CFLAGS="-O3 -march=native" CGO_CXXFLAGS="-O3 -march=native" \
 		go -C engines/embedded/oracle test -p 1 -tags openblas -run '^$$' -bench . -benchtime 3s .
 
 linearizable: ## check 100,000 operations for linearizability, with restarts in between
 	ANNEAL_OPERATIONS=100000 go test -count=1 -timeout 60m -run TestOperationsAreLinearizable -v ./cmd/anneal
+
+faults: ## cut off, pause and kill NATS servers, control planes and workers under load, for ten minutes; needs root
+	ANNEAL_FAULTS=$(ANNEAL_FAULTS) go test -count=1 -timeout 30m -run 'TestFaults$$' -v ./cmd/anneal
+
+simulation: ## simulate ANNEAL_SEEDS (10000) hours of rival control planes with faults, from ANNEAL_SEED on; some hours
+	ANNEAL_SEED=$(ANNEAL_SEED) ANNEAL_SEEDS=$(ANNEAL_SEEDS) go test -count=1 -timeout 24h -run 'TestRivals$$' ./schedulers
 
 crash: ## kill the control plane 100 times at random points
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal
@@ -78,6 +99,9 @@ corruption: ## damage a stopped server's directory 1,000 times at random, and st
 cost: ## compare commands per second with an earlier commit (ANNEAL_BASE), alternating
 	eventlog/testdata/cost.sh
 
+kind: ## add the example kind of CONTRIBUTING.md to a copy of the source, and use it over HTTP
+	ANNEAL_KIND=1 go test -count=1 -timeout 30m -run TestContributing -v ./cmd/anneal
+
 upgrade: ## upgrade two control planes and a worker from an earlier commit (ANNEAL_BASE), one by one, under load
 	cmd/anneal/testdata/upgrade.sh
 
@@ -91,16 +115,16 @@ fuzz: ## run every fuzz target in sequence, ANNEAL_FUZZ each (20s; 10m in a full
 
 lint: ## gofmt, go mod tidy, go vet, staticcheck, words and lines
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
-	go mod tidy -diff
+	for mod in $$(git ls-files go.mod '*/go.mod'); do go -C $$(dirname $$mod) mod tidy -diff || exit 1; done
 	go vet ./...
 	go run $(STATICCHECK) ./...
-	go test -count=1 -run '^Test(Language|Layout|CommentsReferToFiles)$$' .
+	go test -count=1 -run '^Test(Language|Layout|Glossary|CommentsReferToFiles)$$' .
 
 lint-openapi: ## check the OpenAPI document with redocly and spectral; skipped without npm
 	api/lint/run.sh bin/lint
 
 golden: ## write the golden files; read the difference before you commit it
-	go test ./domain ./schedulers ./api -update
+	go test -timeout 20m ./domain ./schedulers ./schedulers/replay ./api ./eventlog/schemas -update
 
 reference: ## write docs/reference and docs/clients.md from the code
 	go test ./cmd/anneal -run '^(TestReference|TestClientsPage)$$' -update

@@ -15,38 +15,49 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // mayImport lists, for each package, the packages of this module that it may
 // import besides those below it. A key that ends in /... covers all packages
 // below it too; the longest matching key counts.
 var mayImport = map[string][]string{
-	"domain":                {},
-	"disk":                  {"domain"},
-	"domain/rows":           {"domain"},
-	"domain/weights":        {"domain"},
-	"examples":              {},
-	"eventlog":              {"domain", "disk", "eventlog/integrity"},
-	"eventlog/integrity":    {"domain", "disk"},
-	"eventlog/keyfile":      {},
-	"eventlog/kv":           {"domain", "disk", "eventlog", "eventlog/keyfile"},
-	"eventlog/secrets":      {"domain", "disk", "eventlog", "eventlog/keyfile", "eventlog/kv"},
+	"domain":             {},
+	"disk":               {"domain"},
+	"domain/rows":        {"domain"},
+	"domain/weights":     {"domain"},
+	"examples":           {},
+	"eventlog":           {"domain", "disk", "eventlog/integrity"},
+	"eventlog/archive":   {"domain", "disk", "eventlog"},
+	"eventlog/audit":     {"domain", "disk", "eventlog"},
+	"eventlog/integrity": {"domain", "disk"},
+	"eventlog/keyfile":   {},
+	"eventlog/kv":        {"domain", "disk", "eventlog", "eventlog/keyfile"},
+	"eventlog/secrets": {"domain", "disk", "eventlog", "eventlog/keyfile", "eventlog/kv",
+		"eventlog/transparency"},
+	"eventlog/transparency": {"domain", "disk", "eventlog/integrity"},
+	"eventlog/witness":      {"disk", "eventlog/transparency"},
 	"eventlog/idempotency":  {"domain", "disk", "eventlog", "eventlog/keyfile", "eventlog/kv"},
 	"eventlog/metering":     {"domain", "disk", "eventlog"},
+	"eventlog/schemas":      {},
 	"eventlog/installation": {"domain", "eventlog", "eventlog/kv"},
 	"eventlog/natsconn":     {},
+	"eventlog/streamcopy":   {"eventlog", "eventlog/integrity"},
 	"eventlog/pubsub":       {"domain", "eventlog"},
-	"eventlog/natsserver": {"domain", "disk", "eventlog", "eventlog/idempotency", "eventlog/integrity",
+	"eventlog/natsserver": {"domain", "disk", "eventlog", "eventlog/audit", "eventlog/idempotency", "eventlog/integrity",
 		"eventlog/metering", "eventlog/natsconn", "eventlog/pubsub", "eventlog/secrets"},
-	"eventlog/logtest":      {"domain", "eventlog"},
-	"eventlog/servertest":   {"eventlog", "eventlog/natsserver"},
-	"projections":           {"domain", "eventlog", "disk", "projections/live", "projections/waits"},
+	"eventlog/logtest":    {"domain", "eventlog"},
+	"eventlog/servertest": {"eventlog", "eventlog/natsserver"},
+	"projections": {"domain", "eventlog", "eventlog/archive", "disk", "projections/live",
+		"projections/waits"},
 	"projections/live":      {"domain"},
 	"projections/waits":     {"domain"},
 	"projections/query":     {"domain", "projections"},
 	"projections/toytest":   {"domain", "eventlog"},
 	"blobs":                 {"domain", "disk"},
 	"blobs/outbound":        {},
+	"blobs/delivery":        {"domain", "blobs"},
 	"blobs/external":        {"domain", "blobs/outbound"},
 	"blobs/external/s3test": {},
 	"blobs/reconcile":       {"domain", "eventlog", "eventlog/secrets", "projections", "blobs", "projections/live"},
@@ -63,6 +74,7 @@ var mayImport = map[string][]string{
 	"engines/torch":         {"domain", "engines", "engines/process", "engines/sandbox"},
 	"engines/enginetest":    {"domain", "engines"},
 	"schedulers/...":        {"domain", "eventlog", "projections", "projections/live"},
+	"schedulers/replay":     {"domain", "eventlog", "projections", "schedulers"},
 	"workers/protocol":      {"domain", "engines"},
 	"workers/coordinator": {"domain", "domain/weights", "eventlog", "eventlog/natsserver", "eventlog/secrets",
 		"projections", "blobs", "engines", "workers/protocol", "projections/live"},
@@ -71,7 +83,11 @@ var mayImport = map[string][]string{
 	"workers/tracking": {"domain", "eventlog", "eventlog/secrets", "projections", "projections/live", "blobs",
 		"blobs/outbound"},
 	"workers/tracking/trackertest": {},
-	"workers/batches":              {"domain", "eventlog", "projections", "blobs"},
+	"workers/sessions":             {"domain", "projections"},
+	"workers/batches":              {"domain", "eventlog", "projections", "blobs", "workers/sessions"},
+	"workers/rollups":              {"domain", "eventlog", "eventlog/metering", "projections"},
+	"workers/subscriptions": {"domain", "eventlog", "eventlog/secrets", "projections", "blobs", "blobs/delivery",
+		"blobs/external", "blobs/outbound", "workers/sessions"},
 	"workers/agent/...": {"domain", "disk", "domain/weights", "engines", "eventlog/natsconn",
 		"workers/protocol"},
 	"api/described": {},
@@ -85,7 +101,9 @@ var mayImport = map[string][]string{
 	"api/upload":     {"domain", "eventlog", "blobs", "projections", "api/request", "api/wire", "api/connection"},
 	"api/routing": {"domain", "engines", "eventlog/metering", "projections", "projections/live", "api/request",
 		"api/wire"},
-	"api/events": {"domain", "eventlog", "projections", "projections/query", "api/request", "api/wire", "api/openapi"},
+	"api/events": {"domain", "eventlog", "eventlog/audit", "eventlog/schemas", "eventlog/secrets",
+		"eventlog/transparency", "projections",
+		"projections/query", "api/request", "api/wire", "api/openapi"},
 	"api/inference": {"domain", "blobs", "engines", "eventlog/metering", "projections", "api/download", "api/inert",
 		"api/request", "api/wire", "api/openapi", "api/routing", "api/upload"},
 	"api/audio": {"domain", "blobs", "api/download", "engines", "eventlog/metering", "api/inert", "api/request",
@@ -93,15 +111,20 @@ var mayImport = map[string][]string{
 		"api/routing", "api/upload", "api/connection"},
 	"api/rest": {"domain", "domain/rows", "domain/weights", "blobs", "engines", "eventlog", "eventlog/natsserver",
 		"eventlog/secrets", "projections", "projections/live", "projections/query", "api/inert", "api/request",
-		"api/wire", "api/openapi", "api/routing", "api/upload", "api/events"},
-	"api": {"domain", "disk", "eventlog", "eventlog/idempotency", "eventlog/natsserver", "projections", "blobs",
-		"engines"},
+		"api/wire", "api/openapi", "api/routing", "api/upload", "api/events", "blobs/delivery"},
+	"api": {"domain", "disk", "eventlog", "eventlog/audit", "eventlog/idempotency", "eventlog/natsserver",
+		"projections", "blobs", "engines"},
 	"internal/usage":       {},
 	"internal/hub":         {},
 	"internal/hub/hubtest": {},
+	"internal/testutil":    {},
 	"internal/certs":       {"internal/usage"},
 	"internal/datadir": {"domain", "disk", "eventlog/secrets", "eventlog/kv", "blobs/reconcile",
 		"workers/coordinator", "internal/certs"},
+	"internal/backup": {"domain", "disk", "eventlog", "eventlog/archive", "eventlog/idempotency",
+		"eventlog/integrity", "eventlog/kv",
+		"eventlog/metering", "eventlog/natsserver", "eventlog/secrets", "eventlog/streamcopy", "blobs", "blobs/reconcile",
+		"projections", "internal/datadir"},
 	"internal/node": {"domain", "disk", "eventlog/natsconn", "eventlog/natsserver", "engines", "engines/embedded",
 		"engines/embedded/gguf", "engines/external",
 		"engines/sandbox", "engines/sound", "engines/sphinx", "engines/torch", "workers/agent",
@@ -114,20 +137,23 @@ var wiring = []string{"internal/server", "internal/cli"}
 // onlyIn maps the import path prefix of a third-party module to the packages that may import the
 // module. Test files may import any module.
 var onlyIn = map[string][]string{
-	"github.com/nats-io/": {"eventlog", "eventlog/idempotency", "eventlog/integrity", "eventlog/kv", "eventlog/metering",
+	"github.com/nats-io/": {"eventlog", "eventlog/audit", "eventlog/idempotency", "eventlog/integrity",
+		"eventlog/kv", "eventlog/metering",
 		"eventlog/natsconn", "eventlog/installation",
-		"eventlog/natsserver", "eventlog/pubsub", "eventlog/secrets", "eventlog/servertest",
+		"eventlog/natsserver", "eventlog/pubsub", "eventlog/secrets", "eventlog/servertest", "eventlog/streamcopy",
+		"internal/backup",
 		"workers/coordinator", "workers/agent", "internal/datadir", "internal/node",
 		"internal/server", "internal/cli"},
 	"github.com/ThreeDotsLabs/watermill": {"eventlog/pubsub"},
+	"github.com/transparency-dev/":       {"eventlog/transparency", "eventlog/witness"},
 	"github.com/stretchr/testify": {"engines/enginetest", "eventlog/logtest", "eventlog/servertest",
-		"internal/hub/hubtest",
-		"projections/toytest"},
+		"internal/hub/hubtest", "internal/testutil", "projections/toytest"},
 	"gocloud.dev/":                   {"blobs", "blobs/external"},
 	"github.com/aws/aws-sdk-go-v2":   {"blobs/external"},
 	"github.com/spf13/cobra":         {"internal/cli"},
 	"github.com/go-chi/chi":          {"api", "api/request"},
 	"golang.org/x/net/bpf":           {"engines/sandbox"},
+	"filippo.io/age":                 {"internal/backup"},
 	"go.einride.tech/aip":            {"projections/query"},
 	"github.com/go-json-experiment/": {"domain/rows"},
 	"github.com/getkin/kin-openapi":  {"api/described"},
@@ -136,7 +162,7 @@ var onlyIn = map[string][]string{
 // forTests lists the packages that only tests may import.
 var forTests = []string{"anneal/blobs/reconcile/faults", "anneal/api/described", "anneal/eventlog/logtest",
 	"anneal/eventlog/servertest", "anneal/projections/toytest", "anneal/blobs/external/s3test",
-	"anneal/workers/tracking/trackertest"}
+	"anneal/workers/tracking/trackertest", "anneal/internal/testutil"}
 
 // impure lists the packages that a pure package (see isPure) may not import.
 var impure = []string{
@@ -388,8 +414,7 @@ func TestFilesAndFunctionsAreShort(t *testing.T) {
 // TestEveryKindIsListedAndHasItsAPI checks that each variable of package domain that is made by
 // NewKind or newJobKind is in domain.Kinds and has a file in api/rest.
 func TestEveryKindIsListedAndHasItsAPI(t *testing.T) {
-	list, err := os.ReadFile("domain/kinds.go")
-	require.NoError(t, err)
+	list := testutil.ReadFile(t, "domain/kinds.go")
 	kinds := 0
 	eachFile(t, func(path string, file *ast.File, _ *token.FileSet) {
 		if filepath.Dir(path) != "domain" || strings.HasSuffix(path, "_test.go") {

@@ -27,7 +27,16 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
-require github.com/anishathalye/porcupine v1.3.1
+require (
+	filippo.io/age v1.3.2
+	github.com/anishathalye/porcupine v1.3.1
+	github.com/transparency-dev/formats v0.1.1
+	golang.org/x/mod v0.41.0
+)
+
+require filippo.io/mldsa v0.0.0-20260215214346-43d0283efc3e // indirect
+
+require filippo.io/hpke v0.4.0 // indirect
 
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
@@ -64,7 +73,7 @@ require (
 	github.com/googleapis/gax-go/v2 v2.24.1 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
-	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/klauspost/compress v1.20.3
 	github.com/lithammer/shortuuid/v3 v3.0.7 // indirect
 	github.com/minio/highwayhash v1.0.4
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect

@@ -20,6 +20,7 @@ var startsPrograms = map[string]string{
 	"engines/torch/torch.go":     "it asks Python what is installed, before there is any file of a tenant",
 	"workers/agent/driver.go":    "nvidia-smi reads the state of devices, and gets no file",
 	"workers/agent/machine.go":   "nvidia-smi lists devices, and gets no file",
+	"api/described/prism.go":     "tests start prism, and the program does not contain the package",
 	"internal/cli/demo.go":       "sh runs the demo's script, which is part of the program, on the user's own machine",
 }
 

@@ -17,9 +17,9 @@ import (
 func TestAcceleratorsOfFleets(t *testing.T) {
 	const h100 = "VENDOR_A_H100_80GB"
 	register := func(devices map[string]int) domain.Intent {
-		return domain.Intend(domain.Nodes, "accounts/system/nodes/n1", domain.Command[domain.Node](domain.RegisterNode{
+		return domain.Intend(domain.Nodes, "accounts/system/nodes/n1", domain.RegisterNode{
 			NodeSpec: domain.NodeSpec{Engines: []string{"train", "complete"},
-				Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096, Accelerators: devices}}}))
+				Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096, Accelerators: devices}}})
 	}
 	for _, c := range []struct {
 		name    string
@@ -27,14 +27,14 @@ func TestAcceleratorsOfFleets(t *testing.T) {
 		given   string
 		want    any // the type; nil for CPUs
 		count   any
-		says    string
+		message string
 	}{
 		{name: "no node", want: domain.DefaultAccelerator, count: 1.0},
 		{name: "CPUs", devices: map[string]int{}},
 		{name: "CPUs, unspecified", devices: map[string]int{},
 			given: `, "acceleratorType": "ACCELERATOR_TYPE_UNSPECIFIED"`},
 		{name: "CPUs, counted", devices: map[string]int{}, given: `, "acceleratorCount": 2`,
-			says: "acceleratorCount: is 2, but the nodes of this installation have only CPUs"},
+			message: "acceleratorCount: is 2, but the nodes of this installation have only CPUs"},
 		{name: "H100", devices: map[string]int{domain.DefaultAccelerator: 1, h100: 8}, want: h100, count: 1.0},
 		{name: "H100, counted", devices: map[string]int{h100: 8}, given: `, "acceleratorCount": 2`, want: h100, count: 2.0},
 	} {
@@ -47,14 +47,14 @@ func TestAcceleratorsOfFleets(t *testing.T) {
 			deployed := s.call(http.MethodPost, acme+"/deployments?deploymentId=d", "user", body)
 			shaped := s.call(http.MethodPost, acme+"/deploymentShapes", "user",
 				`{"deploymentShapeId": "s", "deploymentShape": `+body+`}`)
-			if c.says != "" {
-				for _, a := range []answer{deployed, shaped} {
+			if c.message != "" {
+				for _, a := range []response{deployed, shaped} {
 					require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
-					require.Contains(t, string(a.body), c.says)
+					require.Contains(t, string(a.body), c.message)
 				}
 				return
 			}
-			for _, a := range []answer{deployed, shaped} {
+			for _, a := range []response{deployed, shaped} {
 				require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 			}
 			require.Equal(t, c.want, deployed.json(t)["acceleratorType"])
@@ -82,7 +82,7 @@ func (c decided[S]) Decide(S, time.Time) (domain.Event[S], error) { return c.eve
 
 // recorded returns the intent to record an event of an earlier version of anneal.
 func recorded[S any](kind *domain.Kind[S], name domain.Name, event domain.Event[S]) domain.Intent {
-	return domain.Intend(kind, name, domain.Command[S](decided[S]{event}))
+	return domain.Intend(kind, name, decided[S]{event})
 }
 
 // TestStoredAcceleratorsCanBeUpdated checks that a shape with a count and without a type, and a
@@ -90,7 +90,7 @@ func recorded[S any](kind *domain.Kind[S], name domain.Name, event domain.Event[
 // shape can be deployed.
 func TestStoredAcceleratorsCanBeUpdated(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	happen(s, []string{"node", "accounts/system/nodes/n1"})
+	executeAction(s, []string{"node", "accounts/system/nodes/n1"})
 	const shape, version = "accounts/acme/deploymentShapes/s", "accounts/acme/deploymentShapes/s/versions/v1"
 	s.do(recorded(domain.DeploymentShapes, shape, domain.DeploymentShapeCreated{ShapeSpec: domain.ShapeSpec{
 		BaseModel: publicBase, AcceleratorType: domain.NoAccelerator, AcceleratorCount: 2},

@@ -16,18 +16,18 @@ import (
 // a key or had a key.
 func TestAccountWithoutKeyIsCreatedAgain(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	create := func() answer {
+	create := func() response {
 		return s.call("POST", "/v1/accounts", "operator", `{"accountId": "cut", "account": {"displayName": "Cut"}}`)
 	}
-	s.do(domain.Intend(domain.Accounts, "accounts/cut", domain.Command[domain.Account](domain.CreateAccount{})))
-	answer := create()
-	require.Equal(t, 200, answer.status, "%s", answer.body)
+	s.do(domain.Intend(domain.Accounts, "accounts/cut", domain.CreateAccount{}))
+	response := create()
+	require.Equal(t, 200, response.status, "%s", response.body)
 	var made rest.CreatedAccount
-	require.NoError(t, json.Unmarshal(answer.body, &made))
+	require.NoError(t, json.Unmarshal(response.body, &made))
 	s.keys["cut"] = made.Key
 	require.Equal(t, 200, s.call("GET", "/v1/accounts/cut/apiKeys", "cut", "").status)
 	require.Equal(t, 409, create().status)
-	s.do(domain.Intend(domain.APIKeys, "accounts/cut/apiKeys/admin", domain.Command[domain.APIKey](domain.DeleteAPIKey{})))
+	s.do(domain.Intend(domain.APIKeys, "accounts/cut/apiKeys/admin", domain.DeleteAPIKey{}))
 	require.Equal(t, 409, create().status)
 }
 

@@ -24,9 +24,8 @@ func (s *harness) addonFor(id, deployment string, commands ...domain.Command[dom
 	s.Helper()
 	model := domain.NewName("acme", domain.Models.Collection, id)
 	if _, ok := s.world.View().Models.Get(model); !ok {
-		s.do(domain.Intend(domain.Models, model, domain.Command[domain.Model](domain.RegisterModel{
-			ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: publicBase},
-			Files:     domain.Files{Prefix: "models/" + id + "/"}})))
+		s.do(domain.Intend(domain.Models, model, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
+			BaseModel: publicBase}, Files: domain.Files{Prefix: "models/" + id + "/"}}))
 	}
 	name := domain.NewName("acme", domain.DeployedModels.Collection, id+"-"+deployment)
 	commands = append([]domain.Command[domain.DeployedModel]{
@@ -71,7 +70,7 @@ func (s *harness) takeAddons() []string {
 }
 
 func TestAddonRouting(t *testing.T) {
-	settled := domain.MarkModelDeployed{}
+	loaded := domain.MarkModelDeployed{}
 	byDefault := func(model, deployment string) domain.Command[domain.DeployedModel] {
 		return domain.UpdateDeployedModel{DeployedModelSpec: domain.DeployedModelSpec{Default: true,
 			Model: "accounts/acme/models/" + model, Deployment: "accounts/acme/deployments/" + deployment}}
@@ -82,14 +81,14 @@ func TestAddonRouting(t *testing.T) {
 	s.deployForAddons("latest", func(d *domain.DeploymentSpec) { d.EnableHotReloadLatestAddon = true })
 	s.deployForAddons("chosen")
 	s.addonFor("polite", "d1") // still DEPLOYING
-	polite2 := s.addonFor("polite", "d2", settled)
-	newest := s.addonFor("newest", "latest", settled)
-	chosen := s.addonFor("chosen", "chosen", byDefault("chosen", "chosen"), settled)
-	s.addonFor("leaving", "d1", settled, domain.UndeployModel{Reason: "unloaded by its user"})
+	polite2 := s.addonFor("polite", "d2", loaded)
+	newest := s.addonFor("newest", "latest", loaded)
+	chosen := s.addonFor("chosen", "chosen", byDefault("chosen", "chosen"), loaded)
+	s.addonFor("leaving", "d1", loaded, domain.UndeployModel{Reason: "unloaded by its user"})
 	s.addonFor("broken", "d1",
 		domain.FailDeployedModel{Status: domain.Status{Code: "FAILED_PRECONDITION", Message: "it has another base"}})
 	alone := s.deployForAddons("alone", func(d *domain.DeploymentSpec) { d.BaseModel = "accounts/acme/models/alone" })
-	s.addonFor("alone", "d1", settled)
+	s.addonFor("alone", "d1", loaded)
 
 	for model, want := range map[string]struct{ addon, deployment string }{
 		"accounts/acme/models/polite":                              {polite2, "d2"}, // the addon is DEPLOYED in d2
@@ -114,8 +113,8 @@ func TestAddonRouting(t *testing.T) {
 			a.json(t)["perf_metrics"].(map[string]any)["deployment"], model)
 	}
 	for model, want := range map[string]struct {
-		status int
-		says   string
+		status  int
+		message string
 	}{
 		"acme/polite#acme/latest":     {404, "does not serve"},
 		"acme/leaving#acme/d1":        {404, "UNDEPLOYING"},
@@ -124,7 +123,7 @@ func TestAddonRouting(t *testing.T) {
 	} {
 		a := s.call("POST", "/inference/v1/completions", "inference", fmt.Sprintf(`{"model": %q, "prompt": "a b"}`, model))
 		require.Equal(t, want.status, a.status, "%s: %s", model, a.body)
-		require.Contains(t, string(a.body), want.says)
+		require.Contains(t, string(a.body), want.message)
 	}
 	require.Equal(t, http.StatusForbidden,
 		s.call("POST", "/inference/v1/completions", "other", `{"model": "acme/polite#acme/d2", "prompt": "a"}`).status)
@@ -136,7 +135,7 @@ func TestRequestWaitsForAddon(t *testing.T) {
 	for name, end := range map[string]struct {
 		command domain.Command[domain.DeployedModel]
 		status  int
-		says    string
+		message string
 	}{
 		"it comes": {domain.MarkModelDeployed{}, 200, `"a b "`},
 		"it fails": {domain.FailDeployedModel{Status: domain.Status{Code: "FAILED_PRECONDITION",
@@ -147,7 +146,7 @@ func TestRequestWaitsForAddon(t *testing.T) {
 			s := newHarness(t, request.Limits{})
 			s.deployForAddons("d")
 			s.addonFor("polite", "d")
-			answered := make(chan answer, 1)
+			answered := make(chan response, 1)
 			go func() {
 				answered <- s.call("POST", "/inference/v1/completions", "inference",
 					`{"model": "acme/polite#acme/d", "prompt": "a b"}`)
@@ -158,7 +157,7 @@ func TestRequestWaitsForAddon(t *testing.T) {
 			s.addon("accounts/acme/deployedModels/polite-d", end.command)
 			a := <-answered
 			require.Equal(t, end.status, a.status, "%s", a.body)
-			require.Contains(t, string(a.body), end.says)
+			require.Contains(t, string(a.body), end.message)
 		})
 	}
 	s := newHarness(t, request.Limits{Wake: 20 * time.Millisecond})

@@ -12,7 +12,7 @@ import (
 )
 
 // loadAddon loads an addon into a deployment of acme through the API, and returns the response.
-func (s *harness) loadAddon(id, model, deployment string, isDefault bool) answer {
+func (s *harness) loadAddon(id, model, deployment string, isDefault bool) response {
 	return s.call(http.MethodPost, acme+"/deployedModels?deployedModelId="+id, "user", fmt.Sprintf(
 		`{"model": "accounts/acme/models/%s", "deployment": "accounts/acme/deployments/%s", "default": %t}`, model,
 		deployment, isDefault))
@@ -36,12 +36,12 @@ func (s *harness) defaults() (ids []string) {
 func TestDefaultIsTakenInOneEvent(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	for _, model := range []string{"one", "two"} {
-		happen(s, []string{"addon", "accounts/acme/models/" + model})
+		executeAction(s, []string{"addon", "accounts/acme/models/" + model})
 	}
 	s.deployForAddons("d")
-	settled := domain.MarkModelDeployed{}
+	loaded := domain.MarkModelDeployed{}
 	require.Equal(t, http.StatusOK, s.loadAddon("a", "one", "d", true).status)
-	s.addon("accounts/acme/deployedModels/a", settled)
+	s.addon("accounts/acme/deployedModels/a", loaded)
 	require.Equal(t, []string{"a"}, s.defaults())
 
 	before := s.events()
@@ -50,7 +50,7 @@ func TestDefaultIsTakenInOneEvent(t *testing.T) {
 	require.Equal(t, before+1, s.events(), "one event")
 	require.Equal(t, true, b.json(t)["default"])
 	require.Equal(t, []string{"b"}, s.defaults())
-	s.addon("accounts/acme/deployedModels/b", settled)
+	s.addon("accounts/acme/deployedModels/b", loaded)
 
 	answers := func(want string) {
 		t.Helper()
@@ -79,7 +79,7 @@ func TestDefaultIsTakenInOneEvent(t *testing.T) {
 	require.Equal(t, false, renamed.json(t)["default"], "another change does not take the default back")
 	require.Equal(t, []string{"a"}, s.defaults())
 
-	s.settlePlans()
+	s.runPlans()
 	for name, want := range map[domain.Name]bool{"accounts/acme/deployedModels/a": true,
 		"accounts/acme/deployedModels/b": false} {
 		row, _ := s.world.View().DeployedModels.Get(name)
@@ -94,7 +94,7 @@ func TestDefaultIsTakenInOneEvent(t *testing.T) {
 // deployments have loaded goes to the deployment whose default the addon is.
 func TestDefaultDecidesBetweenDeployments(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	happen(s, []string{"addon", "accounts/acme/models/polite"})
+	executeAction(s, []string{"addon", "accounts/acme/models/polite"})
 	s.deployForAddons("first")
 	s.serveReplica(s.deployForAddons("second")) // has more ready replicas
 	for _, id := range []string{"first", "second"} {
@@ -118,7 +118,7 @@ func TestDefaultDecidesBetweenDeployments(t *testing.T) {
 func TestUndeleteRestoresAddons(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	for _, model := range []string{"one", "two", "three", "four"} {
-		happen(s, []string{"addon", "accounts/acme/models/" + model})
+		executeAction(s, []string{"addon", "accounts/acme/models/" + model})
 	}
 	s.deployment("accounts/acme/deployments/d", domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
 		BaseModel: publicBase, EnableAddons: true}})
@@ -128,7 +128,7 @@ func TestUndeleteRestoresAddons(t *testing.T) {
 	}
 	s.addon("accounts/acme/deployedModels/three", domain.FailDeployedModel{Status: domain.Status{Code: "INTERNAL",
 		Message: "broken"}})
-	s.settlePlans()
+	s.runPlans()
 	s.addon("accounts/acme/deployedModels/four", domain.UndeployModel{Reason: "unloaded by its user"})
 
 	states := func(query string) map[string]any {
@@ -142,7 +142,7 @@ func TestUndeleteRestoresAddons(t *testing.T) {
 	remove := func(query string) {
 		a := s.call(http.MethodDelete, acme+"/deployments/d"+query, "user", "")
 		require.Equal(t, http.StatusOK, a.status, "%s", a.body)
-		s.settlePlans()
+		s.runPlans()
 	}
 	remove("")
 	require.Empty(t, states(""), "lists hide the addons of a deleted deployment")
@@ -151,13 +151,13 @@ func TestUndeleteRestoresAddons(t *testing.T) {
 	require.Equal(t, http.StatusConflict, again.status, "the ID stays reserved: %s", again.body)
 
 	require.Equal(t, http.StatusOK, s.call(http.MethodPost, acme+"/deployments/d:undelete", "user", "{}").status)
-	s.settlePlans()
+	s.runPlans()
 	require.Equal(t, map[string]any{"one": "DEPLOYED", "two": "DEPLOYED"}, states(""))
 	require.Equal(t, []string{"two"}, s.defaults())
 
 	remove("")
 	require.Equal(t, http.StatusOK, s.call(http.MethodDelete, acme+"/deployedModels/one", "user", "").status)
-	s.settlePlans()
+	s.runPlans()
 	require.Equal(t, map[string]any{"two": "UNDEPLOYED"}, states("?showDeleted=true"), "a user can give up an addon")
 	remove("?hard=true")
 	require.Empty(t, states("?showDeleted=true"), "nothing is left of a purged deployment")

@@ -23,7 +23,7 @@ func TestShapeLimitsCachedAddons(t *testing.T) {
 	})
 	for i, want := range []float64{1, 2, 2} {
 		id := string(rune('a' + i))
-		happen(s, []string{"addon", "accounts/acme/models/" + id})
+		executeAction(s, []string{"addon", "accounts/acme/models/" + id})
 		a := s.loadAddon(id, id, "d", false)
 		require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 		s.addon(domain.Name("accounts/acme/deployedModels/"+id), domain.MarkModelDeployed{})

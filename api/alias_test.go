@@ -27,13 +27,13 @@ func (s *harness) deploySpeech(id string, aliases ...string) domain.Name {
 func TestAliasesOfEveryAccount(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	name := s.deploy("d1", 1)
-	ask := func(alias, model string) answer {
+	send := func(alias, model string) response {
 		return s.call("POST", "/inference/v1/completions", alias,
 			fmt.Sprintf(`{"model": %q, "prompt": "a b", "max_tokens": 2}`, model))
 	}
-	require.Equal(t, 404, ask("other", "speech-v3").status)
-	require.Contains(t, string(ask("other", "speech-v3").body), "pocketsphinx-en-us")
-	require.NotContains(t, string(ask("other", "gpt").body), "pocketsphinx")
+	require.Equal(t, 404, send("other", "speech-v3").status)
+	require.Contains(t, string(send("other", "speech-v3").body), "pocketsphinx-en-us")
+	require.NotContains(t, string(send("other", "gpt").body), "pocketsphinx")
 
 	refused := s.call("PATCH", "/v1/"+string(name), "admin", `{"aliases": ["smart"]}`)
 	require.Equal(t, 400, refused.status)
@@ -41,7 +41,7 @@ func TestAliasesOfEveryAccount(t *testing.T) {
 	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "operator", `{"aliases": ["smart"]}`).status)
 	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "admin",
 		`{"displayName": "D", "aliases": ["smart"]}`).status, "a user may send unchanged aliases")
-	require.Equal(t, "a b ", textOf(t, ask("other", "smart")))
+	require.Equal(t, "a b ", textOf(t, send("other", "smart")))
 	require.Contains(t, string(s.call("GET", "/inference/v1/models", "other", "").body), `"id":"smart"`)
 
 	// An alias belongs to at most one live deployment.
@@ -50,7 +50,7 @@ func TestAliasesOfEveryAccount(t *testing.T) {
 	require.Equal(t, 400, taken.status)
 	require.Contains(t, string(taken.body), "smart is bound to "+string(name))
 	require.Equal(t, 200, s.call("DELETE", "/v1/"+string(name)+"?ignoreChecks=true", "admin", "").status)
-	require.Equal(t, 404, ask("other", "smart").status, "the alias of a deleted deployment is free")
+	require.Equal(t, 404, send("other", "smart").status, "the alias of a deleted deployment is free")
 	for range 2 { // first the replica ends, then the deployment is DELETED
 		for id := range mustRow(s, name).Replicas {
 			s.deployment(name, domain.RemoveReplica{ID: id, Reason: "deleted"})
@@ -73,9 +73,9 @@ func TestListedModelsAreCallable(t *testing.T) {
 		for _, one := range s.call("GET", "/inference/v1/models", key, "").json(t)["data"].([]any) {
 			m := one.(map[string]any)
 			id, answers := m["id"].(string), m["deployed"].(bool)
-			asked := s.call("POST", "/inference/v1/completions", key,
+			response := s.call("POST", "/inference/v1/completions", key,
 				fmt.Sprintf(`{"model": %q, "prompt": "a b", "max_tokens": 2}`, id))
-			require.Equal(t, answers, asked.status == 200, "%s asks %s: %s", key, id, asked.body)
+			require.Equal(t, answers, response.status == 200, "%s asks %s: %s", key, id, response.body)
 			if answers {
 				deployed = append(deployed, id)
 			}

@@ -101,7 +101,7 @@ func TestBareKeyIsForAudioOnly(t *testing.T) {
 	require.Equal(t, "ank_bearer", key)
 }
 
-func reasonOf(t *testing.T, a answer) string {
+func reasonOf(t *testing.T, a response) string {
 	t.Helper()
 	details, ok := a.json(t)["details"].([]any)
 	require.True(t, ok, "%s", a.body)

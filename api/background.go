@@ -11,14 +11,17 @@ import (
 	"anneal/api/request"
 	"anneal/api/routing"
 	"anneal/domain"
+	"anneal/engines"
 )
 
 // A BackgroundRequest is an inference request for which no client waits: one of a batch.
 type BackgroundRequest struct {
-	Key  domain.Name // API key in whose name the request is sent; it may have been deleted
-	ID   string
-	Path string // path of an inference operation, such as /v1/chat/completions
-	Body []byte
+	Key domain.Name // API key in whose name the request is sent; it may have been deleted
+	ID  string
+	// Trace is the trace context of the request that created the batch.
+	Trace domain.Trace
+	Path  string // path of an inference operation, such as /v1/chat/completions
+	Body  []byte
 }
 
 // A BackgroundResponse is the response that a client would have received.
@@ -80,7 +83,8 @@ func (s *Server) backgroundCall(ctx context.Context, q BackgroundRequest) *reque
 		panic(err) // the path of an operation is valid
 	}
 	return &request.Call{Core: s.core, Conn: &storedBody{q.Body}, Operation: op, Writer: headers{http.Header{}},
-		Request: r, Ctx: ctx, ID: q.ID, Time: s.core.Now().UTC(), Account: q.Key.Account(), Background: true,
+		Request: r, Ctx: engines.WithTrace(ctx, q.Trace), ID: q.ID, Trace: q.Trace, Time: s.core.Now().UTC(),
+		Account: q.Key.Account(), Background: true,
 		Principal: request.Principal{Key: q.Key, Account: q.Key.Account(), Role: domain.RoleInference}}
 }
 

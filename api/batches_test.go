@@ -59,7 +59,7 @@ func TestBatchFiles(t *testing.T) {
 func TestBatchViolations(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	rows := s.file("rows.jsonl", chatRows)
-	for body, said := range map[string][]string{
+	for body, message := range map[string][]string{
 		`{}`: {"input_file_id", "endpoint", "completion_window"},
 		`{"input_file_id": "none", "endpoint": "/v1/responses", "completion_window": "1h", "metadata": {"` +
 			strings.Repeat("k", 65) + `": ""}}`: {`input_file_id: there is no file "none"`, "endpoint: ",
@@ -69,7 +69,7 @@ func TestBatchViolations(t *testing.T) {
 	} {
 		a := s.call("POST", "/v1/batches", "user", body)
 		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
-		for _, part := range said {
+		for _, part := range message {
 			require.Contains(t, string(a.body), strings.ReplaceAll(part, `"`, `\"`))
 		}
 	}
@@ -102,7 +102,7 @@ func TestBatchLimit(t *testing.T) {
 	slices.Sort(statuses)
 	require.Equal(t, []int{200, 200, 200, 429, 429, 429}, statuses)
 	name := domain.NewName("acme", "batches", created["id"].(string))
-	s.do(domain.Intend(domain.Batches, name, domain.Command[domain.Batch](domain.FailBatch{})))
+	s.do(domain.Intend(domain.Batches, name, domain.FailBatch{}))
 	require.Equal(t, 200, s.call("POST", "/v1/batches", "user", body).status)
 }
 
@@ -126,8 +126,8 @@ func TestRepeatedBatch(t *testing.T) {
 // get, that its usage is recorded for the key of the batch, and which errors can be tried again.
 func TestRequestsInBackground(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	book := &notebook{}
-	s.server.inference.Router.Meter = book
+	meter := &usageRecorder{}
+	s.server.inference.Router.Meter = meter
 	s.deploy("d1", 1)
 	interactive := false
 	s.replicas.respond = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
@@ -145,9 +145,9 @@ func TestRequestsInBackground(t *testing.T) {
 	require.Equal(t, http.StatusOK, a.Status, "%s", a.Body)
 	require.Contains(t, string(a.Body), `"text":"<abc>"`)
 	require.False(t, interactive, "a request of a batch is not interactive")
-	require.Equal(t, []metering.Record{{Time: epoch, Kind: metering.Completion, Account: "acme",
+	require.Equal(t, []metering.Record{{Time: epoch, ID: "r-1", Kind: metering.Completion, Account: "acme",
 		Key: "accounts/acme/apiKeys/gone", Deployment: hearer, Model: hearer, Complete: true, PromptTokens: 5,
-		CompletionTokens: 3}}, book.taken(t))
+		CompletionTokens: 3}}, meter.taken(t))
 	require.Equal(t, 200, s.complete(`"prompt": "a"`).status)
 	require.True(t, interactive)
 	_, interactive = s.server.LoadOf(hearer)

@@ -25,8 +25,7 @@ func manyFields(n int) string {
 // neither with violations, each of which lists the known fields, nor with warnings, because clients
 // reject responses with too many headers.
 func TestErrorsAndWarningsAreBounded(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	a := s.call("POST", acme+"/deployments", "user", "{"+manyFields(5000)+"}")
 	require.Equal(t, 400, a.status)
 	require.Less(t, len(a.body), 300<<10)
@@ -57,12 +56,11 @@ func TestCountsMayBeNull(t *testing.T) {
 // could not remove the quota again.
 func TestOperatorCannotLockItselfOut(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	s.do(domain.Intend(domain.Accounts, "accounts/system", domain.Command[domain.Account](domain.CreateAccount{})))
+	s.do(domain.Intend(domain.Accounts, "accounts/system", domain.CreateAccount{}))
 	a := s.call("PATCH", "/v1/accounts/system/quotas/requests-per-minute", "operator", `{"maxValue": 0}`)
 	require.Equal(t, 404, a.status, "%s", a.body)
 	// the log may contain a quota of the operator's account, because older servers allowed it
-	s.do(domain.Intend(domain.Quotas, "accounts/system/quotas/requests-per-minute",
-		domain.Command[domain.Quota](domain.SetQuota{})))
+	s.do(domain.Intend(domain.Quotas, "accounts/system/quotas/requests-per-minute", domain.SetQuota{}))
 	require.Equal(t, 200, s.call("GET", "/v1/accounts", "operator", "").status)
 }
 
@@ -86,7 +84,7 @@ func TestAddonsOfOthersAreNotDisclosed(t *testing.T) {
 func TestIdempotencyKeyCoversWholeBody(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	s.createTargets()
-	asForm := func(key, path, body string) answer {
+	asForm := func(key, path, body string) response {
 		r := s.request("POST", acme+path, "admin", strings.NewReader(body))
 		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
 		r.Header.Set(request.IdempotencyHeader, key)
@@ -109,8 +107,7 @@ func TestIdempotencyKeyCoversWholeBody(t *testing.T) {
 // TestDefaultMaxTokensFitsWindow checks that context_length_exceeded_behavior "error" rejects only
 // requests with max_tokens, because the default of max_tokens is limited to the context length.
 func TestDefaultMaxTokensFitsWindow(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	for fields, status := range map[string]int{``: 200, `, "max_tokens": null`: 200, `, "max_tokens": 511`: 200,
 		`, "max_tokens": 512`: 400, `, "max_completion_tokens": 512`: 400} {
 		a := s.complete(`"prompt": "a", "context_length_exceeded_behavior": "error"` + fields)
@@ -123,8 +120,7 @@ func TestDefaultMaxTokensFitsWindow(t *testing.T) {
 // TestWindowOfReplica checks that the context length that a replica reports applies when it is
 // smaller than the context length of the model, also to a prompt of token IDs.
 func TestWindowOfReplica(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.respond(engines.Usage{PromptTokens: 5, ContextLength: 20}, engines.Chunk{Finish: engines.FinishStop})
 	for _, prompt := range []string{`"a"`, `[97, 98, 99, 100, 101]`} {
 		for maxTokens, status := range map[int]int{15: 200, 16: 400} {

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/api/inference"
-	"anneal/api/request"
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
 // respond makes every replica respond with the chunks and the usage.
@@ -29,7 +29,7 @@ func (s *harness) respond(usage engines.Usage, chunks ...engines.Chunk) {
 	}
 }
 
-func (s *harness) chat(fields string) answer {
+func (s *harness) chat(fields string) response {
 	s.Helper()
 	return s.call("POST", "/inference/v1/chat/completions", "inference",
 		`{`+toD1+`, "messages": [{"role": "user", "content": "hi"}], `+fields+`}`)
@@ -38,8 +38,7 @@ func (s *harness) chat(fields string) answer {
 // sameJSON requires that got encodes to the same JSON as want.
 func sameJSON(t *testing.T, want string, got any) {
 	t.Helper()
-	data, err := json.Marshal(got)
-	require.NoError(t, err)
+	data := testutil.Marshal(t, got)
 	require.JSONEq(t, want, string(data))
 }
 
@@ -58,8 +57,7 @@ const twoTools = `"tools": [{"type": "function", "function": {"name": "weather",
 	`{"type": "function", "function": {"name": "time"}}]`
 
 func TestToolCalls(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.respond(engines.Usage{PromptTokens: 5, CompletionTokens: 9, ReasoningTokens: 2}, calling...)
 	a := s.chat(twoTools)
 	require.Equal(t, 200, a.status, "%s", a.body)
@@ -92,8 +90,7 @@ func TestToolCalls(t *testing.T) {
 }
 
 func TestToolChoice(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.respond(engines.Usage{}, calling...)
 	for choice, want := range map[string]*engines.ToolChoice{
 		`"auto"`:     nil,
@@ -129,8 +126,7 @@ func TestToolChoice(t *testing.T) {
 // request.
 func TestSchemaKeepsOrder(t *testing.T) {
 	const schema = `{"type":"object","properties":{"z":{"type":"null"},"a":{"type":"null"}}}`
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	for _, fields := range []string{
 		`"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": ` + schema + `}}`,
 		`"response_format": {"type": "json_schema", "jsonSchema": {"schema": ` + schema + `}}`,
@@ -154,8 +150,7 @@ func toolOf(t *testing.T, raw json.RawMessage) string {
 }
 
 func TestStreamedChat(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.respond(engines.Usage{PromptTokens: 5, CompletionTokens: 9}, calling...)
 	usage := `{"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14, "prompt_tokens_details": ` +
 		`{"cached_tokens": 0}}`
@@ -227,8 +222,7 @@ const rawOfFullOutput = `{"prompt_fragments": ["<s>é"], "prompt_token_ids": [1,
 	"completion_logprobs": ` + contentOfFullOutput + `}`
 
 func TestCompletionWithAllOutputs(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.respond(engines.Usage{PromptTokens: 3, CompletionTokens: 2}, fullOutput...)
 	fields := `"prompt": "é", "echo": true, "raw_output": true, "return_token_ids": true, "logprobs": `
 	lists := `{"tokens": ["bytes:\\xc3", "bytes:\\xa9", "b", "</s>"], "token_logprobs": [null, -1, -0.5, -2], ` +
@@ -269,8 +263,7 @@ func TestCompletionWithAllOutputs(t *testing.T) {
 }
 
 func TestChatWithAllOutputs(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.respond(engines.Usage{PromptTokens: 3, CompletionTokens: 2}, append(fullOutput[:2:2], fullOutput[3:]...)...)
 	a := s.chat(`"raw_output": true, "return_token_ids": true, "logprobs": true, "top_logprobs": 1`)
 	require.Equal(t, 200, a.status, "%s", a.body)
@@ -282,8 +275,7 @@ func TestChatWithAllOutputs(t *testing.T) {
 // TestSettingsReachTheEngine checks that the settings of a request reach the engine, and that the
 // engine gets no other settings.
 func TestSettingsReachTheEngine(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.complete(`"prompt": "a"`)
 	req := s.lastRequest()
 	require.Equal(t, engines.CompletionRequest{Prompt: "a", MaxTokens: inference.DefaultMaxTokens, Temperature: 1, TopP: 1,
@@ -304,14 +296,21 @@ func TestSettingsReachTheEngine(t *testing.T) {
 		MirostatTarget: 4, MirostatRate: 0.2, LogitBias: map[int]float64{7: -100}, Logprobs: true, TopLogprobs: 3,
 		EchoLast: 4, IgnoreEOS: true, Speculation: "s", Prediction: "p",
 		Format:    &engines.ResponseFormat{Type: engines.FormatSchema, Schema: json.RawMessage(`{"type":"object"}`)},
-		Reasoning: &engines.Reasoning{Effort: "medium", Budget: 2000, History: "preserved"}, CacheScope: "acme/k"}, req)
+		Reasoning: &engines.Reasoning{Effort: "medium", Budget: 2000}, CacheScope: "acme/k"}, req,
+		"a prompt has no earlier messages")
+
+	a = s.call("POST", "/v1/chat/completions", "user", `{"model": "accounts/acme/deployments/d1", "reasoning_history": `+
+		`"interleaved", "messages": [{"role": "user", "content": "a"}]}`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	require.Equal(t, &engines.Reasoning{History: "interleaved"}, s.lastRequest().Reasoning)
+	s.complete(`"prompt": "a", "reasoning_history": "preserved"`)
+	require.Nil(t, s.lastRequest().Reasoning)
 }
 
 // TestEngineErrorsNameRequestFields checks that the error of an engine refers to fields by their
 // names in the request.
 func TestEngineErrorsNameRequestFields(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	var v domain.Violations
 	for _, field := range []string{"format", "mirostatRate", "logitBias", "promptTokens[3]", "reasoning", "topLogprobs"} {
 		v.Add(field, "is wrong")
@@ -342,8 +341,7 @@ func TestEngineErrorsNameRequestFields(t *testing.T) {
 // TestAffinity checks that requests with the same isolation key are routed to one replica, and that
 // requests with the same user are not when the deployment does not enable session affinity.
 func TestAffinity(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 4)
+	s := servingHarness(t, 4)
 	places := func(fields string) map[string]bool {
 		found := map[string]bool{}
 		block, held := make(chan struct{}), make(chan struct{}, 4)
@@ -354,7 +352,7 @@ func TestAffinity(t *testing.T) {
 			return echo(ctx, r, req, emit)
 		}
 		before := len(s.replicas.requestIDs())
-		done := make(chan answer, 4)
+		done := make(chan response, 4)
 		for range 4 {
 			go func() { done <- s.chat(fields) }()
 			<-held // this request is in progress when the next one is routed
@@ -373,8 +371,7 @@ func TestAffinity(t *testing.T) {
 }
 
 func TestPerformanceMetrics(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.respond(engines.Usage{PromptTokens: 3, CachedTokens: 2,
 		Timings: engines.Timings{Tokenize: 1e6, Prefill: 2e9, Direct: true}}, engines.Chunk{Text: "x"},
 		engines.Chunk{Finish: engines.FinishStop})
@@ -396,8 +393,7 @@ func TestPerformanceMetrics(t *testing.T) {
 }
 
 func TestSpeculationMetrics(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	done := engines.Chunk{Text: "x", Finish: engines.FinishStop}
 	s.respond(engines.Usage{Speculation: &engines.Speculation{PredictedTokens: 9, MatchedTokens: 4,
 		Drafted: []int{4, 3, 1}, Accepted: []int{3, 1, 0}}}, done)

@@ -46,11 +46,13 @@ func (s *harness) file(name, content string) string {
 // and that nothing of it is stored.
 func TestNamesOfFiles(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	for name, said := range map[string]string{strings.Repeat("n", 256): "file: its name must have at most 255 characters",
-		"a\u202eb.jsonl": "file: must not have control characters"} {
+	for name, message := range map[string]string{
+		strings.Repeat("n", 256): "file: its name must have at most 255 characters",
+		"a\u202eb.jsonl":         "file: must not have control characters",
+	} {
 		a := s.send(s.form("/v1/files", "user", "file", name, strings.NewReader(chatRows), "purpose=fine-tune"))
 		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
-		require.Contains(t, string(a.body), said)
+		require.Contains(t, string(a.body), message)
 	}
 	require.Empty(t, s.call("GET", "/v1/files", "user", "").json(t)["data"])
 }
@@ -109,12 +111,11 @@ func TestContentOfSeveralFiles(t *testing.T) {
 	files := domain.Files{Prefix: "datasets/acme/parts/", Sizes: map[string]int64{}}
 	for file, content := range map[string]string{"a.jsonl": `{"text": "1"}`, "b.jsonl": "{\"text\": \"2\"}\n",
 		"c.jsonl": `{"text": "3"}`} {
-		size, err := s.store.Put(t.Context(), files.Prefix+file, strings.NewReader(content))
-		require.NoError(t, err)
+		size := s.putFile(files.Prefix+file, content)
 		files.Sizes[file] = size
 	}
-	s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.CreateDataset{})),
-		domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1, Files: files})))
+	s.do(domain.Intend(domain.Datasets, name, domain.CreateDataset{}), domain.Intend(domain.Datasets, name,
+		domain.UploadDataset{Upload: 1, Files: files}))
 	got := s.call("GET", "/v1/files/parts/content", "user", "")
 	require.Equal(t, "{\"text\": \"1\"}\n{\"text\": \"2\"}\n{\"text\": \"3\"}", string(got.body))
 	require.Equal(t, "parts.jsonl", s.call("GET", "/v1/files/parts", "user", "").json(t)["filename"])
@@ -126,9 +127,9 @@ func TestRejectedFilesLeaveNothing(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	invalid := strings.Replace(chatRows, `"assistant"`, `"robot"`, 1)
 	for _, one := range []struct {
-		fields string // the fields after the file, separated by a vertical bar
-		rows   string
-		says   []string
+		fields  string // the fields after the file, separated by a vertical bar
+		rows    string
+		message []string
 	}{
 		{"", chatRows, []string{"purpose: is required: send fine-tune"}},
 		{"purpose=vision", chatRows, []string{`purpose: "vision" is not supported`}},
@@ -147,7 +148,7 @@ func TestRejectedFilesLeaveNothing(t *testing.T) {
 		}
 		a := s.send(s.form("/v1/files", "user", "file", "rows.jsonl", strings.NewReader(one.rows), fields...))
 		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", one.fields, a.body)
-		for _, text := range one.says {
+		for _, text := range one.message {
 			require.Contains(t, inferenceMessage(t, a), text)
 		}
 		require.Zero(t, s.world.View().Datasets.Count("acme"), one.fields)
@@ -158,7 +159,7 @@ func TestRejectedFilesLeaveNothing(t *testing.T) {
 }
 
 // keyedFile sends a file with an idempotency key.
-func (s *harness) keyedFile(key, rows string) answer {
+func (s *harness) keyedFile(key, rows string) response {
 	s.Helper()
 	r := s.form("/v1/files", "user", "file", "rows.jsonl", strings.NewReader(rows), "purpose=fine-tune")
 	r.Header.Set("Idempotency-Key", key)
@@ -169,7 +170,10 @@ func (s *harness) keyedFile(key, rows string) answer {
 // error is too long to be stored, or the server crashed before it stored the error.
 func TestRejectedFileIsSentAgain(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	long := strings.Repeat(strings.Replace(chatRows, `"assistant"`, `"robot"`, 1), 100)
+	long := "" // with a reason of its own for each row: the message states equal reasons once
+	for i := range 100 {
+		long += strings.Replace(chatRows, `"assistant"`, fmt.Sprintf(`"robot-%d"`, i), 1)
+	}
 	first := s.keyedFile("long", long)
 	require.Equal(t, http.StatusBadRequest, first.status, "%s", first.body)
 	require.Greater(t, len(first.body), 4<<10)
@@ -208,13 +212,13 @@ func TestRejectedUploadLeavesNoFile(t *testing.T) {
 	quota := domain.NewName("acme", domain.Quotas.Collection, domain.QuotaStorageBytes)
 	other := s.another(func(o *Options) {
 		o.Log = quotaLog{o.Log, func() {
-			s.do(domain.Intend(domain.Quotas, quota, domain.Command[domain.Quota](domain.SetQuota{MaxValue: 5})))
+			s.do(domain.Intend(domain.Quotas, quota, domain.SetQuota{MaxValue: 5}))
 			require.NoError(t, o.World.WaitFor(t.Context(), s.events()))
 		}}
 	})
 	a := other.keyedFile("k", chatRows)
 	require.Equal(t, http.StatusTooManyRequests, a.status, "%s", a.body)
-	s.do(domain.Intend(domain.Quotas, quota, domain.Command[domain.Quota](domain.LiftQuota{})))
+	s.do(domain.Intend(domain.Quotas, quota, domain.LiftQuota{}))
 	require.Zero(t, s.world.View().Datasets.Count("acme"))
 	a = s.keyedFile("k", chatRows)
 	require.Equal(t, http.StatusConflict, a.status, "%s", a.body)
@@ -223,14 +227,14 @@ func TestRejectedUploadLeavesNoFile(t *testing.T) {
 	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 }
 
-// inferenceMessage returns the message of an error in the format of OpenAI's interface.
-func inferenceMessage(t *testing.T, a answer) string {
+// inferenceMessage returns the message of an error in the format of the OpenAI API.
+func inferenceMessage(t *testing.T, a response) string {
 	t.Helper()
-	var said request.InferenceError
-	require.NoError(t, json.Unmarshal(a.body, &said))
-	require.NotNil(t, said.Error.Param, "%s", a.body)
-	require.Equal(t, "invalid_request_error", said.Error.Type)
-	return said.Error.Message
+	var message request.InferenceError
+	require.NoError(t, json.Unmarshal(a.body, &message))
+	require.NotNil(t, message.Error.Param, "%s", a.body)
+	require.Equal(t, "invalid_request_error", message.Error.Type)
+	return message.Error.Message
 }
 
 // TestFileOfTheLimit checks that a file may be exactly as large as the limit of uploads, and not one
@@ -271,8 +275,8 @@ func TestPagesOfFiles(t *testing.T) {
 	require.Empty(t, s.call("GET", "/v1/files", "other", "").json(t)["data"], "files of another account")
 	a := s.call("GET", "/v1/files?limit=0&order=up&after=none&colour=red", "user", "")
 	require.Equal(t, http.StatusBadRequest, a.status)
-	for _, said := range []string{"limit: must be from 1 to 10000, not 0", "order: must be asc or desc", "after: ",
+	for _, message := range []string{"limit: must be from 1 to 10000, not 0", "order: must be asc or desc", "after: ",
 		"colour: "} {
-		require.Contains(t, string(a.body), said)
+		require.Contains(t, string(a.body), message)
 	}
 }

@@ -45,7 +45,7 @@ func TestInferenceIsBelowBothPrefixes(t *testing.T) {
 // methods, and without any operation.
 func TestErrorFormatOfPaths(t *testing.T) {
 	s := newDirectHarness(t)
-	isInference := func(a answer) bool {
+	isInference := func(a response) bool {
 		t.Helper()
 		body := a.json(t)
 		_, object := body["error"].(map[string]any)
@@ -84,7 +84,7 @@ func TestShortNames(t *testing.T) {
 		register("accounts/acme/models/twin", false))
 	serving := s.deploy("serving", 1, func(spec *domain.DeploymentSpec) { spec.BaseModel = "accounts/acme/models/own" })
 	twin := s.deploy("twin", 1)
-	ask := func(key, path, model string) answer {
+	send := func(key, path, model string) response {
 		return s.call("POST", path, key, `{"model": "`+model+`", "prompt": "a b", "max_tokens": 2}`)
 	}
 	for _, path := range []string{"/v1/completions", "/inference/v1/completions"} {
@@ -93,17 +93,17 @@ func TestShortNames(t *testing.T) {
 			"own#acme/serving": serving, "acme/own#serving": serving, "serving": serving,
 			"twin": twin, // the model cannot respond, the deployment can
 		} {
-			a := ask("user", path, model)
+			a := send("user", path, model)
 			require.Equal(t, 200, a.status, "%s: %s", model, a.body)
 			require.Equal(t, string(deployment), a.header.Get("anneal-deployment"), model)
 			require.Equal(t, model, a.json(t)["model"])
 		}
-		require.Equal(t, "MODEL_NOT_DEPLOYED", codeOf(t, ask("user", path, "idle")))
-		require.Contains(t, string(ask("user", path, "idle").body), "accounts/acme/models/idle has no live deployment")
-		require.Equal(t, "MODEL_NOT_FOUND", codeOf(t, ask("user", path, "none")))
-		require.Equal(t, "MODEL_NOT_FOUND", codeOf(t, ask("other", path, "own")), "a short name is of the key's account")
-		require.Equal(t, "MODEL_NOT_FOUND", codeOf(t, ask("user", path, "anneal-base")))
-		require.Equal(t, "MODEL_NOT_FOUND", codeOf(t, ask("user", path, "GPT 4")))
+		require.Equal(t, "MODEL_NOT_DEPLOYED", codeOf(t, send("user", path, "idle")))
+		require.Contains(t, string(send("user", path, "idle").body), "accounts/acme/models/idle has no live deployment")
+		require.Equal(t, "MODEL_NOT_FOUND", codeOf(t, send("user", path, "none")))
+		require.Equal(t, "MODEL_NOT_FOUND", codeOf(t, send("other", path, "own")), "a short name is of the key's account")
+		require.Equal(t, "MODEL_NOT_FOUND", codeOf(t, send("user", path, "anneal-base")))
+		require.Equal(t, "MODEL_NOT_FOUND", codeOf(t, send("user", path, "GPT 4")))
 	}
 
 	for _, prefix := range []string{"/v1", "/inference/v1"} {
@@ -118,7 +118,7 @@ func TestShortNames(t *testing.T) {
 		}
 		require.NotContains(t, listed, "anneal-base", "another account's model has only its long name")
 		for id, m := range listed {
-			deployed := ask("user", "/v1/completions", id).status == 200
+			deployed := send("user", "/v1/completions", id).status == 200
 			require.Equal(t, deployed, m["deployed"], id)
 			for _, written := range []string{id, url.PathEscape(id)} {
 				a := s.call("GET", prefix+"/models/"+written, "user", "")
@@ -149,13 +149,13 @@ func TestShortNamesOfAddonsAndAliases(t *testing.T) {
 	s := newDirectHarness(t)
 	name, host := s.deployDirect("one", longKey)
 	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "operator", `{"aliases": ["smart"]}`).status)
-	ask := func(key, model string) answer {
+	send := func(key, model string) response {
 		return s.call("POST", "/v1/completions", key, `{"model": "`+model+`", "prompt": "a b", "max_tokens": 2}`)
 	}
-	require.Equal(t, string(name), ask("other", "smart").header.Get("anneal-deployment"))
+	require.Equal(t, string(name), send("other", "smart").header.Get("anneal-deployment"))
 	own := s.deploy("smart", 1)
-	require.Equal(t, string(own), ask("user", "smart").header.Get("anneal-deployment"), "the account's deployment first")
-	require.Equal(t, string(name), ask("other", "smart").header.Get("anneal-deployment"))
+	require.Equal(t, string(own), send("user", "smart").header.Get("anneal-deployment"), "the account's deployment first")
+	require.Equal(t, string(name), send("other", "smart").header.Get("anneal-deployment"))
 
 	for model, status := range map[string]int{"one": 200, "smart": 200, "two": 404} {
 		a := s.via(host, "POST", "/v1/completions", longKey, `{"model": "`+model+`", "prompt": "a"}`)

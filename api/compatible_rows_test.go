@@ -2,7 +2,7 @@ package api
 
 import "anneal/domain"
 
-// Setup transcripts of OpenAI's interface.
+// Setup transcripts of the OpenAI API.
 const (
 	aSupervisedJob = aFilledOne +
 		"> POST /v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=job user\n" +
@@ -56,12 +56,12 @@ func batchRows() []row {
 }
 
 func createsBatchFile(name domain.Name) domain.Intent {
-	return domain.Intend(domain.BatchFiles, name, domain.Command[domain.BatchFile](domain.CreateBatchFile{
+	return domain.Intend(domain.BatchFiles, name, domain.CreateBatchFile{
 		BatchFileSpec: domain.BatchFileSpec{Filename: "nightly.jsonl", Purpose: domain.PurposeBatch,
-			Files: domain.Files{Prefix: "batches/acme/" + name.ID() + "/", Sizes: map[string]int64{"nightly.jsonl": 42}}}}))
+			Files: domain.Files{Prefix: "batches/acme/" + name.ID() + "/", Sizes: map[string]int64{"nightly.jsonl": 42}}}})
 }
 
 func createsBatch(name, input domain.Name) domain.Intent {
-	return domain.Intend(domain.Batches, name, domain.Command[domain.Batch](domain.CreateBatch{
-		BatchSpec: domain.BatchSpec{Input: input, Endpoint: "/v1/chat/completions", Window: domain.BatchWindow}}))
+	return domain.Intend(domain.Batches, name, domain.CreateBatch{BatchSpec: domain.BatchSpec{Input: input,
+		Endpoint: "/v1/chat/completions", Window: domain.BatchWindow}})
 }

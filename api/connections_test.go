@@ -21,6 +21,7 @@ import (
 	"anneal/api/connection"
 	"anneal/api/request"
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 // brief has timeouts that are short enough to expire in a test.
@@ -48,7 +49,7 @@ func (s *harness) serveHTTP(limits connection.Limits) (address string) {
 type rawConn struct {
 	testing.TB
 	net.Conn
-	answers *bufio.Reader
+	responses *bufio.Reader
 }
 
 func dial(t testing.TB, address string) rawConn {
@@ -66,21 +67,20 @@ func (c rawConn) send(format string, args ...any) {
 	require.NoError(c, err)
 }
 
-// answer reads one response with its body.
-func (c rawConn) answer() *http.Response {
+// readResponse reads one response with its body.
+func (c rawConn) readResponse() *http.Response {
 	c.Helper()
-	answer, err := http.ReadResponse(c.answers, nil)
+	response, err := http.ReadResponse(c.responses, nil)
 	require.NoError(c, err, "the request gets a response")
-	body, err := io.ReadAll(answer.Body)
-	require.NoError(c, err)
-	answer.Body = io.NopCloser(strings.NewReader(string(body)))
-	return answer
+	body := testutil.ReadAll(c, response.Body)
+	response.Body = io.NopCloser(strings.NewReader(string(body)))
+	return response
 }
 
 // closed requires that the server closes the connection, and waits for it.
 func (c rawConn) closed() {
 	c.Helper()
-	_, err := io.Copy(io.Discard, c.answers)
+	_, err := io.Copy(io.Discard, c.responses)
 	require.NotErrorIs(c, err, context.DeadlineExceeded)
 	if timeout, ok := err.(net.Error); ok {
 		require.False(c, timeout.Timeout(), "the connection is still open")
@@ -108,7 +108,7 @@ func TestUnsentBodiesEndConnections(t *testing.T) {
 					c.send("Authorization: Bearer %s\r\n", key)
 				}
 				c.send("\r\n")
-				status := c.answer().StatusCode
+				status := c.readResponse().StatusCode
 				assert.GreaterOrEqual(t, status, 400, "%s %s", op.Method, path)
 				if key == "" && op.Gate != request.Everyone {
 					assert.Equal(t, http.StatusUnauthorized, status, "%s %s", op.Method, path)
@@ -133,9 +133,9 @@ func TestUploadsAreLimitedByProgress(t *testing.T) {
 
 	stalled := dial(t, address)
 	stalled.send("%s%s", header, body[:1000])
-	answer := stalled.answer()
-	require.Equal(t, http.StatusRequestTimeout, answer.StatusCode)
-	text, _ := io.ReadAll(answer.Body)
+	response := stalled.readResponse()
+	require.Equal(t, http.StatusRequestTimeout, response.StatusCode)
+	text, _ := io.ReadAll(response.Body)
 	require.Contains(t, string(text), "REQUEST_TOO_SLOW")
 	stalled.closed()
 
@@ -147,7 +147,7 @@ func TestUploadsAreLimitedByProgress(t *testing.T) {
 		steady.send("%s", rest[:min(len(rest), 1000)])
 	}
 	require.Greater(t, time.Since(begun), time.Second)
-	require.Equal(t, http.StatusOK, steady.answer().StatusCode)
+	require.Equal(t, http.StatusOK, steady.readResponse().StatusCode)
 }
 
 // TestRefusedUploadsGetTheirResponse checks that a client that sends its whole body before it reads
@@ -177,7 +177,7 @@ func TestRefusedUploadsGetTheirResponse(t *testing.T) {
 					conn := dial(t, address)
 					conn.send("POST /v1/accounts/acme/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"+
 						"Content-Type: %s\r\n%s\r\n\r\n%s", c.path, c.key, c.header, length, sent)
-					status := conn.answer().StatusCode
+					status := conn.readResponse().StatusCode
 					if name == "a body too large" && size > 1<<20 {
 						require.Equal(t, http.StatusRequestEntityTooLarge, status)
 					} else {
@@ -228,15 +228,15 @@ func TestConnectionsAreBounded(t *testing.T) {
 	refused := func(c rawConn, why string) {
 		t.Helper()
 		c.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-		answer := c.answer()
-		require.Equal(t, http.StatusServiceUnavailable, answer.StatusCode)
-		require.NotEmpty(t, answer.Header.Get("Retry-After"))
+		response := c.readResponse()
+		require.Equal(t, http.StatusServiceUnavailable, response.StatusCode)
+		require.NotEmpty(t, response.Header.Get("Retry-After"))
 		var fullOutput struct {
 			Code    domain.Code
 			Message string
 			Error   struct{ Message, Type, Code string }
 		}
-		require.NoError(t, json.NewDecoder(answer.Body).Decode(&fullOutput))
+		require.NoError(t, json.NewDecoder(response.Body).Decode(&fullOutput))
 		require.Equal(t, domain.Unavailable, fullOutput.Code)
 		require.Contains(t, fullOutput.Message, why)
 		require.Equal(t, fullOutput.Message, fullOutput.Error.Message)
@@ -258,7 +258,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		c := dial(t, address)
 		defer c.Close()
 		c.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-		return c.answer().StatusCode == http.StatusOK
+		return c.readResponse().StatusCode == http.StatusOK
 	}, patience, 10*time.Millisecond, "a closed connection is not counted")
 	mu.Lock()
 	spare = false
@@ -275,7 +275,7 @@ func (s *harness) sendOn(c rawConn, alias string) {
 		account = "other"
 	}
 	c.send("GET /v1/accounts/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", account, s.key(alias))
-	require.Equal(s, http.StatusOK, c.answer().StatusCode)
+	require.Equal(s, http.StatusOK, c.readResponse().StatusCode)
 }
 
 // TestConnectionsWithoutKeyAreReplaced checks that new connections at the limit replace the oldest
@@ -295,7 +295,7 @@ func TestConnectionsWithoutKeyAreReplaced(t *testing.T) {
 	flood := func(from string) rawConn {
 		c := dialFrom(t, from, address)
 		c.send("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-		require.Equal(t, http.StatusOK, c.answer().StatusCode)
+		require.Equal(t, http.StatusOK, c.readResponse().StatusCode)
 		return c
 	}
 	third := flood("127.0.0.3")
@@ -327,7 +327,7 @@ func TestSignedURLsKeepTheirConnection(t *testing.T) {
 	reader := dial(t, address)
 	for range 4 {
 		reader.send("GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
-		require.Equal(t, http.StatusOK, reader.answer().StatusCode)
+		require.Equal(t, http.StatusOK, reader.readResponse().StatusCode)
 		dialFrom(t, "127.0.0.2", address).send("GET /healthz HTTP/1.1\r\nHost: x\r\n")
 	}
 }

@@ -57,9 +57,10 @@ type corsPolicy struct {
 // operation of the table declares.
 func newCORSPolicy(origins []string, table []request.Operation) corsPolicy {
 	names := map[string]bool{}
-	for _, name := range []string{request.RequestIDHeader, request.ReplayedHeader, request.WarningHeader,
-		request.PositionHeader, request.StaleHeader, request.NoRetryHeader, "Retry-After", "Content-Disposition",
-		"X-RateLimit-Limit-Requests", "X-RateLimit-Remaining-Requests", "X-RateLimit-Reset-Requests"} {
+	for _, name := range []string{request.RequestIDHeader, request.TraceParentHeader, request.ReplayedHeader,
+		request.WarningHeader, request.PositionHeader, request.StaleHeader, request.NoRetryHeader,
+		"Retry-After", "Content-Disposition", "X-RateLimit-Limit-Requests",
+		"X-RateLimit-Remaining-Requests", "X-RateLimit-Reset-Requests"} {
 		names[name] = true
 	}
 	for _, op := range table {

@@ -32,7 +32,7 @@ var safelisted = []string{"Accept", "Accept-Language", "Content-Language", "Cach
 	"Content-Type", "Expires", "Last-Modified", "Pragma"}
 
 // fetch sends a request, and returns the part of the response that the script may read.
-func (p page) fetch(method, path, alias, body string, headers ...string) (answer, error) {
+func (p page) fetch(method, path, alias, body string, headers ...string) (response, error) {
 	p.Helper()
 	url := path
 	if !strings.HasPrefix(path, "http") {
@@ -50,12 +50,12 @@ func (p page) fetch(method, path, alias, body string, headers ...string) (answer
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	if err := p.preflight(r); err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	r.Header.Set("Origin", p.origin)
 	a := p.send(r)
 	if allowed := a.header.Get("Access-Control-Allow-Origin"); allowed != "*" && allowed != p.origin {
-		return answer{}, errBlocked
+		return response{}, errBlocked
 	}
 	exposed := append(list(a.header.Get("Access-Control-Expose-Headers")), safelisted...)
 	for name := range a.header {
@@ -80,14 +80,14 @@ func (p page) preflight(r *http.Request) error {
 	if len(unsafe) == 0 && slices.Contains([]string{"GET", "HEAD", "POST"}, r.Method) {
 		return nil
 	}
-	ask, err := http.NewRequestWithContext(p.Context(), http.MethodOptions, r.URL.String(), nil)
+	preflight, err := http.NewRequestWithContext(p.Context(), http.MethodOptions, r.URL.String(), nil)
 	require.NoError(p, err)
-	ask.Header.Set("Origin", p.origin)
-	ask.Header.Set("Access-Control-Request-Method", r.Method)
+	preflight.Header.Set("Origin", p.origin)
+	preflight.Header.Set("Access-Control-Request-Method", r.Method)
 	if len(unsafe) > 0 {
-		ask.Header.Set("Access-Control-Request-Headers", strings.Join(unsafe, ","))
+		preflight.Header.Set("Access-Control-Request-Headers", strings.Join(unsafe, ","))
 	}
-	a := p.send(ask)
+	a := p.send(preflight)
 	allowed := a.header.Get("Access-Control-Allow-Origin")
 	names := list(strings.ToLower(a.header.Get("Access-Control-Allow-Headers")))
 	switch {
@@ -147,7 +147,7 @@ func TestPagesOfOtherOrigins(t *testing.T) {
 // signed URLs.
 func (p page) usesEverything() {
 	p.Helper()
-	fetch := func(status int, method, path, alias, body string, headers ...string) answer {
+	fetch := func(status int, method, path, alias, body string, headers ...string) response {
 		p.Helper()
 		a, err := p.fetch(method, path, alias, body, headers...)
 		require.NoError(p, err)
@@ -211,7 +211,7 @@ func TestPreflightOfDirectRoutes(t *testing.T) {
 }
 
 func TestOriginsAreChecked(t *testing.T) {
-	for origin, says := range map[string]string{
+	for origin, message := range map[string]string{
 		"*": "", "https://app.example.com": "", "http://localhost:3000": "", "http://[::1]:8080": "",
 		"app.example.com":          "must be *, or http:// or https:// followed by",
 		"":                         "must be *, or http:// or https:// followed by",
@@ -223,10 +223,10 @@ func TestOriginsAreChecked(t *testing.T) {
 		"https://example.com:443":  "must leave out the port 443",
 	} {
 		err := CheckOrigin(origin)
-		if says == "" {
+		if message == "" {
 			require.NoError(t, err, origin)
 			continue
 		}
-		require.ErrorContains(t, err, says, origin)
+		require.ErrorContains(t, err, message, origin)
 	}
 }

@@ -90,10 +90,10 @@ func newCreation(b *testing.B) *creation {
 	require.NoError(b, err)
 	c.key = key.Text
 	for _, intent := range []domain.Intent{
-		domain.Intend(domain.Accounts, "accounts/acme", domain.Command[domain.Account](domain.CreateAccount{})),
+		domain.Intend(domain.Accounts, "accounts/acme", domain.CreateAccount{}),
 		domain.Intend(domain.APIKeys, "accounts/acme/apiKeys/k",
-			domain.Command[domain.APIKey](domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleAdmin},
-				Hash: key.Hash})),
+			domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleAdmin},
+				Hash: key.Hash}),
 	} {
 		change, err := eventlog.Do(ctx, c.log, world, eventlog.Request{}, intent)
 		require.NoError(b, err)
@@ -124,15 +124,15 @@ func (c *creation) create() {
 	}
 	r.Header.Set("Authorization", "Bearer "+c.key)
 	r.Header.Set("Content-Type", "application/json")
-	answer, err := c.client.Do(r)
+	response, err := c.client.Do(r)
 	if err != nil {
 		c.b.Error(err)
 		return
 	}
-	text, err := io.ReadAll(answer.Body)
-	_ = answer.Body.Close()
-	if err != nil || answer.StatusCode != http.StatusOK {
-		c.b.Errorf("%d %s %v", answer.StatusCode, text, err)
+	text, err := io.ReadAll(response.Body)
+	_ = response.Body.Close()
+	if err != nil || response.StatusCode != http.StatusOK {
+		c.b.Errorf("%d %s %v", response.StatusCode, text, err)
 	}
 }
 

@@ -36,8 +36,8 @@ func TestDatasetsAreImportedAndExportedByURL(t *testing.T) {
 
 	a = s.call("POST", acme+"/datasets/d:import", "user", `{"externalUrl": "s3://other/a.jsonl"}`)
 	require.Contains(t, string(a.body), "IMPORT_RUNNING")
-	s.do(domain.Intend(domain.Datasets, "accounts/acme/datasets/d", domain.Command[domain.Dataset](
-		domain.FailImport{Import: 1, Status: domain.Status{Code: "NOT_FOUND", Message: "no object"}})))
+	s.do(domain.Intend(domain.Datasets, "accounts/acme/datasets/d", domain.FailImport{Import: 1, Status: domain.Status{
+		Code: "NOT_FOUND", Message: "no object"}}))
 	require.Equal(t, "no object", s.ok("GET", acme+"/datasets/d", "").json(t)["status"].(map[string]any)["message"])
 	s.ok("POST", acme+"/datasets/d:import", ``)
 	row, _ = s.world.View().Datasets.Get("accounts/acme/datasets/d")
@@ -61,7 +61,7 @@ func TestRequestsForTransfersAreChecked(t *testing.T) {
 	s.readyDataset("ready")
 	s.makeDataset("waits")
 	text, lacks := storeSecret(s, "text", `"hunter2"`), storeSecret(s, "lacks", `"{\"access_key_id\": \"hunter2\"}"`)
-	for _, c := range []struct{ path, body, field, says string }{
+	for _, c := range []struct{ path, body, field, message string }{
 		{"", `{"dataset": {"externalUrl": "file:///etc/passwd"}}`, "dataset.externalUrl", "must be s3://BUCKET/KEY"},
 		{"", `{"dataset": {"externalUrl": "https://example.com/a"}}`, "dataset.externalUrl", "must be s3://BUCKET/KEY"},
 		{"", `{"dataset": {"externalUrl": "s3://rows/a", "credentialsSecret": "` + text + `"}}`,
@@ -84,7 +84,7 @@ func TestRequestsForTransfersAreChecked(t *testing.T) {
 		a := s.call("POST", acme+"/datasets"+c.path, "user", c.body)
 		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", c.body, a.body)
 		require.Contains(t, string(a.body), c.field+": ", c.body)
-		require.Contains(t, string(a.body), c.says, c.body)
+		require.Contains(t, string(a.body), c.message, c.body)
 		require.NotContains(t, string(a.body), "hunter2")
 	}
 	a := s.call("POST", acme+"/datasets/waits:export", "user", `{"externalUrl": "s3://out/", "credentialsSecret": "`+

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"anneal/api/request"
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 const longKey, otherKey = "a-key-that-is-long-enough", "another-key-that-is-long-enough"
@@ -37,7 +37,7 @@ func (s *harness) deployDirect(id string, keys ...string) (name domain.Name, hos
 }
 
 // via sends a request with the host name host to the address of the server.
-func (s *harness) via(host, method, path, key, body string) answer {
+func (s *harness) via(host, method, path, key, body string) response {
 	s.Helper()
 	r, err := http.NewRequestWithContext(s.Context(), method, "http://"+host+path, strings.NewReader(body))
 	require.NoError(s, err)
@@ -49,15 +49,14 @@ func (s *harness) via(host, method, path, key, body string) answer {
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		}}}
-	response, err := client.Do(r)
+	received, err := client.Do(r)
 	require.NoError(s, err)
-	defer response.Body.Close()
-	data, err := io.ReadAll(response.Body)
-	require.NoError(s, err)
-	return answer{response.StatusCode, response.Header, data}
+	defer received.Body.Close()
+	data := testutil.ReadAll(s, received.Body)
+	return response{received.StatusCode, received.Header, data}
 }
 
-func codeOf(t *testing.T, a answer) string {
+func codeOf(t *testing.T, a response) string {
 	t.Helper()
 	body, ok := a.json(t)["error"].(map[string]any)
 	require.True(t, ok, "the format of inference errors: %s", a.body)
@@ -71,16 +70,16 @@ func TestDirectRoute(t *testing.T) {
 	_, two := s.deployDirect("two", otherKey)
 	require.Regexp(t, `^[a-z2-7]{32}\.direct\.test$`, one)
 	require.NotEqual(t, one, two)
-	const ask, chat = `{"prompt": "a b"}`, `{"messages": [{"role": "user", "content": "hi"}]}`
+	const prompt, chat = `{"prompt": "a b"}`, `{"messages": [{"role": "user", "content": "hi"}]}`
 	for _, line := range []struct {
 		name, host, method, path, key, body string
 		status                              int
 		code                                string
 	}{
-		{"its key", one, "POST", "/v1/completions", longKey, ask, 200, ""},
-		{"the longer path", one, "POST", "/inference/v1/completions", longKey, ask, 200, ""},
+		{"its key", one, "POST", "/v1/completions", longKey, prompt, 200, ""},
+		{"the longer path", one, "POST", "/inference/v1/completions", longKey, prompt, 200, ""},
 		{"a conversation", one, "POST", "/v1/chat/completions", longKey, chat, 200, ""},
-		{"a port and capitals", strings.ToUpper(one) + ":8080", "POST", "/v1/completions", longKey, ask, 200, ""},
+		{"a port and capitals", strings.ToUpper(one) + ":8080", "POST", "/v1/completions", longKey, prompt, 200, ""},
 		{"itself by name", one, "POST", "/v1/completions", longKey,
 			`{"model": "accounts/acme/deployments/one", "prompt": "a"}`, 200, ""},
 		{"its model by name", one, "POST", "/v1/completions", longKey, `{"model": "` + publicBase + `", "prompt": "a"}`, 200,
@@ -93,17 +92,18 @@ func TestDirectRoute(t *testing.T) {
 			`{"model": "default/anneal-base#acme/two", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
 		{"another model", one, "POST", "/v1/completions", longKey,
 			`{"model": "accounts/other/models/private", "prompt": "a"}`, 404, "MODEL_NOT_DEPLOYED"},
-		{"a key of the account", one, "POST", "/v1/completions", s.keys["inference"], ask, 200, ""},
-		{"a key of another account", one, "POST", "/v1/completions", s.keys["other"], ask, 403, "OTHER_ACCOUNT"},
-		{"the operator's key", one, "POST", "/v1/completions", s.keys["operator"], ask, 200, ""},
-		{"no key", one, "POST", "/v1/completions", "", ask, 401, "API_KEY_MISSING"},
-		{"a wrong key", one, "POST", "/v1/completions", longKey + "x", ask, 401, "API_KEY_UNKNOWN"},
-		{"another deployment's key", one, "POST", "/v1/completions", otherKey, ask, 401, "API_KEY_UNKNOWN"},
-		{"an unknown label", strings.Repeat("a", 32) + ".direct.test", "POST", "/v1/completions", longKey, ask, 404,
+		{"a key of the account", one, "POST", "/v1/completions", s.keys["inference"], prompt, 200, ""},
+		{"a key of another account", one, "POST", "/v1/completions", s.keys["other"], prompt, 403, "OTHER_ACCOUNT"},
+		{"the operator's key", one, "POST", "/v1/completions", s.keys["operator"], prompt, 200, ""},
+		{"no key", one, "POST", "/v1/completions", "", prompt, 401, "API_KEY_MISSING"},
+		{"a wrong key", one, "POST", "/v1/completions", longKey + "x", prompt, 401, "API_KEY_UNKNOWN"},
+		{"another deployment's key", one, "POST", "/v1/completions", otherKey, prompt, 401, "API_KEY_UNKNOWN"},
+		{"an unknown label", strings.Repeat("a", 32) + ".direct.test", "POST", "/v1/completions", longKey, prompt, 404,
 			"DIRECT_ROUTE_NOT_FOUND"},
 		{"no such path", one, "GET", "/v1/accounts/acme/deployments", s.keys["user"], "", 404, "NO_SUCH_PATH"},
 		{"another method", one, "GET", "/v1/completions", longKey, "", 405, "METHOD_NOT_ALLOWED"},
-		{"the server's own host", "direct.test", "POST", "/inference/v1/completions", longKey, ask, 401, "API_KEY_MALFORMED"},
+		{"the server's own host", "direct.test", "POST", "/inference/v1/completions", longKey, prompt, 401,
+			"API_KEY_MALFORMED"},
 	} {
 		t.Run(line.name, func(t *testing.T) {
 			a := s.via(line.host, line.method, line.path, line.key, line.body)

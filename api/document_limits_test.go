@@ -11,6 +11,7 @@ import (
 
 	"anneal/api/request"
 	"anneal/api/wire"
+	"anneal/internal/testutil"
 )
 
 // TestLimitsOfTheDocument checks that a value beyond any limit that the document states for a field
@@ -34,7 +35,7 @@ func TestLimitsOfTheDocument(t *testing.T) {
 				continue
 			}
 			t.Run(id, func(t *testing.T) {
-				x := &examination{harness: newHarness(t, request.Limits{}), valid: parseRequest(rows[id].request)}
+				x := &operationTest{harness: newHarness(t, request.Limits{}), valid: parseRequest(rows[id].request)}
 				if rows[id].prepare != nil {
 					rows[id].prepare(x.harness)
 				}
@@ -98,12 +99,11 @@ func eachLimit(doc, schema map[string]any, path []string, yield func([]string, a
 
 // pastLimit sends the request of the test case with the value at a path, and requires an error that
 // names the path, and the value if it is a number.
-func (x *examination) pastLimit(path []string, value any) {
+func (x *operationTest) pastLimit(path []string, value any) {
 	x.Helper()
 	var tree any
 	require.NoError(x, json.Unmarshal([]byte(x.valid.body), &tree))
-	data, err := json.Marshal(put(tree, path, value))
-	require.NoError(x, err)
+	data := testutil.Marshal(x, put(tree, path, value))
 	a := x.sendRow(func(one *scripted) { one.body = string(data) })
 	name := strings.ReplaceAll(strings.Join(path, "."), ".[0]", "")
 	require.Equal(x, http.StatusBadRequest, a.status, "%s: %s", name, a.body)

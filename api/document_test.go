@@ -31,7 +31,7 @@ func (s *harness) document() *described.Document {
 }
 
 // validate requires that an exchange matches the document of the harness's server.
-func (s *harness) validate(r *http.Request, sent []byte, a answer) {
+func (s *harness) validate(r *http.Request, sent []byte, a response) {
 	s.Helper()
 	require.NoError(s, s.document().ValidateExchange(described.Exchange{Request: r, Sent: sent, Status: a.status,
 		Header: a.header, Body: a.body}))

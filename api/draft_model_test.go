@@ -14,16 +14,16 @@ import (
 func TestDraftModels(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	for id, parameters := range map[string]domain.Count{"large": 30e9, "small": 7e9} {
-		s.do(domain.Intend(domain.Models, domain.NewName("acme", "models", id), domain.Command[domain.Model](
-			domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
-				ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: parameters, ContextLength: 4096,
-					Precision: "BF16"},
-				Files: domain.Files{Prefix: "models/acme/" + id + "/", Sizes: map[string]int64{"model.safetensors": 42}}})))
+		s.do(domain.Intend(domain.Models, domain.NewName("acme", "models", id), domain.RegisterModel{
+			ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
+			ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: parameters, ContextLength: 4096,
+				Precision: "BF16"},
+			Files: domain.Files{Prefix: "models/acme/" + id + "/", Sizes: map[string]int64{"model.safetensors": 42}}}))
 	}
-	s.do(domain.Intend(domain.Models, "accounts/acme/models/addon", domain.Command[domain.Model](domain.RegisterModel{
+	s.do(domain.Intend(domain.Models, "accounts/acme/models/addon", domain.RegisterModel{
 		ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/acme/models/small"},
-		Files:     domain.Files{Prefix: "models/acme/addon/", Sizes: map[string]int64{"adapter_model.safetensors": 42}}})))
-	create := func(id, query, fields string) answer {
+		Files:     domain.Files{Prefix: "models/acme/addon/", Sizes: map[string]int64{"adapter_model.safetensors": 42}}}))
+	create := func(id, query, fields string) response {
 		return s.call("POST", acme+"/deployments?deploymentId="+id+query, "user",
 			`{"baseModel": "accounts/acme/models/large", "acceleratorType": "VENDOR_A_A100_80GB"`+fields+`}`)
 	}

@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,6 +14,8 @@ import (
 	"anneal/api/wire"
 	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
+	sealed "anneal/eventlog/secrets"
+	"anneal/internal/testutil"
 	"anneal/projections"
 )
 
@@ -45,7 +44,7 @@ func (p plannedSealer) Seal(ctx context.Context, name domain.Name, value []byte)
 type effect struct {
 	covers  []string // functions of the package that have the side effect
 	prepare func(s *harness)
-	act     func(s *harness) answer
+	act     func(s *harness) response
 	holds   func(v *projections.View) bool // reports whether the change is in the world
 	ends    bool                           // the request deletes the resource: a repeated request gets 404
 }
@@ -56,8 +55,8 @@ const (
 		`{"prompt": "a", "completion": "b"}` + "\n"
 )
 
-func sends(method, path, body string) func(*harness) answer {
-	return func(s *harness) answer { return s.call(method, path, "admin", body) }
+func sends(method, path, body string) func(*harness) response {
+	return func(s *harness) response { return s.call(method, path, "admin", body) }
 }
 
 func has[S domain.State](kind *domain.Kind[S], id string, is func(S) bool) func(*projections.View) bool {
@@ -106,10 +105,10 @@ var (
 	datasetMade   = made("/v1/accounts/acme/datasets", `{"datasetId": "d"}`)
 	modelMade     = made("/v1/accounts/acme/models", `{"modelId": "m"}`)
 	evaluatorMade = made("/v1/accounts/acme/evaluators", `{"evaluatorId": "e", "evaluator": {}}`)
-	rowsSent      = func(s *harness) answer {
+	rowsSent      = func(s *harness) response {
 		return s.upload("/v1/accounts/acme/datasets/d:upload", "admin", "file", "rows.jsonl", strings.NewReader(rowsOfThree))
 	}
-	jobMade = func(s *harness) answer {
+	jobMade = func(s *harness) response {
 		return s.call("POST", "/v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=j", "admin",
 			`{"dataset": "accounts/acme/datasets/d", "baseModel": "accounts/default/models/anneal-base", "trackerConfig": `+
 				`{"enabled": true, "project": "p", "entity": "e", "apiKey": "k"}, `+
@@ -140,6 +139,12 @@ var effects = map[string]effect{
 		holds: has(domain.Secrets, "s", func(s domain.Secret) bool { return s.KeyName == "L" && s.HasValue() })},
 	"delete a secret": {prepare: secretMade, act: sends("DELETE", secretsPath+"/s", ""), holds: gone(domain.Secrets, "s"),
 		ends: true},
+	"create a subscription": {covers: []string{"newSigningSecret"},
+		act:   sends("POST", "/v1/accounts/acme/subscriptions", aSubscriptionBody),
+		holds: has(domain.Subscriptions, "ledger", func(s domain.Subscription) bool { return s.Signing != nil })},
+	"rotate a signing secret": {prepare: made("/v1/accounts/acme/subscriptions", aSubscriptionBody),
+		act:   sends("POST", "/v1/accounts/acme/subscriptions/ledger:rotateSecret", "{}"),
+		holds: has(domain.Subscriptions, "ledger", func(s domain.Subscription) bool { return s.Previous != nil })},
 	"create a job": {covers: []string{"requireInputs", "sealURL"}, prepare: func(s *harness) {
 		s.makeDataset("d")
 		s.upload("/v1/accounts/acme/datasets/d:upload", "admin", "file", "rows.jsonl", strings.NewReader(rowsOfThree))
@@ -148,28 +153,28 @@ var effects = map[string]effect{
 			func(j domain.SupervisedJob) bool { return j.TrackerConfig.APIKey != nil && j.SealedMetricsURL != nil })},
 	"upload rows": {covers: []string{"post", "File", "record"}, prepare: datasetMade, act: rowsSent,
 		holds: datasetReady},
-	"upload a file": {covers: []string{"createFile"}, act: func(s *harness) answer {
+	"upload a file": {covers: []string{"createFile"}, act: func(s *harness) response {
 		return s.send(s.form("/v1/files", "admin", "file", "rows.jsonl", strings.NewReader(rowsOfThree),
 			"purpose=fine-tune"))
 	}, holds: fileReady},
-	"upload a file of requests": {act: func(s *harness) answer {
+	"upload a file of requests": {act: func(s *harness) response {
 		return s.send(s.form("/v1/files", "admin", "file", "in.jsonl", strings.NewReader("{}\n"), "purpose=batch"))
 	}, holds: func(v *projections.View) bool { return v.BatchFiles.Count("acme") > 0 }},
-	"refuse a file": {act: func(s *harness) answer {
+	"refuse a file": {act: func(s *harness) response {
 		return s.send(s.form("/v1/files", "admin", "file", "rows.jsonl", strings.NewReader("no JSON"), "purpose=fine-tune"))
 	}, ends: true},
 	"validate rows": {covers: []string{"validate", "Take"}, prepare: after(datasetMade, func(s *harness) {
 		puts(s, "/v1/accounts/acme/datasets/d", map[string]string{"a.jsonl": rowsOfThree, "b.jsonl": rowsOfThree})
 	}),
 		act: sends("POST", "/v1/accounts/acme/datasets/d:validateUpload", ""), holds: datasetReady},
-	"refuse rows": {covers: []string{"Discard"}, prepare: datasetMade, act: func(s *harness) answer {
+	"refuse rows": {covers: []string{"Discard"}, prepare: datasetMade, act: func(s *harness) response {
 		return s.upload("/v1/accounts/acme/datasets/d:upload", "admin", "file", "rows.jsonl",
 			strings.NewReader(strings.Repeat("x", int(s.server.Limits.Upload)+1)))
 	}, ends: true},
 	"delete rows": {prepare: after(datasetMade, func(s *harness) { rowsSent(s) }),
 		act: sends("DELETE", "/v1/accounts/acme/datasets/d", ""), holds: gone(domain.Datasets, "d"), ends: true},
 	"upload a model": {covers: []string{"post", "Form"}, prepare: modelMade,
-		act: func(s *harness) answer { return s.uploadModel("m", "admin", tinyModel) }, holds: modelReady},
+		act: func(s *harness) response { return s.uploadModel("m", "admin", tinyModel) }, holds: modelReady},
 	"validate a model": {covers: []string{"validate"},
 		prepare: after(modelMade, func(s *harness) { puts(s, "/v1/accounts/acme/models/m", tinyModel) }),
 		act:     sends("POST", "/v1/accounts/acme/models/m:validateUpload", ""), holds: modelReady},
@@ -178,7 +183,7 @@ var effects = map[string]effect{
 	"promote a checkpoint": {covers: []string{"promoteCheckpoint", "Take"}, prepare: checkpointMade,
 		act:   sends("POST", promotePath, `{"modelId": "kept"}`),
 		holds: has(domain.Models, "kept", func(m domain.Model) bool { return len(m.Files.Sizes) == 2 })},
-	"upload code": {covers: []string{"post", "Form"}, prepare: evaluatorMade, act: func(s *harness) answer {
+	"upload code": {covers: []string{"post", "Form"}, prepare: evaluatorMade, act: func(s *harness) response {
 		return s.upload("/v1/accounts/acme/evaluators/e:upload", "admin", "file", "main.py",
 			strings.NewReader("def evaluate(): ...\n"))
 	}, holds: has(domain.Evaluators, "e", func(e domain.Evaluator) bool { return len(e.Files.Sizes) == 1 })},
@@ -192,13 +197,20 @@ var effects = map[string]effect{
 		act: sends("DELETE", "/v1/accounts/acme/evaluators/e", ""), holds: gone(domain.Evaluators, "e"), ends: true},
 }
 
+// checkpointHarness returns a harness with a job that has a checkpoint.
+func checkpointHarness(t testing.TB) *harness {
+	s := newHarness(t, request.Limits{})
+	checkpointMade(s)
+	return s
+}
+
 // checkpointMade creates a job with two checkpoints.
 func checkpointMade(s *harness) {
 	s.Helper()
 	s.makeDataset("rows")
 	a := s.createJob("dpoJobs", "j", "result")
 	require.Equal(s, 200, a.status, "%s", a.body)
-	happen(s, []string{"checkpoint", "accounts/acme/dpoJobs/j"})
+	executeAction(s, []string{"checkpoint", "accounts/acme/dpoJobs/j"})
 }
 
 // TestFaultsAtEveryEffect checks that the world, the files and the data keys agree, and that
@@ -230,10 +242,10 @@ func (e effect) run(t *testing.T, plan *faults.Plan) []string {
 		e.prepare(s)
 	}
 	s.plan.Store(plan)
-	s.server.core.Log, s.server.rest.Sealer = plan.Log(s.log), plannedSealer{s.vault, plan}
+	s.server.core.Log, s.server.rest.Sealer = plan.Log(s.log), plannedSealer{sealed.ObservedVault{Vault: s.vault}, plan}
 	acknowledged := e.act(s).status == 200
 	s.plan.Store(nil)
-	s.server.core.Log, s.server.rest.Sealer = s.log, s.vault
+	s.server.core.Log, s.server.rest.Sealer = s.log, sealed.ObservedVault{Vault: s.vault}
 
 	steps := plan.Steps()
 	world, err := faults.Restart(t.Context(), s.log, s.store, s.vault)
@@ -249,8 +261,7 @@ func (e effect) run(t *testing.T, plan *faults.Plan) []string {
 	if again := e.act(s); !e.ends {
 		require.Contains(t, []int{200, 400, 409}, again.status, "%s", again.body) // possibly created already
 	}
-	last, err := s.log.Last(t.Context())
-	require.NoError(t, err)
+	last := s.last()
 	require.NoError(t, s.world.WaitFor(t.Context(), last.Position))
 	require.True(t, e.holds(s.world.View()), "the request cannot be repeated")
 	return steps
@@ -296,36 +307,15 @@ func TestEveryEffectIsTested(t *testing.T) {
 			covered[f] = true
 		}
 	}
-	paths, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	below, err := filepath.Glob("*/*.go")
-	require.NoError(t, err)
-	paths = append(paths, below...)
 	found := 0
-	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		require.NoError(t, err)
-		for _, declared := range file.Decls {
-			f, ok := declared.(*ast.FuncDecl)
-			if !ok {
-				continue
+	testutil.InspectFiles(t, func(_ string, f *ast.FuncDecl) {
+		testutil.Inspect(f, func(call *ast.CallExpr) {
+			if name, yes := hasEffect(call); yes {
+				found++
+				require.True(t, covered[f.Name.Name] || effectElsewhere[f.Name.Name] != "",
+					"%s calls %s and is in no effect of the table", f.Name.Name, name)
 			}
-			ast.Inspect(f, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if !ok {
-					return true
-				}
-				if name, yes := hasEffect(call); yes {
-					found++
-					require.True(t, covered[f.Name.Name] || effectElsewhere[f.Name.Name] != "",
-						"%s calls %s and is in no effect of the table", f.Name.Name, name)
-				}
-				return true
-			})
-		}
-	}
+		})
+	}, "*.go", "*/*.go")
 	require.Greater(t, found, 8)
 }

@@ -18,15 +18,14 @@ import (
 	"anneal/eventlog/metering"
 )
 
-func (s *harness) embedText(key, body string) answer {
+func (s *harness) embedText(key, body string) response {
 	s.Helper()
 	return s.call("POST", "/v1/embeddings", key, `{"model": "accounts/acme/deployments/d1", `+body+`}`)
 }
 
 // TestEmbeddings checks the forms of input, the encodings of vectors, the order and the usage.
 func TestEmbeddings(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	for input, want := range map[string][][]float32{
 		`"abc"`:            {{3, 0, 0.1, -2.5}},
 		`["abc", "", "x"]`: nil, // an empty input
@@ -93,12 +92,11 @@ func slicesOf[T any](value T, n int) (all []T) {
 // TestEmbeddingErrors checks the errors of embedding requests: which field they name, and that all
 // violations are collected.
 func TestEmbeddingErrors(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	for body, want := range map[string]struct {
-		status int
-		param  string
-		says   string
+		status  int
+		param   string
+		message string
 	}{
 		`"dimensions": 2`:                                    {400, "input", "is required"},
 		`"input": ""`:                                        {400, "input", "must not be empty"},
@@ -116,8 +114,8 @@ func TestEmbeddingErrors(t *testing.T) {
 		require.Equal(t, want.status, a.status, "%s: %s", body, a.body)
 		fault := a.json(t)["error"].(map[string]any)
 		require.Equal(t, want.param, fault["param"], "%s", a.body)
-		if want.says != "3 fields" {
-			require.Contains(t, fault["message"], want.says)
+		if want.message != "3 fields" {
+			require.Contains(t, fault["message"], want.message)
 			continue
 		}
 		for _, field := range []string{"input", "dimensions", "user"} {
@@ -146,11 +144,11 @@ func TestEmbeddingErrors(t *testing.T) {
 
 // TestEmbeddingsAreMetered checks the usage record of an embedding request.
 func TestEmbeddingsAreMetered(t *testing.T) {
-	s, book := newHarness(t, request.Limits{}), &notebook{}
-	s.server.inference.Router.Meter = book
+	s, meter := newHarness(t, request.Limits{}), &usageRecorder{}
+	s.server.inference.Router.Meter = meter
 	s.deploy("d1", 1)
 	require.Equal(t, 200, s.embedText("inference", `"input": ["abc", "x"]`).status)
 	require.Equal(t, []metering.Record{{Time: epoch, Kind: metering.Embedding, Account: "acme",
 		Key: keyNameOf(t, s.keys["inference"]), Deployment: "accounts/acme/deployments/d1",
-		Model: "accounts/acme/deployments/d1", Complete: true, PromptTokens: 6}}, book.taken(t))
+		Model: "accounts/acme/deployments/d1", Complete: true, PromptTokens: 6}}, meter.taken(t))
 }

@@ -14,13 +14,17 @@ import (
 //
 // The rule is derived from the operations: a path has the format of the operations with which it
 // shares its longest prefix of segments. If those operations have both formats, an error below /v1
-// is an InferenceError, because clients of OpenAI's interface request such paths; any other error
-// is a ManagementError. Each prefix of an operation's path maps to the formats of the operations
-// below the prefix.
+// is an InferenceError, because clients of the OpenAI API request such paths; any other error
+// is a ManagementError. The error of a path that meantPath knows is an InferenceError.
+//
+// Each prefix of an operation's path maps to the formats of the operations below the prefix.
 type errorFormats map[string]formatsBelow
 
 // formatsBelow are the formats of errors that operations below a prefix have.
-type formatsBelow struct{ inference, management bool }
+type formatsBelow struct {
+	inference, management bool
+	exact                 bool // an operation has this path
+}
 
 // formatsOf returns the formats of the operations of a table.
 func formatsOf(table []request.Operation) errorFormats {
@@ -30,6 +34,7 @@ func formatsOf(table []request.Operation) errorFormats {
 			below := formats[prefix]
 			below.inference = below.inference || table[i].HasInferenceErrors()
 			below.management = below.management || !table[i].HasInferenceErrors()
+			below.exact = below.exact || prefix == table[i].Path
 			formats[prefix] = below
 		}
 	}
@@ -47,7 +52,7 @@ func prefixes(path string) iter.Seq[string] {
 
 // isInference reports whether an error response to the request is an InferenceError.
 func (f errorFormats) isInference(r *http.Request) bool {
-	if request.IsDirect(r) {
+	if request.IsDirect(r) || f.meantPath(r.URL.Path) != "" {
 		return true
 	}
 	for prefix := range prefixes(strings.TrimRight(r.URL.Path, "/")) {
@@ -56,4 +61,14 @@ func (f errorFormats) isInference(r *http.Request) bool {
 		}
 	}
 	return false
+}
+
+// meantPath returns the path of the OpenAI API that a client with a wrong base URL has meant: its
+// base URL lacks /v1, or has it twice. It returns "" for other paths.
+func (f errorFormats) meantPath(path string) string {
+	meant := "/v1/" + strings.Trim(strings.TrimPrefix(path, "/v1/v1"), "/")
+	if below := f[meant]; meant == path || !below.exact || !below.inference || below.management {
+		return ""
+	}
+	return meant
 }

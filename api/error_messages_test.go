@@ -54,8 +54,7 @@ func TestMethodNotAllowed(t *testing.T) {
 // TestPromptErrorsNameFields checks that an engine's error about a prompt refers to the fields of
 // the request.
 func TestPromptErrorsNameFields(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.replicas.respond = func(_ context.Context, _ domain.Replica, req engines.CompletionRequest,
 		_ func(engines.Chunk) error) (engines.Usage, error) {
 		switch {

@@ -131,14 +131,14 @@ func TestSubjectFilterReadsOneSubject(t *testing.T) {
 	for _, id := range []string{"d", "e"} {
 		s.makeDataset(id)
 	}
-	ask := func(filter string) []any {
+	list := func(filter string) []any {
 		a := s.ok("GET", acme+"/events?orderBy=position+desc&filter="+url.QueryEscape(filter), "").json(t)
 		require.Len(t, a["events"], int(a["totalSize"].(float64)))
 		return a["events"].([]any)
 	}
-	narrow, whole := ask(`subject = "accounts/acme/datasets/d" AND type = "dataset.created.v1"`),
-		ask(`type = "dataset.created.v1" AND subject = "accounts/acme/datasets/d"`)
+	narrow, whole := list(`subject = "accounts/acme/datasets/d" AND type = "dataset.created.v1"`),
+		list(`type = "dataset.created.v1" AND subject = "accounts/acme/datasets/d"`)
 	require.Len(t, narrow, 1)
 	require.Equal(t, whole, narrow)
-	require.Empty(t, ask(`subject = "accounts/other/datasets/d"`))
+	require.Empty(t, list(`subject = "accounts/other/datasets/d"`))
 }

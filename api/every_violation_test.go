@@ -12,6 +12,7 @@ import (
 	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 // TestEveryViolationIsListed checks for each management operation that one response lists all
@@ -32,7 +33,7 @@ func TestEveryViolationIsListed(t *testing.T) {
 			continue
 		}
 		t.Run(r.id, func(t *testing.T) {
-			x := &examination{harness: newHarness(t, request.Limits{}), op: op, valid: parseRequest(r.request)}
+			x := &operationTest{harness: newHarness(t, request.Limits{}), op: op, valid: parseRequest(r.request)}
 			if r.prepare != nil {
 				r.prepare(x.harness)
 			}
@@ -102,8 +103,7 @@ func wrongFields(t *testing.T, doc, schema map[string]any, body string) (wrong s
 		seen[name], fields = true, append(fields, name)
 		tree = put(tree, path, value)
 	})
-	data, err := json.Marshal(tree)
-	require.NoError(t, err)
+	data := testutil.Marshal(t, tree)
 	return string(data), fields
 }
 
@@ -115,13 +115,12 @@ func TestViolationsOfOneFieldAreListed(t *testing.T) {
 	a := s.call("POST", path, "user", `{"dataset": "accounts/acme/datasets/none",
 		"baseModel": "accounts/default/models/anneal-base", "warmStartFrom": "accounts/acme/models/none"}`)
 	require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
-	var said []domain.Violation
+	var message []domain.Violation
 	details := a.json(t)["details"].([]any)
-	data, err := json.Marshal(details[1].(map[string]any)["fieldViolations"])
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(data, &said))
+	data := testutil.Marshal(t, details[1].(map[string]any)["fieldViolations"])
+	require.NoError(t, json.Unmarshal(data, &message))
 	var texts []string
-	for _, v := range said {
+	for _, v := range message {
 		texts = append(texts, v.Field+": "+v.Description)
 	}
 	require.Len(t, texts, 3, "%s", a.body)

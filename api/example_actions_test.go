@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"math"
 	"mime/multipart"
@@ -18,6 +17,7 @@ import (
 
 	"anneal/blobs"
 	"anneal/domain"
+	"anneal/internal/testutil"
 	"anneal/projections/live"
 )
 
@@ -36,32 +36,31 @@ const exampleRank = 16
 // publish creates the operator's key, the account default and its public models.
 func (s *exampleStory) publish() {
 	s.Helper()
-	s.do(domain.Intend(domain.Accounts, "accounts/default", domain.Command[domain.Account](
-		domain.CreateAccount{AccountSpec: domain.AccountSpec{Email: "platform@anneal.example.com",
-			DisplayName: "Public models"}})))
+	s.do(domain.Intend(domain.Accounts, "accounts/default", domain.CreateAccount{AccountSpec: domain.AccountSpec{
+		Email: "platform@anneal.example.com", DisplayName: "Public models"}}))
 	s.mint("operator", domain.System, domain.RoleAdmin, nil)
-	s.do(domain.Intend(domain.Models, exampleBase, domain.Command[domain.Model](domain.RegisterModel{
+	s.do(domain.Intend(domain.Models, exampleBase, domain.RegisterModel{
 		ModelSpec: domain.ModelSpec{DisplayName: "Llama 3 8B Instruct", Kind: domain.BaseModel, Public: true,
 			Description: "Instruction-tuned model for dialogue."},
 		ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: 8_030_261_248, ContextLength: 8192,
 			Precision: "BF16"},
 		Files: domain.Files{Prefix: "models/default/llama-3-8b-instruct/", Sizes: map[string]int64{"config.json": 654,
-			"model.safetensors": 16_060_522_496, "tokenizer.json": 9_085_698}}})))
-	s.do(domain.Intend(domain.Models, exampleSpeech, domain.Command[domain.Model](domain.RegisterModel{
+			"model.safetensors": 16_060_522_496, "tokenizer.json": 9_085_698}}}))
+	s.do(domain.Intend(domain.Models, exampleSpeech, domain.RegisterModel{
 		ModelSpec: domain.ModelSpec{DisplayName: "Speech large v3", Kind: domain.SpeechModel, Public: true,
 			Description: "Multilingual speech recognition.",
 			Speech: &domain.SpeechSettings{Format: domain.SpeechFasterWhisper, DiarizationModel: "speaker-diarization-3",
 				VADModels:       map[string]string{"silero": "silero-v5"},
 				AlignmentModels: map[string]string{"tdnn_ffn": "wav2vec2-base-960h"}}},
 		Files: domain.Files{Prefix: "models/default/speech-large-v3/", Sizes: map[string]int64{"config.json": 2_394,
-			"model.bin": 3_087_284_237}}})))
-	s.do(domain.Intend(domain.Models, exampleEmbed, domain.Command[domain.Model](domain.RegisterModel{
+			"model.bin": 3_087_284_237}}}))
+	s.do(domain.Intend(domain.Models, exampleEmbed, domain.RegisterModel{
 		ModelSpec: domain.ModelSpec{DisplayName: "ModernBERT embed base", Kind: domain.BaseModel, Public: true,
 			Description: "Embeddings for search, of up to 768 dimensions."},
 		ModelMetadata: domain.ModelMetadata{ModelType: "modernbert", ParameterCount: 149_014_272, ContextLength: 8192,
 			Precision: "FP32", Embedding: true},
 		Files: domain.Files{Prefix: "models/default/modernbert-embed-base/", Sizes: map[string]int64{"config.json": 1_218,
-			"model.safetensors": 596_070_136, "tokenizer.json": 3_583_228}}})))
+			"model.safetensors": 596_070_136, "tokenizer.json": 3_583_228}}}))
 }
 
 // exampleRevision is the revision of the evaluator with which the story's reinforcement job starts.
@@ -77,6 +76,7 @@ func (s *exampleStory) act(words []string) {
 		"loaded": s.loadAddon, "unloaded": s.unloadAddon, "filled": s.fillDataset,
 		"import-failed": s.failImport, "prepared": s.prepareCopy,
 		"reject": s.rejectUpload, "batch": s.createBatch, "answered": s.answerBatch,
+		"used": s.useModel,
 	}
 	switch action, ok := actions[words[0]]; {
 	case words[0] == "at":
@@ -103,9 +103,9 @@ func (s *exampleStory) number(text string) float64 {
 // registerNode executes the action "node NAME POOL TYPE DEVICES ENGINE…", which registers a node.
 func (s *exampleStory) registerNode(name domain.Name, words []string) {
 	s.Helper()
-	s.do(domain.Intend(domain.Nodes, name, domain.Command[domain.Node](domain.RegisterNode{NodeSpec: domain.NodeSpec{
+	s.do(domain.Intend(domain.Nodes, name, domain.RegisterNode{NodeSpec: domain.NodeSpec{
 		Pool: words[0], Engines: words[3:], Version: "0.12.0", Capacity: domain.Resources{CPUMilli: 96_000,
-			MemoryMiB: 786_432, Accelerators: map[string]int{words[1]: int(s.number(words[2]))}}}})))
+			MemoryMiB: 786_432, Accelerators: map[string]int{words[1]: int(s.number(words[2]))}}}}))
 	s.world.Live().Heartbeat(name, s.clock.tick())
 }
 
@@ -162,15 +162,11 @@ func (s *exampleStory) reportJob(name domain.Name, words []string) {
 	attempt := row.State.Life().Attempt
 	s.do(domain.IntendJob(name, domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: at.Step,
 		Attempt: attempt, Files: s.storeCheckpoint(name, attempt, at.Step), Metrics: at.Metrics}, Progress: &at}))
-	_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent),
-		strings.NewReader(`{"step":`+words[0]+`,"train/loss":1.0}`+"\n"))
-	require.NoError(s, err)
+	s.putFile(blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent), `{"step":`+words[0]+`,"train/loss":1.0}`+"\n")
 	if name.Collection() == domain.ReinforcementJobs.Collection {
 		s.storeRollouts(name, attempt, exampleRollouts(at, now)...)
 	}
-	_, err = s.store.Put(s.Context(), blobs.TrainerLog(name, s.world.Lookup(name).CreateEvent, attempt),
-		strings.NewReader("step "+words[0]+" of "+words[1]+"\n"))
-	require.NoError(s, err)
+	s.putFile(blobs.TrainerLog(name, s.world.Lookup(name).CreateEvent, attempt), "step "+words[0]+" of "+words[1]+"\n")
 }
 
 // progress parses the arguments STEP STEPS TOKENS METRIC=VALUE… of an action.
@@ -190,12 +186,12 @@ func (s *exampleStory) progress(words []string) domain.JobProgress {
 func (s *exampleStory) registerOutput(job domain.Name, model string) domain.Name {
 	s.Helper()
 	name := domain.NewName(job.Account(), domain.Models.Collection, model)
-	s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.RegisterModel{SourceJob: job,
+	s.do(domain.Intend(domain.Models, name, domain.RegisterModel{SourceJob: job,
 		ModelSpec: domain.ModelSpec{DisplayName: model, Kind: domain.PEFTAddon, BaseModel: string(exampleBase)},
 		ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: 8_030_261_248, ContextLength: 8192,
 			Precision: "BF16", LoraRank: exampleRank, LoraTargets: exampleTargets},
 		Files: domain.Files{Prefix: "models/" + name.Account() + "/" + model + "/", Sizes: map[string]int64{
-			"adapter_config.json": 712, "adapter_model.safetensors": 83_945_296}}})))
+			"adapter_config.json": 712, "adapter_model.safetensors": 83_945_296}}}))
 	return name
 }
 
@@ -203,16 +199,14 @@ func (s *exampleStory) registerOutput(job domain.Name, model string) domain.Name
 // layer of the base model.
 func (s *exampleStory) storeCheckpoint(job domain.Name, attempt, step int) domain.Files {
 	s.Helper()
-	targets, err := json.Marshal(exampleTargets)
-	require.NoError(s, err)
+	targets := testutil.Marshal(s, exampleTargets)
 	files := domain.Files{Prefix: blobs.CheckpointPrefix(job, s.world.Lookup(job).CreateEvent, attempt, step),
 		Sizes: map[string]int64{}}
 	for name, content := range map[string]string{"state.json": `{"step": ` + strconv.Itoa(step) + "}\n",
 		"model/adapter_config.json": fmt.Sprintf(`{"peft_type": "LORA", "base_model_name_or_path": %q, "r": %d, `+
 			`"lora_alpha": %d, "target_modules": %s}`, exampleBase, exampleRank, 2*exampleRank, targets),
 		"model/adapter_model.safetensors": exampleAdapter()} {
-		size, err := s.store.Put(s.Context(), files.Prefix+name, strings.NewReader(content))
-		require.NoError(s, err)
+		size := s.putFile(files.Prefix+name, content)
 		files.Sizes[name] = size
 	}
 	return files
@@ -262,8 +256,8 @@ func (s *exampleStory) finishStep(name domain.Name, words []string) {
 	row, ok := s.world.View().Job(name)
 	require.True(s, ok, "%s", name)
 	s.reportJob(name, []string{"24", "24", "48211", "train/loss=0.412", "reward/mean=0.71"})
-	s.do(domain.Intend(domain.TrainerJobs, name, domain.Command[domain.TrainerJob](domain.FinishTrainStep{
-		Attempt: row.State.Life().Attempt, Output: s.registerOutput(name, words[1])})))
+	s.do(domain.Intend(domain.TrainerJobs, name, domain.FinishTrainStep{Attempt: row.State.Life().Attempt,
+		Output: s.registerOutput(name, words[1])}))
 }
 
 // confirmCancel executes the action "cancelled JOB", which confirms that a job has stopped.
@@ -279,51 +273,49 @@ func (s *exampleStory) finishBuild(name domain.Name, _ []string) {
 	s.Helper()
 	row := evaluatorRow(s.harness, name)
 	log := "evaluators/" + name.ID() + "/build-" + strconv.Itoa(row.State.Revision) + ".log"
-	_, err := s.store.Put(s.Context(), log, strings.NewReader("compiled main.py\n"))
-	require.NoError(s, err)
-	s.do(domain.Intend(domain.Evaluators, name, domain.Command[domain.Evaluator](domain.AcceptBuild{
+	s.putFile(log, "compiled main.py\n")
+	s.do(domain.Intend(domain.Evaluators, name, domain.AcceptBuild{
 		Revision: row.State.Revision, BuildLog: log, Files: domain.Files{Prefix: "evaluators/" + name.ID() + "/",
-			Sizes: map[string]int64{"main.py": 412}}, Entry: domain.Entry{File: "main.py", Func: "evaluate"}})))
+			Sizes: map[string]int64{"main.py": 412}}, Entry: domain.Entry{File: "main.py", Func: "evaluate"}}))
 }
 
 // loadAddon executes the action "loaded DEPLOYED_MODEL", which marks an addon as DEPLOYED.
 func (s *exampleStory) loadAddon(name domain.Name, _ []string) {
 	s.Helper()
-	s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.MarkModelDeployed{})))
+	s.do(domain.Intend(domain.DeployedModels, name, domain.MarkModelDeployed{}))
 }
 
 // unloadAddon executes the action "unloaded DEPLOYED_MODEL", which finishes the removal of an addon.
 func (s *exampleStory) unloadAddon(name domain.Name, _ []string) {
 	s.Helper()
-	s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.FinishUndeployment{})))
+	s.do(domain.Intend(domain.DeployedModels, name, domain.FinishUndeployment{}))
 }
 
 // fillDataset executes the action "filled DATASET ROWS TOKENS", which stores the rows of a derived
 // dataset.
 func (s *exampleStory) fillDataset(name domain.Name, words []string) {
 	s.Helper()
-	s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FillDataset{
+	s.do(domain.Intend(domain.Datasets, name, domain.FillDataset{
 		Files: domain.Files{Prefix: "datasets/" + name.ID() + "/", Sizes: map[string]int64{"rows.jsonl": 1842}},
 		DatasetStats: domain.DatasetStats{Format: domain.FormatChat, Shape: domain.ShapeChat,
 			ExampleCount: domain.Count(s.number(words[0])), EstimatedTokenCount: domain.Count(s.number(words[1])),
-			AverageTurnCount: 1}})))
+			AverageTurnCount: 1}}))
 }
 
 // failImport executes the action "import-failed DATASET", which ends an import with an error.
 func (s *exampleStory) failImport(name domain.Name, _ []string) {
 	s.Helper()
-	s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FailImport{Import: 1,
+	s.do(domain.Intend(domain.Datasets, name, domain.FailImport{Import: 1,
 		Status: domain.Status{Code: "NOT_FOUND", Message: "the rows could not be imported: the directory has no objects: " +
-			"correct externalUrl"}})))
+			"correct externalUrl"}}))
 }
 
 // prepareCopy executes the action "prepared MODEL PRECISION", which finishes a copy of a model in a
 // precision.
 func (s *exampleStory) prepareCopy(name domain.Name, words []string) {
 	s.Helper()
-	s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.FinishCopy{Precision: words[0], Attempt: 1,
-		Files: domain.Files{Prefix: "models/" + name.ID() + "/" + words[0] + "/",
-			Sizes: map[string]int64{"model.safetensors": 2_097_304}}})))
+	s.do(domain.Intend(domain.Models, name, domain.FinishCopy{Precision: words[0], Attempt: 1, Files: domain.Files{
+		Prefix: "models/" + name.ID() + "/" + words[0] + "/", Sizes: map[string]int64{"model.safetensors": 2_097_304}}}))
 }
 
 // rejectUpload executes the action "reject MODEL FILE…", which uploads files that are not a complete

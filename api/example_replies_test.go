@@ -29,8 +29,8 @@ var exampleToken = regexp.MustCompile(`\s?[A-Za-z]{1,7}|\s?\d{1,3}|\s|[^\sA-Za-z
 // tokensOf splits a text into tokens like those of a language model.
 func tokensOf(text string) []string { return exampleToken.FindAllString(text, -1) }
 
-// assist completes a prompt with one of the replies, one token per chunk.
-func assist(_ context.Context, _ domain.Replica, req engines.CompletionRequest,
+// completeReply completes a prompt with one of the replies, one token per chunk.
+func completeReply(_ context.Context, _ domain.Replica, req engines.CompletionRequest,
 	emit func(engines.Chunk) error) (engines.Usage, error) {
 	prompt := req.Prompt
 	if req.Chat != nil {
@@ -115,8 +115,8 @@ func embedText(_ context.Context, req engines.EmbeddingRequest) (engines.Embeddi
 	return engines.NewEmbedding(short), engines.Usage{PromptTokens: len(tokensOf(req.Input)) + 2}, nil
 }
 
-// hearCall transcribes the story's recording of a call.
-func hearCall(_ context.Context, _ domain.Replica, req engines.TranscriptionRequest,
+// transcribeCall transcribes the story's recording of a call.
+func transcribeCall(_ context.Context, _ domain.Replica, req engines.TranscriptionRequest,
 	emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	at := 0.32
 	for i, text := range []string{"Lumen Outdoor, this is Priya, how can I help?",

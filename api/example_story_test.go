@@ -9,10 +9,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -23,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/api/request"
+	"anneal/internal/testutil"
 )
 
 // The examples of the document tell one story: a retailer trains and serves an assistant for its
@@ -61,12 +60,10 @@ type exampleStep struct {
 
 // readStory returns the steps of all scripts.
 func readStory(t testing.TB) (steps []exampleStep) {
-	files, err := filepath.Glob(exampleScripts)
-	require.NoError(t, err)
+	files := testutil.Glob(t, exampleScripts)
 	require.NotEmpty(t, files)
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
+		text := testutil.ReadFile(t, file)
 		steps = append(steps, parseStory(t, filepath.Base(file), string(text))...)
 	}
 	return steps
@@ -128,8 +125,7 @@ func exampleFile(t testing.TB, name string) []byte {
 	if made, ok := madeFiles[name]; ok {
 		return made()
 	}
-	data, err := os.ReadFile(filepath.Join("testdata", "examples", "files", name))
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, filepath.Join("testdata", "examples", "files", name))
 	return data
 }
 
@@ -155,8 +151,8 @@ var madeFiles = map[string]func() []byte{
 // An exampleStory is the server on which the story takes place.
 type exampleStory struct {
 	*harness
-	last  answer // response to the latest request
-	proxy string // host and port of a proxy to the server; "" without one
+	last  response // response to the latest request
+	proxy string   // host and port of a proxy to the server; "" without one
 }
 
 func newExampleStory(t testing.TB) *exampleStory {
@@ -164,15 +160,16 @@ func newExampleStory(t testing.TB) *exampleStory {
 	s := &exampleStory{harness: startHarness(t, begin, request.Limits{}, func(o *Options) {
 		o.Scorer, o.ReaderURL = resolutionScorer{}, "nats://anneal.example.com:4222"
 	})}
-	s.actor, s.replicas.respond, s.replicas.transcribe, s.replicas.embed = "scheduler", assist, hearCall, embedText
+	s.actor, s.replicas.respond, s.replicas.transcribe, s.replicas.embed = "scheduler",
+		completeReply, transcribeCall, embedText
 	s.validateModels()
 	s.publish()
 	return s
 }
 
-// ask sends a request of the story, and returns the response. When the response contains an API
-// key, ask stores the key in s.keys.
-func (s *exampleStory) ask(r *http.Request, events int) answer {
+// exchange sends a request of the story, and returns the response. When the response contains an API
+// key, exchange stores the key in s.keys.
+func (s *exampleStory) exchange(r *http.Request, events int) response {
 	s.Helper()
 	if events > 0 {
 		s.last = s.tail(r, events)
@@ -195,15 +192,15 @@ func (s *exampleStory) ask(r *http.Request, events int) answer {
 
 // tail sends a request, and returns the response up to the given number of events. It validates the
 // response like send.
-func (s *exampleStory) tail(r *http.Request, events int) answer {
+func (s *exampleStory) tail(r *http.Request, events int) response {
 	s.Helper()
 	ctx, stop := context.WithTimeout(s.Context(), patience)
 	defer stop()
-	response, err := http.DefaultClient.Do(r.Clone(ctx))
+	received, err := http.DefaultClient.Do(r.Clone(ctx))
 	require.NoError(s, err)
-	defer response.Body.Close()
+	defer received.Body.Close()
 	var text bytes.Buffer
-	for lines := bufio.NewReader(response.Body); events > 0; {
+	for lines := bufio.NewReader(received.Body); events > 0; {
 		line, err := lines.ReadString('\n')
 		require.NoError(s, err, "%s", text.String())
 		text.WriteString(line)
@@ -211,13 +208,13 @@ func (s *exampleStory) tail(r *http.Request, events int) answer {
 			events--
 		}
 	}
-	a := answer{response.StatusCode, response.Header, text.Bytes()}
+	a := response{received.StatusCode, received.Header, text.Bytes()}
 	s.validate(r, nil, a)
 	return a
 }
 
 // mediaOf returns the media type of a response without parameters.
-func mediaOf(a answer) string {
+func mediaOf(a response) string {
 	media, _, _ := mime.ParseMediaType(a.header.Get("Content-Type"))
 	return media
 }
@@ -255,6 +252,9 @@ var volatiles = []volatile{
 		return "0195564a-" + d[:4] + "-7" + d[4:7] + "-9" + d[7:10] + "-" + d[10:22]
 	}},
 	{regexp.MustCompile(`"(?:file|ftjob|batch)-([0-9a-f]{32})"`), "compatible", func(d string) string { return d[:32] }},
+	{regexp.MustCompile(`wh(?:sec|pk)_([0-9A-Za-z+/]{43}=)`), "signing key", func(d string) string {
+		return base64.StdEncoding.EncodeToString([]byte(d[:32]))
+	}},
 	{regexp.MustCompile(`ank_[a-z0-9-]+_[a-z0-9-]+_([0-9a-f]{72})`), "key", func(d string) string {
 		return d[:4] + d[8:] + d[:12]
 	}},
@@ -317,7 +317,6 @@ func (s *exampleStory) putSigned(name string) {
 	response, err := http.DefaultClient.Do(r)
 	require.NoError(s, err)
 	defer response.Body.Close()
-	said, err := io.ReadAll(response.Body)
-	require.NoError(s, err)
-	require.Equal(s, http.StatusOK, response.StatusCode, "%s", said)
+	message := testutil.ReadAll(s, response.Body)
+	require.Equal(s, http.StatusOK, response.StatusCode, "%s", message)
 }

@@ -14,6 +14,7 @@ import (
 	"anneal/api/openapi"
 	"anneal/api/request"
 	"anneal/api/wire"
+	"anneal/internal/testutil"
 )
 
 // TestExamplesOfTheDocument builds a request from every example of the served document, sends it to a
@@ -151,7 +152,7 @@ func (x *exampleRun) execute(id, key string, step exampleStep) {
 		if _, streamed := valueOf(content["text/event-stream"], key); streamed && table.Method == http.MethodGet {
 			sent.Headers["Accept"] = "text/event-stream"
 		}
-		a := x.ask(x.requestFor(table, sent, step.request.alias), step.events)
+		a := x.exchange(x.requestFor(table, sent, step.request.alias), step.events)
 		require.Equal(x, http.StatusOK, a.status, "%s: %s", step.at, a.body)
 		want, ok := valueOf(content[mediaOf(a)], key)
 		require.True(x, ok, "%s: the response has the media type %s, which the example %q lacks", step.at, mediaOf(a), key)
@@ -201,8 +202,7 @@ func (x *exampleRun) requestOf(path string, op map[string]any, key string) (sent
 		if !ok {
 			continue
 		}
-		data, err := json.Marshal(x.translate(value))
-		require.NoError(x, err)
+		data := testutil.Marshal(x, x.translate(value))
 		sent.Request, sent.Files = data, map[string]string{}
 		files, _ := at(content, "examples", key, "x-files").(map[string]any)
 		for name, text := range files {
@@ -247,7 +247,7 @@ func (x *exampleRun) translate(value any) any {
 
 // sameShape requires that a response has the fields and the types of an example response. The lists
 // have the same lengths. excerpt states that the example shows a part of the response.
-func (x *exampleRun) sameShape(step string, want any, a answer, excerpt bool) {
+func (x *exampleRun) sameShape(step string, want any, a response, excerpt bool) {
 	x.Helper()
 	if _, isText := want.(string); isText {
 		require.NotEmpty(x, a.body, step)
@@ -321,7 +321,8 @@ func (x *exampleRun) further(op map[string]any, base openapi.Example, step examp
 		if !ok || name == request.PageTokenParameter.Name {
 			continue
 		}
-		if name == request.MinPositionHeader { // a position belongs to one log, like a page token to one list
+		// a position belongs to one log, like a page token to one list
+		if name == request.MinPositionHeader || name == request.AsOfParameter.Name {
 			value = x.world.Position()
 		}
 		one := base
@@ -338,7 +339,7 @@ func (x *exampleRun) further(op map[string]any, base openapi.Example, step examp
 		default:
 			continue
 		}
-		a := x.ask(x.requestFor(table, one, step.request.alias), 0)
+		a := x.exchange(x.requestFor(table, one, step.request.alias), 0)
 		require.Equal(x, http.StatusOK, a.status, "%s with the example of %s: %s", step.at, name, a.body)
 		x.sent++
 	}

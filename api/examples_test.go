@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"mime/multipart"
 	"net/http"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"anneal/api/openapi"
 	"anneal/api/request"
 	"anneal/api/wire"
+	"anneal/internal/testutil"
 )
 
 // TestExamples checks that the examples of the document are the exchanges of the story, and that
@@ -86,7 +88,7 @@ func (s *exampleStory) record(hidden *pseudonyms, step exampleStep) openapi.Exam
 		example.Request = json.RawMessage(step.request.body)
 		require.True(s, json.Valid(example.Request), "%s: the body is not JSON", step.at)
 	}
-	a := s.ask(s.requestFor(op, example, step.request.alias), step.events)
+	a := s.exchange(s.requestFor(op, example, step.request.alias), step.events)
 	require.Equal(s, http.StatusOK, a.status, "%s: %s", step.at, a.body)
 	example.Media = mediaOf(a)
 	example.Path = path(hidden.known[page.NextPageToken])
@@ -118,8 +120,7 @@ func (s *exampleStory) formOf(op *request.Operation, step exampleStep) (json.Raw
 			form[name] = values[0]
 		}
 	}
-	data, err := json.Marshal(form)
-	require.NoError(s, err)
+	data := testutil.Marshal(s, form)
 	return data, files
 }
 
@@ -179,31 +180,38 @@ func (s *exampleStory) multipart(e openapi.Example) (io.Reader, string) {
 	return &out, form.FormDataContentType()
 }
 
-// shown returns the response of an example: JSON with pseudonyms, an excerpt of the OpenAPI document,
+// shown returns the response of an example: JSON with pseudonyms, an excerpt of a document,
 // or the first lines of another page.
-func (s *exampleStory) shown(op *request.Operation, hidden *pseudonyms, a answer) json.RawMessage {
+func (s *exampleStory) shown(op *request.Operation, hidden *pseudonyms, a response) json.RawMessage {
 	s.Helper()
 	text := string(a.body)
 	switch {
-	case op.ID == "getOpenAPI":
-		data, err := json.Marshal(beginningOf(a.json(s)))
-		require.NoError(s, err)
+	case op.ID == "getOpenAPI" || op.ID == "getAsyncAPI":
+		data := testutil.Marshal(s, beginningOf(a.json(s)))
 		return data
+	case strings.HasSuffix(mediaOf(a), "json"):
+		return json.RawMessage(hidden.replace(text))
 	case op.Media != "":
 		text = shorten(text)
-	case mediaOf(a) == "application/json":
-		return json.RawMessage(hidden.replace(text))
 	}
-	data, err := json.Marshal(hidden.replace(text))
-	require.NoError(s, err)
+	data := testutil.Marshal(s, hidden.replace(text))
 	return data
 }
 
-// beginningOf returns an excerpt of the OpenAPI document.
+// beginningOf returns an excerpt of the OpenAPI or AsyncAPI document. The servers of the latter have
+// references that a linter of OpenAPI looks up in the wrong document.
 func beginningOf(document map[string]any) map[string]any {
 	info := document["info"].(map[string]any)
-	return map[string]any{"openapi": document["openapi"], "info": map[string]any{"title": info["title"],
-		"version": info["version"], "summary": info["summary"]}, "servers": document["servers"]}
+	excerpt := map[string]any{"openapi": document["openapi"], "asyncapi": document["asyncapi"],
+		"info":    map[string]any{"title": info["title"], "version": info["version"], "summary": info["summary"]},
+		"servers": document["servers"]}
+	if document["asyncapi"] != nil {
+		delete(excerpt, "servers")
+	}
+	for _, of := range []map[string]any{excerpt, excerpt["info"].(map[string]any)} {
+		maps.DeleteFunc(of, func(_ string, value any) bool { return value == nil })
+	}
+	return excerpt
 }
 
 // shortLines is the number of lines that an example shows of a response that is not JSON.

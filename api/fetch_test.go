@@ -64,8 +64,8 @@ func TestRecordingsFromURLs(t *testing.T) {
 	patient := s.another(func(o *Options) { o.Private, o.Limits.Fetch = true, patience })
 	hasty := s.another(func(o *Options) { o.Private, o.Limits.Fetch = true, 200*time.Millisecond })
 	for path, c := range map[string]struct {
-		status int
-		says   string
+		status  int
+		message string
 	}{
 		"/speech.wav":  {200, "go forward"},
 		"/hops/4":      {200, "go forward"},
@@ -89,7 +89,7 @@ func TestRecordingsFromURLs(t *testing.T) {
 			}
 			a := at.send(at.parts(part{field, "", from.URL + path}, part{"model", "", hearer}))
 			require.Equal(t, c.status, a.status, "%s: %s", path, a.body)
-			require.Contains(t, string(a.body), strings.Replace(c.says, "file: ", field+": ", 1))
+			require.Contains(t, string(a.body), strings.Replace(c.message, "file: ", field+": ", 1))
 			require.NotContains(t, string(a.body), from.URL, "a URL may carry a signature")
 			s.requireNoRecordings()
 		}
@@ -100,8 +100,7 @@ func TestRecordingsFromURLs(t *testing.T) {
 // private addresses, whether a URL contains the IP address or a host name.
 func TestNoRecordingsFromPrivateAddresses(t *testing.T) {
 	from := recordingServer(t)
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(1)
+	s := speechHarness(t, 1)
 	at, err := url.Parse(from.URL)
 	require.NoError(t, err)
 	port := at.Port()
@@ -118,14 +117,13 @@ func TestNoRecordingsFromPrivateAddresses(t *testing.T) {
 // TestInvalidRequestsFetchNothing checks that a request with an invalid option or model is rejected
 // before the recording is downloaded.
 func TestInvalidRequestsFetchNothing(t *testing.T) {
-	asked := 0
-	from := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
+	requests := 0
+	from := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests++ }))
 	t.Cleanup(from.Close)
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(1)
+	s := speechHarness(t, 1)
 	s = s.another(func(o *Options) { o.Private, o.Limits.Fetch = true, time.Second })
 	link := part{"url", "", from.URL}
 	rejectedWith(t, s.send(s.parts(link, part{"model", "", hearer}, part{"temperature", "", "2"})), 400, "temperature")
 	rejectedWith(t, s.send(s.parts(link, part{"model", "", "accounts/acme/deployments/none"})), 404)
-	require.Zero(t, asked)
+	require.Zero(t, requests)
 }

@@ -15,7 +15,7 @@ import (
 // rejected, and that the error lists the known values.
 func TestFiltersKnowEnumerations(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	for _, c := range []struct{ list, filter, says string }{
+	for _, c := range []struct{ list, filter, message string }{
 		{"datasets", `state = READY AND format != FORMAT_UNSPECIFIED AND status.code = OK`, ""},
 		{"supervisedFineTuningJobs", `state = JOB_STATE_RUNNING`, ""},
 		{"deployments", `acceleratorType = VENDOR_A_L4_24GB AND placement.regions:US_IOWA_1`, ""},
@@ -33,13 +33,13 @@ func TestFiltersKnowEnumerations(t *testing.T) {
 		{"deploymentShapes", `presetType = CHEAP`, `MINIMAL`},
 		{"events", `specversion = 2`, `1.0`},
 	} {
-		answer := s.call("GET", acme+"/"+c.list+"?filter="+url.QueryEscape(c.filter), "user", "")
-		if c.says == "" {
-			require.Equal(t, http.StatusOK, answer.status, "%s: %s", c.filter, answer.body)
+		response := s.call("GET", acme+"/"+c.list+"?filter="+url.QueryEscape(c.filter), "user", "")
+		if c.message == "" {
+			require.Equal(t, http.StatusOK, response.status, "%s: %s", c.filter, response.body)
 			continue
 		}
-		require.Equal(t, http.StatusBadRequest, answer.status, "%s: %s", c.filter, answer.body)
-		require.Contains(t, answer.json(t)["message"], c.says, c.filter)
+		require.Equal(t, http.StatusBadRequest, response.status, "%s: %s", c.filter, response.body)
+		require.Contains(t, response.json(t)["message"], c.message, c.filter)
 	}
 }
 

@@ -120,7 +120,7 @@ func TestFineTuningWithTracker(t *testing.T) {
 	row, _ := s.world.View().Job(name)
 	tracker := row.State.Spec().Tracker
 	require.True(t, tracker.Enabled)
-	key, err := s.server.Sealer.Open(t.Context(), name, *tracker.APIKey)
+	key, err := s.vault.Open(t.Context(), name, *tracker.APIKey)
 	require.NoError(t, err)
 	require.Equal(t, "not-to-be-shown", key.Reveal())
 
@@ -238,14 +238,15 @@ func TestFineTuningJobsByMetadata(t *testing.T) {
 		}
 		require.Equal(t, want, got, query)
 	}
-	for query, said := range map[string]string{
+	for query, message := range map[string]string{
 		"?metadata=a":                 "metadata: must be null, or be given as metadata[KEY]=VALUE",
 		"?metadata[a]=b&metadata[a]=": "metadata[a]: is given 2 times",
-		"?colour[a]=b":                "is not a query parameter of this operation; valid parameters: after, limit, metadata",
+		"?colour[a]=b": "is not a query parameter of this operation; valid parameters: after, asOf, limit, " +
+			"metadata",
 	} {
 		a := s.call("GET", fineTuningPath+query, "user", "")
 		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", query, a.body)
-		require.Contains(t, string(a.body), said)
+		require.Contains(t, string(a.body), message)
 	}
 }
 
@@ -374,11 +375,10 @@ func TestFineTuningMetricsAfterRestart(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	id := s.fineTune(s.file("chats.jsonl", chatRows), "")["id"].(string)
 	name := domain.NewName("acme", "supervisedFineTuningJobs", id)
-	_, err := s.store.Put(t.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent), strings.NewReader(
+	s.putFile(blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent),
 		`{"step": 1, "epoch": 0.5, "time": "2030-02-01T00:00:00Z", "train/loss": 0.75}`+"\n"+
 			`{"step": 2, "epoch": 1, "time": "2030-02-01T00:00:00.5Z", "train/loss": 0.5, "learning_rate": 0.1}`+"\n"+
-			`{"step": 3, "epo`))
-	require.NoError(t, err)
+			`{"step": 3, "epo`)
 	events := s.call("GET", fineTuningPath+"/"+id+"/events?limit=2", "user", "").json(t)["data"].([]any)
 	require.Len(t, events, 2)
 	require.Equal(t, "Step 2/2: training loss=0.5000", events[0].(map[string]any)["message"])
@@ -419,9 +419,7 @@ func TestFineTuningEventsOfALongJob(t *testing.T) {
 		fmt.Fprintf(&rows, `{"step": %d, "time": "2030-02-01T00:00:00Z", "train/loss": 0.5, "note": %q}`+"\n", step+1,
 			strings.Repeat("n", 100<<10))
 	}
-	_, err := s.store.Put(t.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent),
-		strings.NewReader(rows.String()))
-	require.NoError(t, err)
+	s.putFile(blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent), rows.String())
 	events := s.call("GET", fineTuningPath+"/"+id+"/events?limit=2", "user", "").json(t)["data"].([]any)
 	require.Equal(t, "Step 100/100: training loss=0.5000", events[0].(map[string]any)["message"])
 	require.Equal(t, "Step 99/100: training loss=0.5000", events[1].(map[string]any)["message"])

@@ -18,7 +18,7 @@ import (
 )
 
 // unreachable returns a harness whose server cannot download recordings.
-func (st *standing) unreachable(t *testing.T) *harness {
+func (st *fuzzHarness) unreachable(t *testing.T) *harness {
 	return st.on(t).another(func(o *Options) {
 		o.Dial = func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("there is no network") }
 	})
@@ -53,7 +53,7 @@ func FuzzTranscriptionForm(f *testing.F) {
 	f.Add("multipart/form-data", []byte("--b--"))
 	f.Add("multipart/mixed; boundary=b", []byte("--b--"))
 	f.Add("text/plain; boundary=", []byte{0xff})
-	st := stand(f, aSpeechDeployment)
+	st := newFuzzHarness(f, aSpeechDeployment)
 	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
 		s := st.unreachable(t)
 		r := s.as(http.MethodPost, "/v1/audio/transcriptions", "", "inference")
@@ -77,7 +77,7 @@ func FuzzTranscriptionOptions(f *testing.F) {
 			f.Add(byte(i), value, byte(i), value)
 		}
 	}
-	st := stand(f, aSpeechDeployment)
+	st := newFuzzHarness(f, aSpeechDeployment)
 	f.Fuzz(func(t *testing.T, one byte, first string, other byte, second string) {
 		s := st.unreachable(t)
 		var form bytes.Buffer

@@ -35,9 +35,9 @@ func (t steady) Context() context.Context     { return t.ctx }
 func (steady) Errorf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
 func (steady) FailNow()                       { panic("the harness failed") }
 
-// A standing provides a harness that the inputs of a fuzz test share. It replaces the harness after
-// maxInputs, so that resources do not accumulate.
-type standing struct {
+// A fuzzHarness provides a harness that the inputs of a fuzz test share. It replaces the harness
+// after maxInputs, so that resources do not accumulate.
+type fuzzHarness struct {
 	scene   string
 	harness *harness
 	inputs  int
@@ -47,13 +47,13 @@ type standing struct {
 // maxInputs is the number of inputs after which a harness is replaced.
 const maxInputs = 2000
 
-func stand(f *testing.F, scene string) *standing {
-	st := &standing{scene: scene, end: func() {}}
+func newFuzzHarness(f *testing.F, scene string) *fuzzHarness {
+	st := &fuzzHarness{scene: scene, end: func() {}}
 	f.Cleanup(func() { st.end() })
 	return st
 }
 
-func (st *standing) on(t *testing.T) *harness {
+func (st *fuzzHarness) on(t *testing.T) *harness {
 	if st.harness == nil || st.inputs >= maxInputs {
 		st.end()
 		st.begin(t)
@@ -64,7 +64,7 @@ func (st *standing) on(t *testing.T) *harness {
 	return &s
 }
 
-func (st *standing) begin(t *testing.T) {
+func (st *fuzzHarness) begin(t *testing.T) {
 	dir, err := os.MkdirTemp("", "anneal-fuzz")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -91,7 +91,7 @@ const (
 // survive sends an arbitrary request to the handler, and requires that the response is not an
 // internal error, matches the document, and has a message when it is an error, and that the
 // allocated memory is within fixedCost and costPerByte.
-func (s *harness) survive(r *http.Request, body []byte) answer {
+func (s *harness) survive(r *http.Request, body []byte) response {
 	s.Helper()
 	r = r.WithContext(s.Context())
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
@@ -100,7 +100,7 @@ func (s *harness) survive(r *http.Request, body []byte) answer {
 	s.server.ServeHTTP(w, r)
 	took, limit := allocated()-before, uint64(fixedCost+costPerByte*(len(body)+len(r.URL.RawQuery)))
 	require.Less(s, took, limit, "bytes of memory for %d bytes", len(body)+len(r.URL.RawQuery))
-	a := answer{w.Code, w.Header(), w.Body.Bytes()}
+	a := response{w.Code, w.Header(), w.Body.Bytes()}
 	if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" {
 		require.True(s, a.status < 500 || a.status == http.StatusNotImplemented, "%d %s", a.status, a.body)
 	}
@@ -166,7 +166,7 @@ func FuzzQuery(f *testing.F) {
 		"pageSize=-1&orderBy=,,&readMask=.&filter=((((", "showDeleted=maybe;a=b"} {
 		f.Add(byte(0), query)
 	}
-	st := stand(f, everything)
+	st := newFuzzHarness(f, everything)
 	f.Fuzz(func(t *testing.T, which byte, query string) {
 		s, one := st.on(t), lists[int(which)%len(lists)]
 		path, _, _ := strings.Cut(one.path, "?")
@@ -186,7 +186,7 @@ func FuzzMask(f *testing.F) {
 		"criteria.codeSnippets", "a..b", ",", ".", "state", "*,name", "status.code.x"} {
 		f.Add(byte(1), mask)
 	}
-	st := stand(f, everything)
+	st := newFuzzHarness(f, everything)
 	f.Fuzz(func(t *testing.T, which byte, mask string) {
 		s, one := st.on(t), masked[int(which)%len(masked)]
 		name := "readMask"
@@ -210,7 +210,7 @@ func FuzzRequest(f *testing.F) {
 		`{"name": null, "displayName": "\u0000"}`, `{"exampleCount": 1e400}`, "{\"datasetId\": \"\xff\"}"} {
 		f.Add(byte(3), []byte(body))
 	}
-	st := stand(f, everything)
+	st := newFuzzHarness(f, everything)
 	f.Fuzz(func(t *testing.T, which byte, body []byte) {
 		s, one := st.on(t), bodied[int(which)%len(bodied)]
 		path, query, _ := strings.Cut(one.path, "?")
@@ -246,7 +246,7 @@ func fuzzInference(f *testing.F, path string, bodies []string) {
 	for _, body := range bodies {
 		f.Add([]byte(body))
 	}
-	st := stand(f, aLoadedOne+"! serve accounts/acme/deployments/d\n")
+	st := newFuzzHarness(f, aLoadedOne+"! serve accounts/acme/deployments/d\n")
 	f.Fuzz(func(t *testing.T, body []byte) {
 		s := st.on(t)
 		s.survive(s.as(http.MethodPost, path, "", "inference"), body)
@@ -271,7 +271,7 @@ func FuzzMultipart(f *testing.F) {
 	f.Add(kind, []byte("--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\nx"))
 	f.Add("multipart/form-data", []byte("--b--"))
 	f.Add("text/plain; boundary=", []byte{0xff})
-	st := stand(f, "")
+	st := newFuzzHarness(f, "")
 	f.Fuzz(func(t *testing.T, contentType string, body []byte) {
 		s := st.on(t)
 		id := fmt.Sprint("d", st.inputs)

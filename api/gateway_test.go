@@ -22,12 +22,12 @@ import (
 
 const toD1 = `"model": "accounts/acme/deployments/d1"`
 
-func (s *harness) complete(fields string) answer {
+func (s *harness) complete(fields string) response {
 	s.Helper()
 	return s.call("POST", "/inference/v1/completions", "inference", `{`+toD1+`, `+fields+`}`)
 }
 
-func textOf(t *testing.T, a answer) string {
+func textOf(t *testing.T, a response) string {
 	t.Helper()
 	require.Equal(t, 200, a.status, "%s", a.body)
 	return a.json(t)["choices"].([]any)[0].(map[string]any)["text"].(string)
@@ -52,8 +52,7 @@ func chunks(t *testing.T, body string) []map[string]any {
 }
 
 func TestStreamedCompletion(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	a := s.complete(`"prompt": ["a b c", "d e"], "n": 2, "stream": true, "max_tokens": 2, "echo": true, ` +
 		`"perf_metrics_in_response": true`)
 	require.Equal(t, 200, a.status)
@@ -82,8 +81,7 @@ func TestStreamedCompletion(t *testing.T) {
 }
 
 func TestRequestOfEngine(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	a := s.complete(`"prompt": "a", "n": 2, "seed": 7, "temperature": 0.5, "top_k": 3, "top_p": 0, "stop": ["x", "y"], ` +
 		`"ignore_eos": true, "max_completion_tokens": 5`)
 	require.Equal(t, 200, a.status)
@@ -105,8 +103,7 @@ func TestRequestOfEngine(t *testing.T) {
 }
 
 func TestReplicaFailsBeforeFirstToken(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 3)
+	s := servingHarness(t, 3)
 	failing := map[string]bool{}
 	var mu sync.Mutex
 	s.replicas.respond = func(ctx context.Context, r domain.Replica, req engines.CompletionRequest,
@@ -151,8 +148,7 @@ func TestFullReplicas(t *testing.T) {
 }
 
 func TestUserErrorsAreNotRetried(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 3)
+	s := servingHarness(t, 3)
 	s.replicas.respond = func(context.Context, domain.Replica, engines.CompletionRequest,
 		func(engines.Chunk) error) (engines.Usage, error) {
 		return engines.Usage{}, domain.Errorf(domain.InvalidArgument, "the prompt fills the window")
@@ -164,8 +160,7 @@ func TestUserErrorsAreNotRetried(t *testing.T) {
 }
 
 func TestInterruptedStream(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 2)
+	s := servingHarness(t, 2)
 	s.replicas.respond = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
 		if err := emit(engines.Chunk{Text: "half"}); err != nil {
@@ -218,8 +213,7 @@ func TestSessionAffinity(t *testing.T) {
 }
 
 func TestReplicaWithLowestLoadIsChosen(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 2)
+	s := servingHarness(t, 2)
 	held, release := make(chan string, 2), make(chan struct{})
 	s.replicas.respond = func(ctx context.Context, r domain.Replica, req engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
@@ -243,7 +237,7 @@ func TestDeploymentWakesFromZero(t *testing.T) {
 	name := s.deploy("d1", 0)
 	require.Zero(t, mustRow(s, name).DesiredReplicas)
 	before := s.world.Position()
-	answered := make(chan answer)
+	answered := make(chan response)
 	go func() { answered <- s.complete(`"prompt": "one two"`) }()
 	<-s.world.Changed(before)
 	require.Equal(t, 1, mustRow(s, name).DesiredReplicas)
@@ -261,7 +255,7 @@ func TestWaitingRequestCountsAsUse(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	name := s.deploy("d1", 0)
 	sent := func() time.Time { return s.world.View().Live.Loads(name).LastRequest }
-	answered := make(chan answer)
+	answered := make(chan response)
 	go func() { answered <- s.complete(`"prompt": "one two"`) }()
 	require.Eventually(t, func() bool { return !sent().IsZero() }, patience, time.Millisecond)
 	first := sent()
@@ -312,8 +306,7 @@ func TestServerStops(t *testing.T) {
 }
 
 func TestDisconnectStopsGeneration(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	stopped := make(chan error, 1)
 	s.replicas.respond = func(ctx context.Context, _ domain.Replica, _ engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
@@ -368,8 +361,7 @@ func TestGenerationsAreCounted(t *testing.T) {
 }
 
 func TestStrictRejectsUnknownParameters(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	a := s.complete(`"prompt": "a", "colour": "red"`)
 	require.Equal(t, 200, a.status)
 	require.Contains(t, a.header.Get("anneal-warning"), `"colour"`)
@@ -382,8 +374,7 @@ func TestStrictRejectsUnknownParameters(t *testing.T) {
 // TestRequestTooLargeForReplicas checks that a request that is too large for a replica gets 413, is
 // not sent to another replica, and does not cause a warning about a failed replica.
 func TestRequestTooLargeForReplicas(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 3)
+	s := servingHarness(t, 3)
 	var sent atomic.Int32
 	s.replicas.responding(func(context.Context, domain.Replica, engines.CompletionRequest,
 		func(engines.Chunk) error) (engines.Usage, error) {

@@ -26,8 +26,11 @@ import (
 	"anneal/domain"
 	"anneal/domain/rows"
 	"anneal/eventlog"
+	"anneal/eventlog/archive"
+	"anneal/eventlog/audit"
 	"anneal/eventlog/idempotency"
 	sealed "anneal/eventlog/secrets"
+	"anneal/internal/testutil"
 	"anneal/projections"
 	"anneal/schedulers"
 )
@@ -42,12 +45,13 @@ type harness struct {
 	store    *blobs.Store
 	vault    *sealed.Vault
 	answers  *idempotency.Store
+	audit    *audit.Recorder
 	replicas *fakeReplicas
 	url      string
 	keys     map[string]string // text of the API key by alias
 	actor    string            // actor of the events that do records
 	modify   func(*Options)    // changes the options of the server; may be nil
-	logged   *safeBuffer
+	logged   *testutil.Buffer
 	clock    *clock
 	plan     *atomic.Pointer[faults.Plan]  // injects faults into the blob store
 	before   *atomic.Pointer[func(string)] // called before each change of the blob store with its name; may be nil
@@ -67,6 +71,13 @@ func newHarness(t testing.TB, limits request.Limits) *harness {
 	return s
 }
 
+// servingHarness returns a harness with the deployment d1 and n ready replicas.
+func servingHarness(t testing.TB, n int) *harness {
+	s := newHarness(t, request.Limits{})
+	s.deploy("d1", n)
+	return s
+}
+
 // startHarness returns a harness without accounts whose clock begins at a given time. modify
 // changes the options of the server; it may be nil.
 func startHarness(t testing.TB, begin time.Time, limits request.Limits, modify func(*Options)) *harness {
@@ -74,7 +85,8 @@ func startHarness(t testing.TB, begin time.Time, limits request.Limits, modify f
 		vault:   sealed.NewMemoryVault(),
 		answers: idempotency.NewMemory(), replicas: &fakeReplicas{},
 		plan: new(atomic.Pointer[faults.Plan]), before: new(atomic.Pointer[func(string)]), keys: map[string]string{},
-		logged: &safeBuffer{}, clock: &clock{now: begin}}
+		logged: &testutil.Buffer{}, clock: &clock{now: begin}}
+	s.world.SetClock(func() time.Time { return begin })
 	s.world.Live().ListenFrom(begin)
 	ctx, stop := context.WithCancel(context.Background())
 	var following sync.WaitGroup
@@ -86,8 +98,12 @@ func startHarness(t testing.TB, begin time.Time, limits request.Limits, modify f
 	s.store, err = blobs.Open(ctx,
 		blobs.Options{Dir: t.TempDir(), BaseURL: s.url + "/blobs", Key: pepper, Intercept: s.intercept})
 	require.NoError(t, err)
+	require.NoError(t, s.world.Archive(newArchive(t)))
 	following.Go(func() { _ = s.world.Run(ctx, s.log) })
 	following.Go(func() { s.validateDatasets(ctx) })
+	s.audit = audit.NewRecorder(audit.Options{Store: &audit.Memory{}, ID: "cp-1", Addresses: true,
+		Now: time.Now, Logger: slog.New(slog.DiscardHandler)})
+	following.Go(func() { _ = s.audit.Run(ctx) })
 	s.server = New(s.options(limits))
 	handler = s.server
 	web.Start()
@@ -101,11 +117,20 @@ func startHarness(t testing.TB, begin time.Time, limits request.Limits, modify f
 	return s
 }
 
+// newArchive returns an archive in memory.
+func newArchive(t testing.TB) *archive.Archive {
+	a := archive.NewMemory()
+	t.Cleanup(func() { _ = a.Close() })
+	return a
+}
+
 func (s *harness) options(limits request.Limits) Options {
 	o := Options{ReaderURL: "nats://events.example.com:4222", Log: s.log, World: s.world, Blobs: s.store,
-		Sealer: s.vault, Answers: s.answers, Replicas: s.replicas, Scorer: exactScorer{}, Pepper: pepper,
+		Sealer: sealed.ObservedVault{Vault: s.vault}, Proofs: fakeProofs{s}, Answers: s.answers, Audit: s.audit,
+		Replicas: s.replicas,
+		Scorer:   exactScorer{}, Pepper: pepper,
 		Prices: domain.Prices{CurrencyCode: "EUR", Adapter: 400_000_000, AllParameters: 1_200_000_000},
-		Now:    s.clock.tick, Limits: limits, Queue: &schedulers.Places{},
+		Now:    s.clock.tick, Limits: limits, Queue: &schedulers.Places{}, Backups: &fakeBackups{},
 		Logger: slog.New(slog.NewTextHandler(s.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	if s.modify != nil {
 		s.modify(&o)
@@ -122,6 +147,7 @@ func (s *harness) following(log eventlog.Log, change func(*Options)) *harness {
 	s.Helper()
 	other := *s
 	other.world = projections.NewWorld()
+	require.NoError(s, other.world.Archive(newArchive(s)))
 	ctx, stop := context.WithCancel(context.Background())
 	var following sync.WaitGroup
 	following.Go(func() { _ = other.world.Run(ctx, log) })
@@ -137,9 +163,7 @@ func (s *harness) following(log eventlog.Log, change func(*Options)) *harness {
 		stop()
 		following.Wait()
 	})
-	last, err := s.log.Last(s.Context())
-	require.NoError(s, err)
-	require.NoError(s, other.world.WaitFor(s.Context(), last.Position))
+	require.NoError(s, other.world.WaitFor(s.Context(), s.last().Position))
 	return &other
 }
 
@@ -193,9 +217,8 @@ func (s *harness) concludes(ctx context.Context, result domain.Intent) bool {
 // model and a private model.
 func (s *harness) createAccounts() {
 	for _, account := range []string{"acme", "other", "default"} {
-		s.do(domain.Intend(domain.Accounts, domain.NewName(account, "accounts", account), domain.Command[domain.Account](
-			domain.CreateAccount{AccountSpec: domain.AccountSpec{Email: account + "@example.com",
-				DisplayName: strings.ToUpper(account)}})))
+		s.do(domain.Intend(domain.Accounts, domain.NewName(account, "accounts", account), domain.CreateAccount{
+			AccountSpec: domain.AccountSpec{Email: account + "@example.com", DisplayName: strings.ToUpper(account)}}))
 	}
 	keys := map[string]struct{ account, role string }{
 		"admin": {"acme", domain.RoleAdmin}, "user": {"acme", domain.RoleUser}, "inference": {"acme", domain.RoleInference},
@@ -210,20 +233,20 @@ func (s *harness) createAccounts() {
 }
 
 func register(name domain.Name, public bool) domain.Intent {
-	return domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.RegisterModel{
+	return domain.Intend(domain.Models, name, domain.RegisterModel{
 		ModelSpec:     domain.ModelSpec{DisplayName: name.ID(), Kind: domain.BaseModel, Public: public},
 		ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: 840_000, ContextLength: 512},
 		Files: domain.Files{Prefix: "models/" + name.Account() + "/" + name.ID() + "/",
-			Sizes: map[string]int64{"model.safetensors": 42}}}))
+			Sizes: map[string]int64{"model.safetensors": 42}}})
 }
 
 // registerSpeech returns the intent that registers a speech model.
 func registerSpeech(name domain.Name) domain.Intent {
-	return domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.RegisterModel{
+	return domain.Intend(domain.Models, name, domain.RegisterModel{
 		ModelSpec: domain.ModelSpec{DisplayName: name.ID(), Kind: domain.SpeechModel,
 			Speech: &domain.SpeechSettings{Format: domain.SpeechSimulated}},
 		Files: domain.Files{Prefix: "models/" + name.Account() + "/" + name.ID() + "/",
-			Sizes: map[string]int64{"model.bin": 42}}}))
+			Sizes: map[string]int64{"model.bin": 42}}})
 }
 
 // key returns the API key of an alias. It mints the key of the reader at the first use, because few
@@ -239,9 +262,8 @@ func (s *harness) mint(alias, account, role string, expire *time.Time) {
 	name := domain.NewName(account, domain.APIKeys.Collection, alias)
 	key, err := request.MintKey(pepper, name)
 	require.NoError(s, err)
-	s.do(domain.Intend(domain.APIKeys, name, domain.Command[domain.APIKey](domain.CreateAPIKey{
-		APIKeySpec: domain.APIKeySpec{DisplayName: alias, Role: role, ExpireTime: expire}, Hash: key.Hash, Prefix: key.Prefix,
-		CreatedBy: "test"})))
+	s.do(domain.Intend(domain.APIKeys, name, domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{DisplayName: alias,
+		Role: role, ExpireTime: expire}, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "test"}))
 	s.keys[alias] = key.Text
 }
 
@@ -305,17 +327,17 @@ func mustRow(s *harness, name domain.Name) domain.Deployment {
 	return row.State
 }
 
-// An answer is a response with its whole body.
-type answer struct {
+// A response is a response of the server with its whole body.
+type response struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-func (a answer) json(t testing.TB) map[string]any {
+func (r response) json(t testing.TB) map[string]any {
 	t.Helper()
 	var tree map[string]any
-	require.NoError(t, json.Unmarshal(a.body, &tree), "%s", a.body)
+	require.NoError(t, json.Unmarshal(r.body, &tree), "%s", r.body)
 	return tree
 }
 
@@ -332,21 +354,18 @@ func (s *harness) request(method, path, alias string, body io.Reader) *http.Requ
 	return r
 }
 
-func (s *harness) send(r *http.Request) answer {
+func (s *harness) send(r *http.Request) response {
 	s.Helper()
 	var sent []byte
 	if r.Body != nil && !strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
-		var err error
-		sent, err = io.ReadAll(r.Body)
-		require.NoError(s, err)
+		sent = testutil.ReadAll(s, r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(sent))
 	}
-	response, err := http.DefaultClient.Do(r)
+	received, err := http.DefaultClient.Do(r)
 	require.NoError(s, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	require.NoError(s, err)
-	a := answer{response.StatusCode, response.Header, body}
+	defer received.Body.Close()
+	body := testutil.ReadAll(s, received.Body)
+	a := response{received.StatusCode, received.Header, body}
 	s.validate(r, sent, a)
 	for name := range a.header {
 		if strings.HasPrefix(name, "Anneal-") {
@@ -356,13 +375,29 @@ func (s *harness) send(r *http.Request) answer {
 	return a
 }
 
-func (s *harness) call(method, path, alias, body string) answer {
+func (s *harness) call(method, path, alias, body string) response {
 	s.Helper()
 	return s.send(s.request(method, path, alias, strings.NewReader(body)))
 }
 
+// putFile stores a file of the file store, and returns its size.
+func (s *harness) putFile(key, content string) int64 {
+	s.Helper()
+	size, err := s.store.Put(s.Context(), key, strings.NewReader(content))
+	require.NoError(s, err)
+	return size
+}
+
+// last returns the checkpoint of the last event of the log.
+func (s *harness) last() eventlog.Checkpoint {
+	s.Helper()
+	last, err := s.log.Last(s.Context())
+	require.NoError(s, err)
+	return last
+}
+
 // upload sends a file as a field of a form.
-func (s *harness) upload(path, alias, field, name string, content io.Reader) answer {
+func (s *harness) upload(path, alias, field, name string, content io.Reader) response {
 	s.Helper()
 	return s.send(s.form(path, alias, field, name, content))
 }

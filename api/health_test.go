@@ -68,8 +68,7 @@ func stopFollowing(t *testing.T, o *Options) {
 // TestLameDuck checks that a server that is about to stop reports that it is not ready, and still
 // serves requests, after which it closes their connections.
 func TestLameDuck(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	connection := func() string { // a client does not see the header
 		w := httptest.NewRecorder()
 		s.server.ServeHTTP(w, s.request("GET", "/healthz", "", nil))

@@ -37,15 +37,15 @@ func TestGatewayRequestsServedWeights(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	name := s.deployForAddons("d", func(d *domain.DeploymentSpec) { d.EnableHotLoad, d.EnableAddons = true, false })
 	const body = `{"model": "accounts/acme/deployments/d", "prompt": "a b"}`
-	says := func(want ...string) {
+	requireWeights := func(want ...string) {
 		t.Helper()
 		require.Equal(t, "a b ", textOf(t, s.call("POST", "/inference/v1/completions", "inference", body)))
 		require.Equal(t, want, s.takeAddons())
 	}
-	says("")
+	requireWeights("")
 	one, two := hotWeights(1), hotWeights(2)
 	s.swap(name, one)
-	says(one.ID())
+	requireWeights(one.ID())
 	s.replicas.respond = func(ctx context.Context, r domain.Replica, req engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
 		if req.Addon == one.ID() {
@@ -54,10 +54,10 @@ func TestGatewayRequestsServedWeights(t *testing.T) {
 		}
 		return echo(ctx, r, req, emit)
 	}
-	says(one.ID(), two.ID())
-	says(two.ID())
+	requireWeights(one.ID(), two.ID())
+	requireWeights(two.ID())
 	s.deployment(name, domain.WithdrawWeights{ID: two.ID(), Reason: "its job is deleted"})
-	says("")
+	requireWeights("")
 }
 
 func TestDeploymentShowsWeights(t *testing.T) {

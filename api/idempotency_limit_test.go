@@ -19,7 +19,7 @@ import (
 func TestIdempotencyKeyLimit(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	s.answers.Limit = idempotency.Limit{Count: 2, Bytes: 1 << 20}
-	create := func(alias, key, id string) answer {
+	create := func(alias, key, id string) response {
 		account := map[string]string{"other": "other"}[alias]
 		if account == "" {
 			account = "acme"

@@ -22,7 +22,7 @@ import (
 )
 
 // keyed sends a request with an idempotency key.
-func (s *harness) keyed(key, method, path, alias, body string) answer {
+func (s *harness) keyed(key, method, path, alias, body string) response {
 	s.Helper()
 	r := s.request(method, path, alias, strings.NewReader(body))
 	r.Header.Set("Idempotency-Key", key)
@@ -30,7 +30,7 @@ func (s *harness) keyed(key, method, path, alias, body string) answer {
 }
 
 // sameAs requires that the second response is a replay of the first response.
-func sameAs(t *testing.T, first, second answer) {
+func sameAs(t *testing.T, first, second response) {
 	t.Helper()
 	require.Equal(t, first.status, second.status, "%s", second.body)
 	require.Equal(t, string(first.body), string(second.body))
@@ -40,8 +40,7 @@ func sameAs(t *testing.T, first, second answer) {
 }
 
 func (s *harness) events() uint64 {
-	last, err := s.log.Last(s.Context())
-	require.NoError(s, err)
+	last := s.last()
 	return last.Position
 }
 
@@ -287,11 +286,11 @@ func (w *watchedAnswers) Claim(ctx context.Context, key string, digest []byte, n
 	return claim, err
 }
 
-func (w *watchedAnswers) Store(ctx context.Context, claim idempotency.Claim, answer []byte) error {
+func (w *watchedAnswers) Store(ctx context.Context, claim idempotency.Claim, response []byte) error {
 	w.mu.Lock()
-	w.stored = append(w.stored, answer)
+	w.stored = append(w.stored, response)
 	w.mu.Unlock()
-	return w.Answers.Store(ctx, claim, answer)
+	return w.Answers.Store(ctx, claim, response)
 }
 
 func TestConcurrentRepeatsOnTwoServers(t *testing.T) {
@@ -306,7 +305,7 @@ func TestConcurrentRepeatsOnTwoServers(t *testing.T) {
 	watched := &watchedAnswers{Answers: s.answers, busy: make(chan struct{}, 1)}
 	servers := []*harness{s.another(func(o *Options) { o.Answers = watched }),
 		s.another(func(o *Options) { o.Answers = watched })}
-	answers := make([]answer, len(servers))
+	answers := make([]response, len(servers))
 	var all sync.WaitGroup
 	for i, server := range servers {
 		all.Go(func() {
@@ -367,7 +366,7 @@ func TestResponsesAreStoredForADay(t *testing.T) {
 func TestRepeatedUpload(t *testing.T) {
 	s := newHarness(t, request.Limits{Body: 4 << 10})
 	require.Equal(t, 200, s.call("POST", acme+"/datasets", "user", `{"dataset": {}, "datasetId": "d"}`).status)
-	send := func(content, boundary string) answer {
+	send := func(content, boundary string) response {
 		form := "--" + boundary + "\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.jsonl\"\r\n\r\n" +
 			content + "\r\n--" + boundary + "--\r\n"
 		r := s.request("POST", acme+"/datasets/d:upload", "user", strings.NewReader(form))
@@ -393,7 +392,7 @@ func TestServerCrashesAfterUpload(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
 	require.Equal(t, 200, failing.call("POST", acme+"/datasets", "user", `{"dataset": {}, "datasetId": "d"}`).status)
-	send := func(to *harness) answer {
+	send := func(to *harness) response {
 		form := "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.jsonl\"\r\n\r\n" + rows + "\r\n--x--\r\n"
 		r := to.request("POST", acme+"/datasets/d:upload", "user", strings.NewReader(form))
 		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
@@ -413,8 +412,7 @@ func TestServerCrashesAfterUpload(t *testing.T) {
 }
 
 func TestResponsesThatAreNotStored(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	t.Run("a stream", func(t *testing.T) {
 		a := s.keyed("k", "POST", "/inference/v1/completions", "inference",
 			`{"model": "accounts/acme/deployments/d1", "prompt": "a", "stream": true}`)

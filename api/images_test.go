@@ -57,10 +57,10 @@ func imagePart(url, detail string) string {
 // deploySeer deploys a model that accepts images.
 func (s *harness) deploySeer() {
 	name := domain.Name("accounts/acme/models/seer")
-	s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.RegisterModel{
+	s.do(domain.Intend(domain.Models, name, domain.RegisterModel{
 		ModelSpec:     domain.ModelSpec{DisplayName: "seer", Kind: domain.BaseModel},
 		ModelMetadata: domain.ModelMetadata{ModelType: "llava", ParameterCount: 840_000, ContextLength: 512, Vision: true},
-		Files:         domain.Files{Prefix: "models/acme/seer/", Sizes: map[string]int64{"model.safetensors": 42}}})))
+		Files:         domain.Files{Prefix: "models/acme/seer/", Sizes: map[string]int64{"model.safetensors": 42}}}))
 	s.deploy("seer", 1, func(spec *domain.DeploymentSpec) { spec.BaseModel = string(name) })
 }
 
@@ -92,7 +92,7 @@ func (s *harness) see() {
 	}
 }
 
-func (s *harness) show(alias, parts string) answer {
+func (s *harness) show(alias, parts string) response {
 	return s.call("POST", "/inference/v1/chat/completions", alias,
 		`{"model": "accounts/acme/deployments/seer", "messages": [{"role": "user", "content": [`+parts+`]}]}`)
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -14,25 +15,26 @@ import (
 
 // registerEngines registers a node that trains and serves with engines.
 func registerEngines(name domain.Name, engines ...string) domain.Intent {
-	return domain.Intend(domain.Nodes, name, domain.Command[domain.Node](domain.RegisterNode{
-		NodeSpec: domain.NodeSpec{Engines: append([]string{"train", "complete"}, engines...),
-			Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}))
+	return domain.Intend(domain.Nodes, name, domain.RegisterNode{NodeSpec: domain.NodeSpec{Engines: append([]string{
+		"train", "complete"}, engines...), Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}})
 }
 
 // TestFieldsThatEnginesIgnore checks, for each field that an engine ignores, that a request with the
 // field gets a warning while a node has that engine, and that it gets none while no node has it.
 func TestFieldsThatEnginesIgnore(t *testing.T) {
 	values := map[string]string{"ngramSpeculationLength": "3", "draftTokenCount": "4", "maxContextLength": "128",
-		"autoTune.longPrompt": "true", "chunkSize": "5", "maxConcurrentRollouts": "2"}
+		"autoTune.longPrompt": "true", "chunkSize": "5", "maxConcurrentRollouts": "2",
+		"maxInferenceReplicaCount": "2", "nodeCount": "2"}
 	collections := []string{"deployments", "reinforcementFineTuningJobs"}
 	for _, f := range inert.Table {
 		if f.When == nil || f.When.Engines == nil || !slices.Contains(collections, f.Requests[0]) {
 			continue
 		}
 		for _, engine := range []string{"", "vllm", "llama.cpp", "openai", "torch"} {
-			facts := inert.Facts{Engines: func() []string { return []string{engine} }}
-			ignores := f.When.Holds(facts)
 			require.Contains(t, values, f.Path)
+			facts := inert.Facts{Engines: func() []string { return []string{engine} }}
+			require.NoError(t, json.Unmarshal([]byte(values[f.Path]), &facts.Value))
+			ignores := f.When.Holds(facts)
 			s := newHarness(t, request.Limits{})
 			s.do(registerEngines("accounts/system/nodes/embedded"))
 			if engine != "" {
@@ -50,7 +52,7 @@ func TestFieldsThatEnginesIgnore(t *testing.T) {
 }
 
 // engineRequest creates the resource of a field with a value.
-func (s *harness) engineRequest(f inert.Field, value string) answer {
+func (s *harness) engineRequest(f inert.Field, value string) response {
 	name, inner, nested := strings.Cut(f.Path, ".")
 	if nested {
 		value = `{"` + inner + `": ` + value + `}`

@@ -24,17 +24,23 @@ var inertInference = map[string]string{
 	"createCompletion stream_options without stream": `"stream_options": {"include_usage": true}`,
 	"!createCompletion stream_options": `"stream_options": {"include_usage": true}, ` +
 		`"stream": true`,
-	"createCompletion speculation with prediction":             `"speculation": "a", "prediction": "a"`,
-	"!createCompletion speculation":                            `"speculation": "a"`,
-	"createCompletion speculation " + onServers:                `"speculation": "a"`,
-	"createCompletion prediction " + onServers:                 `"prediction": "a"`,
-	"createChatCompletion speculation " + onServers:            `"speculation": "a"`,
-	"createChatCompletion prediction " + onServers:             `"prediction": "a"`,
-	"createCompletion speculation " + draftless:                `"speculation": "a"`,
-	"createCompletion prediction " + draftless:                 `"prediction": "a"`,
-	"!createCompletion prediction":                             `"prediction": "a"`,
-	"createCompletion mirostat_lr without mirostat_target":     `"mirostat_lr": 0.5`,
-	"!createCompletion mirostat_lr":                            `"mirostat_lr": 0.5, "mirostat_target": 2`,
+	"createCompletion speculation with prediction":         `"speculation": "a", "prediction": "a"`,
+	"!createCompletion speculation":                        `"speculation": "a"`,
+	"createCompletion speculation " + onServers:            `"speculation": "a"`,
+	"createCompletion prediction " + onServers:             `"prediction": "a"`,
+	"createChatCompletion speculation " + onServers:        `"speculation": "a"`,
+	"createChatCompletion prediction " + onServers:         `"prediction": "a"`,
+	"createCompletion speculation " + draftless:            `"speculation": "a"`,
+	"createCompletion prediction " + draftless:             `"prediction": "a"`,
+	"!createCompletion prediction":                         `"prediction": "a"`,
+	"createCompletion mirostat_lr without mirostat_target": `"mirostat_lr": 0.5`,
+	"!createCompletion mirostat_lr":                        `"mirostat_lr": 0.5, "mirostat_target": 2`,
+	"createCompletion reasoning_history":                   `"reasoning_history": "preserved"`,
+	"createChatCompletion reasoning_history without reasoning_content in the messages": `"messages": [{"role": "user", ` +
+		`"content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}], ` +
+		`"reasoning_history": "interleaved"`,
+	"!createChatCompletion reasoning_history": `"messages": [{"role": "user", "content": "a"}, {"role": "assistant", ` +
+		`"content": "b", "reasoning_content": "r"}, {"role": "user", "content": "c"}], "reasoning_history": "disabled"`,
 	"createChatCompletion stream_options without stream":       `"stream_options": {"include_usage": true}`,
 	"createChatCompletion speculation with prediction":         `"speculation": "a", "prediction": "a"`,
 	"createChatCompletion speculation " + draftless:            `"speculation": "a"`,
@@ -83,8 +89,7 @@ var inferencePaths = map[string][2]string{
 // TestInertFieldsOfInferenceAreWarnedOf enumerates the entries of the table of inert fields for the
 // operations that generate text, and checks the warnings of a request for each of them.
 func TestInertFieldsOfInferenceAreWarnedOf(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.deploy("draftless", 1, func(spec *domain.DeploymentSpec) { spec.DisableSpeculativeDecoding = true })
 	s.deploySeer()
 	s.do(registerEngines("accounts/system/nodes/server", domain.EngineAbility("vllm")))

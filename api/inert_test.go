@@ -5,7 +5,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"anneal/api/openapi"
 	"anneal/api/request"
 	"anneal/api/wire"
+	"anneal/internal/testutil"
 )
 
 // effectsFile says for each field of a request which file of the repository acts on it, or that the
@@ -189,8 +189,7 @@ func TestEveryFieldHasAnEffect(t *testing.T) {
 }
 
 func effectsOf(t *testing.T) map[string]string {
-	data, err := os.ReadFile(effectsFile)
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, effectsFile)
 	effects := map[string]string{}
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Fields(line)
@@ -241,6 +240,16 @@ func TestInertFieldsAreWarnedOf(t *testing.T) {
 			`"autoscalingPolicy": {"scaleToZeroWindow": "600s"}}`, "autoscalingPolicy.scaleToZeroWindow"},
 		{"deployments?deploymentId=d", `{"baseModel": "accounts/default/models/anneal-base", "pricing_plan_id": "p"}`,
 			"pricingPlanId"},
+		{"deployments?deploymentId=d", `{"baseModel": "accounts/default/models/anneal-base", ` +
+			`"hotLoadBucketType": "OBJECT_STORE_API"}`, "hotLoadBucketType"},
+		{"deployments?deploymentId=d&disableSpeculativeDecoding=true",
+			`{"baseModel": "accounts/default/models/anneal-base", "ngramSpeculationLength": 3}`, "ngramSpeculationLength"},
+		{"deployments?deploymentId=d&disableSpeculativeDecoding=true",
+			`{"baseModel": "accounts/default/models/anneal-base", "draftTokenCount": 3}`, "draftTokenCount"},
+		{"deployments?deploymentId=d&disableSpeculativeDecoding=true", `{"baseModel": ` +
+			`"accounts/default/models/anneal-base", "draftModel": "accounts/default/models/anneal-base"}`, "draftModel"},
+		{"evaluators", `{"evaluatorId": "e", "evaluator": {"source": {"type": "TYPE_CODE_HOST", ` +
+			`"codeHostRepositoryName": "org/repository"}}}`, "source.codeHostRepositoryName"},
 	} {
 		s := newHarness(t, request.Limits{})
 		a := s.ok("POST", acme+"/"+one.path, one.body)
@@ -251,8 +260,9 @@ func TestInertFieldsAreWarnedOf(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	require.Empty(t, s.ok("POST", acme+"/deployments?deploymentId=d", `{"baseModel": `+
 		`"accounts/default/models/anneal-base", "placement": {"multiRegion": "GLOBAL"}, "pricingPlanId": "", `+
-		`"precision": "PRECISION_UNSPECIFIED", "autoTune": {"longPrompt": false}}`).header.Values("anneal-warning"),
-		"default values are not warned of")
+		`"precision": "PRECISION_UNSPECIFIED", "autoTune": {"longPrompt": false}, `+
+		`"hotLoadBucketType": "SERVICE_HOSTED"}`).header.Values("anneal-warning"),
+		"defaults cause no warning, and SERVICE_HOSTED is what the server does")
 	require.Len(t, s.ok("GET", acme+"/secrets?filter=a", "").header.Values("anneal-warning"), 1)
 }
 

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -31,9 +30,7 @@ func TestJobsWithReusedID(t *testing.T) {
 	made := madeAt(s, name)
 	s.world.Live().Report(name, live.Progress{Made: made, Attempt: 1, Step: 5, Steps: 10},
 		live.MetricRow{Step: 5, Values: map[string]float64{"train/loss": 1}})
-	_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent),
-		strings.NewReader("{}\n"))
-	require.NoError(t, err)
+	s.putFile(blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent), "{}\n")
 	a = s.call("GET", path+"/again", "user", "")
 	require.Contains(t, string(a.body), `"percent":50`)
 	a = s.call("GET", path+"/again:getMetricsFileEndpoint", "user", "")
@@ -59,9 +56,9 @@ func TestProgressSurvivesRestart(t *testing.T) {
 	s.makeDataset("rows")
 	const name = domain.Name("accounts/acme/reinforcementFineTuningJobs/j")
 	s.do(domain.Intend(domain.ReinforcementJobs, name,
-		domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{ID: "j",
+		domain.CreateReinforcementJob{ID: "j",
 			ReinforcementSpec: domain.ReinforcementSpec{Dataset: "accounts/acme/datasets/rows",
-				Evaluator: "accounts/acme/evaluators/e"}})))
+				Evaluator: "accounts/acme/evaluators/e"}}))
 	s.do(domain.IntendJob(name, domain.StartValidation{}))
 	s.do(domain.IntendJob(name, domain.QueueJob{}))
 	s.do(domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{"accounts/system/nodes/n1"},

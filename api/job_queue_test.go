@@ -23,8 +23,8 @@ const jobsPath = "/supervisedFineTuningJobs"
 // trainer returns the intent that registers a node with cores for training.
 func trainer(id string, cores int64) domain.Intent {
 	return domain.Intend(domain.Nodes, domain.NewName(domain.System, domain.Nodes.Collection, id),
-		domain.Command[domain.Node](domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining,
-			Engines: []string{"train"}, Capacity: domain.Resources{CPUMilli: 1000 * cores, MemoryMiB: 1024 * cores}}}))
+		domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining,
+			Engines: []string{"train"}, Capacity: domain.Resources{CPUMilli: 1000 * cores, MemoryMiB: 1024 * cores}}})
 }
 
 // queueIn creates a job in an account and a dataset for it, and makes the job PENDING.
@@ -68,7 +68,7 @@ func TestPositionsAreTheOrderOfStarts(t *testing.T) {
 		running[account] = s.queueIn(account, "running")
 		s.queueIn(account, "runs-too")
 	}
-	s.settlePlans()
+	s.runPlans()
 	require.Nil(t, s.queueOf(running["acme"]), "a running job does not wait")
 	var waiting []domain.Name
 	for i := range 3 {
@@ -79,7 +79,7 @@ func TestPositionsAreTheOrderOfStarts(t *testing.T) {
 	require.Equal(t, "the scheduler", s.queueOf(created).WaitingFor)
 	require.Equal(t, 7, s.queueOf(created).Length)
 	waiting = append(waiting, created)
-	s.settlePlans()
+	s.runPlans()
 	second := s.another(func(o *Options) { o.Queue = &schedulers.Places{} })
 	for len(waiting) > 0 {
 		first := domain.Name("")
@@ -105,13 +105,12 @@ func TestPositionsAreTheOrderOfStarts(t *testing.T) {
 		for _, step := range (schedulers.Allocations{}).Plan(s.world.View(), s.clock.tick()).Steps {
 			s.do(step.Intents()...)
 		}
-		s.settlePlans()
+		s.runPlans()
 		row, _ := s.world.View().Job(first)
 		require.True(t, row.State.Life().Active(), "%s has position 1 and starts first", first)
 		running[first.Account()] = first
 		waiting = slices.DeleteFunc(waiting, func(name domain.Name) bool { return name == first })
-		last, err := s.log.Last(t.Context())
-		require.NoError(t, err)
+		last := s.last()
 		require.NoError(t, second.world.WaitFor(t.Context(), last.Position))
 	}
 }
@@ -165,15 +164,14 @@ func TestListOfWaitingJobsIsFast(t *testing.T) {
 			if s.world.Lookup(name).Version == 0 {
 				spec := domain.SupervisedSpec{Dataset: "accounts/acme/datasets/rows",
 					TrainingConfig: domain.TrainingConfig{BaseModel: "accounts/default/models/anneal-base"}}
-				s.record(domain.Intend(domain.SupervisedJobs, name,
-					domain.Command[domain.SupervisedJob](domain.CreateSupervisedJob{ID: name.ID(), SupervisedSpec: spec})))
+				s.record(domain.Intend(domain.SupervisedJobs, name, domain.CreateSupervisedJob{ID: name.ID(),
+					SupervisedSpec: spec}))
 			}
 			for _, command := range commands {
 				s.record(domain.IntendJob(name, command))
 			}
 		}
-		last, err := s.log.Last(t.Context())
-		require.NoError(t, err)
+		last := s.last()
 		require.NoError(t, s.world.WaitFor(t.Context(), last.Position))
 	}
 	list := func() (waiting int, took time.Duration) {

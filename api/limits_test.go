@@ -28,7 +28,7 @@ func TestBodiesHaveLimits(t *testing.T) {
 	for _, c := range []struct {
 		name, body string
 		status     int
-		says       string
+		message    string
 	}{
 		{"as large as possible", fits(2000), 200, ""},
 		{"one byte more", fits(2001), 413, "larger than 2000 bytes"},
@@ -47,7 +47,7 @@ func TestBodiesHaveLimits(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a := s.call("POST", "/v1/accounts/acme/datasets", "user", c.body)
 			require.Equal(t, c.status, a.status, "%s", a.body)
-			require.Contains(t, string(a.body), c.says)
+			require.Contains(t, string(a.body), c.message)
 		})
 	}
 }
@@ -105,9 +105,7 @@ func TestUploadBySignedURL(t *testing.T) {
 	put := func(rows string) string {
 		a := s.call("POST", one+":getUploadEndpoint", "user", fmt.Sprintf(`{"filenameToSize": {"b.jsonl": %d}}`, len(rows)))
 		url := a.json(t)["filenameToSignedUrls"].(map[string]any)["b.jsonl"].(string)
-		r, err := http.NewRequestWithContext(t.Context(), "PUT", url, strings.NewReader(rows))
-		require.NoError(t, err)
-		require.Equal(t, 200, s.send(r).status)
+		require.Equal(t, 200, s.put(url, rows).status)
 		return url
 	}
 	put(`{"prompt": "a"}` + "\n")
@@ -120,14 +118,10 @@ func TestUploadBySignedURL(t *testing.T) {
 	require.Equal(t, "READY", a.json(t)["state"])
 	require.Equal(t, 200, s.call("POST", one+":validateUpload", "user", "{}").status, "again succeeds")
 
-	r, err := http.NewRequestWithContext(t.Context(), "PUT", url, strings.NewReader("overwritten"))
-	require.NoError(t, err)
-	s.send(r) // the URL is still valid, but does not affect a READY dataset
+	s.put(url, "overwritten") // the URL is still valid, but does not affect a READY dataset
 	a = s.call("GET", one+":getDownloadEndpoint", "user", "")
 	url = a.json(t)["filenameToSignedUrls"].(map[string]any)["b.jsonl"].(string)
-	r, err = http.NewRequestWithContext(t.Context(), "GET", url, nil)
-	require.NoError(t, err)
-	require.Equal(t, 3, bytes.Count(s.send(r).body, []byte(`"completion"`)))
+	require.Equal(t, 3, bytes.Count(s.get(url).body, []byte(`"completion"`)))
 
 	require.Equal(t, 200, s.call("DELETE", one, "user", "").status)
 	require.Empty(t, s.stored("datasets/acme/"))
@@ -174,9 +168,7 @@ func TestDatasetsOfSeveralFiles(t *testing.T) {
 		`{"filenameToSize": {"a.jsonl": "100", "b.jsonl": "100", "c.jsonl": `+
 			`"100"}}`).json(t)["filenameToSignedUrls"].(map[string]any)
 	for name, content := range files {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, links[name].(string), strings.NewReader(content))
-		require.NoError(t, err)
-		require.Equal(t, 200, s.send(r).status)
+		require.Equal(t, 200, s.put(links[name].(string), content).status)
 	}
 	require.Equal(t, "READY", s.call("POST", one+":validateUpload", "user", `{}`).json(t)["state"])
 	var seen string
@@ -191,9 +183,7 @@ func TestDatasetsOfSeveralFiles(t *testing.T) {
 	links = s.call("GET", one+":getDownloadEndpoint", "user", "").json(t)["filenameToSignedUrls"].(map[string]any)
 	require.Len(t, links, len(files))
 	for name, link := range links {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, link.(string), nil)
-		require.NoError(t, err)
-		require.Equal(t, files[name], string(s.send(r).body))
+		require.Equal(t, files[name], string(s.get(link.(string)).body))
 	}
 }
 

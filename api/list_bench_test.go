@@ -33,10 +33,10 @@ func BenchmarkLists(b *testing.B) {
 	for _, n := range []int{100_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			before := heapBytes()
-			s, key := crowd(b, n)
+			s, key := serverWithDatasets(b, n)
 			defer s.Close()
 			held := float64(heapBytes()-before) / float64(n)
-			ask := func(path string) []byte {
+			get := func(path string) []byte {
 				r := httptest.NewRequest(http.MethodGet, "/v1/accounts/acme/datasets"+path, nil)
 				r.Header.Set("Authorization", "Bearer "+key)
 				w := httptest.NewRecorder()
@@ -63,9 +63,9 @@ func BenchmarkLists(b *testing.B) {
 				name, path string
 				limit      func()
 			}{
-				{"get", fmt.Sprintf("/d%07d", n/2), encoding[rest.Dataset](b, ask(fmt.Sprintf("/d%07d", n/2)))},
-				{"by name", "", encoding[datasetPage](b, ask(""))},
-				{"newest first", "?orderBy=createTime%20desc", encoding[datasetPage](b, ask("?orderBy=createTime%20desc"))},
+				{"get", fmt.Sprintf("/d%07d", n/2), encoding[rest.Dataset](b, get(fmt.Sprintf("/d%07d", n/2)))},
+				{"by name", "", encoding[datasetPage](b, get(""))},
+				{"newest first", "?orderBy=createTime%20desc", encoding[datasetPage](b, get("?orderBy=createTime%20desc"))},
 				{"filtered", "?filter=displayName=42%20AND%20exampleCount%3E1000", pass},
 				{"ordered", "?orderBy=exampleCount%20desc", pass},
 				{"filtered and ordered", "?filter=displayName:4&orderBy=displayName,exampleCount%20desc", pass},
@@ -76,7 +76,7 @@ func BenchmarkLists(b *testing.B) {
 					var cpu time.Duration
 					for b.Loop() {
 						spent := cpuTime()
-						took = append(took, timed(func() { ask(c.path) }))
+						took = append(took, timed(func() { get(c.path) }))
 						cpu += cpuTime() - spent
 						limits = append(limits, timed(c.limit))
 					}
@@ -105,9 +105,9 @@ type datasetPage struct {
 }
 
 // encoding returns a function that encodes the value of type T that the response answer contains.
-func encoding[T any](b *testing.B, answer []byte) func() {
+func encoding[T any](b *testing.B, response []byte) func() {
 	var v T
-	require.NoError(b, json.Unmarshal(answer, &v))
+	require.NoError(b, json.Unmarshal(response, &v))
 	return func() {
 		if _, err := json.Marshal(v); err != nil {
 			b.Error(err)

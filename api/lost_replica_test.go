@@ -95,8 +95,8 @@ func TestReplicaDies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newHarness(t, request.Limits{})
-			book := &notebook{}
-			s.server.inference.Router.Meter = book
+			meter := &usageRecorder{}
+			s.server.inference.Router.Meter = meter
 			s.deployOn("n1", "n2")
 			dying := one.dying
 			if dying.code == 0 {
@@ -118,7 +118,7 @@ func TestReplicaDies(t *testing.T) {
 				require.Equal(t, "one two ", textOf(t, a))
 				require.EqualValues(t, 2, a.json(t)["usage"].(map[string]any)["completion_tokens"])
 			}
-			records := book.taken(t)
+			records := meter.taken(t)
 			require.Len(t, records, one.records)
 			if one.status == 200 {
 				require.True(t, records[0].Complete)
@@ -143,7 +143,7 @@ func TestUnreachableReplicaReturns(t *testing.T) {
 	name := s.deployOn("n1")
 	dying := &dyingReplica{reason: engines.ReplicaUnreachable, code: domain.Unavailable}
 	s.die(dying)
-	answered := make(chan answer)
+	answered := make(chan response)
 	go func() { answered <- s.complete(`"prompt": "one two"`) }()
 	require.Eventually(t, func() bool { return len(s.replicas.requestIDs()) == 1 }, patience, time.Millisecond)
 	s.replicas.responding(nil)
@@ -159,7 +159,7 @@ func TestRequestWaitsForReplacement(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	name := s.deployOn("n1")
 	s.die(&dyingReplica{node: "n1", reason: engines.ReplicaUnreachable, code: domain.Unavailable})
-	answered := make(chan answer)
+	answered := make(chan response)
 	go func() { answered <- s.complete(`"prompt": "one two"`) }()
 	require.Eventually(t, func() bool { return len(s.replicas.requestIDs()) == 1 }, patience, time.Millisecond)
 	s.deployment(name, domain.RemoveReplica{ID: s.replicas.requestIDs()[0], Reason: "node n1 was lost"})

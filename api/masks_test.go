@@ -15,6 +15,7 @@ import (
 	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 // A patchable is a resource all of whose fields are set, so that an update can zero any of them.
@@ -36,6 +37,12 @@ var patchables = map[string]patchable{
 	"secrets": {alias: "admin", body: `{"keyName": "KEY", "value": "hidden"}`,
 		create: func(s *harness, body string) {
 			s.ok("POST", acme+"/secrets", `{"name": "one", `+body[1:])
+		}},
+	"subscriptions": {alias: "admin", lacks: "startTime startEventId files",
+		body: `{"displayName": "n", "eventTypes": ["dataset.*"], "resources": ["accounts/acme/*"], "startPosition": "1",
+			"webhook": {"url": "https://example.com"}}`,
+		create: func(s *harness, body string) {
+			s.ok("POST", acme+"/subscriptions", `{"subscriptionId": "one", "subscription": `+body+`}`)
 		}},
 	"models": {alias: "admin", lacks: "baseModel defaultDraftTokenCount defaultNgramSpeculationLength",
 		body: `{"displayName": "n", "description": "d", "kind": "SPEECH_MODEL", "public": true,
@@ -73,7 +80,7 @@ var patchables = map[string]patchable{
 		create: func(s *harness, body string) {
 			s.ok("POST", acme+"/deploymentShapes", `{"deploymentShapeId": "one", "deploymentShape": `+body+`}`)
 		}},
-	"deployments": {alias: "operator", lacks: "deploymentShape enableMtp deploymentTemplate",
+	"deployments": {alias: "operator", lacks: "deploymentShape enableMtp deploymentTemplate acceleratorShare",
 		body: `{"baseModel": "accounts/default/models/anneal-base", "displayName": "n", "description": "d",
 			"expireTime": "2031-01-01T00:00:00Z", "minReplicaCount": 1, "maxReplicaCount": 3,
 			"maxWithRevocableReplicaCount": 4, "acceleratorCount": 2, "acceleratorType": "VENDOR_A_H100_80GB",
@@ -82,6 +89,7 @@ var patchables = map[string]patchable{
 			"draftModel": "accounts/default/models/anneal-base", "ngramSpeculationLength": 3, "enableSessionAffinity": true,
 			"directRouteApiKeys": ["k"], "directRouteType": "INTERNET",
 			"autoTune": {"longPrompt": true}, "placement": {"region": "US_IOWA_1"}, "maxContextLength": 256,
+			"placementStrategy": "SPREAD",
 			"disableDeploymentSizeValidation": true, "enableHotLoad": true, "hotLoadBucketType": "SERVICE_HOSTED",
 			"hotLoadBucketUrl": "https://example.com/b", "enableHotReloadLatestAddon": true, "pricingPlanId": "p",
 			"aliases": ["alias"]}`,
@@ -179,8 +187,7 @@ func keepsAbsentFields(s *harness, alias string, name domain.Name, op *request.O
 func (s *harness) row(name domain.Name) (state map[string]any) {
 	s.Helper()
 	row, _ := s.world.Row(name)
-	data, err := json.Marshal(row)
-	require.NoError(s, err)
+	data := testutil.Marshal(s, row)
 	require.NoError(s, json.Unmarshal(data, &state))
 	return state
 }

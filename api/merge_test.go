@@ -32,7 +32,7 @@ func TestConcurrentUpdatesAreMerged(t *testing.T) {
 	require.Equal(t, "new", model["description"])
 }
 
-func fmtError(a answer) error {
+func fmtError(a response) error {
 	if a.status == http.StatusOK {
 		return nil
 	}
@@ -46,8 +46,8 @@ func TestStaleIntentsAreNotRecorded(t *testing.T) {
 	require.Equal(t, 200, s.call("POST", acme+"/models", "user", `{"modelId": "m"}`).status)
 	name := domain.NewName("acme", domain.Models.Collection, "m")
 	_, version := s.world.Row(name)
-	update := domain.Intend(domain.Models, name, domain.Command[domain.Model](
-		domain.UpdateModel{ModelSpec: domain.ModelSpec{DisplayName: "x", Kind: domain.BaseModel}}))
+	update := domain.Intend(domain.Models, name, domain.UpdateModel{ModelSpec: domain.ModelSpec{DisplayName: "x",
+		Kind: domain.BaseModel}})
 	require.ErrorIs(t, s.carryOut(t.Context(), update.At(version+1)), domain.ErrStale)
 	require.NoError(t, s.carryOut(t.Context(), update.At(version)))
 }

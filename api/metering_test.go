@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -15,16 +14,17 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog/metering"
+	"anneal/internal/testutil"
 )
 
-// A notebook is a routing.Meter that keeps usage records in memory.
-type notebook struct {
+// A usageRecorder is a routing.Meter that keeps usage records in memory.
+type usageRecorder struct {
 	mu  sync.Mutex
 	all []metering.Record
 	err error
 }
 
-func (n *notebook) Record(u metering.Record) error {
+func (n *usageRecorder) Record(u metering.Record) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.all = append(n.all, u)
@@ -33,7 +33,7 @@ func (n *notebook) Record(u metering.Record) error {
 
 // taken returns the records since the last call of taken, without the parts that differ from run to
 // run.
-func (n *notebook) taken(t *testing.T) []metering.Record {
+func (n *usageRecorder) taken(t *testing.T) []metering.Record {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	all := n.all
@@ -48,8 +48,8 @@ func (n *notebook) taken(t *testing.T) []metering.Record {
 
 func TestUsageIsRecordedForEachRequest(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	book := &notebook{}
-	s.server.inference.Router.Meter = book
+	meter := &usageRecorder{}
+	s.server.inference.Router.Meter = meter
 	s.deploy("d1", 1)
 	s.replicas.respond = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
@@ -61,20 +61,19 @@ func TestUsageIsRecordedForEachRequest(t *testing.T) {
 		Complete: true, PromptTokens: 5, CachedPromptTokens: 2, CompletionTokens: 6}
 	for _, streamed := range []string{"true", "false"} {
 		require.Equal(t, 200, s.complete(`"prompt": "a", "n": 2, "stream": `+streamed).status)
-		require.Equal(t, []metering.Record{want}, book.taken(t), "a prompt counts once, and each of its choices")
+		require.Equal(t, []metering.Record{want}, meter.taken(t), "a prompt counts once, and each of its choices")
 	}
 	a := s.call("POST", "/inference/v1/chat/completions", "inference",
 		`{"model": "`+hearer+`", "messages": [{"role": "user", "content": "a"}]}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
 	want.Kind, want.CompletionTokens = metering.Chat, 3
-	require.Equal(t, []metering.Record{want}, book.taken(t))
+	require.Equal(t, []metering.Record{want}, meter.taken(t))
 
 	require.Equal(t, 200, s.complete(`"prompt": "a", "user": "u", "metadata": {"run": "r", "try": 2, "dry": true}`).status)
-	recorded := book.taken(t)
+	recorded := meter.taken(t)
 	require.Len(t, recorded, 1)
 	require.Equal(t, "u", recorded[0].User)
-	data, err := json.Marshal(recorded[0])
-	require.NoError(t, err)
+	data := testutil.Marshal(t, recorded[0])
 	require.Contains(t, string(data), `"user":"u","metadata":{"dry":true,"run":"r","try":2}`)
 
 	s.replicas.respond = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
@@ -85,26 +84,24 @@ func TestUsageIsRecordedForEachRequest(t *testing.T) {
 	s.complete(`"prompt": "a"`)
 	want = metering.Record{Time: epoch, Kind: metering.Completion, Account: want.Account, Key: want.Key,
 		Deployment: hearer, Model: hearer, CompletionTokens: 2}
-	require.Equal(t, []metering.Record{want}, book.taken(t), "of an interrupted response, the chunks that were sent")
+	require.Equal(t, []metering.Record{want}, meter.taken(t), "of an interrupted response, the chunks that were sent")
 
 	require.Equal(t, 400, s.complete(`"prompt": 1`).status)
-	require.Empty(t, book.taken(t), "a request that reaches no model is not recorded")
+	require.Empty(t, meter.taken(t), "a request that reaches no model is not recorded")
 }
 
 // TestMetadataIsLimited checks for every interface with metadata that the largest metadata that
-// OpenAI's interface allows in ASCII are accepted, and that larger ones are rejected with an error
+// the OpenAI API allows in ASCII are accepted, and that larger ones are rejected with an error
 // that names the field, the limit and the size.
 func TestMetadataIsLimited(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	metadata := func(text string) string {
 		entries := map[string]string{}
 		for i := range metering.MaxMetadata {
 			entries[strings.Repeat("k", metering.MaxMetadataKey-2)+fmt.Sprintf("%02d", i)] = strings.Repeat(text,
 				metering.MaxMetadataValue)
 		}
-		data, err := json.Marshal(entries)
-		require.NoError(t, err)
+		data := testutil.Marshal(t, entries)
 		return string(data)
 	}
 	for path, fields := range map[string]string{
@@ -125,18 +122,18 @@ func TestMetadataIsLimited(t *testing.T) {
 
 func TestUsageIsRecordedForEachRecording(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	book := &notebook{err: errors.New("the stream is full")}
-	s.server.inference.Router.Meter = book
+	meter := &usageRecorder{err: errors.New("the stream is full")}
+	s.server.inference.Router.Meter = meter
 	s.deploySpeechReplicas(1)
 	want := metering.Record{Time: epoch, Kind: metering.Transcription, Account: "acme",
 		Key: keyNameOf(t, s.keys["inference"]), Deployment: hearer, Model: hearer,
 		Complete: true, AudioSeconds: 10.5}
 	s.transcribed(t, strings.Repeat("la ", 21))
-	require.Equal(t, []metering.Record{want}, book.taken(t))
+	require.Equal(t, []metering.Record{want}, meter.taken(t))
 	require.Contains(t, s.logged.String(), "the usage of a request was not recorded", "the response is sent nevertheless")
 	require.Equal(t, 200, s.transcribe(strings.Repeat("la ", 21), "task=translate", "stream=true").status)
 	want.Kind = metering.Translation
-	require.Equal(t, []metering.Record{want}, book.taken(t))
+	require.Equal(t, []metering.Record{want}, meter.taken(t))
 
 	s.replicas.transcribe = func(_ context.Context, _ domain.Replica, _ engines.TranscriptionRequest,
 		emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
@@ -145,7 +142,7 @@ func TestUsageIsRecordedForEachRecording(t *testing.T) {
 	}
 	require.Equal(t, 503, s.transcribe("one").status)
 	want.Kind, want.Complete, want.AudioSeconds = metering.Transcription, false, 4
-	require.Equal(t, []metering.Record{want}, book.taken(t), "of an interrupted one, the audio that was processed")
+	require.Equal(t, []metering.Record{want}, meter.taken(t), "of an interrupted one, the audio that was processed")
 }
 
 func keyNameOf(t *testing.T, text string) domain.Name {

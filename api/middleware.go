@@ -16,7 +16,7 @@ import (
 )
 
 // identify is middleware that sets the ID of the request: the ID in the request's header if it is
-// well-formed, otherwise a new UUID.
+// well-formed, otherwise a new UUID. The response has the request's traceparent if it is valid.
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(request.RequestIDHeader)
@@ -24,6 +24,9 @@ func (s *Server) identify(next http.Handler) http.Handler {
 			id = uuid.Must(uuid.NewV7()).String()
 		}
 		w.Header().Set(request.RequestIDHeader, id)
+		if trace := request.TraceOf(r); trace.Parent != "" {
+			w.Header().Set(request.TraceParentHeader, trace.Parent)
+		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), request.RequestIDKey{}, id)))
 	})
 }
@@ -37,10 +40,13 @@ func plainID(id string) bool {
 	return id != "" && len(id) <= 128
 }
 
-// A recorder records the status of the response.
+// A recorder records the status of the response, and the call and the error that it belongs to.
 type recorder struct {
 	http.ResponseWriter
 	status int
+	call   *request.Call // nil when the request reached no operation
+	reason string        // of the error that the response reports
+	cut    bool          // the response was cut off by a failure
 }
 
 func (r *recorder) WriteHeader(status int) {
@@ -61,11 +67,13 @@ func (r *recorder) Write(data []byte) (int, error) {
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // observe is middleware that records metrics of the request, and logs the request without its query
-// and headers, which may contain secrets.
+// and headers, which may contain secrets. Refused and failed requests and logins are also recorded in
+// the audit stream.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		recorded := &recorder{ResponseWriter: w}
+		defer func() { s.record(recorded, r) }()
 		next.ServeHTTP(recorded, r)
 		took, route := time.Since(start), chi.RouteContext(r.Context()).RoutePattern()
 		s.meters.request(route, r.Method, recorded.status, took)
@@ -89,6 +97,7 @@ func (s *Server) recover(next http.Handler) http.Handler {
 			s.Logger.Error("panic", "request", request.RequestID(r), "method", r.Method, "path", r.URL.Path, "cause",
 				fmt.Sprint(cause), "stack", string(debug.Stack()))
 			if recorded, ok := w.(*recorder); ok && recorded.status != 0 {
+				recorded.cut, recorded.reason = true, domain.Internal.String()
 				panic(http.ErrAbortHandler) // the response has begun: only closing the connection shows that it is incomplete
 			}
 			request.WriteError(w, request.ErrorOf(domain.Errorf(domain.Internal,

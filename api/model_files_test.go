@@ -69,7 +69,7 @@ func (s *harness) validateModels() {
 }
 
 // uploadModel uploads the files of a model in one form.
-func (s *harness) uploadModel(id, alias string, files map[string]string) answer {
+func (s *harness) uploadModel(id, alias string, files map[string]string) response {
 	s.Helper()
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
@@ -85,7 +85,15 @@ func (s *harness) uploadModel(id, alias string, files map[string]string) answer 
 	return s.send(r)
 }
 
-func (s *harness) put(url, content string) answer {
+// get downloads from a signed URL.
+func (s *harness) get(url string) response {
+	s.Helper()
+	r, err := http.NewRequestWithContext(s.Context(), http.MethodGet, url, nil)
+	require.NoError(s, err)
+	return s.send(r)
+}
+
+func (s *harness) put(url, content string) response {
 	s.Helper()
 	r, err := http.NewRequestWithContext(s.Context(), http.MethodPut, url, strings.NewReader(content))
 	require.NoError(s, err)
@@ -154,9 +162,7 @@ func TestModelUploadBySignedURL(t *testing.T) {
 	s.put(urls["config.json"].(string), `{"model_type": "evil"}`)
 	a = s.call("GET", one+":getDownloadEndpoint", "user", "")
 	for name, url := range a.json(t)["filenameToSignedUrls"].(map[string]any) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url.(string), nil)
-		require.NoError(t, err)
-		require.Equal(t, tinyModel[name], string(s.send(r).body))
+		require.Equal(t, tinyModel[name], string(s.get(url.(string)).body))
 	}
 	require.Equal(t, 200, s.call("DELETE", one, "user", "").status)
 	require.Empty(t, s.stored("arrivals/acme/"), "late files are deleted with the model")
@@ -167,9 +173,9 @@ func TestModelUploadsHaveLimits(t *testing.T) {
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "m"}`).status)
 	one := "/v1/accounts/acme/models/m"
 	for name, c := range map[string]struct {
-		files  map[string]string
-		status int
-		says   string
+		files   map[string]string
+		status  int
+		message string
 	}{
 		"a large file":   {map[string]string{"a": strings.Repeat("x", 101)}, 413, "100 bytes"},
 		"many files":     {map[string]string{"a": "1", "b": "2", "c": "3"}, 400, "1 to 2 files"},
@@ -180,11 +186,11 @@ func TestModelUploadsHaveLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := s.uploadModel("m", "user", c.files)
 			require.Equal(t, c.status, a.status, "%s", a.body)
-			require.Contains(t, string(a.body), c.says)
+			require.Contains(t, string(a.body), c.message)
 			require.Empty(t, s.stored("models/acme/"), "rejected files are not stored")
 		})
 	}
-	for body, says := range map[string]string{
+	for body, message := range map[string]string{
 		`{"filenameToSize": {"a": 101}}`:                 "must be from 1 to 100 bytes",
 		`{"filenameToSize": {"a": 1, "b": 1, "c": 1}}`:   "must name 1 to 2 files",
 		`{"filenameToSize": {"../a": 1, "b": 0}}`:        "from 1 to 100",
@@ -194,7 +200,7 @@ func TestModelUploadsHaveLimits(t *testing.T) {
 	} {
 		a := s.call("POST", one+":getUploadEndpoint", "user", body)
 		require.Equal(t, 400, a.status)
-		require.Contains(t, string(a.body), says)
+		require.Contains(t, string(a.body), message)
 	}
 }
 
@@ -206,7 +212,7 @@ func TestDirectoriesOfSpeechModels(t *testing.T) {
 		`{"modelId": "ear", "model": {"kind": "SPEECH_MODEL", "speech": {"format": "pocketsphinx"}}}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
 	one := "/v1/accounts/acme/models/ear"
-	for body, says := range map[string]string{
+	for body, message := range map[string]string{
 		`{"filenameToSize": {"en-us/deep/mdef": 1}}`:     "with one slash between",
 		`{"filenameToSize": {"../mdef": 1}}`:             "with one slash between",
 		`{"filenameToSize": {"en-us/..": 1}}`:            "with one slash between",
@@ -218,7 +224,7 @@ func TestDirectoriesOfSpeechModels(t *testing.T) {
 	} {
 		a := s.call("POST", one+":getUploadEndpoint", "user", body)
 		require.Equal(t, 400, a.status, body)
-		require.Contains(t, string(a.body), says)
+		require.Contains(t, string(a.body), message)
 	}
 	a = s.call("POST", one+":getUploadEndpoint", "user", `{"filenameToSize": {"en-us/mdef": 4, "en-us.lm.bin": 3}}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
@@ -239,15 +245,15 @@ func TestDirectoriesOfSpeechModels(t *testing.T) {
 func TestDirectoriesOfModules(t *testing.T) {
 	s := newHarness(t, request.Limits{ModelFile: 100, ModelFiles: 9, Validation: 1}) // no task validates the upload
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/models", "user", `{"modelId": "vectors"}`).status)
-	ask := func(name string) answer {
+	send := func(name string) response {
 		return s.call("POST", "/v1/accounts/acme/models/vectors:getUploadEndpoint", "user",
 			`{"filenameToSize": {"`+name+`": 1}}`)
 	}
 	for _, name := range []string{"1_Pooling/config.json", "modules.json", "12_Dense/model.safetensors"} {
-		require.Equal(t, 200, ask(name).status, name)
+		require.Equal(t, 200, send(name).status, name)
 	}
 	for _, name := range []string{"onnx/model.onnx", "1_Pooling/deep/config.json", "1_/x", "_1/x", "1_Pooling/../x"} {
-		a := ask(name)
+		a := send(name)
 		require.Equal(t, 400, a.status, name)
 		require.Contains(t, string(a.body), upload.FileNameRule)
 	}
@@ -312,14 +318,13 @@ func TestAdapterDownload(t *testing.T) {
 	adapter := func(id, base string, public bool, files ...string) {
 		sizes := map[string]int64{}
 		for _, name := range files {
-			size, err := s.store.Put(t.Context(), "models/"+id+"/"+name, strings.NewReader("of the adapter"))
-			require.NoError(t, err)
+			size := s.putFile("models/"+id+"/"+name, "of the adapter")
 			sizes[name] = size
 		}
 		s.do(domain.Intend(domain.Models, domain.NewName("acme", "models", id),
-			domain.Command[domain.Model](domain.RegisterModel{
+			domain.RegisterModel{
 				ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/acme/models/" + base, Public: public},
-				Files:     domain.Files{Prefix: "models/" + id + "/", Sizes: sizes}})))
+				Files:     domain.Files{Prefix: "models/" + id + "/", Sizes: sizes}}))
 	}
 	weights := []string{"adapter_config.json", "adapter_model.safetensors"}
 	adapter("plain", "own", false, weights...)
@@ -346,9 +351,7 @@ func TestAdapterDownload(t *testing.T) {
 		url, ok := urls["tokenizer.json"].(string)
 		require.Equal(t, c.tokenizer != "", ok, "%s by %s", c.id, c.alias)
 		if ok {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-			require.NoError(t, err)
-			require.Equal(t, c.tokenizer, string(s.send(r).body))
+			require.Equal(t, c.tokenizer, string(s.get(url).body))
 		}
 	}
 }
@@ -365,10 +368,9 @@ func TestModelCopiesOverHTTP(t *testing.T) {
 	require.JSONEq(t, "{}", string(a.body))
 	require.Equal(t, "NOT_PREPARED", reasonOf(t, s.call("GET", one+":getDownloadEndpoint?precision=BF16", "user", "")))
 	dir := "prepared/acme/m/e/"
-	size, err := s.store.Put(t.Context(), dir+"config.json", strings.NewReader("{}"))
-	require.NoError(t, err)
-	s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.FinishCopy{Precision: "BF16", Attempt: 1,
-		Files: domain.Files{Prefix: dir, Sizes: map[string]int64{"config.json": size}}})))
+	size := s.putFile(dir+"config.json", "{}")
+	s.do(domain.Intend(domain.Models, name, domain.FinishCopy{Precision: "BF16", Attempt: 1, Files: domain.Files{
+		Prefix: dir, Sizes: map[string]int64{"config.json": size}}}))
 	copies := s.call("GET", one, "user", "").json(t)["copies"].([]any)
 	require.Len(t, copies, 1)
 	require.Equal(t, "READY", copies[0].(map[string]any)["state"])
@@ -389,10 +391,10 @@ func TestModelCopiesOverHTTP(t *testing.T) {
 
 func TestCreateModelValidation(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	s.do(domain.Intend(domain.Models, "accounts/acme/models/addon", domain.Command[domain.Model](domain.RegisterModel{
+	s.do(domain.Intend(domain.Models, "accounts/acme/models/addon", domain.RegisterModel{
 		ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: "accounts/default/models/anneal-base"},
-		Files:     domain.Files{Prefix: "x/", Sizes: map[string]int64{"a": 1}}})))
-	for body, says := range map[string]string{
+		Files:     domain.Files{Prefix: "x/", Sizes: map[string]int64{"a": 1}}}))
+	for body, message := range map[string]string{
 		`{"modelId": "M", "model": {"kind": "GGUF", "baseModel": "b", "displayName": "` + strings.Repeat("x", 256) +
 			`"}}`: "modelId: must be 1 to 63",
 		`{"modelId": "m", "model": {"kind": "HF_PEFT_ADDON"}}`: "model.baseModel: is required for " +
@@ -408,7 +410,7 @@ func TestCreateModelValidation(t *testing.T) {
 	} {
 		a := s.call("POST", "/v1/accounts/acme/models", "user", body)
 		require.Equal(t, 400, a.status, "%s", body)
-		require.Contains(t, string(a.body), says)
+		require.Contains(t, string(a.body), message)
 	}
 	a := s.call("POST", "/v1/accounts/acme/models", "user",
 		`{"modelId": "M", "model": {"kind": "GGUF", "baseModel": "b", "displayName": "`+strings.Repeat("x", 256)+`"}}`)

@@ -14,13 +14,13 @@ import (
 func TestModelVersionsAreSetByServer(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	const path, other = acme + "/deployments/d", `"activeModelVersion": "other", "targetModelVersion": "other"`
-	shows := func(a answer, active, target any) {
+	shows := func(a response, active, target any) {
 		t.Helper()
 		require.Equal(t, 200, a.status, "%s", a.body)
 		d := a.json(t)
 		require.Equal(t, []any{active, target}, []any{d["activeModelVersion"], d["targetModelVersion"]})
 	}
-	get := func() answer { return s.call("GET", path, "user", "") }
+	get := func() response { return s.call("GET", path, "user", "") }
 	created := s.call("POST", acme+"/deployments?deploymentId=d", "user",
 		`{"baseModel": "accounts/default/models/anneal-base", "minReplicaCount": 1, "enableHotLoad": true, `+other+`}`)
 	const base, job = "accounts/default/models/anneal-base", "accounts/acme/rlorTrainerJobs/j"

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"encoding/json"
 	"net/http"
 	"reflect"
 	"slices"
@@ -10,11 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/api/wire"
+	"anneal/internal/testutil"
 )
 
 // wrongBodies sends a body in which every field has a value of a wrong type and every object has an
 // unknown field. The error must name all of these fields.
-func (x *examination) wrongBodies() {
+func (x *operationTest) wrongBodies() {
 	x.Helper()
 	switch {
 	case x.op.Form != nil:
@@ -30,8 +30,7 @@ func (x *examination) wrongBodies() {
 	if strings.HasSuffix(x.op.Path, "/responses") {
 		w.lists = append(w.lists, "input")
 	}
-	data, err := json.Marshal(w.object(wire.Deref(x.op.Body), ""))
-	require.NoError(x, err)
+	data := testutil.Marshal(x, w.object(wire.Deref(x.op.Body), ""))
 	if x.op.IsInference() {
 		x.server.inference.Strict = true // without Strict, unknown fields cause only warnings
 		defer func() { x.server.inference.Strict = false }()

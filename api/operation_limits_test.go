@@ -91,6 +91,11 @@ var bounds = []bound{
 		[]string{`{"region": "US_IOWA_1"}`, `{"multiRegion": "GLOBAL"}`, `{"regions": ["US_IOWA_1", "EU_PARIS_1"]}`},
 		[]string{`{"region": "US_IOWA_1", "multiRegion": "US"}`, `{"multiRegion": "MARS"}`,
 			`{"region": "US_IOWA_1", "regions": ["EU_PARIS_1"]}`}},
+	{"createDeployment", "placementStrategy", []string{`"PACK"`, `"SPREAD"`, `"PLACEMENT_STRATEGY_UNSPECIFIED"`},
+		[]string{`"HEAP"`}},
+	{"setJobAccelerators", "rows", []string{`[]`, `[{"acceleratorCount": 1024}]`, `[{"acceleratorCount": 0}]`},
+		[]string{`[{"acceleratorCount": 1025}]`, `[{"acceleratorCount": -1}]`, `[{"method": "luck", "acceleratorCount": 1}]`,
+			`[{"acceleratorCount": 1}, {"acceleratorCount": 2}]`}},
 	{"createDeployment", "?deploymentId", []string{"a", id(63), "a-1"}, []string{id(64), "1a", "a-", "A", "a_b"}},
 	{"createDataset", "datasetId", []string{`"` + id(63) + `"`}, []string{`"` + id(64) + `"`, `"1"`}},
 	{"createApiKey", "apiKey.expireTime", []string{`"2031-01-01T00:00:00Z"`}, []string{`"2030-01-01T00:00:00Z"`}},
@@ -110,7 +115,8 @@ var bounds = []bound{
 		[]string{`{"responseCandidatesCount": 1}`, `{"temperature": -1}`}},
 	{"createReinforcementFineTuningJob", "trackerConfig",
 		[]string{`{"enabled": true, "apiKey": "k", "project": "p", "entity": "e"}`, `{"enabled": false}`},
-		[]string{`{"enabled": true, "project": "p", "entity": "e"}`}},
+		[]string{`{"enabled": true, "project": "p", "entity": "e"}`, `{"enabled": true, "apiKey": "k", "project": "p"}`,
+			`{"enabled": true, "apiKey": "k", "entity": "e"}`}},
 	{"createDpoJob", "lossConfig", []string{`{"method": "DPO"}`, `{"method": "ORPO"}`}, []string{`{"method": "GRPO"}`}},
 	{"createRlorTrainerJob", "rewardWeights", []string{`["a=0.5", "b=0.5"]`}, []string{`["a"]`, `["=1"]`, `["a=much"]`}},
 	{"createSupervisedFineTuningJob", "loraRank", []string{"0", "1", "64"}, []string{"-1", "3", "128"}},
@@ -155,7 +161,7 @@ func TestBounds(t *testing.T) {
 }
 
 // try sends the setup requests of the test case r, then its request with the value for the field.
-func (b bound) try(s *harness, r row, value string) answer {
+func (b bound) try(s *harness, r row, value string) response {
 	s.Helper()
 	s.set(r.scene)
 	one := parseRequest(r.request)

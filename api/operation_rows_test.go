@@ -35,7 +35,7 @@ func operationRows() []row {
 			request: "POST /v1/accounts/acme/supervisedFineTuningJobs:estimateCost user\n{\"supervisedFineTuningJob\": " +
 				"{\"dataset\": \"accounts/acme/datasets/rows\", \"epochs\": 3}}"}},
 		trainingRows(), fileRows(), fineTuningRows(), batchRows(), shapeRows(), deploymentRows(), addonRows(),
-		nodeRows(), quotaRows(), inferenceRows(),
+		nodeRows(), quotaRows(), backupRows(), subscriptionRows(), usageRows(), inferenceRows(),
 	)
 }
 
@@ -50,6 +50,14 @@ func (s *harness) set(scene string) {
 
 // briefly is the query that selects the parts of events that are the same in every run.
 const briefly = "?pageSize=2&readMask=type,subject,time,position"
+
+// aLogin is a login with an API key, and logins the query of the records of logins, without the
+// parts that differ in every run.
+const (
+	aLogin = "> GET /v1/accounts/acme/apiKeys/admin admin\n\n"
+	logins = "?filter=kind%3DLOGIN_ACCEPTED&readMask=kind,account,actor,apiKey,clientAddress,method,operation,path," +
+		"status,controlPlane"
+)
 
 // Setup transcripts that several test cases share. Empty lines separate their requests.
 const (
@@ -89,7 +97,16 @@ func systemRows() []row {
 		{id: "getDocs", request: "GET /docs -", bulky: true},
 		{id: "getMetrics", request: "GET /metrics -", bulky: true},
 		{id: "getDigest", request: "GET /v1/system/digest operator"},
+		{id: "proveAnyEvent", request: "GET /v1/events/1:prove operator", bulky: true},
+		{id: "proveEvent", request: "GET /v1/accounts/acme/events/1:prove admin", bulky: true},
+		{id: "getLogCheckpoint", request: "GET /log/checkpoint operator", bulky: true},
+		{id: "getLogTile", request: "GET /log/tile/0%2F000 operator", bulky: true},
+		{id: "listAllAuditRecords", scene: aLogin, request: "GET /v1/auditRecords" + logins + " operator"},
+		{id: "listAuditRecords", scene: aLogin, request: "GET /v1/accounts/acme/auditRecords" + logins +
+			" admin"},
 		{id: "listAllEvents", request: "GET /v1/events" + briefly + " operator"},
+		{id: "getEventSchema", request: "GET /schemas/dataset.deleted.v1.json -"},
+		{id: "getAsyncAPI", request: "GET /asyncapi.json -", bulky: true},
 		{id: "listAccountEvents", request: "GET /v1/accounts/acme/events" + briefly + " user"},
 	}
 }
@@ -106,6 +123,9 @@ func accountRows() []row {
 		{id: "setAccountNodes", request: "POST /v1/accounts/acme:setNodes operator\n" +
 			`{"nodeSelector": {"tier": "spot"}, "tolerations": [{"key": "dedicated", "value": "acme"}]}`},
 		{id: "setQueueWeight", request: "POST /v1/accounts/acme:setQueueWeight operator\n{\"queueWeight\": 2}"},
+		{id: "setJobAccelerators", request: "POST /v1/accounts/acme:setJobAccelerators operator\n" +
+			`{"rows": [{"maxParameterCount": "70000000000", "acceleratorType": "VENDOR_A_H100_80GB", ` +
+			`"acceleratorCount": 8}, {"method": "dpo", "maxParameterCount": 8000000000, "acceleratorCount": 2}]}`},
 		{id: "restoreAccount", scene: marked(suspension), request: "POST /v1/accounts/acme:restore operator"},
 	}
 }
@@ -169,6 +189,7 @@ func modelRows() []row {
 		{id: "updateModel", scene: anAddon,
 			request: "PATCH /v1/accounts/acme/models/polite user\n{\"displayName\": \"Polite\"}"},
 		{id: "deleteModel", scene: anAddon, request: "DELETE /v1/accounts/acme/models/polite user"},
+		{id: "deleteFineTunedModel", scene: anAddon, request: "DELETE /v1/models/polite user"},
 		{id: "uploadModel", prepare: lacking, request: "POST /v1/accounts/acme/models/m:upload user upload=config.json\n" +
 			tinyModel["config.json"]},
 		{id: "getModelUploadEndpoint", scene: marked(one),
@@ -257,6 +278,8 @@ func jobRows(collection, settings string) []row {
 		{id: "cancel" + wire.Capitalize(singular), scene: scene, request: "POST " + one + ":cancel user"},
 		{id: "resume" + wire.Capitalize(singular), scene: running + "! cancelled " + name + "\n",
 			request: "POST " + one + ":resume user"},
+		{id: "set" + wire.Capitalize(singular) + "Priority", scene: running,
+			request: "POST " + one + ":setPriority user\n{\"priority\": \"PRIORITY_HIGH\"}"},
 		{id: "get" + wire.Capitalize(singular) + "MetricsFileEndpoint", scene: running,
 			request: "GET " + one + ":getMetricsFileEndpoint user"},
 		{id: "get" + wire.Capitalize(singular) + "TrainerLogsEndpoint", scene: running + "! log " + name + "\n",

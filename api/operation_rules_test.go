@@ -48,9 +48,9 @@ func family(t *testing.T) *harness {
 
 func (s *harness) model(name domain.Name, kind, base string, facts domain.ModelMetadata) {
 	s.Helper()
-	s.do(domain.Intend(domain.Models, name, domain.Command[domain.Model](domain.RegisterModel{
+	s.do(domain.Intend(domain.Models, name, domain.RegisterModel{
 		ModelSpec: domain.ModelSpec{DisplayName: name.ID(), Kind: kind, BaseModel: base}, ModelMetadata: facts,
-		Files: domain.Files{Prefix: "models/" + name.ID() + "/", Sizes: map[string]int64{"model.safetensors": 42}}})))
+		Files: domain.Files{Prefix: "models/" + name.ID() + "/", Sizes: map[string]int64{"model.safetensors": 42}}}))
 }
 
 // shape creates a shape and, if validated is true, validates its first version.
@@ -67,7 +67,7 @@ func (s *harness) shape(id, settings string, validated bool) {
 }
 
 // ok sends a request with the key of an admin, and requires status 200.
-func (s *harness) ok(method, path, body string) answer {
+func (s *harness) ok(method, path, body string) response {
 	s.Helper()
 	a := s.call(method, path, "admin", body)
 	require.Equal(s, http.StatusOK, a.status, "%s %s: %s", method, path, a.body)
@@ -202,7 +202,7 @@ func TestRulesOfCreateDeployment(t *testing.T) {
 		s.ok(http.MethodPost, path+"?deploymentId=imagined", shaped("text")) // validateOnly does not use the ID
 	})
 	t.Run("2 a model's name selects its deployment, unless disableAutoDeploy excludes that", func(t *testing.T) {
-		ask := func(model string) answer {
+		send := func(model string) response {
 			return s.call(http.MethodPost, "/inference/v1/completions", "inference",
 				fmt.Sprintf(`{"model": %q, "prompt": "one", "max_tokens": 1}`, model))
 		}
@@ -220,17 +220,17 @@ func TestRulesOfCreateDeployment(t *testing.T) {
 		s.ok(http.MethodPatch, "/v1/"+apart, `{"description": "changed"}`)
 		s.serve(apart)
 		require.NotContains(t, deployed(), model)
-		refused := ask(model)
+		refused := send(model)
 		require.Equal(t, http.StatusNotFound, refused.status, "%s", refused.body)
 		require.Contains(t, string(refused.body), "use the name "+model+"#"+apart)
 		for _, named := range []string{apart, model + "#" + apart} {
-			require.Equal(t, http.StatusOK, ask(named).status, named)
+			require.Equal(t, http.StatusOK, send(named).status, named)
 		}
 		a = s.ok(http.MethodPost, path+"?deploymentId=by-default", `{"baseModel": "`+model+`"}`).json(t)
 		require.NotContains(t, a, "disableAutoDeploy")
 		s.serve("accounts/acme/deployments/by-default")
 		require.Contains(t, deployed(), model)
-		require.Equal(t, http.StatusOK, ask(model).status)
+		require.Equal(t, http.StatusOK, send(model).status)
 	})
 	t.Run("3 disableSpeculativeDecoding disables speculation", func(t *testing.T) {
 		a := s.ok(http.MethodPost, path+"?validateOnly=true", shaped("draft")).json(t)
@@ -287,13 +287,13 @@ func TestRulesOfPatches(t *testing.T) {
 	s.ok(http.MethodPost, "/v1/accounts/acme/datasets", `{"datasetId": "d", "dataset": {"displayName": "before"}}`)
 	s.ok(http.MethodPost, "/v1/accounts/acme/evaluators", `{"evaluatorId": "e", "evaluator": {"displayName": "before"}}`)
 	for _, name := range []string{"accounts/acme/datasets/d", "accounts/acme/evaluators/e"} {
-		for body, says := range map[string]string{
+		for body, message := range map[string]string{
 			`{"displayName": "after"}`: "is required in this request",
 			`{"name": "accounts/acme/datasets/other", "displayName": "after"}`: "must be the name in the path",
 		} {
 			a := s.call(http.MethodPatch, "/v1/"+name, "admin", body)
 			require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", name, a.body)
-			require.Contains(t, string(a.body), says)
+			require.Contains(t, string(a.body), message)
 		}
 		a := s.ok(http.MethodPatch, "/v1/"+name, fmt.Sprintf(`{"name": %q, "displayName": "after"}`, name)).json(t)
 		require.Equal(t, "after", a["displayName"])

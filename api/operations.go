@@ -30,6 +30,7 @@ func (s *Server) offer(r chi.Router, op *request.Operation) {
 			return
 		}
 		c := s.newCall(op, w, r)
+		noteCall(w, c)
 		result, err := c.Answer()
 		kept, isKept := result.(request.StoredResponse)
 		switch {
@@ -37,6 +38,7 @@ func (s *Server) offer(r chi.Router, op *request.Operation) {
 			s.core.LogFailure(r, err)
 			request.WriteError(w, request.ErrorOf(err), c.ID, op.HasInferenceErrors())
 		case isKept:
+			noteStored(w, kept)
 			kept.Send(w)
 		case result != nil:
 			request.WriteResponse(w, result)

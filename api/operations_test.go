@@ -17,6 +17,7 @@ import (
 	"anneal/api/request"
 	"anneal/api/wire"
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 // TestEveryOperationHasARow checks that operationRows and the served document have the same
@@ -32,8 +33,7 @@ func TestEveryOperationHasARow(t *testing.T) {
 	for _, r := range operationRows() {
 		tested = append(tested, r.id)
 	}
-	files, err := filepath.Glob("testdata/operations/*.golden")
-	require.NoError(t, err)
+	files := testutil.Glob(t, "testdata/operations/*.golden")
 	for _, file := range files {
 		golden = append(golden, strings.TrimSuffix(filepath.Base(file), ".golden"))
 	}
@@ -65,7 +65,7 @@ func TestOperations(t *testing.T) {
 				r.prepare(s)
 			}
 			s.set(r.scene)
-			x := &examination{harness: s, op: table[r.id], valid: parseRequest(r.request)}
+			x := &operationTest{harness: s, op: table[r.id], valid: parseRequest(r.request)}
 			before := x.position()
 			if x.op.Gate != request.Everyone {
 				x.unauthenticated()
@@ -84,15 +84,15 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// An examination tests one operation on a harness on which the test case of the operation is
+// An operationTest tests one operation on a harness on which the test case of the operation is
 // prepared.
-type examination struct {
+type operationTest struct {
 	*harness
 	op    *request.Operation
 	valid scripted
 }
 
-func (x *examination) position() uint64 {
+func (x *operationTest) position() uint64 {
 	last, err := x.log.Last(x.Context())
 	require.NoError(x, err)
 	return last.Position
@@ -100,7 +100,7 @@ func (x *examination) position() uint64 {
 
 // sendRow sends the request of the test case after edit has modified it. All requests have the same
 // request ID.
-func (x *examination) sendRow(edit func(*scripted), headers ...string) answer {
+func (x *operationTest) sendRow(edit func(*scripted), headers ...string) response {
 	x.Helper()
 	one := x.valid
 	if edit != nil {
@@ -115,7 +115,7 @@ func (x *examination) sendRow(edit func(*scripted), headers ...string) answer {
 }
 
 // rejected requires an error response with a message in the format of the path.
-func (x *examination) rejected(status int, a answer, says ...string) {
+func (x *operationTest) rejected(status int, a response, says ...string) {
 	x.Helper()
 	require.Equal(x, status, a.status, "%s", a.body)
 	message, _ := a.json(x)["message"].(string)
@@ -131,7 +131,7 @@ func (x *examination) rejected(status int, a answer, says ...string) {
 
 // unauthenticated requires 401 without an API key, and 403 with the key of another account, with a
 // message that does not depend on whether the resource exists.
-func (x *examination) unauthenticated() {
+func (x *operationTest) unauthenticated() {
 	x.Helper()
 	a := x.sendRow(func(one *scripted) { one.alias = "" })
 	x.rejected(http.StatusUnauthorized, a)
@@ -154,7 +154,7 @@ func (x *examination) unauthenticated() {
 }
 
 // unauthenticatedInference is like unauthenticated, for operations whose bodies name a model.
-func (x *examination) unauthenticatedInference() {
+func (x *operationTest) unauthenticatedInference() {
 	x.Helper()
 	if x.valid.body == "" {
 		return // the list of models is never forbidden
@@ -177,7 +177,7 @@ func (x *examination) unauthenticatedInference() {
 
 // invisible requires 404 for a resource of another account, with a message that does not depend on
 // whether the resource exists. Operations without a resource work on the account of the key.
-func (x *examination) invisible() {
+func (x *operationTest) invisible() {
 	x.Helper()
 	gone, ok := x.elsewhere("none")
 	if !ok {
@@ -193,7 +193,7 @@ func (x *examination) invisible() {
 }
 
 // otherRoles requires 403 with each API key of the account whose role lacks the permission.
-func (x *examination) otherRoles() {
+func (x *operationTest) otherRoles() {
 	x.Helper()
 	for _, role := range []string{domain.RoleAdmin, domain.RoleUser, domain.RoleInference} {
 		lacks := !slices.Contains(request.Granted[role], x.op.Permission)
@@ -204,7 +204,7 @@ func (x *examination) otherRoles() {
 }
 
 // missing requires 404 for a resource that does not exist, with a message that names the resource.
-func (x *examination) missing() {
+func (x *operationTest) missing() {
 	x.Helper()
 	if path, ok := x.elsewhere("none"); ok {
 		x.rejected(http.StatusNotFound, x.sendRow(func(one *scripted) { one.path = path }), "none")
@@ -213,17 +213,18 @@ func (x *examination) missing() {
 
 // elsewhere returns the path of the test case's request with another ID of the resource. It returns
 // false when the path has no ID.
-func (x *examination) elsewhere(id string) (string, bool) {
+func (x *operationTest) elsewhere(id string) (string, bool) {
 	path, query, _ := strings.Cut(x.valid.path, "?")
 	pattern := regexp.QuoteMeta(x.op.Path)
-	for _, name := range []string{"account", "id", "version", "checkpoint"} {
+	for _, name := range []string{"account", "id", "version", "checkpoint", "position"} {
 		pattern = strings.ReplaceAll(pattern, `\{`+name+`\}`, `(?P<`+name+`>[^/:]+)`)
 	}
 	pattern = strings.ReplaceAll(pattern, `\{model\}`, `(?P<model>.+)`)
+	pattern = strings.ReplaceAll(pattern, `\{path\}`, `(?P<path>.+)`)
 	at := regexp.MustCompile("^" + pattern + "$")
 	found := at.FindStringSubmatchIndex(path)
 	require.NotNil(x, found, "%s is no path of %s", path, x.op.Path)
-	group := at.SubexpIndex("id")
+	group := max(at.SubexpIndex("id"), at.SubexpIndex("position"))
 	if group < 0 {
 		return "", false
 	}
@@ -247,7 +248,7 @@ func with(name, value string) func(*scripted) {
 // unknownQuery requires that an unknown query parameter is rejected with an error that lists all
 // parameters that the operation declares. Inference operations must ignore the parameter with a
 // warning.
-func (x *examination) unknownQuery() {
+func (x *operationTest) unknownQuery() {
 	x.Helper()
 	if x.op.IsInference() && x.op.Method == http.MethodPost {
 		require.Contains(x, x.sendRow(with("colour", "red")).header.Get("anneal-warning"), "colour")
@@ -263,7 +264,7 @@ func (x *examination) unknownQuery() {
 				", ")))
 }
 
-func (x *examination) unknownMasks() {
+func (x *operationTest) unknownMasks() {
 	x.Helper()
 	for _, mask := range []string{"readMask", "updateMask"} {
 		if x.op.Declares(mask) {
@@ -273,7 +274,7 @@ func (x *examination) unknownMasks() {
 }
 
 // golden sends the request of the test case, and compares the response with the golden file.
-func (x *examination) golden(r row) answer {
+func (x *operationTest) golden(r row) response {
 	x.Helper()
 	var headers []string
 	if x.op.Repeatable() {
@@ -293,15 +294,14 @@ func (x *examination) golden(r row) answer {
 		require.NoError(x, os.WriteFile(file, []byte(got), 0o644))
 		return a
 	}
-	want, err := os.ReadFile(file)
-	require.NoError(x, err)
+	want := testutil.ReadFile(x, file)
 	require.Equal(x, string(want), got)
 	return a
 }
 
 // projected requires that the response to a request with a read mask contains exactly the fields of
 // the mask.
-func (x *examination) projected(a answer) {
+func (x *operationTest) projected(a response) {
 	x.Helper()
 	if !x.op.Declares("readMask") {
 		return
@@ -309,8 +309,13 @@ func (x *examination) projected(a answer) {
 	items, listed := listOf(a.json(x))
 	require.NotEmpty(x, items, "a row's list is not empty")
 	field := "name"
-	if _, ok := items[0]["name"]; !ok {
-		field = "type"
+	for _, other := range []string{"type", "kind"} { // of events and of audit records
+		if _, ok := items[0][field]; !ok {
+			field = other
+		}
+	}
+	if _, ok := items[0][field]; !ok {
+		field = "requests" // a row of usage
 	}
 	b := x.sendRow(with("readMask", field))
 	require.Equal(x, http.StatusOK, b.status, "%s", b.body)
@@ -341,7 +346,7 @@ func listOf(tree map[string]any) (items []map[string]any, listed bool) {
 
 // repeated requires that a retry with the same Idempotency-Key gets the response a, byte for byte,
 // and records nothing, and that a request with the same key and another body gets 409.
-func (x *examination) repeated(a answer) {
+func (x *operationTest) repeated(a response) {
 	x.Helper()
 	if !x.op.Repeatable() {
 		return
@@ -362,7 +367,7 @@ func (x *examination) repeated(a answer) {
 
 // violations returns the fields that an error names. In errors of inference operations, the names
 // are in the message.
-func violations(x *examination, a answer) []string {
+func violations(x *operationTest, a response) []string {
 	x.Helper()
 	var body struct {
 		Error   request.InferenceErrorBody `json:"error"`
@@ -372,8 +377,8 @@ func violations(x *examination, a answer) []string {
 	}
 	require.NoError(x, json.Unmarshal(a.body, &body))
 	var fields []string
-	for said := range strings.SplitSeq(body.Error.Message, "; ") {
-		field, _, _ := strings.Cut(said, ": ")
+	for message := range strings.SplitSeq(body.Error.Message, "; ") {
+		field, _, _ := strings.Cut(message, ": ")
 		fields = append(fields, field)
 	}
 	for _, d := range body.Details {

@@ -20,8 +20,8 @@ func TestOptionalFieldsAlone(t *testing.T) {
 		"draftTokenCount": {`4`, 4.0,
 			"draftTokenCount: accepted, but has no effect without ngramSpeculationLength and draftModel: tokens are " +
 				"drafted only for requests with the field prediction"},
-		"hotLoadBucketType": {`"CLOUD_C"`, "CLOUD_C", "hotLoadBucketType: accepted, but has no effect: replicas load " +
-			"weights from the server's own storage"},
+		"hotLoadBucketType": {`"CLOUD_C"`, "CLOUD_C", "hotLoadBucketType: accepted, but has no effect unless it is " +
+			"SERVICE_HOSTED: replicas load weights from the server's own storage"},
 		"hotLoadBucketUrl": {`"s3://weights"`, "s3://weights", "hotLoadBucketUrl: accepted, but has no effect: replicas " +
 			"load weights from the server's own storage"},
 		"directRouteApiKeys": {`["k"]`, []any{"k"}, "directRouteApiKeys: accepted, but has no effect without " +
@@ -37,7 +37,7 @@ func TestOptionalFieldsAlone(t *testing.T) {
 			body := `{` + model + `, "` + field + `": ` + line.value.(string) + `}`
 			imagined := s.call("POST", acme+"/deployments?validateOnly=true", "user", body)
 			made := s.call("POST", acme+"/deployments?deploymentId=d", "user", body)
-			for _, a := range []answer{imagined, made} {
+			for _, a := range []response{imagined, made} {
 				require.Equal(t, 200, a.status, "%s", a.body)
 				require.Equal(t, line.kept, a.json(t)[field])
 				require.Equal(t, line.warns, a.header.Get("anneal-warning"))

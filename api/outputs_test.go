@@ -29,7 +29,7 @@ var outputJobs = map[string]struct{ body, field string }{
 }
 
 // createJob creates a job of a kind with an output model.
-func (s *harness) createJob(collection, id, output string) answer {
+func (s *harness) createJob(collection, id, output string) response {
 	s.Helper()
 	kind, ok := outputJobs[collection]
 	require.True(s, ok, "outputJobs has no %s", collection)
@@ -49,12 +49,11 @@ func TestOutputModelIsReserved(t *testing.T) {
 func reservesOutput(t *testing.T, collection string) {
 	s := newHarness(t, request.Limits{})
 	s.makeDataset("rows")
-	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/exact",
-		domain.Command[domain.Evaluator](domain.CreateEvaluator{})))
+	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/exact", domain.CreateEvaluator{}))
 	first := domain.NewName("acme", collection, "first")
 	a := s.createJob(collection, "first", "wanted")
 	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
-	refused := func(a answer, field string) {
+	refused := func(a response, field string) {
 		t.Helper()
 		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
 		require.Contains(t, string(a.body), field)
@@ -71,8 +70,8 @@ func reservesOutput(t *testing.T, collection string) {
 	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 	const steps = domain.Name("accounts/acme/rlorTrainerJobs/steps")
 	s.do(domain.IntendJob(steps, domain.StartValidation{}))
-	s.do(domain.Intend(domain.TrainerJobs, steps, domain.Command[domain.TrainerJob](domain.AwaitStep{})))
-	step := func() answer {
+	s.do(domain.Intend(domain.TrainerJobs, steps, domain.AwaitStep{}))
+	step := func() response {
 		return s.call(http.MethodPost, "/v1/"+string(steps)+":executeTrainStep", "user",
 			`{"dataset": "accounts/acme/datasets/rows", "outputModel": "wanted"}`)
 	}
@@ -168,21 +167,21 @@ type reservation struct {
 	name    string // suffix of the type of the event that reserves the name
 	job     domain.Name
 	prepare func(s *harness) // makes the job ready for the request
-	request func(s *harness) answer
+	request func(s *harness) response
 }
 
 // reservations returns a request for each type of event that reserves the name of an output model.
 func reservations() []reservation {
 	const job, trainer = domain.Name("accounts/acme/supervisedFineTuningJobs/slow"),
 		domain.Name("accounts/acme/rlorTrainerJobs/slow")
-	create := func(s *harness) answer { return s.createJob("supervisedFineTuningJobs", "slow", "wanted") }
+	create := func(s *harness) response { return s.createJob("supervisedFineTuningJobs", "slow", "wanted") }
 	return []reservation{
 		{".created.v1", job, func(*harness) {}, create},
 		{".resumed.v1", job, func(s *harness) {
 			require.Equal(s, http.StatusOK, create(s).status)
 			s.do(domain.IntendJob(job, domain.CancelJob{}))
 			s.do(domain.IntendJob(job, domain.ConfirmCancel{}))
-		}, func(s *harness) answer {
+		}, func(s *harness) response {
 			return s.call(http.MethodPost, "/v1/"+string(job)+":resume", "user", "{}")
 		}},
 		{".stepGiven.v1", trainer, func(s *harness) {
@@ -192,8 +191,8 @@ func reservations() []reservation {
 				`{"keepAlive": true, "rewardWeights": ["score=1"]}`)
 			require.Equal(s, http.StatusOK, a.status, "%s", a.body)
 			s.do(domain.IntendJob(trainer, domain.StartValidation{}))
-			s.do(domain.Intend(domain.TrainerJobs, trainer, domain.Command[domain.TrainerJob](domain.AwaitStep{})))
-		}, func(s *harness) answer {
+			s.do(domain.Intend(domain.TrainerJobs, trainer, domain.AwaitStep{}))
+		}, func(s *harness) response {
 			return s.call(http.MethodPost, "/v1/"+string(trainer)+":executeTrainStep", "user",
 				`{"dataset": "accounts/acme/datasets/samples", "outputModel": "wanted"}`)
 		}},
@@ -221,9 +220,9 @@ func TestOrderOfLogDecidesOutputModels(t *testing.T) {
 				other := s.another(func(o *Options) {
 					o.Log = &racingLog{Memory: s.log, before: race.before, after: race.after, do: func() {
 						s.do(domain.Intend(domain.SupervisedJobs, quick,
-							domain.Command[domain.SupervisedJob](domain.CreateSupervisedJob{ID: "quick",
+							domain.CreateSupervisedJob{ID: "quick",
 								SupervisedSpec: domain.SupervisedSpec{Dataset: "accounts/acme/datasets/rows",
-									TrainingConfig: domain.TrainingConfig{BaseModel: publicBase, OutputModel: "wanted"}}})))
+									TrainingConfig: domain.TrainingConfig{BaseModel: publicBase, OutputModel: "wanted"}}}))
 					}}
 				})
 				require.NoError(t, other.world.WaitFor(t.Context(), s.events()))
@@ -241,7 +240,7 @@ func TestOrderOfLogDecidesOutputModels(t *testing.T) {
 					require.Equal(t, map[domain.Name]domain.Name{"accounts/acme/models/wanted": wins},
 						server.world.View().Reservations())
 				}
-				s.settlePlans()
+				s.runPlans()
 				require.Contains(t, jobFailed(s.world.View(), fails), "accounts/acme/models/wanted is reserved by "+wins)
 				require.Empty(t, jobFailed(s.world.View(), wins))
 			})
@@ -261,7 +260,7 @@ func TestShapesOfLiveDeploymentsAreNotDeleted(t *testing.T) {
 		`{"baseModel": "`+publicBase+`", "deploymentShape": "accounts/acme/deploymentShapes/small"}`)
 	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 	require.Equal(t, "accounts/acme/deploymentShapes/small/versions/v1", a.json(t)["deploymentShape"])
-	remove := func() answer {
+	remove := func() response {
 		return s.call(http.MethodDelete, acme+"/deploymentShapes/small", "user", "")
 	}
 	for _, command := range []domain.Command[domain.Deployment]{nil, domain.MarkDeploymentReady{Generation: 1}} {
@@ -283,6 +282,6 @@ func TestShapesOfLiveDeploymentsAreNotDeleted(t *testing.T) {
 	require.Equal(t, 64.0, a.json(t)["maxContextLength"], "the settings stay")
 	require.Contains(t, strings.Join(a.header.Values(request.WarningHeader), ";"),
 		"accounts/acme/deploymentShapes/small/versions/v1 was deleted")
-	s.settlePlans()
+	s.runPlans()
 	require.Empty(t, deploymentFailed(s.world.View(), "accounts/acme/deployments/d"))
 }

@@ -60,7 +60,7 @@ func TestClientsReadTheirOwnWritesFromAnyServer(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	other := s.another(func(o *Options) { o.Limits.PositionWait = 10 * time.Millisecond })
 	position := positionOf(t, s.ok("POST", acme+"/datasets", `{"datasetId": "d1", "dataset": {}}`).header)
-	withMin := func(s *harness, position string) answer {
+	withMin := func(s *harness, position string) response {
 		r := s.request("GET", acme+"/datasets/d1", "user", nil)
 		r.Header.Set(request.MinPositionHeader, position)
 		return s.send(r)
@@ -79,7 +79,7 @@ func TestClientsReadTheirOwnWritesFromAnyServer(t *testing.T) {
 	require.NotEmpty(t, a.header.Get("Retry-After"))
 	require.Contains(t, string(a.body), "POSITION_NOT_REACHED")
 
-	waiting := make(chan answer, 1)
+	waiting := make(chan response, 1)
 	go func() { waiting <- withMin(s, strconv.FormatUint(position+1, 10)) }()
 	written := positionOf(t, s.ok("POST", acme+"/datasets", `{"datasetId": "d2", "dataset": {}}`).header)
 	a = <-waiting
@@ -97,7 +97,7 @@ func TestClientsReadTheirOwnWritesFromAnyServer(t *testing.T) {
 // anneal-stale, and that such a server rejects a request for a later position without waiting.
 func TestStaleResponsesSaySo(t *testing.T) {
 	s := newHarness(t, request.Limits{PositionWait: patience})
-	list := func(position uint64) answer {
+	list := func(position uint64) response {
 		r := s.request("GET", "/v1/accounts/acme/datasets", "user", nil)
 		r.Header.Set(request.MinPositionHeader, strconv.FormatUint(position, 10))
 		return s.send(r)
@@ -153,25 +153,25 @@ func TestPositionPrecedesAdmission(t *testing.T) {
 	const account = "/v1/accounts/acme"
 	for _, line := range []struct {
 		name              string
-		change            func() answer
+		change            func() response
 		method, path, key string
 		status, after     int    // HTTP status without and with the position in the request
-		says              string // part of the response to the request with the position
+		message           string // part of the response to the request with the position
 	}{
-		{"a created key", func() answer {
+		{"a created key", func() response {
 			a := s.ok("POST", account+"/apiKeys", `{"apiKey": {"role": "user"}, "apiKeyId": "fresh"}`)
 			s.keys["fresh"], _ = a.json(t)["key"].(string)
 			return a
 		}, "GET", account + "/datasets", "fresh", 401, 200, ""},
-		{"a deleted key", func() answer { return s.ok("DELETE", account+"/apiKeys/fresh", "") },
+		{"a deleted key", func() response { return s.ok("DELETE", account+"/apiKeys/fresh", "") },
 			"GET", account + "/datasets", "fresh", 200, 401, "API_KEY_UNKNOWN"},
-		{"a created account", func() answer {
+		{"a created account", func() response {
 			return s.call("POST", "/v1/accounts", "operator", `{"accountId": "fresh", "account": {"email": "a@example.com"}}`)
 		}, "GET", "/v1/accounts/fresh/datasets", "operator", 404, 200, ""},
-		{"a suspended account", func() answer {
+		{"a suspended account", func() response {
 			return s.call("POST", account+":suspend", "operator", `{"suspendState": "CREDIT_DEPLETED"}`)
 		}, "POST", account + "/datasets?nope=1", "user", 400, 400, "ACCOUNT_SUSPENDED"},
-		{"a restored account", func() answer { return s.call("POST", account+":restore", "operator", "") },
+		{"a restored account", func() response { return s.call("POST", account+":restore", "operator", "") },
 			"POST", account + "/datasets?nope=1", "user", 400, 400, "nope"},
 	} {
 		log.held.Lock()
@@ -179,7 +179,7 @@ func TestPositionPrecedesAdmission(t *testing.T) {
 		t.Cleanup(release)
 		changed := line.change()
 		require.Equal(t, 200, changed.status, "%s: %s", line.name, changed.body)
-		send := func(position string) answer {
+		send := func(position string) response {
 			r := other.request(line.method, line.path, line.key, nil)
 			if position != "" {
 				r.Header.Set(request.MinPositionHeader, position)
@@ -187,7 +187,7 @@ func TestPositionPrecedesAdmission(t *testing.T) {
 			return other.send(r)
 		}
 		require.Equal(t, line.status, send("").status, line.name)
-		waiting := make(chan answer, 1)
+		waiting := make(chan response, 1)
 		go func() { waiting <- send(changed.header.Get(request.PositionHeader)) }()
 		if line.status == 401 {
 			require.Eventually(t, func() bool { return other.server.core.Busy.Of("waits of unknown keys") == 1 }, patience,
@@ -196,7 +196,7 @@ func TestPositionPrecedesAdmission(t *testing.T) {
 		release()
 		a := <-waiting
 		require.Equal(t, line.after, a.status, "%s: %s", line.name, a.body)
-		require.Contains(t, string(a.body), line.says, line.name)
+		require.Contains(t, string(a.body), line.message, line.name)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestUnknownKeysDoNotHoldConnections(t *testing.T) {
 	log.held.Lock()
 	defer log.held.Unlock()
 	last := positionOf(t, s.ok("POST", acme+"/datasets", `{"datasetId": "d1", "dataset": {}}`).header)
-	send := func(key, position string) answer {
+	send := func(key, position string) response {
 		r := other.request("GET", acme+"/datasets/d1", "", nil)
 		if key != "" {
 			r.Header.Set("Authorization", "Bearer "+key)

@@ -85,7 +85,7 @@ func TestPreviewOfDefaultDataset(t *testing.T) {
 	}
 	fill("chats", `{"messages": [{"role": "user", "content": "Capital?"}, {"role": "assistant", "content": "Lima"}]}`, 12)
 	fill("prompts", `{"messages": [{"role": "user", "content": "Capital?"}]}`, 3)
-	preview := func(evaluator string) answer {
+	preview := func(evaluator string) response {
 		return s.call("POST", previewPath, "user", `{"evaluator": {`+evaluator+`}}`)
 	}
 	const chats = `"defaultDataset": "accounts/acme/datasets/chats"`
@@ -172,18 +172,18 @@ func TestSecretsOfEvaluators(t *testing.T) {
 	a := s.call("POST", all, "admin", create)
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.Equal(t, []any{"accounts/acme/secrets/judge"}, a.json(t)["secrets"])
-	for _, ask := range []func(who string) answer{
-		func(who string) answer { return s.call("PATCH", one+"?prepareCodeUpload=true", who, "{"+name+"}") },
-		func(who string) answer {
+	for _, send := range []func(who string) response{
+		func(who string) response { return s.call("PATCH", one+"?prepareCodeUpload=true", who, "{"+name+"}") },
+		func(who string) response {
 			return s.upload(one+":upload", who, "file", "main.py", strings.NewReader("x"))
 		},
-		func(who string) answer {
+		func(who string) response {
 			return s.call("POST", previewPath, who, fmt.Sprintf(`{"evaluator": {%s, %s}, "sampleData": [%s]}`, someCode, secret,
 				lima))
 		},
 	} {
-		require.Equal(t, 403, ask("user").status)
-		a := ask("admin")
+		require.Equal(t, 403, send("user").status)
+		a := send("admin")
 		require.Equal(t, 200, a.status, "%s", a.body)
 		require.NotContains(t, string(a.body), "canary")
 	}
@@ -200,16 +200,15 @@ func TestSecretsOfEvaluators(t *testing.T) {
 func TestPreviewOfBuild(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	name := domain.NewName("acme", domain.Evaluators.Collection, "e")
-	ask := `{"evaluator": {"name": "accounts/acme/evaluators/e"}, "sampleData": [` + lima + `]}`
+	send := `{"evaluator": {"name": "accounts/acme/evaluators/e"}, "sampleData": [` + lima + `]}`
 	s.ok(http.MethodPost, "/v1/accounts/acme/evaluators", `{"evaluatorId": "e"}`)
-	a := s.call(http.MethodPost, previewPath, "user", ask)
+	a := s.call(http.MethodPost, previewPath, "user", send)
 	require.Equal(t, 400, a.status)
 	require.Contains(t, a.json(t)["message"], "accounts/acme/evaluators/e was never built: it is BUILDING")
-	size, err := s.store.Put(t.Context(), "evaluators/acme/e/builds/1/lib/judge.py", strings.NewReader("# fine"))
-	require.NoError(t, err)
+	size := s.putFile("evaluators/acme/e/builds/1/lib/judge.py", "# fine")
 	s.do(domain.Intend(domain.Evaluators, name,
-		domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 1, Entry: domain.Entry{File: "lib/judge.py", Func: "f"},
-			Files: domain.Files{Prefix: "evaluators/acme/e/builds/1/", Sizes: map[string]int64{"lib/judge.py": size}}})))
+		domain.AcceptBuild{Revision: 1, Entry: domain.Entry{File: "lib/judge.py", Func: "f"},
+			Files: domain.Files{Prefix: "evaluators/acme/e/builds/1/", Sizes: map[string]int64{"lib/judge.py": size}}}))
 	require.Equal(t, true, s.ok(http.MethodPost, previewPath,
-		ask).json(t)["results"].([]any)[0].(map[string]any)["success"])
+		send).json(t)["results"].([]any)[0].(map[string]any)["success"])
 }

@@ -1,29 +1,25 @@
 package api
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/described"
 	"anneal/api/request"
 	"anneal/domain"
 	"anneal/engines"
 )
 
-const prism = "../cmd/anneal/testdata/clients/node/node_modules/.bin/prism"
+const prism = "../cmd/anneal/testdata/clients/node/" + described.Prism
 
 // needPrism skips a test in a short run, or when prism is not installed.
 func needPrism(t *testing.T) {
@@ -36,17 +32,15 @@ func needPrism(t *testing.T) {
 	}
 }
 
-// writeDocument writes the document of a server to a file, and returns the file's path.
-func (s *harness) writeDocument(t *testing.T) string {
+// documentBytes returns the OpenAPI document of a server.
+func (s *harness) documentBytes() []byte {
 	data, _ := s.server.document.Bytes()
-	file := filepath.Join(t.TempDir(), "openapi.json")
-	require.NoError(t, os.WriteFile(file, data, 0o644))
-	return file
+	return data
 }
 
 // requireNoViolation requires that prism has forwarded a response without a violation of the
 // document.
-func requireNoViolation(t *testing.T, a answer) {
+func requireNoViolation(t *testing.T, a response) {
 	t.Helper()
 	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 	require.Empty(t, a.header.Get("sl-violations"))
@@ -63,7 +57,7 @@ func TestPrismSeesNoViolation(t *testing.T) {
 	upstream := httptest.NewServer(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { current.Load().ServeHTTP(w, r) }))
 	t.Cleanup(upstream.Close)
-	between := startPrism(t, first.writeDocument(t), upstream.URL)
+	between := described.StartPrism(t, prism, first.documentBytes(), upstream.URL, "--errors")
 	for _, r := range operationRows() {
 		t.Run(r.id, func(t *testing.T) {
 			s := newHarness(t, request.Limits{})
@@ -90,7 +84,7 @@ func TestPrismSeesNoViolation(t *testing.T) {
 func TestPrismSeesNoViolationInExamples(t *testing.T) {
 	needPrism(t)
 	s := newExampleStory(t)
-	proxy := strings.TrimPrefix(startPrism(t, s.writeDocument(t), s.url), "http://")
+	proxy := strings.TrimPrefix(described.StartPrism(t, prism, s.documentBytes(), s.url, "--errors"), "http://")
 	hidden := &pseudonyms{s.url, map[string]string{}, map[string]int{}}
 	for _, step := range readStory(t) {
 		if step.action != nil {
@@ -138,7 +132,7 @@ func TestPrismGarblesBinaryForms(t *testing.T) {
 	}))
 	t.Cleanup(upstream.Close)
 	through := *s
-	through.url = startPrism(t, s.writeDocument(t), upstream.URL)
+	through.url = described.StartPrism(t, prism, s.documentBytes(), upstream.URL, "--errors")
 	response, err := http.DefaultClient.Do(form(&through))
 	if err == nil { // prism may also fail to forward the longer body
 		require.NoError(t, response.Body.Close())
@@ -147,40 +141,4 @@ func TestPrismGarblesBinaryForms(t *testing.T) {
 		"prism forwards binary forms now: send the recordings of "+
 			"the examples through it, and remove this test")
 	require.Contains(t, string(forwarded), "\uFFFD")
-}
-
-// startPrism starts prism as a proxy of the server upstream, and returns the URL of the proxy after
-// the proxy has started to listen.
-func startPrism(t *testing.T, document, upstream string) string {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	_, port, err := net.SplitHostPort(free.Addr().String())
-	require.NoError(t, err)
-	require.NoError(t, free.Close())
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	command := exec.CommandContext(ctx, prism, "proxy", document, upstream, "--errors", "--host", "127.0.0.1", "--port",
-		port)
-	out, err := command.StdoutPipe()
-	require.NoError(t, err)
-	command.Stderr = command.Stdout
-	require.NoError(t, command.Start())
-	said, listening := bufio.NewScanner(out), false
-	var lines []string
-	for !listening && said.Scan() {
-		lines = append(lines, said.Text())
-		listening = strings.Contains(said.Text(), "Prism is listening")
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for said.Scan() { // prism would block if its output were not read
-		}
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-		_ = command.Wait()
-	})
-	require.True(t, listening, "%s", strings.Join(lines, "\n"))
-	return "http://127.0.0.1:" + port
 }

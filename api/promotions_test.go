@@ -23,7 +23,7 @@ const (
 	promotedSize = 580
 )
 
-func (s *harness) promote(id string) answer {
+func (s *harness) promote(id string) response {
 	s.Helper()
 	return s.call("POST", promotePath, "user", fmt.Sprintf(`{"modelId": %q}`, id))
 }
@@ -61,8 +61,7 @@ func (s *harness) agrees() {
 // rejected before any file is copied, and that a promotion that exactly reaches the quota is
 // accepted.
 func TestPromotionCountsAgainstStorage(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	checkpointMade(s)
+	s := checkpointHarness(t)
 	require.Equal(t, 200, s.promote("first").status)
 	used := s.usage(domain.QuotaStorageBytes)
 	require.Equal(t, promotedSize, used)
@@ -95,8 +94,7 @@ func TestPromotionCountsAgainstStorage(t *testing.T) {
 // TestConcurrentPromotionsStayWithinQuota checks that concurrent promotions together do not exceed
 // the quota storage-bytes, and that the rejected ones leave no files.
 func TestConcurrentPromotionsStayWithinQuota(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	checkpointMade(s)
+	s := checkpointHarness(t)
 	s.quota(domain.QuotaStorageBytes, s.usage(domain.QuotaStorageBytes)+5*promotedSize/2)
 	statuses := concurrently(8, func(i int) int { return s.promote(fmt.Sprint("m", i)).status })
 	require.Equal(t, len(statuses), count(statuses, 200)+count(statuses, 429))
@@ -128,8 +126,7 @@ func count(all []int, one int) (n int) {
 // TestConcurrentPromotionsToOneModel checks that of promotions to the same model exactly one
 // succeeds. The others get ALREADY_EXISTS and remove only their own copies.
 func TestConcurrentPromotionsToOneModel(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	checkpointMade(s)
+	s := checkpointHarness(t)
 	statuses := concurrently(8, func(int) int { return s.promote("kept").status })
 	require.Equal(t, []int{1, 7}, []int{count(statuses, 200), count(statuses, 409)}, "%v", statuses)
 	require.Len(t, s.copies(), 2)
@@ -152,8 +149,7 @@ func TestConcurrentPromotionsToOneModel(t *testing.T) {
 // fails with NOT_FOUND and leaves no files, when the job is deleted during the promotion.
 func TestPromotionDuringDeletionOfItsJob(t *testing.T) {
 	t.Run("after the files are copied", func(t *testing.T) {
-		s := newHarness(t, request.Limits{})
-		checkpointMade(s)
+		s := checkpointHarness(t)
 		racing := s.another(func(o *Options) {
 			o.Log = &racingLog{Memory: s.log, before: "model.registered.v1", do: func() {
 				s.deletePromotedJob()
@@ -169,8 +165,7 @@ func TestPromotionDuringDeletionOfItsJob(t *testing.T) {
 		s.agrees()
 	})
 	t.Run("while the files are copied", func(t *testing.T) {
-		s := newHarness(t, request.Limits{})
-		checkpointMade(s)
+		s := checkpointHarness(t)
 		copied := 0
 		interrupt := func(change string) {
 			if change != "copy" {
@@ -184,7 +179,7 @@ func TestPromotionDuringDeletionOfItsJob(t *testing.T) {
 		s.before.Store(&interrupt)
 		a := s.promote("kept")
 		require.Equal(t, http.StatusNotFound, a.status, "%s", a.body)
-		require.Contains(t, a.json(t)["message"], "accounts/acme/dpoJobs/j/checkpoints/1-200")
+		require.Contains(t, a.json(t)["message"], "accounts/acme/dpoJobs/j")
 		require.Equal(t, 2, copied)
 		require.Empty(t, s.copies())
 		s.agrees()
@@ -195,8 +190,7 @@ func TestPromotionDuringDeletionOfItsJob(t *testing.T) {
 // happened to the response and to the job after the first attempt.
 func TestRepeatedPromotion(t *testing.T) {
 	const body = `{"modelId": "kept"}`
-	s := newHarness(t, request.Limits{})
-	checkpointMade(s)
+	s := checkpointHarness(t)
 	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
 	first := failing.keyed("k", "POST", promotePath, "user", body)
 	require.Equal(t, 200, first.status, "%s", first.body)
@@ -218,8 +212,7 @@ func TestRepeatedPromotion(t *testing.T) {
 // TestUncertainPromotionKeepsItsFiles checks that a promotion whose append is not acknowledged keeps
 // the files, because the event may be in the log, and that a repeated request succeeds.
 func TestUncertainPromotionKeepsItsFiles(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	checkpointMade(s)
+	s := checkpointHarness(t)
 	failing := s.another(func(o *Options) { o.Log = lostAckLog{s.log} })
 	first := failing.keyed("k", "POST", promotePath, "user", `{"modelId": "kept"}`)
 	require.Equal(t, http.StatusServiceUnavailable, first.status, "%s", first.body)
@@ -250,4 +243,13 @@ func TestRepeatedPreparationAtTheQuota(t *testing.T) {
 	require.Equal(t, 200, second.status, "%s", second.body)
 	require.Equal(t, after, s.events(), "executed once")
 	exceeded(t, s.call("POST", path, "user", `{"precision": "FP16"}`), domain.QuotaStorageBytes)
+}
+
+// TestMissingCheckpointNamesItsList checks that the error of a missing checkpoint names the request
+// that lists the checkpoints of the job.
+func TestMissingCheckpointNamesItsList(t *testing.T) {
+	s := checkpointHarness(t)
+	a := s.call("POST", strings.Replace(promotePath, "1-200", "1-7", 1), "user", `{"modelId": "kept"}`)
+	require.Equal(t, 404, a.status)
+	require.Contains(t, string(a.body), "GET "+strings.TrimSuffix(promotePath, "/1-200:promote"))
 }

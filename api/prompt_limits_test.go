@@ -16,8 +16,7 @@ import (
 // TestInputsBeyondLimits checks that an inference request that exceeds a limit gets one error with
 // the status 400 or 413 that names the field, the given value, the limit and the way out.
 func TestInputsBeyondLimits(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	list := func(n int, item string) string { return "[" + strings.Repeat(item+",", n-1) + item + "]" }
 	text := func(n int) string { return `"` + strings.Repeat("x", n) + `"` }
 	const message = `{"role": "user", "content": "a"}`

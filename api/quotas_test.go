@@ -29,7 +29,7 @@ func (s *harness) usage(id string) int {
 	return n
 }
 
-func exceeded(t *testing.T, a answer, id string) {
+func exceeded(t *testing.T, a response, id string) {
 	t.Helper()
 	require.Equal(t, http.StatusTooManyRequests, a.status, "%s", a.body)
 	require.Equal(t, "QUOTA_EXCEEDED", reasonOf(t, a))
@@ -39,7 +39,7 @@ func exceeded(t *testing.T, a answer, id string) {
 
 // tooSmall requires an error that advises against a retry, because the request alone exceeds the
 // quota.
-func tooSmall(t *testing.T, a answer, id string) {
+func tooSmall(t *testing.T, a response, id string) {
 	t.Helper()
 	require.Equal(t, http.StatusTooManyRequests, a.status, "%s", a.body)
 	require.Equal(t, request.ReasonQuotaTooSmall, reasonOf(t, a))
@@ -52,23 +52,26 @@ func tooSmall(t *testing.T, a answer, id string) {
 // advise to send the request again.
 func TestQuotasOfZeroPromiseNoRetry(t *testing.T) {
 	for _, id := range domain.QuotaIDs {
+		if id == domain.QuotaGuaranteed {
+			continue // limits nothing
+		}
 		t.Run(id, func(t *testing.T) {
 			s := newHarness(t, request.Limits{})
 			require.Equal(t, 200, s.call("POST", acme+"/datasets", "user", `{"datasetId": "d"}`).status)
 			s.quota(id, 0)
-			send := map[string]func() answer{
-				domain.QuotaAccelerators: func() answer {
+			send := map[string]func() response{
+				domain.QuotaAccelerators: func() response {
 					return s.call("POST", acme+"/deployments", "user", strings.Replace(onTwo, `"minReplicaCount": 0`,
 						`"minReplicaCount": 1`, 1))
 				},
-				domain.QuotaDeployments: func() answer { return s.call("POST", acme+"/deployments", "user", onTwo) },
-				domain.QuotaJobs: func() answer {
+				domain.QuotaDeployments: func() response { return s.call("POST", acme+"/deployments", "user", onTwo) },
+				domain.QuotaJobs: func() response {
 					return s.call("POST", acme+"/dpoJobs", "user", `{"dataset": "accounts/acme/datasets/d"}`)
 				},
-				domain.QuotaStorageBytes: func() answer {
+				domain.QuotaStorageBytes: func() response {
 					return s.upload(acme+"/datasets/d:upload", "user", "file", "a.jsonl", strings.NewReader(threeRows))
 				},
-				domain.QuotaRequestsPerMinute: func() answer { return s.call("GET", acme, "user", "") },
+				domain.QuotaRequestsPerMinute: func() response { return s.call("GET", acme, "user", "") },
 			}[id]
 			require.NotNil(t, send, "no request counts against the quota")
 			tooSmall(t, send(), id)
@@ -83,7 +86,7 @@ func TestJobsCountUntilTheyEnd(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	require.Equal(t, 200, s.call("POST", acme+"/datasets", "user", `{"dataset": {}, "datasetId": "d"}`).status)
 	s.quota(domain.QuotaJobs, 2)
-	job := func(collection, id, body string) answer {
+	job := func(collection, id, body string) response {
 		return s.call("POST", acme+"/"+collection+"?"+collection[:len(collection)-1]+"Id="+id, "user", body)
 	}
 	const sft = `{"dataset": "accounts/acme/datasets/d"}`
@@ -117,7 +120,7 @@ func TestQuotasCountEveryIncrease(t *testing.T) {
 	s.quota(domain.QuotaAccelerators, 1)
 	for _, c := range []struct {
 		name, method, path, body, quota string
-		requires                        func(*testing.T, answer, string)
+		requires                        func(*testing.T, response, string)
 	}{
 		{"another deployment", "POST", "/deployments", onTwo, domain.QuotaDeployments, exceeded},
 		{"an undeleted one", "POST", "/deployments/gone:undelete", "", domain.QuotaDeployments, exceeded},
@@ -176,12 +179,12 @@ func TestRequestsPerMinute(t *testing.T) {
 	plain := s.call("GET", "/v1/accounts/acme", "user", "")
 	require.Empty(t, plain.header.Get("X-RateLimit-Limit-Requests"), "no quota, no headers")
 	s.quota(domain.QuotaRequestsPerMinute, 60)
-	ask := func(alias string) answer { return s.call("GET", "/v1/accounts/acme", alias, "") }
+	send := func(alias string) response { return s.call("GET", "/v1/accounts/acme", alias, "") }
 	passed := 0
-	var a answer
+	var a response
 	for range 200 { // the clock advances one second per request, in which the bucket gets one token
 		s.clock.add(-time.Second)
-		if a = ask("user"); a.status != 200 {
+		if a = send("user"); a.status != 200 {
 			break
 		}
 		passed++
@@ -192,12 +195,12 @@ func TestRequestsPerMinute(t *testing.T) {
 	require.Equal(t, "0", a.header.Get("X-RateLimit-Remaining-Requests"))
 	require.Equal(t, "60", a.header.Get("X-RateLimit-Limit-Requests"))
 	require.Equal(t, "1m0s", a.header.Get("X-RateLimit-Reset-Requests"))
-	require.Equal(t, 200, ask("user").status, "a second later one more is admitted")
+	require.Equal(t, 200, send("user").status, "a second later one more is admitted")
 	require.Equal(t, 200, s.call("GET", "/v1/accounts/other", "other", "").status, "other accounts are not limited")
 	s.quota(domain.QuotaRequestsPerMinute, 0)
-	tooSmall(t, ask("admin"), domain.QuotaRequestsPerMinute)
+	tooSmall(t, send("admin"), domain.QuotaRequestsPerMinute)
 	require.Equal(t, 200, s.call("PATCH", acme+"/quotas/requests-per-minute", "operator", `{"maxValue": null}`).status)
-	require.Equal(t, 200, ask("user").status)
+	require.Equal(t, 200, send("user").status)
 }
 
 // TestReadsOfQuotasAreNotCounted checks that a client can watch its quotas without using them up,

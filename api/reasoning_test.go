@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"anneal/api/request"
 	"anneal/domain"
 	"anneal/engines"
 )
@@ -17,8 +16,7 @@ import (
 // the completion is the same, and that only the strict setting rejects a value that enables
 // reasoning.
 func TestReasoningOfModelsThatDoNotReason(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.replicas.responding(func(ctx context.Context, replica domain.Replica, req engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
 		if req.Reasoning.Acts() {
@@ -42,11 +40,11 @@ func TestReasoningOfModelsThatDoNotReason(t *testing.T) {
 				`"context_length_exceeded_behavior": "error", "max_tokens": 4`,
 			"/inference/v1/chat/completions": `"messages": [{"role": "user", "content": "a b"}], "stream": true`,
 		} {
-			ask := func(extra string) answer {
+			send := func(extra string) response {
 				return s.call("POST", path, "user", `{"model": "accounts/acme/deployments/d1", "seed": 1, `+prompt+extra+`}`)
 			}
 			// the parts of a response that depend on the completion only
-			content := func(a answer) (all []string) {
+			content := func(a response) (all []string) {
 				for _, part := range strings.Split(string(a.body), `"`) {
 					if strings.Contains(part, "a b") || part == "a" || part == "b" || part == "a " || part == "b " {
 						all = append(all, part)
@@ -55,7 +53,7 @@ func TestReasoningOfModelsThatDoNotReason(t *testing.T) {
 				return all
 			}
 			s.server.inference.Strict = false
-			plain, a := ask(""), ask(`, "`+value.field+`": `+value.value)
+			plain, a := send(""), send(`, "`+value.field+`": `+value.value)
 			require.Equal(t, 200, a.status, "%s %s %s: %s", path, value.field, value.value, a.body)
 			require.NotEmpty(t, content(plain), "%s", plain.body)
 			require.Equal(t, content(plain), content(a))
@@ -63,7 +61,7 @@ func TestReasoningOfModelsThatDoNotReason(t *testing.T) {
 				a.header.Values("anneal-warning"))
 
 			s.server.inference.Strict = true
-			a = ask(`, "` + value.field + `": ` + value.value)
+			a = send(`, "` + value.field + `": ` + value.value)
 			if value.disables {
 				require.Equal(t, 200, a.status, "%s", a.body)
 				continue
@@ -79,8 +77,7 @@ func TestReasoningOfModelsThatDoNotReason(t *testing.T) {
 // TestReasoningErrorsNameTheField checks that an engine's error about reasoning names the field that
 // the caller used.
 func TestReasoningErrorsNameTheField(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.replicas.responding(func(context.Context, domain.Replica, engines.CompletionRequest,
 		func(engines.Chunk) error) (engines.Usage, error) {
 		var v domain.Violations

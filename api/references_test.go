@@ -64,8 +64,7 @@ func (p referencePair) path() string {
 // create creates the resource used, and further resources that user needs.
 func (p referencePair) create(s *harness) {
 	s.readyDataset("other")
-	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/other",
-		domain.Command[domain.Evaluator](domain.CreateEvaluator{})))
+	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/other", domain.CreateEvaluator{}))
 	if p.used.Collection() == domain.Datasets.Collection {
 		s.readyDataset(p.used.ID())
 		return
@@ -122,19 +121,19 @@ func referencePairs() (pairs []referencePair) {
 	create := map[domain.Name]domain.Intent{
 		usedModel: register(usedModel, false),
 		usedEvaluator: domain.Intend(domain.Evaluators, usedEvaluator,
-			domain.Command[domain.Evaluator](domain.CreateEvaluator{})),
+			domain.CreateEvaluator{}),
 		usedShape: domain.Intend(domain.DeploymentShapes, usedShape,
-			domain.Command[domain.DeploymentShape](domain.CreateDeploymentShape{
-				ShapeSpec: domain.ShapeSpec{BaseModel: publicModel}})),
+			domain.CreateDeploymentShape{
+				ShapeSpec: domain.ShapeSpec{BaseModel: publicModel}}),
 		usedSecret: domain.Intend(domain.Secrets, usedSecret,
-			domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
-				Value: domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}})),
+			domain.CreateSecret{KeyName: "TOKEN",
+				Value: domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}}),
 		usedDeployment: domain.Intend(domain.Deployments, usedDeployment,
-			domain.Command[domain.Deployment](domain.CreateDeployment{
-				DeploymentSpec: domain.DeploymentSpec{BaseModel: publicModel, EnableHotLoad: true}})),
-		usedAddon: domain.Intend(domain.Models, usedAddon, domain.Command[domain.Model](domain.RegisterModel{
+			domain.CreateDeployment{
+				DeploymentSpec: domain.DeploymentSpec{BaseModel: publicModel, EnableHotLoad: true}}),
+		usedAddon: domain.Intend(domain.Models, usedAddon, domain.RegisterModel{
 			ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: publicModel},
-			Files:     domain.Files{Prefix: "models/addon/"}})),
+			Files:     domain.Files{Prefix: "models/addon/"}}),
 	}
 	pair := func(used domain.Name, begin domain.Intent, failed func(*projections.View, domain.Name) string) {
 		pairs = append(pairs, referencePair{used, begin.Name, create[used], begin, failed})
@@ -155,60 +154,59 @@ func referencePairs() (pairs []referencePair) {
 		{used: usedSecret, dataset: other, model: publicModel, store: credentials},
 	} {
 		pair(rows.used, domain.Intend(domain.SupervisedJobs, "accounts/acme/supervisedFineTuningJobs/j",
-			domain.Command[domain.SupervisedJob](domain.CreateSupervisedJob{
+			domain.CreateSupervisedJob{
 				ID: "j", SupervisedSpec: domain.SupervisedSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation,
-					TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
+					TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}}), jobFailed)
 		pair(rows.used, domain.Intend(domain.TrainerJobs, "accounts/acme/rlorTrainerJobs/j",
-			domain.Command[domain.TrainerJob](domain.CreateTrainerJob{
+			domain.CreateTrainerJob{
 				ID: "j", TrainerSpec: domain.TrainerSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation,
-					TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
+					TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}}), jobFailed)
 		pair(rows.used, domain.Intend(domain.ReinforcementJobs, "accounts/acme/reinforcementFineTuningJobs/j",
-			domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{
+			domain.CreateReinforcementJob{
 				ID: "j", ReinforcementSpec: domain.ReinforcementSpec{Dataset: rows.dataset, EvaluationDataset: rows.evaluation,
 					Evaluator:      "accounts/acme/evaluators/other",
-					TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}})), jobFailed)
+					TrainingConfig: training(rows.model), ObjectStoreConfig: rows.store}}), jobFailed)
 		if rows.evaluation == "" && rows.store == nil {
-			pair(rows.used, domain.Intend(domain.DPOJobs, "accounts/acme/dpoJobs/j",
-				domain.Command[domain.DPOJob](domain.CreateDPOJob{
-					ID: "j", DPOSpec: domain.DPOSpec{Dataset: rows.dataset, TrainingConfig: training(rows.model)}})), jobFailed)
+			pair(rows.used, domain.Intend(domain.DPOJobs, "accounts/acme/dpoJobs/j", domain.CreateDPOJob{ID: "j",
+				DPOSpec: domain.DPOSpec{Dataset: rows.dataset, TrainingConfig: training(rows.model)}}), jobFailed)
 		}
 	}
 	pair(usedEvaluator, domain.Intend(domain.ReinforcementJobs, "accounts/acme/reinforcementFineTuningJobs/j",
-		domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{
+		domain.CreateReinforcementJob{
 			ID: "j", ReinforcementSpec: domain.ReinforcementSpec{Dataset: other, Evaluator: usedEvaluator,
-				TrainingConfig: training(publicModel)}})), jobFailed)
+				TrainingConfig: training(publicModel)}}), jobFailed)
 	pair(usedDeployment, domain.Intend(domain.TrainerJobs, "accounts/acme/rlorTrainerJobs/j",
-		domain.Command[domain.TrainerJob](domain.CreateTrainerJob{
+		domain.CreateTrainerJob{
 			ID: "j", TrainerSpec: domain.TrainerSpec{Dataset: other, TrainingConfig: training(publicModel), KeepAlive: true,
-				HotLoadDeploymentID: "served"}})), nil)
+				HotLoadDeploymentID: "served"}}), nil)
 
 	drafter := string(usedModel)
 	for used, spec := range map[domain.Name]domain.DeploymentSpec{
 		usedModel: {BaseModel: usedModel}, usedShape: {BaseModel: publicModel, DeploymentShape: usedShape + "/versions/1"},
 		usedModel + "#": {BaseModel: publicModel, DraftModel: &drafter},
 	} {
-		pair(domain.Name(strings.TrimSuffix(string(used), "#")),
-			domain.Intend(domain.Deployments, "accounts/acme/deployments/d", domain.Command[domain.Deployment](
-				domain.CreateDeployment{DeploymentSpec: spec})), deploymentFailed)
+		pair(domain.Name(strings.TrimSuffix(string(used), "#")), domain.Intend(domain.Deployments,
+			"accounts/acme/deployments/d", domain.CreateDeployment{DeploymentSpec: spec}), deploymentFailed)
 	}
 	pair(usedAddon, domain.Intend(domain.DeployedModels, "accounts/acme/deployedModels/a",
-		domain.Command[domain.DeployedModel](domain.CreateDeployedModel{
-			DeployedModelSpec: domain.DeployedModelSpec{Model: usedAddon, Deployment: "accounts/acme/deployments/addons"}})),
+		domain.CreateDeployedModel{
+			DeployedModelSpec: domain.DeployedModelSpec{Model: usedAddon, Deployment: "accounts/acme/deployments/addons"}}),
 		deployedModelFailed)
 	pair(usedModel, domain.Intend(domain.DeploymentShapes, "accounts/acme/deploymentShapes/s",
-		domain.Command[domain.DeploymentShape](domain.CreateDeploymentShape{
-			ShapeSpec: domain.ShapeSpec{BaseModel: usedModel}})), nil)
+		domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{BaseModel: usedModel}}), nil)
 	pair(usedModel, domain.Intend(domain.Models, "accounts/acme/models/over",
-		domain.Command[domain.Model](domain.RegisterModel{
+		domain.RegisterModel{
 			ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: usedModel},
-			Files:     domain.Files{Prefix: "models/over/"}})), nil)
-	pair(usedSecret, domain.Intend(domain.Evaluators, "accounts/acme/evaluators/e",
-		domain.Command[domain.Evaluator](domain.CreateEvaluator{
-			EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{usedSecret}}})), nil)
+			Files:     domain.Files{Prefix: "models/over/"}}), nil)
+	pair(usedSecret, domain.Intend(domain.Evaluators, "accounts/acme/evaluators/e", domain.CreateEvaluator{
+		EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{usedSecret}}}), nil)
 	pair(usedDataset, domain.Intend(domain.Datasets, "accounts/acme/datasets/derived",
-		domain.Command[domain.Dataset](domain.CreateDataset{
+		domain.CreateDataset{
 			DatasetSpec: domain.DatasetSpec{Format: domain.FormatChat},
-			From:        &domain.Derivation{Source: usedDataset, Prefix: "s/1/", Filter: "n > 1"}})), nil)
+			From:        &domain.Derivation{Source: usedDataset, Prefix: "s/1/", Filter: "n > 1"}}), nil)
+	pair(usedSecret, domain.Intend(domain.Subscriptions, "accounts/acme/subscriptions/s",
+		domain.CreateSubscription{SubscriptionSpec: domain.SubscriptionSpec{
+			Files: &domain.EventFiles{ExternalURL: "s3://bucket/events/", CredentialsSecret: usedSecret}}}), nil)
 	pairs = append(pairs, referencePair{used: usedFile, user: "accounts/acme/batches/batch-1",
 		make: createsBatchFile(usedFile), begin: createsBatch("accounts/acme/batches/batch-1", usedFile),
 		failed: batchFailed})
@@ -242,8 +240,8 @@ func TestDeletesAndUsesRace(t *testing.T) {
 func runRace(t *testing.T, p referencePair, before, after string, deleted bool) {
 	s := newHarness(t, request.Limits{})
 	if p.user.Collection() == domain.DeployedModels.Collection {
-		s.do(domain.Intend(domain.Deployments, "accounts/acme/deployments/addons", domain.Command[domain.Deployment](
-			domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{BaseModel: publicModel, EnableAddons: true}})))
+		s.do(domain.Intend(domain.Deployments, "accounts/acme/deployments/addons", domain.CreateDeployment{
+			DeploymentSpec: domain.DeploymentSpec{BaseModel: publicModel, EnableAddons: true}}))
 	}
 	p.create(s)
 	if before+after == "" {
@@ -257,8 +255,7 @@ func runRace(t *testing.T, p referencePair, before, after string, deleted bool) 
 	other = s.another(func(o *Options) { o.Log = log })
 	a := other.call(http.MethodDelete, p.path(), "admin", "")
 	require.Empty(t, log.before+log.after, "the race has happened: %s", a.body)
-	last, err := s.log.Last(t.Context())
-	require.NoError(t, err)
+	last := s.last()
 	require.NoError(t, s.world.WaitFor(t.Context(), last.Position))
 	if !deleted {
 		require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
@@ -267,7 +264,7 @@ func runRace(t *testing.T, p referencePair, before, after string, deleted bool) 
 		require.Contains(t, s.world.View().Referrers(p.used), p.user)
 		require.Empty(t, s.world.View().BeingDeleted(p.user, nil, stateOf(t, s, p.user), s.clock.tick()),
 			"the deletion was abandoned")
-		s.settlePlans()
+		s.runPlans()
 		if p.failed != nil {
 			require.NotRegexp(t, "no [a-z]+ "+string(p.used)+"|"+string(p.used)+" was deleted", p.failed(s.world.View(), p.user),
 				"the use continues")
@@ -275,7 +272,7 @@ func runRace(t *testing.T, p referencePair, before, after string, deleted bool) 
 		return
 	}
 	require.Equal(t, http.StatusOK, a.status, "%s", a.body)
-	s.settlePlans()
+	s.runPlans()
 	if p.failed != nil {
 		require.Contains(t, p.failed(s.world.View(), p.user), p.used, "the use fails for that reason")
 		return
@@ -290,7 +287,7 @@ func runRace(t *testing.T, p referencePair, before, after string, deleted bool) 
 // requireRejected requires that requests to the resource p.user are rejected, or that their work
 // fails, after p.used was deleted.
 func (s *harness) requireRejected(t *testing.T, p referencePair) {
-	var a answer
+	var a response
 	switch p.user.Collection() {
 	case domain.DeploymentShapes.Collection:
 		a = s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user",
@@ -303,7 +300,7 @@ func (s *harness) requireRejected(t *testing.T, p referencePair) {
 		return
 	}
 	if a.status == http.StatusOK { // the deployment is created, and fails before it has a replica
-		s.settlePlans()
+		s.runPlans()
 		require.Contains(t, deploymentFailed(s.world.View(), "accounts/acme/deployments/d"), p.used)
 		return
 	}
@@ -321,8 +318,7 @@ func (s *harness) readyDataset(id string) {
 func (s *harness) readyRows(id, format, row string) {
 	s.Helper()
 	name := domain.NewName("acme", domain.Datasets.Collection, id)
-	s.do(domain.Intend(domain.Datasets, name,
-		domain.Command[domain.Dataset](domain.CreateDataset{DatasetSpec: domain.DatasetSpec{Format: format}})))
+	s.do(domain.Intend(domain.Datasets, name, domain.CreateDataset{DatasetSpec: domain.DatasetSpec{Format: format}}))
 	require.Equal(s, http.StatusOK, s.upload("/v1/"+string(name)+":upload", "user", "file", "rows.jsonl",
 		strings.NewReader(strings.Repeat(row+"\n", 30))).status)
 	dataset, _ := s.world.View().Datasets.Get(name)
@@ -335,8 +331,8 @@ func stateOf(t *testing.T, s *harness, name domain.Name) any {
 	return state
 }
 
-// settlePlans executes the plans of the schedulers until the plans are empty.
-func (s *harness) settlePlans() {
+// runPlans executes the plans of the schedulers until the plans are empty.
+func (s *harness) runPlans() {
 	s.Helper()
 	for range 20 {
 		planned := 0
@@ -373,7 +369,7 @@ func TestWorkThatLostRaceFails(t *testing.T) {
 			a := other.call(http.MethodDelete, p.path(), "admin", "")
 			require.Equal(t, http.StatusOK, a.status, "%s", a.body)
 			require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
-			s.settlePlans()
+			s.runPlans()
 			require.Contains(t, p.failed(s.world.View(), p.user), p.used)
 		})
 	}
@@ -388,7 +384,7 @@ func (s *harness) start(name domain.Name) {
 		s.serve(name)
 		return
 	case domain.Batches.Collection:
-		s.do(domain.Intend(domain.Batches, name, domain.Command[domain.Batch](domain.StartBatch{Total: 1, Model: "m"})))
+		s.do(domain.Intend(domain.Batches, name, domain.StartBatch{Total: 1, Model: "m"}))
 		return
 	}
 	for _, command := range []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.QueueJob{},
@@ -426,7 +422,7 @@ func TestNoNewUsesDuringDeletion(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	s.do(register(usedModel, false))
 	s.do(domain.Intend(domain.Models, usedModel, domain.RequestDeletion(domain.Models)))
-	create := func() answer {
+	create := func() response {
 		return s.call(http.MethodPost, "/v1/accounts/acme/deployments?deploymentId=d", "user",
 			`{"baseModel": "`+usedModel+`"}`)
 	}
@@ -441,25 +437,23 @@ func TestNoNewUsesDuringDeletion(t *testing.T) {
 // refer cannot be deleted, and that the error names the referring resources.
 func TestUsedShapesAndSecretsAreNotDeleted(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	answer := s.call("POST", "/v1/accounts/acme/deploymentShapes", "user",
+	response := s.call("POST", "/v1/accounts/acme/deploymentShapes", "user",
 		`{"deploymentShapeId": "small", "deploymentShape": {"baseModel": "accounts/default/models/anneal-base"}}`)
-	require.Equal(t, 200, answer.status, "%s", answer.body)
+	require.Equal(t, 200, response.status, "%s", response.body)
 	s.do(domain.Intend(domain.Deployments, "accounts/acme/deployments/shaped",
-		domain.Command[domain.Deployment](domain.CreateDeployment{
+		domain.CreateDeployment{
 			DeploymentSpec: domain.DeploymentSpec{BaseModel: "accounts/default/models/anneal-base",
-				DeploymentShape: "accounts/acme/deploymentShapes/small/versions/1"}})))
-	s.do(domain.Intend(domain.Secrets, "accounts/acme/secrets/token",
-		domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
-			Value: domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}})))
-	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/exact",
-		domain.Command[domain.Evaluator](domain.CreateEvaluator{
-			EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{"accounts/acme/secrets/token"}}})))
+				DeploymentShape: "accounts/acme/deploymentShapes/small/versions/1"}}))
+	s.do(domain.Intend(domain.Secrets, "accounts/acme/secrets/token", domain.CreateSecret{KeyName: "TOKEN",
+		Value: domain.Sealed{KeyID: "k", Ciphertext: []byte("sealed")}}))
+	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/exact", domain.CreateEvaluator{
+		EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{"accounts/acme/secrets/token"}}}))
 	for used, user := range map[string]string{
 		"accounts/acme/deploymentShapes/small": "accounts/acme/deployments/shaped",
 		"accounts/acme/secrets/token":          "accounts/acme/evaluators/exact",
 	} {
-		answer := s.call("DELETE", "/v1/"+used, "admin", "")
-		require.Equal(t, 400, answer.status, "%s: %s", used, answer.body)
-		require.Contains(t, string(answer.body), user)
+		response := s.call("DELETE", "/v1/"+used, "admin", "")
+		require.Equal(t, 400, response.status, "%s: %s", used, response.body)
+		require.Contains(t, string(response.body), user)
 	}
 }

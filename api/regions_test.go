@@ -14,9 +14,9 @@ import (
 func TestRegions(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	register := func(region string) {
-		s.do(domain.Intend(domain.Nodes, "accounts/system/nodes/n1", domain.Command[domain.Node](domain.RegisterNode{
+		s.do(domain.Intend(domain.Nodes, "accounts/system/nodes/n1", domain.RegisterNode{
 			NodeSpec: domain.NodeSpec{Region: region, Engines: []string{"train", "complete"},
-				Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 8192}}})))
+				Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 8192}}}))
 	}
 	register("")
 	body := `{"baseModel": "` + publicBase + `", "minReplicaCount": 1, "placement": {"region": "EU_PARIS_1"}}`
@@ -29,7 +29,7 @@ func TestRegions(t *testing.T) {
 	after := s.ok("POST", acme+"/deployments?deploymentId=after", body)
 	require.Empty(t, after.header.Values("anneal-warning"))
 	require.Equal(t, "EU_PARIS_1", after.json(t)["region"])
-	require.Contains(t, after.json(t)["status"].(map[string]any)["message"], "n1 is in EU_LONDON_1")
+	require.Contains(t, after.json(t)["status"].(map[string]any)["message"], "is in EU_LONDON_1: 1 node")
 	s.ok("POST", acme+"/deployments?deploymentId=global", `{"baseModel": "`+publicBase+`", "minReplicaCount": 1}`)
 	s.serve("accounts/acme/deployments/global")
 	require.Equal(t, "EU_LONDON_1", s.ok("GET", acme+"/deployments/global", "").json(t)["region"])

@@ -68,7 +68,7 @@ func TestMatchTokensAreBoundToDeployment(t *testing.T) {
 		a = s.call("PATCH", acme+"/deploymentShapes/"+id+"/versions/v1", "admin", `{"validated":true}`)
 		require.Equal(t, 200, a.status, "%s", a.body)
 	}
-	match := func(more, token string) answer {
+	match := func(more, token string) response {
 		return s.call("POST", acme+"/deploymentShapeVersions:match?pageSize=1&pageToken="+url.QueryEscape(token), "user",
 			`{"createDeploymentRequest":{"deployment":{"baseModel":"accounts/default/models/anneal-base"`+more+`}}}`)
 	}

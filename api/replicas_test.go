@@ -94,12 +94,12 @@ func (c *fakeReplicas) Transcribe(ctx context.Context, _ domain.Name, replica do
 	if transcribe != nil {
 		return transcribe(ctx, replica, req, emit)
 	}
-	return readAloud(ctx, req, emit)
+	return transcribeText(ctx, req, emit)
 }
 
-// readAloud transcribes a recording that contains text. Each word takes half a second, and each
+// transcribeText transcribes a recording that contains text. Each word takes half a second, and each
 // line is a segment.
-func readAloud(ctx context.Context, req engines.TranscriptionRequest,
+func transcribeText(ctx context.Context, req engines.TranscriptionRequest,
 	emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	text, err := fetchText(ctx, req.Audio.URL)
 	if err != nil {
@@ -132,14 +132,14 @@ func fetchText(ctx context.Context, url string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	answer, err := http.DefaultClient.Do(r)
+	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return "", err
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("the recording is answered with %d: %s", answer.StatusCode, text)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("the recording is answered with %d: %s", response.StatusCode, text)
 	}
 	return string(text), err
 }

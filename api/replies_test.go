@@ -140,16 +140,16 @@ func setRow(s *harness, r row) {
 	s.clock.at(epoch.Add(time.Hour))
 }
 
-func sentOnce(s *harness, r row) answer {
+func sentOnce(s *harness, r row) response {
 	request := parseRequest(r.request).on(s)
 	request.Header.Set("X-Request-Id", "request-1")
 	return s.send(request)
 }
 
-// TestRepeatedCallsAnswerTheirOwnEvent checks, for every operation that changes a resource, that a
+// TestRepeatedCallsReturnTheirOwnEvent checks, for every operation that changes a resource, that a
 // retry with the same idempotency key succeeds when the append of the first attempt was not
 // acknowledged and another client has deleted the resource.
-func TestRepeatedCallsAnswerTheirOwnEvent(t *testing.T) {
+func TestRepeatedCallsReturnTheirOwnEvent(t *testing.T) {
 	ends := deletions(t)
 	raced := 0
 	for r := range changingRows() {
@@ -190,7 +190,7 @@ func TestRepeatedCallsAnswerTheirOwnEvent(t *testing.T) {
 	require.Greater(t, raced, 20, "operations that were repeated")
 }
 
-func keyedOnce(s *harness, r row) answer {
+func keyedOnce(s *harness, r row) response {
 	request := parseRequest(r.request).on(s)
 	request.Header.Set("Idempotency-Key", "once")
 	return s.send(request)

@@ -19,8 +19,7 @@ import (
 // TestConcurrentChanges checks that concurrent updates of different fields all succeed, and that
 // none reverts the change of another.
 func TestConcurrentChanges(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 0)
+	s := servingHarness(t, 0)
 	one := "/v1/accounts/acme/deployments/d1"
 	var both sync.WaitGroup
 	for field, value := range map[string]string{"displayName": `"n"`, "description": `"d"`, "maxReplicaCount": "7",
@@ -41,8 +40,7 @@ func TestConcurrentChanges(t *testing.T) {
 }
 
 func TestNoOpRecordsNothing(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 0)
+	s := servingHarness(t, 0)
 	one := "/v1/accounts/acme/deployments/d1"
 	before := s.world.Position()
 	got := s.call("GET", one, "user", "")
@@ -96,7 +94,7 @@ func TestPagesAreStable(t *testing.T) {
 		for row := range s.world.View().Datasets.In("acme") {
 			if !strings.HasPrefix(row.Name.ID(), "keep-") {
 				s.do(domain.Intend(domain.Datasets, row.Name, domain.RequestDeletion(domain.Datasets)))
-				s.do(domain.Intend(domain.Datasets, row.Name, domain.Command[domain.Dataset](domain.DeleteDataset{})))
+				s.do(domain.Intend(domain.Datasets, row.Name, domain.DeleteDataset{}))
 			}
 		}
 	}
@@ -131,7 +129,7 @@ func TestPageSizes(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	for i := range 205 {
 		s.do(domain.Intend(domain.Datasets, domain.NewName("acme", "datasets", fmt.Sprintf("d%d", i)),
-			domain.Command[domain.Dataset](domain.CreateDataset{})))
+			domain.CreateDataset{}))
 	}
 	for size, shown := range map[string]int{"0": 50, "": 50, "1": 1, "200": 200, "201": 200, "100000": 200} {
 		page := s.call("GET", "/v1/accounts/acme/datasets?pageSize="+size, "user", "").json(t)

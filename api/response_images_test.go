@@ -18,9 +18,9 @@ func inputImage(url, detail string) string {
 	return fmt.Sprintf(`{"type": "input_image", "image_url": %q, "detail": %q}`, url, detail)
 }
 
-// askSeer sends an input as a request for a response to the deployment seer, whose model accepts
+// createImageResponse sends an input as a request for a response to the deployment seer, whose model accepts
 // images.
-func (s *harness) askSeer(input string) answer {
+func (s *harness) createImageResponse(input string) response {
 	s.Helper()
 	return s.call("POST", "/v1/responses", "user", `{"model": "accounts/acme/deployments/seer", `+
 		`"instructions": "be brief", "input": `+input+`}`)
@@ -38,7 +38,7 @@ func TestImagesOfResponses(t *testing.T) {
 	s := base.another(func(o *Options) { o.Private = true })
 	for kind, data := range all {
 		for _, url := range []string{dataURL(kind, data), web.URL + "/" + kind} {
-			a := s.askSeer(showing(`{"type": "input_text", "text": "what is"}, ` + inputImage(url, "auto")))
+			a := s.createImageResponse(showing(`{"type": "input_text", "text": "what is"}, ` + inputImage(url, "auto")))
 			require.Equal(t, 200, a.status, "%s: %s", kind, a.body)
 			require.Empty(t, a.header.Values(request.WarningHeader))
 			require.Contains(t, string(a.body), "messages[1].content[1] "+kind+" true;")
@@ -74,11 +74,11 @@ func TestInvalidImagesOfResponses(t *testing.T) {
 		`[{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}, {"type": "function_call_output", ` +
 			`"call_id": "a", "output": [` + auto + `]}]`: "input[1].output[0]: is an image, which only messages",
 	} {
-		a := s.askSeer(input)
+		a := s.createImageResponse(input)
 		require.Equal(t, 400, a.status, "%.200s: %s", input, a.body)
 		require.Contains(t, a.json(t)["error"].(map[string]any)["message"], want)
 	}
-	a := s.askResponse(`"input": ` + showing(auto))
+	a := s.createResponse(`"input": ` + showing(auto))
 	require.Equal(t, 400, a.status)
 	require.Contains(t, string(a.body), "input[0].content[0].image_url: is an image, which "+
 		"accounts/default/models/anneal-base cannot read")
@@ -88,7 +88,7 @@ func TestInvalidImagesOfResponses(t *testing.T) {
 		_ func(engines.Chunk) error) (engines.Usage, error) {
 		return engines.Usage{}, engines.ImagesError(&req, "is an image, which the engine cannot read")
 	}
-	a = s.askSeer(showing(`{"type": "input_text", "text": "a"}, ` + auto))
+	a = s.createImageResponse(showing(`{"type": "input_text", "text": "a"}, ` + auto))
 	require.Equal(t, 400, a.status)
 	require.Contains(t, string(a.body), "input[0].content[1].image_url: is an image, which the engine cannot read")
 }

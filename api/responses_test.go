@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"anneal/api/request"
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
-func (s *harness) askResponse(body string) answer {
+func (s *harness) createResponse(body string) response {
 	s.Helper()
 	return s.call("POST", "/v1/responses", "inference", `{"model": "accounts/acme/deployments/d1", `+body+`}`)
 }
@@ -44,11 +44,10 @@ const lookTool = `{"type": "function", "name": "look", "parameters": {"type": "o
 
 // TestResponse checks the items, the usage and the repeated settings of a response.
 func TestResponse(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	got := s.generating(engines.Usage{PromptTokens: 7, CachedTokens: 2, CompletionTokens: 9, ReasoningTokens: 3},
 		thoughtful...)
-	a := s.askResponse(`"instructions": "Be brief.", "input": "Look.", "tools": [` + lookTool +
+	a := s.createResponse(`"instructions": "Be brief.", "input": "Look.", "tools": [` + lookTool +
 		`], "metadata": {"k": "v"}, ` +
 		`"temperature": 0, "max_output_tokens": 50, "reasoning": {"effort": "low"}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
@@ -91,20 +90,20 @@ func TestResponse(t *testing.T) {
 		`{"z": {"type": "string"}, "a": {"type": "string"}}}}}`, string(got.Chat.Tools[0]), "in the order of the request")
 
 	s.generating(engines.Usage{}, engines.Chunk{Text: "cut"}, engines.Chunk{Finish: engines.FinishLength})
-	cut := s.askResponse(`"input": "a"`).json(t)
+	cut := s.createResponse(`"input": "a"`).json(t)
 	require.Equal(t, "incomplete", cut["status"])
 	sameJSON(t, `{"reason": "max_output_tokens"}`, cut["incomplete_details"])
 }
 
 // TestResponseInput checks how items become messages.
 func TestResponseInput(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	got := s.generating(engines.Usage{}, engines.Chunk{Text: "ok", Finish: engines.FinishStop})
-	a := s.askResponse(`"input": [{"role": "developer", "content": "D"}, {"type": "message", "role": "user", "content": ` +
-		`[{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]}, {"type": "reasoning", "id": "rs_1", ` +
-		`"summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}, {"type": "message", "role": "assistant", ` +
-		`"id": "msg_1", "status": "completed", "content": [{"type": "output_text", "text": "See:", "annotations": []}]}, ` +
+	a := s.createResponse(`"input": [{"role": "developer", "content": "D"}, {"type": "message", "role": "user", ` +
+		`"content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]}, ` +
+		`{"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}, ` +
+		`{"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", ` +
+		`"content": [{"type": "output_text", "text": "See:", "annotations": []}]}, ` +
 		`{"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": "{}"}, {"type": ` +
 		`"function_call", "call_id": "c2", "name": "look", "arguments": "{}"}, {"type": "function_call_output", "call_id": ` +
 		`"c1", "output": "one"}, {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", ` +
@@ -125,38 +124,35 @@ func TestResponseInput(t *testing.T) {
 	require.Equal(t, "acme/k", got.CacheScope)
 	require.Equal(t, "u", a.json(t)["safety_identifier"])
 	// the output of a response is valid as input
-	output, err := json.Marshal(a.json(t)["output"])
-	require.NoError(t, err)
-	again := s.askResponse(`"input": [{"role": "user", "content": "a"}, ` + string(output[1:]))
+	output := testutil.Marshal(t, a.json(t)["output"])
+	again := s.createResponse(`"input": [{"role": "user", "content": "a"}, ` + string(output[1:]))
 	require.Equal(t, 200, again.status, "%s", again.body)
 	require.Equal(t, "ok", got.Chat.Messages[1].Content)
 }
 
 // TestResponseToolChoice checks the values of tool_choice.
 func TestResponseToolChoice(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	got := s.generating(engines.Usage{}, engines.Chunk{Text: "ok", Finish: engines.FinishStop})
 	for value, want := range map[string]*engines.ToolChoice{`"auto"`: nil, `"required"`: {},
 		`{"type": "function", "name": "look"}`: {Name: "look", Single: true}} {
-		a := s.askResponse(`"input": "a", "tools": [` + lookTool + `], "tool_choice": ` + value)
+		a := s.createResponse(`"input": "a", "tools": [` + lookTool + `], "tool_choice": ` + value)
 		require.Equal(t, 200, a.status, "%s", a.body)
 		require.Equal(t, want, got.Chat.ToolChoice)
 		sameJSON(t, value, a.json(t)["tool_choice"])
 	}
-	s.askResponse(`"input": "a", "tools": [` + lookTool + `], "tool_choice": "none"`)
+	s.createResponse(`"input": "a", "tools": [` + lookTool + `], "tool_choice": "none"`)
 	require.Empty(t, got.Chat.Tools)
 }
 
 // TestResponseStream checks the events of a stream: their order, numbers and parts, and that they
 // add up to the response of the same request without a stream.
 func TestResponseStream(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	usage := engines.Usage{PromptTokens: 7, CompletionTokens: 9, ReasoningTokens: 3}
 	s.generating(usage, thoughtful...)
-	plain := s.askResponse(`"input": "a"`).json(t)
-	a := s.askResponse(`"input": "a", "stream": true`)
+	plain := s.createResponse(`"input": "a"`).json(t)
+	a := s.createResponse(`"input": "a", "stream": true`)
 	require.Equal(t, 200, a.status)
 	require.Equal(t, "text/event-stream", a.header.Get("Content-Type"))
 	var kinds []string
@@ -200,8 +196,7 @@ func TestResponseStream(t *testing.T) {
 	withoutIDs := func(response map[string]any) string {
 		delete(response, "created_at")
 		delete(response, "completed_at")
-		data, err := json.Marshal(response)
-		require.NoError(t, err)
+		data := testutil.Marshal(t, response)
 		id := strings.TrimPrefix(response["id"].(string), "resp_")
 		return strings.NewReplacer(id, "ID", strings.ReplaceAll(id, "-", "")[:16], "ID").Replace(string(data))
 	}
@@ -211,8 +206,7 @@ func TestResponseStream(t *testing.T) {
 
 // TestFailedResponseStream checks that a stream that fails ends with response.failed.
 func TestFailedResponseStream(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	s.replicas.responding(func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
 		if err := emit(engines.Chunk{Text: "a"}); err != nil {
@@ -220,20 +214,19 @@ func TestFailedResponseStream(t *testing.T) {
 		}
 		return engines.Usage{}, domain.Errorf(domain.Unavailable, "the replica is gone")
 	})
-	a := s.askResponse(`"input": "a", "stream": true`)
+	a := s.createResponse(`"input": "a", "stream": true`)
 	blocks := strings.Split(strings.TrimSpace(string(a.body)), "\n\n")
 	last := blocks[len(blocks)-1]
 	require.True(t, strings.HasPrefix(last, "event: response.failed\n"), last)
 	require.Contains(t, last, `"error":{"code":"UNAVAILABLE","message":"the replica is gone"}`)
-	require.Equal(t, 503, s.askResponse(`"input": "a"`).status)
+	require.Equal(t, 503, s.createResponse(`"input": "a"`).status)
 }
 
 // TestStatefulResponsesAreRejected checks that everything that would need stored responses, and
 // every item, part and tool that is not supported, is rejected with an error that names it.
 func TestStatefulResponsesAreRejected(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
-	for body, says := range map[string]string{
+	s := servingHarness(t, 1)
+	for body, message := range map[string]string{
 		`"input": "a", "store": true`:                      "store: must be false, because responses are not stored",
 		`"input": "a", "background": true`:                 "background: must be false",
 		`"input": "a", "previous_response_id": "resp_1"`:   "previous_response_id: is not supported",
@@ -255,11 +248,11 @@ func TestStatefulResponsesAreRejected(t *testing.T) {
 		`"input": []`: "input: must not be an empty list",
 		`"store": true, "temperature": 3, "max_output_tokens": 0`: "store: must be false",
 	} {
-		a := s.askResponse(body)
+		a := s.createResponse(body)
 		require.Equal(t, 400, a.status, "%s: %s", body, a.body)
-		require.Contains(t, a.json(t)["error"].(map[string]any)["message"], says)
+		require.Contains(t, a.json(t)["error"].(map[string]any)["message"], message)
 	}
-	all := s.askResponse(`"store": true, "temperature": 3, "max_output_tokens": 0`)
+	all := s.createResponse(`"store": true, "temperature": 3, "max_output_tokens": 0`)
 	for _, field := range []string{"input", "store", "temperature", "max_output_tokens"} {
 		require.Contains(t, all.json(t)["error"].(map[string]any)["message"], field+": ")
 	}

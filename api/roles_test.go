@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"anneal/api/request"
+	"anneal/internal/testutil"
 
 	"github.com/stretchr/testify/require"
 )
@@ -54,8 +55,7 @@ func TestRoles(t *testing.T) {
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(out.String()), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err)
+	want := testutil.ReadFile(t, file)
 	wanted, got := strings.Split(string(want), "\n"), strings.Split(out.String(), "\n")
 	for i, line := range got {
 		require.True(t, slices.Contains(wanted, line),

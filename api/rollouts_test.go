@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +15,7 @@ import (
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
 const (
@@ -33,13 +35,11 @@ func (s *harness) storeRollouts(job domain.Name, attempt int, rollouts ...engine
 	s.Helper()
 	var lines bytes.Buffer
 	for _, r := range rollouts {
-		line, err := json.Marshal(r)
-		require.NoError(s, err)
+		line := testutil.Marshal(s, r)
 		lines.Write(append(line, '\n'))
 	}
 	key := blobs.RolloutsPrefix(job, s.world.Lookup(job).CreateEvent, attempt) + engines.RolloutsFile
-	_, err := s.store.Put(s.Context(), key, &lines)
-	require.NoError(s, err)
+	s.putFile(key, lines.String())
 }
 
 // rolloutHarness returns a server with a reinforcement job in an attempt.
@@ -53,9 +53,9 @@ func rolloutHarness(t *testing.T, attempt int) *harness {
 func (s *harness) startRollouts(attempts int) {
 	s.Helper()
 	s.do(domain.Intend(domain.ReinforcementJobs, rolloutJob,
-		domain.Command[domain.ReinforcementJob](domain.CreateReinforcementJob{ID: "r",
+		domain.CreateReinforcementJob{ID: "r",
 			ReinforcementSpec: domain.ReinforcementSpec{Dataset: "accounts/acme/datasets/rows",
-				Evaluator: "accounts/acme/evaluators/e"}})))
+				Evaluator: "accounts/acme/evaluators/e"}}))
 	s.do(domain.IntendJob(rolloutJob, domain.StartValidation{}))
 	s.do(domain.IntendJob(rolloutJob, domain.QueueJob{}))
 	for attempt := 1; attempt <= attempts; attempt++ {
@@ -179,15 +179,12 @@ func TestRolloutsOfADeletedJob(t *testing.T) {
 // any content, and that a damaged file is an error.
 func TestDamagedRollouts(t *testing.T) {
 	s := rolloutHarness(t, 1)
-	line, err := json.Marshal(rollout(1, 1, 1, 1))
-	require.NoError(t, err)
+	line := testutil.Marshal(t, rollout(1, 1, 1, 1))
 	key := blobs.RolloutsPrefix(rolloutJob, s.world.Lookup(rolloutJob).CreateEvent, 1) + engines.RolloutsFile
-	_, err = s.store.Put(t.Context(), key, bytes.NewReader(fmt.Appendf(nil, "[1]\n%s\n{\"row\": \"x\"}\n", line)))
-	require.NoError(t, err)
+	s.putFile(key, fmt.Sprintf("[1]\n%s\n{\"row\": \"x\"}\n", line))
 	ids, _ := s.rolloutIDs(url.Values{})
 	require.Equal(t, []string{"1-1-1"}, ids)
-	_, err = s.store.Put(t.Context(), key, bytes.NewReader(bytes.Repeat([]byte("x"), 2*engines.MaxStepRolloutsBytes)))
-	require.NoError(t, err)
+	s.putFile(key, strings.Repeat("x", 2*engines.MaxStepRolloutsBytes))
 	a := s.call("GET", rolloutsPath, "user", "")
 	require.Equal(t, 500, a.status)
 	require.Contains(t, string(a.body), "rollouts of "+string(rolloutJob)+" are damaged")

@@ -34,6 +34,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog"
+	"anneal/eventlog/audit"
 	"anneal/eventlog/idempotency"
 	"anneal/projections"
 )
@@ -44,33 +45,40 @@ const DefaultCluster = "local"
 // Options are the dependencies and settings of a server. For an optional field, the comment states
 // the meaning of nil or zero.
 type Options struct {
-	Log      eventlog.Log
-	World    *projections.World
-	Blobs    *blobs.Store
-	Sealer   rest.Sealer
-	Answers  request.Answers // stores responses by idempotency key; nil keeps the responses in memory
-	Uses     request.Uses    // stores the times of last use of API keys; nil keeps the times in memory
-	Meter    routing.Meter   // nil records no usage
-	Replicas routing.Replicas
-	Space    *disk.Space    // checks the space on the server's disk; nil disables the check
-	Link     func() error   // returns an error while the server is not connected to NATS; nil when it needs no connection
-	Scorer   engines.Scorer // runs previews of evaluators; nil rejects previews
-	Cluster  string         // name of the installation, shown in its deployments; "" means DefaultCluster
-	Direct   string         // domain of direct routes; "" disables them
-	Pepper   []byte         // key of the HMACs of API keys and page tokens
-	Origins  []string       // origins whose pages may read responses, or AnyOrigin; see CheckOrigin
-	Strict   bool           // reject unknown inference parameters instead of ignoring them with a warning
+	Log       eventlog.Log
+	World     *projections.World
+	Blobs     *blobs.Store
+	Sealer    rest.Sealer
+	Answers   request.Answers // stores responses by idempotency key; nil keeps the responses in memory
+	Uses      request.Uses    // stores the times of last use of API keys; nil keeps the times in memory
+	Meter     routing.Meter   // nil records no usage
+	Replicas  routing.Replicas
+	Audit     *audit.Recorder // records refused and failed requests and logins; nil records nothing
+	Addresses bool            // record the addresses of clients in events
+	Proofs    events.Proofs   // proves events; nil proves nothing
+	Space     *disk.Space     // checks the space on the server's disk; nil disables the check
+	// Link returns an error while the server is not connected to NATS; nil when it needs no connection.
+	Link    func() error
+	Scorer  engines.Scorer // runs previews of evaluators; nil rejects previews
+	Cluster string         // name of the installation, shown in its deployments; "" means DefaultCluster
+	Direct  string         // domain of direct routes; "" disables them
+	Pepper  []byte         // key of the HMACs of API keys and page tokens
+	Origins []string       // origins whose pages may read responses, or AnyOrigin; see CheckOrigin
+	Strict  bool           // reject unknown inference parameters instead of ignoring them with a warning
 	// ReaderURL is the URL of the NATS server for readers, each of which reads the events of one
 	// account; "" when there is no such server.
 	ReaderURL string
+	PublicLog bool             // serve the log's checkpoints and tiles to everyone
 	Private   bool             // allow downloading recordings and images from private addresses
 	Dial      download.Dial    // connects to the servers of recordings and images; nil means a dialer that applies Private
 	Now       func() time.Time // nil means time.Now
 	Logger    *slog.Logger     // nil discards log records
 	Metrics   *prometheus.Registry
 	Limits    request.Limits
-	Prices    domain.Prices // prices of training, for estimates
-	Queue     rest.Queue    // orders waiting jobs; nil shows no positions
+	Prices    domain.Prices     // prices of training, for estimates
+	Backups   rest.Backups      // backs up the installation; nil refuses backups
+	Queue     rest.Queue        // orders waiting jobs; nil shows no positions
+	Usage     rest.PendingUsage // usage that is not rolled up; nil shows none
 }
 
 // A Server is the http.Handler of the whole interface.
@@ -114,14 +122,16 @@ func New(o Options) *Server {
 	o.Limits = o.Limits.WithDefaults()
 	closing, stop := context.WithCancel(context.Background())
 	s := &Server{Options: o, meters: newMeters(o), bodies: connection.NewBudget(o.Limits.Bodies), stop: stop,
-		uploads: upload.NewStore(o.Blobs, o.World), events: events.NewService(o.Log, o.Logger)}
+		uploads: upload.NewStore(o.Blobs, o.World), events: events.NewService(o.Log, o.Logger,
+			events.Options{Audit: o.Audit, Proofs: o.Proofs, PublicLog: o.PublicLog})}
 	s.core = request.NewCore(&request.Core{Log: o.Log, World: o.World, Answers: o.Answers, Uses: o.Uses, Logger: o.Logger,
-		Pepper: o.Pepper, Now: o.Now, Space: o.Space, Limits: o.Limits, Busy: request.NewCounters(), Closing: closing})
+		Addresses: o.Addresses,
+		Pepper:    o.Pepper, Now: o.Now, Space: o.Space, Limits: o.Limits, Busy: request.NewCounters(), Closing: closing})
 	router := &routing.Router{Replicas: o.Replicas, Meter: o.Meter, LastServed: routing.NewLastServed()}
 	routes := routing.NewDirectRoutes(o.Direct, o.Pepper, o.World)
 	s.rest = rest.NewService(rest.Options{Uploads: s.uploads, Events: s.events, LastServed: router.LastServed,
 		Routes: routes, Sealer: o.Sealer, Scorer: o.Scorer, Cluster: o.Cluster, ReaderURL: o.ReaderURL, Prices: o.Prices,
-		Queue: o.Queue})
+		Queue: o.Queue, Usage: o.Usage, Backups: o.Backups})
 	s.inference = inference.NewService(inference.Options{Router: router, Uploads: s.uploads, Strict: o.Strict,
 		Private: o.Private, Dial: o.Dial}, o.Limits, o.Metrics)
 	s.audio = audio.NewService(audio.Options{Router: router, Uploads: s.uploads, Strict: o.Strict, Private: o.Private,
@@ -196,7 +206,14 @@ func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
 	f := domain.Errorf(domain.NotFound,
 		"there is no path %s: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at "+
 			"/inference/v1/completions; /docs shows every operation", wire.Quote(r.URL.Path))
+	if reason := unsupportedReason(r.URL.Path); reason != "" {
+		f.Message = fmt.Sprintf("there is no path %s: %s", wire.Quote(r.URL.Path), reason)
+	}
 	f.Reason = "NO_SUCH_PATH"
+	if meant := s.formats.meantPath(r.URL.Path); meant != "" {
+		f.Message = fmt.Sprintf("there is no path %s: the base URL of a client of the OpenAI API is the address of "+
+			"the server with /v1, so that this request goes to %s", wire.Quote(r.URL.Path), meant)
+	}
 	request.WriteError(w, f, request.RequestID(r), s.formats.isInference(r))
 }
 

@@ -37,9 +37,9 @@ func TestSignedURLsStaySecret(t *testing.T) {
 	s.ok("POST", jobs+"?supervisedFineTuningJobId=plain", body(address))
 	s.ok("POST", jobs+":estimateCost", `{"supervisedFineTuningJob": `+body(whole)+`}`)
 	old := domain.Name("accounts/acme/supervisedFineTuningJobs/old")
-	s.do(domain.Intend(domain.SupervisedJobs, old, domain.Command[domain.SupervisedJob](earlierEvent[domain.SupervisedJob]{
+	s.do(domain.Intend(domain.SupervisedJobs, old, earlierEvent[domain.SupervisedJob]{
 		domain.SupervisedJobCreated{SupervisedSpec: domain.SupervisedSpec{Dataset: "accounts/acme/datasets/d",
-			MetricsFileSignedURL: domain.SignedURL(whole)}}})))
+			MetricsFileSignedURL: domain.SignedURL(whole)}}}))
 
 	for _, invalid := range []string{"ftp://store.example.com/?sig=" + canary, "store?sig=" + canary,
 		"https://" + canary + "@store.example.com/m", "https://store.example.com/?sig=" + canary +

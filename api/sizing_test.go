@@ -17,12 +17,11 @@ func (s *harness) large() {
 	s.Helper()
 	const name = "accounts/default/models/large"
 	s.do(domain.Intend(domain.Models, name,
-		domain.Command[domain.Model](domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel, Public: true},
+		domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel, Public: true},
 			ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: 70e9, ContextLength: 8192},
-			Files:         domain.Files{Prefix: "models/default/large/"}})))
-	s.do(domain.Intend(domain.Models, "accounts/acme/models/addon", domain.Command[domain.Model](domain.RegisterModel{
-		ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: name},
-		Files:     domain.Files{Prefix: "models/acme/addon/"}})))
+			Files:         domain.Files{Prefix: "models/default/large/"}}))
+	s.do(domain.Intend(domain.Models, "accounts/acme/models/addon", domain.RegisterModel{ModelSpec: domain.ModelSpec{
+		Kind: domain.PEFTAddon, BaseModel: name}, Files: domain.Files{Prefix: "models/acme/addon/"}}))
 }
 
 func TestReplicaSizing(t *testing.T) {
@@ -32,7 +31,7 @@ func TestReplicaSizing(t *testing.T) {
 	for _, line := range []struct {
 		name, method, path, body string
 		count                    float64 // accelerators per replica; 0 when the create is rejected
-		says                     string
+		message                  string
 	}{
 		{name: "the default", method: "POST", path: deployments + "?deploymentId=large",
 			body: `{"baseModel": "accounts/default/models/large", "acceleratorType": "VENDOR_A_H100_80GB"}`, count: 4},
@@ -44,13 +43,13 @@ func TestReplicaSizing(t *testing.T) {
 		{name: "too few", method: "POST", path: deployments,
 			body: `{"baseModel": "accounts/default/models/large", "acceleratorType": "VENDOR_A_H100_80GB", ` +
 				`"acceleratorCount": 2, "maxContextLength": 9000}`,
-			says: "maxContextLength: is 9000, but must be at most 8192, the model's context length; 0 stands for that length; " +
-				"acceleratorCount: is 2, but the model needs about"},
+			message: "maxContextLength: is 9000, but must be at most 8192, the model's context length; 0 stands for that " +
+				"length; acceleratorCount: is 2, but the model needs about"},
 		{name: "too few, with validation disabled", method: "POST", path: deployments,
 			body: `{"baseModel": "accounts/default/models/large", "acceleratorType": "VENDOR_A_H100_80GB", ` +
 				`"acceleratorCount": 2, "disableDeploymentSizeValidation": true}`, count: 2},
 		{name: "an update to too few", method: "PATCH", path: deployments + "/large", body: `{"acceleratorCount": 1}`,
-			says: "acceleratorCount: is 1, but the model needs about"},
+			message: "acceleratorCount: is 1, but the model needs about"},
 		{name: "an update back to the default", method: "PATCH",
 			path: deployments + "/large?updateMask=acceleratorCount,acceleratorType",
 			body: `{"acceleratorType": "VENDOR_A_H200_141GB"}`, count: 2},
@@ -59,40 +58,39 @@ func TestReplicaSizing(t *testing.T) {
 		{name: "a shape's default", method: "POST", path: shapes,
 			body: `{"deploymentShapeId": "large", "deploymentShape": {"baseModel": "accounts/default/models/large"}}`, count: 4},
 		{name: "a shape of too few", method: "POST", path: shapes,
-			body: `{"deploymentShape": {"baseModel": "accounts/default/models/large", "acceleratorCount": 1}}`,
-			says: "deploymentShape.acceleratorCount: is 1, but"},
+			body:    `{"deploymentShape": {"baseModel": "accounts/default/models/large", "acceleratorCount": 1}}`,
+			message: "deploymentShape.acceleratorCount: is 1, but"},
 		{name: "a shape on what cannot", method: "POST", path: shapes,
-			body: `{"deploymentShape": {"baseModel": "accounts/default/models/large", "precision": "FP8"}}`,
-			says: "deploymentShape.precision: VENDOR_A_A100_80GB does not compute in FP8"},
+			body:    `{"deploymentShape": {"baseModel": "accounts/default/models/large", "precision": "FP8"}}`,
+			message: "deploymentShape.precision: VENDOR_A_A100_80GB does not compute in FP8"},
 		{name: "a shape's update to too few", method: "PATCH", path: shapes + "/large", body: `{"acceleratorCount": 1}`,
-			says: "acceleratorCount: is 1, but"},
+			message: "acceleratorCount: is 1, but"},
 		{name: "a template", method: "POST", path: deployments,
 			body: `{"baseModel": "accounts/default/models/anneal-base", "deploymentTemplate": "fast", "draftTokenCount": -2}`,
-			says: "deploymentTemplate: is for accounts of type ENTERPRISE: omit it, and set the fields directly; " +
+			message: "deploymentTemplate: is for accounts of type ENTERPRISE: omit it, and set the fields directly; " +
 				"draftTokenCount: must not be negative"},
 		{name: "a count alone", method: "POST", path: deployments,
 			body: `{"baseModel": "accounts/default/models/anneal-base", "acceleratorCount": 2}`, count: 2},
 	} {
 		got := s.call(line.method, line.path, "admin", line.body)
-		if line.says != "" {
+		if line.message != "" {
 			require.Equal(t, 400, got.status, "%s: %s", line.name, got.body)
-			require.Contains(t, got.json(t)["message"], line.says, line.name)
+			require.Contains(t, got.json(t)["message"], line.message, line.name)
 			continue
 		}
 		require.Equal(t, 200, got.status, "%s: %s", line.name, got.body)
 		require.Equal(t, line.count, got.json(t)["acceleratorCount"], line.name)
 	}
-	s.do(domain.Intend(domain.Accounts, "accounts/acme",
-		domain.Command[domain.Account](
-			domain.UpdateAccount{AccountSpec: domain.AccountSpec{AccountType: domain.Enterprise}})))
-	create := func(more string) answer {
+	s.do(domain.Intend(domain.Accounts, "accounts/acme", domain.UpdateAccount{AccountSpec: domain.AccountSpec{
+		AccountType: domain.Enterprise}}))
+	create := func(more string) response {
 		return s.call("POST", deployments, "user", `{"baseModel": "accounts/default/models/anneal-base", `+
 			`"deploymentTemplate": "fast", "pricingPlanId": "the plan of March"`+more+`}`)
 	}
 	got := create("")
 	require.Equal(t, 400, got.status)
 	require.Contains(t, got.json(t)["message"], `deploymentTemplate: "fast" is not a template of this installation`)
-	operator := func(method, path, body string) answer {
+	operator := func(method, path, body string) response {
 		a := s.call(method, path, "operator", body)
 		require.Equal(t, 200, a.status, "%s", a.body)
 		return a

@@ -22,7 +22,7 @@ func (s *harness) datasetOf(id string) (path string) {
 	return acme + "/datasets/" + id
 }
 
-func (s *harness) uploadRows(id string, n int) answer {
+func (s *harness) uploadRows(id string, n int) response {
 	s.Helper()
 	return s.upload(acme+"/datasets/"+id+":upload", "user", "file", "rows.jsonl",
 		strings.NewReader(strings.Repeat(oneRow, n)))
@@ -30,7 +30,7 @@ func (s *harness) uploadRows(id string, n int) answer {
 
 // signedPut returns a signed URL to which n bytes of a dataset's rows can be PUT, or the response
 // when the request fails.
-func (s *harness) signedPut(id string, n int) (url string, failed answer) {
+func (s *harness) signedPut(id string, n int) (url string, failed response) {
 	s.Helper()
 	a := s.call("POST", acme+"/datasets/"+id+":getUploadEndpoint", "user",
 		fmt.Sprintf(`{"filenameToSize": {"r.jsonl": %d}}`, n))

@@ -3,8 +3,6 @@ package api
 import (
 	"context"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -18,6 +16,7 @@ import (
 	"anneal/api/rest"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/internal/testutil"
 	"anneal/projections"
 )
 
@@ -109,14 +108,13 @@ func chatsDeleted(s *harness) { s.ok("DELETE", acme+"/datasets/chats", "") }
 
 func codeBuilt(s *harness) {
 	s.ok("POST", acme+"/evaluators", `{"evaluatorId": "e"}`)
-	size, err := s.store.Put(s.Context(), "evaluators/acme/e/builds/1/main.py", strings.NewReader("# fine"))
-	require.NoError(s, err)
+	size := s.putFile("evaluators/acme/e/builds/1/main.py", "# fine")
 	s.do(domain.Intend(domain.Evaluators, "accounts/acme/evaluators/e",
-		domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 1, Entry: domain.Entry{File: "main.py", Func: "f"},
-			Files: domain.Files{Prefix: "evaluators/acme/e/builds/1/", Sizes: map[string]int64{"main.py": size}}})))
+		domain.AcceptBuild{Revision: 1, Entry: domain.Entry{File: "main.py", Func: "f"},
+			Files: domain.Files{Prefix: "evaluators/acme/e/builds/1/", Sizes: map[string]int64{"main.py": size}}}))
 }
 
-func (r fileReader) send(s *harness) answer {
+func (r fileReader) send(s *harness) response {
 	s.Helper()
 	if r.body == "" {
 		return s.call("GET", r.path, "user", "")
@@ -211,33 +209,18 @@ type source map[string][]*ast.FuncDecl
 
 func parseSource(t *testing.T) source {
 	all := source{}
-	for _, pattern := range []string{"*.go", "*/*.go"} {
-		paths, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		for _, path := range paths {
-			if strings.HasSuffix(path, "_test.go") {
-				continue
-			}
-			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-			require.NoError(t, err)
-			for _, declared := range file.Decls {
-				if f, ok := declared.(*ast.FuncDecl); ok && f.Body != nil {
-					all[filepath.Dir(path)] = append(all[filepath.Dir(path)], f)
-				}
-			}
+	testutil.InspectFiles(t, func(path string, f *ast.FuncDecl) {
+		if f.Body != nil {
+			all[filepath.Dir(path)] = append(all[filepath.Dir(path)], f)
 		}
-	}
+	}, "*.go", "*/*.go")
 	return all
 }
 
 // callsIn returns the calls in a piece of code, in the order of the source. owner is the selector
 // before the name of the called function, such as Blobs in c.Uploads.Blobs.Get, or "".
 func callsIn(code ast.Node) (calls []calledFunc) {
-	ast.Inspect(code, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok {
-			return true
-		}
+	testutil.Inspect(code, func(call *ast.CallExpr) {
 		switch f := call.Fun.(type) {
 		case *ast.Ident:
 			calls = append(calls, calledFunc{name: f.Name, call: call})
@@ -248,7 +231,6 @@ func callsIn(code ast.Node) (calls []calledFunc) {
 			}
 			calls = append(calls, calledFunc{owner, f.Sel.Name, call})
 		}
-		return true
 	})
 	slices.SortFunc(calls, func(a, b calledFunc) int { return int(a.call.Pos() - b.call.Pos()) })
 	return calls

@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"anneal/api/events"
 	"anneal/api/request"
 	"anneal/domain"
+	"anneal/eventlog"
 )
 
 // A listener reads a stream of server-sent events.
@@ -102,10 +102,10 @@ func TestEventsFromTheBeginning(t *testing.T) {
 	live, _ := s.listen("/v1/accounts/other/events", "other") // starts the tail, whose ring then overflows
 	name := domain.NewName("acme", domain.Datasets.Collection, "d")
 	s.makeDataset("d")
-	const changes = 2*events.RingSize + 100
+	const changes = 2*eventlog.RingSize + 100
 	for i := range changes {
-		s.do(domain.Intend(domain.Datasets, name,
-			domain.Command[domain.Dataset](domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint(i)}})))
+		s.do(domain.Intend(domain.Datasets, name, domain.UpdateDataset{DatasetSpec: domain.DatasetSpec{
+			DisplayName: fmt.Sprint(i)}}))
 	}
 	l, _ := s.listen("/v1/accounts/acme/datasets/d/events?filter=type=dataset.updated.v1", "user", "Last-Event-ID", "0")
 	for i := range changes {

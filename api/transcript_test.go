@@ -19,6 +19,7 @@ import (
 	"anneal/api/request"
 	"anneal/blobs"
 	"anneal/domain"
+	"anneal/internal/testutil"
 	"anneal/projections"
 	"anneal/projections/live"
 )
@@ -38,13 +39,11 @@ var update = flag.Bool("update", false, "write the responses of the transcripts 
 // "with=NAME=VALUE" adds another field to the form.
 // -update replaces the responses in the file.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	require.NoError(t, err)
+	files := testutil.Glob(t, "testdata/*.txt")
 	require.NotEmpty(t, files)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
-			require.NoError(t, err)
+			want := testutil.ReadFile(t, file)
 			got := play(newHarness(t, request.Limits{}), string(want))
 			if *update {
 				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
@@ -75,7 +74,7 @@ func play(s *harness, script string) string {
 	var out strings.Builder
 	var request []string
 	number := 0
-	answer := func() {
+	respond := func() {
 		if len(request) > 0 {
 			number++
 			out.WriteString(perform(s, request, number))
@@ -87,7 +86,7 @@ func play(s *harness, script string) string {
 			continue // the current response replaces the recorded one
 		}
 		if !strings.HasPrefix(line, ">") {
-			answer()
+			respond()
 		}
 		out.WriteString(line + "\n")
 		switch {
@@ -96,10 +95,10 @@ func play(s *harness, script string) string {
 		case line == ">":
 			request = append(request, "")
 		case strings.HasPrefix(line, "! "):
-			happen(s, strings.Fields(line[2:]))
+			executeAction(s, strings.Fields(line[2:]))
 		}
 	}
-	answer()
+	respond()
 	return out.String()
 }
 
@@ -142,7 +141,7 @@ func (one scripted) on(s *harness) *http.Request {
 
 // transcribed returns a response in the format of transcripts, without the parts that differ from
 // run to run.
-func transcribed(s *harness, a answer) string {
+func transcribed(s *harness, a response) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "< %d\n", a.status)
 	for _, name := range []string{"Allow", "Retry-After", "Www-Authenticate", "Anneal-Warning", "Anneal-Prompt-Tokens",
@@ -169,6 +168,7 @@ var scrubs = []struct {
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "UUID"},
 	{regexp.MustCompile(`"(file|ftjob|batch)-[0-9a-f]{32}"`), `"$1-HEX"`},
 	{regexp.MustCompile(`(ank_[a-z-]+_[a-z0-9A-Z-]+)_[0-9a-f]{72}`), "${1}_SECRET"},
+	{regexp.MustCompile(`wh(sec|pk)_[0-9a-zA-Z+/]{43}=`), "wh${1}_KEY"},
 	{regexp.MustCompile(`("prefix": "ank_[a-z-]+_[a-zA-Z0-9-]+_)[0-9a-f]{4}`), "${1}ABCD"},
 	{regexp.MustCompile(`signature=[A-Za-z0-9_-]+`), "signature=SIGNATURE"},
 	{regexp.MustCompile(`until=[0-9]+`), "until=UNTIL"},
@@ -186,8 +186,8 @@ func scrub(s *harness, text string) string {
 	return text
 }
 
-// happen executes an action of another part of the platform.
-func happen(s *harness, words []string) {
+// executeAction executes an action of another part of the platform.
+func executeAction(s *harness, words []string) {
 	name := domain.Name(words[1])
 	switch words[0] {
 	case "serve":
@@ -203,16 +203,12 @@ func happen(s *harness, words []string) {
 				domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Step: step, Attempt: 1,
 					Files: storedCheckpoint(s, name, step), Metrics: map[string]float64{"train/loss": 1.5}}}))
 		}
-		_, err := s.store.Put(s.Context(), blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent),
-			strings.NewReader("{}\n"))
-		require.NoError(s, err)
+		s.putFile(blobs.MetricsFile(name, s.world.Lookup(name).CreateEvent), "{}\n")
 		if name.Collection() == domain.ReinforcementJobs.Collection {
 			s.storeRollouts(name, 1, rollout(1, 1, 1, 0.25), rollout(1, 1, 2, 1))
 		}
 	case "log":
-		_, err := s.store.Put(s.Context(), blobs.TrainerLog(name, s.world.Lookup(name).CreateEvent, 1),
-			strings.NewReader("step 1 of 2\n"))
-		require.NoError(s, err)
+		s.putFile(blobs.TrainerLog(name, s.world.Lookup(name).CreateEvent, 1), "step 1 of 2\n")
 	case "stepped": // completes the step of a trainer job
 		row, ok := projections.TableOf(s.world.View(), domain.TrainerJobs).Get(name)
 		require.True(s, ok)
@@ -224,8 +220,7 @@ func happen(s *harness, words []string) {
 		s.do(domain.IntendJob(name, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{"accounts/system/nodes/n1"}}))
 		output := domain.NewName(name.Account(), domain.Models.Collection, row.State.Step.OutputModel)
 		s.do(register(output, false))
-		s.do(domain.Intend(domain.TrainerJobs, name,
-			domain.Command[domain.TrainerJob](domain.FinishTrainStep{Attempt: attempt, Output: output})))
+		s.do(domain.Intend(domain.TrainerJobs, name, domain.FinishTrainStep{Attempt: attempt, Output: output}))
 	case "cancelled":
 		s.do(domain.IntendJob(name, domain.CancelJob{}))
 		s.do(domain.IntendJob(name, domain.ConfirmCancel{Attempt: 1}))
@@ -248,10 +243,10 @@ func happen(s *harness, words []string) {
 	case "speech": // creates a speech model
 		s.do(registerSpeech(name))
 	case "filled": // stores the rows of a derived dataset
-		s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FillDataset{
+		s.do(domain.Intend(domain.Datasets, name, domain.FillDataset{
 			Files: domain.Files{Prefix: "datasets/" + name.ID() + "/", Sizes: map[string]int64{"rows.jsonl": 42}},
 			DatasetStats: domain.DatasetStats{Format: domain.FormatCompletion, Shape: domain.ShapeCompletion, ExampleCount: 3,
-				EstimatedTokenCount: 11, AverageTurnCount: 1}})))
+				EstimatedTokenCount: 11, AverageTurnCount: 1}}))
 	case "prepared": // creates the datasets of a job
 		in := domain.JobInputs{Train: domain.NewName(name.Account(), "datasets", name.ID()+"-train"),
 			Evaluation: domain.NewName(name.Account(), "datasets", name.ID()+"-eval")}
@@ -259,32 +254,28 @@ func happen(s *harness, words []string) {
 		step := []domain.Intent{domain.IntendJob(name, domain.PrepareInput{Inputs: in})}
 		for made, rest := range map[domain.Name]bool{in.Train: true, in.Evaluation: false} {
 			split := domain.Split{Held: 1, Of: 4, Seed: 7, Rest: rest}
-			step = append(step, domain.Intend(domain.Datasets, made, domain.Command[domain.Dataset](domain.CreateDataset{
+			step = append(step, domain.Intend(domain.Datasets, made, domain.CreateDataset{
 				DatasetSpec: domain.DatasetSpec{SourceJobName: string(name),
 					Splitted: split.Origin("accounts/acme/datasets/source")},
-				From: &domain.Derivation{Source: "accounts/acme/datasets/source", Split: &split}})))
+				From: &domain.Derivation{Source: "accounts/acme/datasets/source", Split: &split}}))
 		}
 		s.do(step...)
 	case "progress": // reports progress of a dataset that is being derived
 		s.world.Live().Report(name, live.Progress{Step: 20_000, Steps: 60_000})
 	case "unfilled":
-		s.do(domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.FailFill{
-			Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "2 of the 4 rows match, and at least 3 are needed"}})))
+		s.do(domain.Intend(domain.Datasets, name, domain.FailFill{Status: domain.Status{Code: "INVALID_ARGUMENT",
+			Message: "2 of the 4 rows match, and at least 3 are needed"}}))
 	case "loaded": // loads an addon on every ready replica
-		s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.MarkModelDeployed{})))
+		s.do(domain.Intend(domain.DeployedModels, name, domain.MarkModelDeployed{}))
 	case "unloaded":
-		s.do(domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](domain.FinishUndeployment{})))
+		s.do(domain.Intend(domain.DeployedModels, name, domain.FinishUndeployment{}))
 	case "put": // uploads an evaluator's code, like a client with a signed URL
-		_, err := s.store.Put(s.Context(), arrivalsOf(evaluatorRow(s, name))+"main.py",
-			strings.NewReader("def evaluate(): ...\n"))
-		require.NoError(s, err)
+		s.putFile(arrivalsOf(evaluatorRow(s, name))+"main.py", "def evaluate(): ...\n")
 	case "built":
-		s.do(domain.Intend(domain.Evaluators, name,
-			domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 2, BuildLog: "evaluators/log.txt"})))
+		s.do(domain.Intend(domain.Evaluators, name, domain.AcceptBuild{Revision: 2, BuildLog: "evaluators/log.txt"}))
 	case "node":
-		s.do(domain.Intend(domain.Nodes, name, domain.Command[domain.Node](domain.RegisterNode{NodeSpec: domain.NodeSpec{
-			Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 4096}, Engines: []string{"train", "complete"},
-			Version: "1"}})))
+		s.do(domain.Intend(domain.Nodes, name, domain.RegisterNode{NodeSpec: domain.NodeSpec{Capacity: domain.Resources{
+			CPUMilli: 2000, MemoryMiB: 4096}, Engines: []string{"train", "complete"}, Version: "1"}}))
 	default:
 		s.Fatalf("a transcript has no event %q", words[0])
 	}
@@ -310,8 +301,7 @@ func storedCheckpoint(s *harness, job domain.Name, step int) domain.Files {
 	for name, content := range map[string]string{"state.json": "{}",
 		"model/adapter_config.json":       `{"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}`,
 		"model/adapter_model.safetensors": string(weights)} {
-		size, err := s.store.Put(s.Context(), files.Prefix+name, strings.NewReader(content))
-		require.NoError(s, err)
+		size := s.putFile(files.Prefix+name, content)
 		files.Sizes[name] = size
 	}
 	return files

@@ -20,9 +20,17 @@ import (
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
 const hearer = "accounts/acme/deployments/d1"
+
+// speechHarness returns a harness with a deployment of a speech model and n ready replicas.
+func speechHarness(t testing.TB, n int) *harness {
+	s := newHarness(t, request.Limits{})
+	s.deploySpeechReplicas(n)
+	return s
+}
 
 // deploySpeechReplicas creates a deployment of a speech model with n ready replicas.
 func (s *harness) deploySpeechReplicas(n int) {
@@ -34,14 +42,14 @@ func (s *harness) deploySpeechReplicas(n int) {
 }
 
 // transcribe sends a recording that contains text, and fields that are each NAME=VALUE.
-func (s *harness) transcribe(text string, fields ...string) answer {
+func (s *harness) transcribe(text string, fields ...string) response {
 	s.Helper()
 	return s.send(s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader(text),
 		append([]string{"model=" + hearer}, fields...)...))
 }
 
 // rejectedWith requires that a transcription is rejected with a message that contains says.
-func rejectedWith(t *testing.T, a answer, status int, says ...string) {
+func rejectedWith(t *testing.T, a response, status int, says ...string) {
 	t.Helper()
 	require.Equal(t, status, a.status, "%s", a.body)
 	message := a.json(t)["error"].(map[string]any)["message"]
@@ -89,9 +97,9 @@ func TestRecordingForms(t *testing.T) {
 	s.deploySpeechReplicas(1)
 	speech, model := part{"file", "speech.wav", "go forward"}, part{"model", "", hearer}
 	for name, c := range map[string]struct {
-		parts  []part
-		status int
-		says   string
+		parts   []part
+		status  int
+		message string
 	}{
 		"the file first": {[]part{speech, model}, 200, "go forward"},
 		"the file last":  {[]part{model, speech}, 200, "go forward"},
@@ -128,7 +136,7 @@ func TestRecordingForms(t *testing.T) {
 			r.ContentLength = -1 // unknown length
 			a := s.send(r)
 			require.Equal(t, c.status, a.status, "%s", a.body)
-			require.Contains(t, string(a.body), c.says)
+			require.Contains(t, string(a.body), c.message)
 			s.requireNoRecordings()
 		})
 	}
@@ -139,8 +147,7 @@ func TestRecordingForms(t *testing.T) {
 		rejectedWith(t, s.send(r), 400, "multipart/form-data")
 	}
 	r := s.parts(speech, model)
-	whole, err := io.ReadAll(r.Body)
-	require.NoError(t, err)
+	whole := testutil.ReadAll(t, r.Body)
 	for cut := range len(whole) - len("--\r\n") {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(whole[:cut])), int64(cut)
 		a := s.send(r.Clone(t.Context()))
@@ -150,8 +157,7 @@ func TestRecordingForms(t *testing.T) {
 }
 
 func TestGranularities(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(1)
+	s := speechHarness(t, 1)
 	const name = "timestamp_granularities"
 	for _, c := range []struct {
 		fields          []string
@@ -186,8 +192,7 @@ func TestGranularities(t *testing.T) {
 }
 
 func TestTemperatures(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(1)
+	s := speechHarness(t, 1)
 	for text, want := range map[string][]float64{"": nil, "0": {0}, "0.37": {0.37}, "1.0": {1},
 		"0.0,0.2,0.4,0.6,0.8,1.0": {0, 0.2, 0.4, 0.6, 0.8, 1}, "0.2, 0.8": {0.2, 0.8}} {
 		a := s.transcribe("go", "temperature="+text)
@@ -202,8 +207,7 @@ func TestTemperatures(t *testing.T) {
 
 // TestTranscriptionOptions checks that every option of a form reaches the engine.
 func TestTranscriptionOptions(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(1)
+	s := speechHarness(t, 1)
 	a := s.transcribe("go forward", "response_format=verbose_json", "timestamp_granularities=word", "language=DE",
 		"prompt=Um, I", "temperature=0.2", "task=translate", "vad_model=silero",
 		"alignment_model=mms_fa", "preprocessing=bass_dynamic", "diarize=true", "min_speakers=2", "max_speakers=inf")
@@ -218,7 +222,7 @@ func TestTranscriptionOptions(t *testing.T) {
 	require.Equal(t, "10.5", s.transcribed(t, strings.Repeat("la ", 21)).header.Get("anneal-audio-seconds"))
 }
 
-func (s *harness) transcribed(t *testing.T, text string) answer {
+func (s *harness) transcribed(t *testing.T, text string) response {
 	t.Helper()
 	a := s.transcribe(text)
 	require.Equal(t, 200, a.status, "%s", a.body)
@@ -228,8 +232,7 @@ func (s *harness) transcribed(t *testing.T, text string) answer {
 // TestUnsupportedOptions checks that a request with options that the model does not support is
 // rejected with the field names of the form, and is not sent to another replica.
 func TestUnsupportedOptions(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(3)
+	s := speechHarness(t, 3)
 	s.replicas.transcribe = func(context.Context, domain.Replica, engines.TranscriptionRequest,
 		func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		var v domain.Violations
@@ -252,11 +255,11 @@ func failing(n int) func(context.Context, domain.Replica, engines.TranscriptionR
 	return func(ctx context.Context, _ domain.Replica, req engines.TranscriptionRequest,
 		emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		if asked.Add(1) > 1 {
-			return readAloud(ctx, req, emit)
+			return transcribeText(ctx, req, emit)
 		}
 		died := domain.Errorf(domain.Unavailable, "the node is gone")
 		lines := 0
-		_, err := readAloud(ctx, req, func(step engines.TranscriptEvent) error {
+		_, err := transcribeText(ctx, req, func(step engines.TranscriptEvent) error {
 			if lines++; lines > n {
 				return died
 			}
@@ -275,24 +278,23 @@ func TestTranscriptionWorkerFails(t *testing.T) {
 	const text = "one two\nthree four\nfive six\n"
 	for n := range 3 {
 		for _, streamed := range []string{"false", "true"} {
-			s := newHarness(t, request.Limits{})
-			s.deploySpeechReplicas(2)
+			s := speechHarness(t, 2)
 			s.replicas.transcribe = failing(n)
 			a := s.transcribe(text, "stream="+streamed, "response_format=verbose_json", "timestamp_granularities=word,segment")
 			require.Equal(t, 200, a.status, "%s", a.body)
 			require.Len(t, s.replicas.requestIDs(), 2)
 			whole := map[string]any{}
 			if streamed == "true" {
-				said := ""
+				message := ""
 				for _, event := range chunks(t, string(a.body)) {
 					if delta, ok := event["delta"].(string); ok {
-						said += delta
+						message += delta
 					}
 					if event["type"] == audio.EventDone {
 						whole = event["transcript"].(map[string]any)
 					}
 				}
-				require.Equal(t, "one two three four five six", said, "after %d lines", n)
+				require.Equal(t, "one two three four five six", message, "after %d lines", n)
 			} else {
 				whole = a.json(t)
 			}
@@ -307,19 +309,18 @@ func TestTranscriptionWorkerFails(t *testing.T) {
 // TestDeltasAddUpToText checks that the deltas of a stream concatenated are the final text of the
 // stream, also for a recording without words.
 func TestDeltasAddUpToText(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(1)
+	s := speechHarness(t, 1)
 	for _, text := range []string{"one two\nthree\n", "\n"} {
 		for _, format := range audio.TranscriptFormats {
 			a := s.transcribe(text, "stream=true", "response_format="+format)
 			require.Equal(t, 200, a.status, "%s", a.body)
-			said := ""
+			message := ""
 			for _, event := range chunks(t, string(a.body)) {
 				if delta, ok := event["delta"].(string); ok {
-					said += delta
+					message += delta
 				}
 				if event["type"] == audio.EventDone {
-					require.Equal(t, event["text"], said, "%s of %q", format, text)
+					require.Equal(t, event["text"], message, "%s of %q", format, text)
 				}
 			}
 		}
@@ -327,8 +328,7 @@ func TestDeltasAddUpToText(t *testing.T) {
 }
 
 func TestNoReplicaIsLeft(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(2)
+	s := speechHarness(t, 2)
 	s.replicas.transcribe = func(_ context.Context, _ domain.Replica, _ engines.TranscriptionRequest,
 		emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		err := emit(engines.TranscriptEvent{Seconds: 1, Segment: &engines.Segment{Text: "one", End: 1}})
@@ -347,8 +347,7 @@ func TestNoReplicaIsLeft(t *testing.T) {
 // deleted, when the client closes the connection.
 func TestDisconnectStopsTranscription(t *testing.T) {
 	for _, streamed := range []string{"true", "false"} {
-		s := newHarness(t, request.Limits{})
-		s.deploySpeechReplicas(2)
+		s := speechHarness(t, 2)
 		began, ended := make(chan struct{}), make(chan error, 1)
 		s.replicas.transcribe = func(ctx context.Context, _ domain.Replica, _ engines.TranscriptionRequest,
 			emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
@@ -404,9 +403,9 @@ func TestConcurrentTranscriptionLimit(t *testing.T) {
 		emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 		close(began)
 		<-end
-		return readAloud(ctx, req, emit)
+		return transcribeText(ctx, req, emit)
 	}
-	first := make(chan answer)
+	first := make(chan response)
 	go func() { first <- s.transcribe("one") }()
 	<-began
 	rejectedWith(t, s.transcribe("two"), 429, "accounts/acme has 1 transcriptions in progress")
@@ -415,9 +414,8 @@ func TestConcurrentTranscriptionLimit(t *testing.T) {
 }
 
 func TestTranscriptionPermissions(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(1)
-	ask := func(path, authorization string) answer {
+	s := speechHarness(t, 1)
+	request := func(path, authorization string) response {
 		r := s.form(path, "", "file", "speech.wav", strings.NewReader("one"), "model="+hearer)
 		r.Header.Set("Authorization", authorization)
 		return s.send(r)
@@ -426,42 +424,39 @@ func TestTranscriptionPermissions(t *testing.T) {
 		"/inference/v1/audio/transcriptions", "/inference/v1/audio/translations"} {
 		for _, role := range []string{"admin", "user", "inference", "operator"} {
 			for _, scheme := range []string{"", "Bearer ", "bearer "} {
-				require.Equal(t, 200, ask(path, scheme+s.keys[role]).status, "%q %s", scheme, role)
+				require.Equal(t, 200, request(path, scheme+s.keys[role]).status, "%q %s", scheme, role)
 			}
 		}
-		rejectedWith(t, ask(path, "Basic "+s.keys["user"]), 401)
-		rejectedWith(t, ask(path, s.keys["other"]), 403)
+		rejectedWith(t, request(path, "Basic "+s.keys["user"]), 401)
+		rejectedWith(t, request(path, s.keys["other"]), 403)
 	}
-	s.do(domain.Intend(domain.Accounts, "accounts/acme",
-		domain.Command[domain.Account](domain.SuspendAccount{SuspendState: "FAILED_PAYMENTS"})))
+	s.do(domain.Intend(domain.Accounts, "accounts/acme", domain.SuspendAccount{SuspendState: "FAILED_PAYMENTS"}))
 	rejectedWith(t, s.transcribe("one"), 412, "suspended")
 }
 
 // TestRepeatedTranscriptions checks that a retry with the same Idempotency-Key gets the stored
 // response in any format, and that a stream with an Idempotency-Key is rejected.
 func TestRepeatedTranscriptions(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(1)
-	ask := func(key string, fields ...string) answer {
+	s := speechHarness(t, 1)
+	do := func(key string, fields ...string) response {
 		r := s.form("/v1/audio/transcriptions", "inference", "file", "speech.wav", strings.NewReader("one"),
 			append(fields, "model="+hearer)...)
 		r.Header.Set(request.IdempotencyHeader, key)
 		return s.send(r)
 	}
 	for i, format := range audio.TranscriptFormats {
-		first, second := ask(fmt.Sprint(i), "response_format="+format), ask(fmt.Sprint(i), "response_format="+format)
+		first, second := do(fmt.Sprint(i), "response_format="+format), do(fmt.Sprint(i), "response_format="+format)
 		require.Equal(t, 200, first.status, "%s", first.body)
 		require.Equal(t, string(first.body), string(second.body))
 		require.Equal(t, first.header.Get("Content-Type"), second.header.Get("Content-Type"))
 		require.Equal(t, "true", second.header.Get(request.ReplayedHeader))
 	}
 	require.Len(t, s.replicas.requestIDs(), len(audio.TranscriptFormats))
-	rejectedWith(t, ask("streamed", "stream=true"), 400, "stream: cannot be combined with Idempotency-Key")
+	rejectedWith(t, do("streamed", "stream=true"), 400, "stream: cannot be combined with Idempotency-Key")
 }
 
 func TestStrictRejectsUnknownFields(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploySpeechReplicas(1)
+	s := speechHarness(t, 1)
 	s.server.audio.Strict = true
 	rejectedWith(t, s.transcribe("one", "colour=red", "temperature=9"), 400, "colour: is not a field of this form",
 		"temperature: must")

@@ -31,8 +31,7 @@ func TestDraftModelIsInUse(t *testing.T) {
 // TestReferencesOfJobsAreInUse checks that the resources that an unfinished job names cannot be
 // deleted.
 func TestReferencesOfJobsAreInUse(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 0)
+	s := servingHarness(t, 0)
 	s.deploy("d2", 0)
 	for _, one := range [][2]string{
 		{"/datasets", `{"dataset": {}, "datasetId": "d"}`},
@@ -62,8 +61,7 @@ func TestReferencesOfJobsAreInUse(t *testing.T) {
 
 // TestBusyDeploymentIsInUse checks that a response in progress counts as use of its deployment.
 func TestBusyDeploymentIsInUse(t *testing.T) {
-	s := newHarness(t, request.Limits{})
-	s.deploy("d1", 1)
+	s := servingHarness(t, 1)
 	begun, release := make(chan struct{}), make(chan struct{})
 	s.replicas.respond = func(_ context.Context, _ domain.Replica, _ engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
@@ -144,7 +142,7 @@ func TestMatchTokenIsBoundToRequest(t *testing.T) {
 		name := versions[0].(map[string]any)["name"].(string)
 		require.Equal(t, 200, s.call("PATCH", "/v1/"+name, "admin", `{"validated": true}`).status)
 	}
-	match := func(addons, query string) answer {
+	match := func(addons, query string) response {
 		return s.call("POST", "/v1/accounts/acme/deploymentShapeVersions:match?pageSize=1"+query, "user",
 			`{"createDeploymentRequest": {"deployment": {"baseModel": "accounts/default/models/anneal-base", `+
 				`"enableAddons": `+addons+`}}}`)
@@ -162,9 +160,7 @@ func TestSuspendedAccountCannotBuild(t *testing.T) {
 	one := "/v1/accounts/acme/evaluators/e"
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme/evaluators", "user",
 		`{"evaluatorId": "e", "evaluator": {}}`).status)
-	_, err := s.store.Put(t.Context(), arrivalsOf(evaluatorRow(s, "accounts/acme/evaluators/e"))+"main.py",
-		strings.NewReader("def evaluate(): ...\n"))
-	require.NoError(t, err)
+	s.putFile(arrivalsOf(evaluatorRow(s, "accounts/acme/evaluators/e"))+"main.py", "def evaluate(): ...\n")
 	require.Equal(t, 200, s.call("POST", "/v1/accounts/acme:suspend", "operator",
 		`{"suspendState": "FAILED_PAYMENTS"}`).status)
 	a := s.call("POST", one+":validateUpload", "user", "")

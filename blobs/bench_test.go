@@ -33,8 +33,7 @@ func BenchmarkFiles(b *testing.B) {
 			for b.Loop() {
 				i++
 				key := fmt.Sprintf("models/acme/%d/w", i)
-				_, err := s.Put(b.Context(), key, bytes.NewReader(content))
-				require.NoError(b, err)
+				mustPut(b, s, key, bytes.NewReader(content))
 				b.StopTimer()
 				require.NoError(b, s.Delete(b.Context(), key))
 				b.StartTimer()
@@ -42,8 +41,7 @@ func BenchmarkFiles(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("get/%dKiB", size>>10), func(b *testing.B) {
 			s := benchStore(b)
-			_, err := s.Put(b.Context(), "models/acme/1/w", bytes.NewReader(content))
-			require.NoError(b, err)
+			mustPut(b, s, "models/acme/1/w", bytes.NewReader(content))
 			b.SetBytes(int64(size))
 			for b.Loop() {
 				r, err := s.Get(b.Context(), "models/acme/1/w")
@@ -68,8 +66,7 @@ func BenchmarkDownload(b *testing.B) {
 	mux.Handle("/blobs/", s.Handler())
 	content := make([]byte, 64<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(content)
-	_, err = s.Put(b.Context(), "models/acme/1/w", bytes.NewReader(content))
-	require.NoError(b, err)
+	mustPut(b, s, "models/acme/1/w", bytes.NewReader(content))
 	link, err := s.SignGet(b.Context(), "models/acme/1/w", time.Hour)
 	require.NoError(b, err)
 	b.SetBytes(int64(len(content)))

@@ -120,7 +120,7 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 		return domain.Errorf(domain.InvalidArgument, "the bucket has neither a directory nor a URL: use s3://BUCKET or "+
 			"file:///DIR")
 	}
-	if s.files, err = openFileStore(o.Dir, s.now()); err != nil {
+	if s.files, err = openFileStore(o.Dir, s.now(), o.Logger); err != nil {
 		return explain(err, o.Dir)
 	}
 	s.bucket, err = fileblob.OpenBucket(s.files.dir,
@@ -132,6 +132,9 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 func (s *Store) Close() error {
 	s.stop()
 	<-s.ready
+	if s.files != nil {
+		s.files.journal.close()
+	}
 	return s.bucket.Close()
 }
 
@@ -163,7 +166,7 @@ func (s *Store) create(ctx context.Context, key string, r io.Reader) error {
 
 func (s *Store) put(ctx context.Context, key string, r io.Reader) (int64, error) {
 	if s.files != nil {
-		n, err := s.files.put(ctx, key, r, s.files.commit)
+		n, err := journaled{s.files}.store(ctx, key, r)
 		return n, explain(err, key)
 	}
 	return s.write(ctx, key, r, &blob.WriterOptions{ContentType: contentType})
@@ -354,7 +357,7 @@ func explain(err error, key string) error {
 				"to free disk space, then try again"}
 	case errors.Is(err, syscall.ENOTEMPTY):
 		return domain.Errorf(domain.Unavailable, "%s is still being written: try again", key)
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, os.ErrExist):
+	case isNameConflict(err):
 		return domain.Errorf(domain.InvalidArgument,
 			"%s: a file and a directory cannot have the same name: choose another name", key)
 	case errors.Is(err, os.ErrPermission):

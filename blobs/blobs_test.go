@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 var epoch = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -36,8 +37,7 @@ func content(t *testing.T, s *Store, key string) string {
 	r, err := s.Get(t.Context(), key)
 	require.NoError(t, err)
 	defer r.Close()
-	data, err := io.ReadAll(r)
-	require.NoError(t, err)
+	data := testutil.ReadAll(t, r)
 	return string(data)
 }
 
@@ -47,12 +47,10 @@ func TestStore(t *testing.T) {
 			ctx, s := t.Context(), open(t, url)
 			for key, text := range map[string]string{"models/a/m/config.json": "{}", "models/a/m/deep/w": "weights",
 				"models/a/mm/w": "other"} {
-				n, err := s.Put(ctx, key, strings.NewReader(text))
-				require.NoError(t, err)
+				n := mustPut(t, s, key, strings.NewReader(text))
 				require.Equal(t, int64(len(text)), n)
 			}
-			_, err := s.Put(ctx, "models/a/m/config.json", strings.NewReader(`{"v":2}`))
-			require.NoError(t, err)
+			mustPut(t, s, "models/a/m/config.json", strings.NewReader(`{"v":2}`))
 			require.Equal(t, `{"v":2}`, content(t, s, "models/a/m/config.json"), "reads return the newest content")
 
 			files, err := s.Files(ctx, "models/a/m/")
@@ -82,8 +80,7 @@ func TestKeys(t *testing.T) {
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%q", key)
 	}
 	for _, key := range []string{"a", "a b/ü 東.json", "models/acme/m1/model-00001-of-00002.safetensors", "a%2Fb?c#d"} {
-		_, err := s.Put(t.Context(), key, strings.NewReader(key))
-		require.NoError(t, err)
+		mustPut(t, s, key, strings.NewReader(key))
 		require.Equal(t, key, content(t, s, key))
 	}
 	_, err := s.Put(t.Context(), "a/b", strings.NewReader("a is a file"))
@@ -103,15 +100,13 @@ func TestBrokenPut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, url := range []string{"", "mem://"} {
 				s := open(t, url)
-				_, err := s.Put(t.Context(), "d/f", strings.NewReader("old"))
-				require.NoError(t, err)
-				_, err = s.Put(t.Context(), "d/f", io.MultiReader(bytes.NewReader(make([]byte, 1<<20)), iotest.ErrReader(one.err)))
+				mustPut(t, s, "d/f", strings.NewReader("old"))
+				_, err := s.Put(t.Context(), "d/f", io.MultiReader(bytes.NewReader(make([]byte, 1<<20)), iotest.ErrReader(one.err)))
 				require.Error(t, err)
 				require.Equal(t, one.code, domain.CodeOf(err))
 				require.Equal(t, "old", content(t, s, "d/f"))
 				if s.files != nil {
-					left, err := os.ReadDir(filepath.Join(s.files.dir, staging))
-					require.NoError(t, err)
+					left := testutil.ReadDir(t, filepath.Join(s.files.dir, staging))
 					require.Empty(t, left)
 				}
 			}
@@ -127,7 +122,7 @@ func TestStaleUnfinishedFilesAreRemoved(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, nil, 0o600))
 		require.NoError(t, os.Chtimes(path, epoch.Add(-age), epoch.Add(-age)))
 	}
-	_, err := openFileStore(dir, epoch)
+	_, err := openFileStore(dir, epoch, nil)
 	require.NoError(t, err)
 	require.NoFileExists(t, filepath.Join(dir, staging, "old"))
 	require.FileExists(t, filepath.Join(dir, staging, "young"))
@@ -165,4 +160,18 @@ func TestOpenRefuses(t *testing.T) {
 		_, err := Open(t.Context(), o)
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), name)
 	}
+}
+
+func mustPut(t testing.TB, s *Store, key string, content io.Reader) int64 {
+	t.Helper()
+	size, err := s.Put(t.Context(), key, content)
+	require.NoError(t, err)
+	return size
+}
+
+func mustSignPut(t testing.TB, s *Store, key string, limit int64, ttl time.Duration) string {
+	t.Helper()
+	url, err := s.SignPut(t.Context(), key, limit, ttl)
+	require.NoError(t, err)
+	return url
 }

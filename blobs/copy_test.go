@@ -1,8 +1,6 @@
 package blobs
 
 import (
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 func TestCopy(t *testing.T) {
@@ -17,8 +16,7 @@ func TestCopy(t *testing.T) {
 		t.Run("bucket "+url, func(t *testing.T) {
 			s := open(t, url)
 			put := func(key, text string) {
-				_, err := s.Put(t.Context(), key, strings.NewReader(text))
-				require.NoError(t, err)
+				mustPut(t, s, key, strings.NewReader(text))
 			}
 			put("uploads/f", "first")
 			require.NoError(t, s.Copy(t.Context(), "models/m/f", "uploads/f"))
@@ -32,8 +30,7 @@ func TestCopy(t *testing.T) {
 			require.Equal(t, domain.NotFound, domain.CodeOf(s.Copy(t.Context(), "models/m/g", "uploads/f")))
 			require.Equal(t, domain.InvalidArgument, domain.CodeOf(s.Copy(t.Context(), "../g", "models/m/f")))
 			if s.files != nil {
-				left, err := os.ReadDir(filepath.Join(s.files.dir, staging))
-				require.NoError(t, err)
+				left := testutil.ReadDir(t, filepath.Join(s.files.dir, staging))
 				require.Empty(t, left)
 			}
 		})
@@ -43,20 +40,18 @@ func TestCopy(t *testing.T) {
 func TestRange(t *testing.T) {
 	for _, url := range []string{"", "mem://"} {
 		s := open(t, url)
-		_, err := s.Put(t.Context(), "f", strings.NewReader("0123456789"))
-		require.NoError(t, err)
+		mustPut(t, s, "f", strings.NewReader("0123456789"))
 		for _, c := range []struct {
 			offset, length int64
 			want           string
 		}{{0, 3, "012"}, {4, 2, "45"}, {7, -1, "789"}, {8, 100, "89"}, {10, -1, ""}, {2, 0, ""}} {
 			r, err := s.Range(t.Context(), "f", c.offset, c.length)
 			require.NoError(t, err)
-			data, err := io.ReadAll(r)
-			require.NoError(t, err)
+			data := testutil.ReadAll(t, r)
 			require.NoError(t, r.Close())
 			require.Equal(t, c.want, string(data), "%d+%d", c.offset, c.length)
 		}
-		_, err = s.Range(t.Context(), "g", 0, 1)
+		_, err := s.Range(t.Context(), "g", 0, 1)
 		require.Equal(t, domain.NotFound, domain.CodeOf(err))
 	}
 }

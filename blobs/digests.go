@@ -20,6 +20,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/minio/highwayhash"
 
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -117,11 +118,15 @@ func (f *fileStore) record(key string) ([]digest, error) {
 	if !ok || len(lines) < 2 || lines[0] != recordHead || lines[1] != key {
 		return nil, errBrokenRecord
 	}
-	var contents []digest
-	for _, line := range lines[2:] {
+	return parseDigests(strings.Join(lines[2:], "\n"))
+}
+
+// parseDigests decodes the lines of appendDigests.
+func parseDigests(text string) (contents []digest, err error) {
+	for line := range strings.Lines(text) {
 		var d digest
-		length, sums, _ := strings.Cut(line, " ")
-		if d.length, err = strconv.ParseInt(length, 10, 64); err != nil {
+		length, sums, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if d.length, err = strconv.ParseInt(length, 10, 64); err != nil || d.length < 0 {
 			return nil, errBrokenRecord
 		}
 		raw, err := hex.DecodeString(sums)
@@ -140,7 +145,16 @@ func (f *fileStore) record(key string) ([]digest, error) {
 
 // writeRecord replaces the record of a file by one with the digests in contents, durably.
 func (f *fileStore) writeRecord(key string, contents []digest) error {
-	text := []byte(recordHead + "\n" + key + "\n")
+	return f.writeDigests(f.recordPath(key), recordOf(key, contents))
+}
+
+// recordOf returns the content of the record of a file with the digests in contents.
+func recordOf(key string, contents []digest) []byte {
+	return seal(appendDigests([]byte(recordHead+"\n"+key+"\n"), contents))
+}
+
+// appendDigests appends a line for each digest.
+func appendDigests(text []byte, contents []digest) []byte {
 	for _, d := range contents {
 		text = append(strconv.AppendInt(text, d.length, 10), ' ')
 		text = hex.AppendEncode(text, d.sha256[:])
@@ -149,7 +163,7 @@ func (f *fileStore) writeRecord(key string, contents []digest) error {
 		}
 		text = append(text, '\n')
 	}
-	return f.writeDigests(f.recordPath(key), seal(text))
+	return text
 }
 
 // writeDigests replaces a file in the digests directory durably.
@@ -168,15 +182,7 @@ func (f *fileStore) writeDigests(path string, data []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(temp.Name()))
 	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return f.syncer.SyncDir(filepath.Dir(path))
 }
 
 // lock prevents other goroutines and processes from changing a file or its record until unlock is
@@ -245,7 +251,7 @@ func (f *fileStore) commitLocked(key string, contents []digest, place func() err
 	if len(before) > 0 {
 		_ = f.writeRecord(key, contents) // after a failure the record with old and new digests stays, which is valid
 	}
-	return nil
+	return f.journal.supersede(key)
 }
 
 // currentDigests returns the digests in the record of a file that match the file's length, or, for
@@ -303,6 +309,9 @@ func (f *fileStore) link(dst, src string) error {
 		if err == nil && same {
 			now := time.Now()
 			err = os.Chtimes(temp, now, now) // also changes the original; the copy must be young: see reconcile.Grace
+		}
+		if err == nil && same {
+			err = disk.Sync(temp) // the content may be durable only in the journal, under the key src
 		}
 		if err == nil && same {
 			err = f.commit(dst, contents, func() error { return f.place(temp, f.path(dst)) })

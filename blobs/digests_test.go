@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 // reopen opens a store on a directory, and returns when the background work of Open is done.
@@ -48,8 +49,7 @@ func random(size int) []byte {
 }
 
 func records(t *testing.T, s *Store) (names []string) {
-	entries, err := os.ReadDir(filepath.Join(s.files.dir, digests))
-	require.NoError(t, err)
+	entries := testutil.ReadDir(t, filepath.Join(s.files.dir, digests))
 	for _, entry := range entries {
 		if isRecord(entry.Name()) {
 			names = append(names, entry.Name())
@@ -86,14 +86,12 @@ func TestDamagedFiles(t *testing.T) {
 			for _, record := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s of %d, record %v", name, size, record), func(t *testing.T) {
 					s := open(t, "")
-					_, err := s.Put(t.Context(), key, bytes.NewReader(want))
-					require.NoError(t, err)
+					mustPut(t, s, key, bytes.NewReader(want))
 					path := s.files.path(key)
 					if record {
 						path = s.files.recordPath(key)
 					}
-					data, err := os.ReadFile(path)
-					require.NoError(t, err)
+					data := testutil.ReadFile(t, path)
 					if record && strings.Contains(name, "byte") {
 						damage = flip(len(data) / 2)
 					}
@@ -108,8 +106,7 @@ func TestDamagedFiles(t *testing.T) {
 						require.ErrorContains(t, err, "file copy is damaged")
 					}
 					require.Equal(t, domain.DataLoss, domain.CodeOf(err))
-					_, err = s.Put(t.Context(), key, bytes.NewReader(want))
-					require.NoError(t, err)
+					mustPut(t, s, key, bytes.NewReader(want))
 					got, err = read(s, key)
 					require.NoError(t, err, "new content is valid")
 					require.Equal(t, want, got)
@@ -123,8 +120,7 @@ func TestDamagedFiles(t *testing.T) {
 // blocks.
 func TestDamagedRanges(t *testing.T) {
 	s, want := open(t, ""), random(3*blockSize+7)
-	_, err := s.Put(t.Context(), "models/w", bytes.NewReader(want))
-	require.NoError(t, err)
+	mustPut(t, s, "models/w", bytes.NewReader(want))
 	damaged := bytes.Clone(want)
 	damaged[blockSize+9] ^= 1
 	require.NoError(t, os.WriteFile(s.files.path("models/w"), damaged, 0o600))
@@ -157,8 +153,7 @@ func TestLostDigests(t *testing.T) {
 	dir, log := t.TempDir(), &bytes.Buffer{}
 	s := reopen(t, dir, log)
 	for _, key := range []string{"a/b", "a/c"} {
-		_, err := s.Put(t.Context(), key, strings.NewReader("text"))
-		require.NoError(t, err)
+		mustPut(t, s, key, strings.NewReader("text"))
 	}
 	require.NoError(t, os.Remove(s.files.recordPath("a/b")))
 	_, err := read(s, "a/b")
@@ -185,7 +180,7 @@ func TestFilesOfAnEarlierVersion(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(f.path(key)), 0o700))
 		require.NoError(t, os.WriteFile(f.path(key), []byte(key), 0o600))
 	}
-	f, err := openFileStore(dir, epoch)
+	f, err := openFileStore(dir, epoch, nil)
 	require.NoError(t, err)
 	before := &Store{files: f}
 	require.Equal(t, "models/m/w", content(t, before, "models/m/w"), "readable before it has a digest")
@@ -214,14 +209,14 @@ func TestCrashes(t *testing.T) {
 	contents := map[string]string{"none": "", "old": "the old one", "same length": "THE NEW ONE"}
 	for name, old := range contents {
 		for _, earlier := range []bool{false, true} {
-			for _, change := range []string{"put", "copy", "delete"} {
+			for _, change := range []string{"put", "put small", "copy", "delete"} {
 				t.Run(fmt.Sprintf("%s over %s, earlier %v", change, name, earlier), func(t *testing.T) {
 					dir := t.TempDir()
 					if earlier && old != "" {
 						require.NoError(t, os.MkdirAll(filepath.Join(dir, "a"), 0o700))
 						require.NoError(t, os.WriteFile(filepath.Join(dir, "a", "f"), []byte(old), 0o600))
 					}
-					f, err := openFileStore(dir, time.Now())
+					f, err := openFileStore(dir, time.Now(), nil)
 					require.NoError(t, err)
 					if !earlier && old != "" {
 						_, err = f.put(t.Context(), key, strings.NewReader(old), f.commit)
@@ -238,6 +233,8 @@ func TestCrashes(t *testing.T) {
 					switch change {
 					case "put":
 						_, err = f.put(t.Context(), key, strings.NewReader("the new one"), f.commit)
+					case "put small":
+						err = journaled{f}.putSmall(key, []byte("the new one"))
 					case "copy":
 						err = f.link(key, other)
 					case "delete":
@@ -297,8 +294,7 @@ func TestReadingWhileWriting(t *testing.T) {
 	all.Wait()
 	require.NoError(t, s.Delete(t.Context(), "copy"))
 	require.Len(t, records(t, s), 1)
-	_, err := s.Put(t.Context(), "d/e/f", strings.NewReader("text"))
-	require.NoError(t, err)
+	mustPut(t, s, "d/e/f", strings.NewReader("text"))
 	require.NoError(t, s.DeletePrefix(t.Context(), "d/"))
 	require.Len(t, records(t, s), 1)
 }
@@ -336,8 +332,7 @@ func TestHardLinkWhileReplaced(t *testing.T) {
 func TestServingDamage(t *testing.T) {
 	s, want := serve(t), random(3*blockSize)
 	link := func(key string, at int) string {
-		_, err := s.Put(t.Context(), key, bytes.NewReader(want))
-		require.NoError(t, err)
+		mustPut(t, s.Store, key, bytes.NewReader(want))
 		damaged := bytes.Clone(want)
 		damaged[at] ^= 1
 		require.NoError(t, os.WriteFile(s.files.path(key), damaged, 0o600))

@@ -50,7 +50,7 @@ func (f *fileStore) openDigests() error {
 		if err := f.writeMarker(); err != nil {
 			return err
 		}
-		return f.syncUp(dir)
+		return f.syncer.SyncUp(dir, f.dir)
 	}
 	f.earlier, f.strict = map[string]int64{}, true
 	return f.writeMarker()

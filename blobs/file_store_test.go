@@ -14,12 +14,13 @@ import (
 
 	"anneal/disk"
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 // TestFullDisk checks that Put leaves no part of a file when the disk becomes full during the
 // write, and stores the file once there is space again.
 func TestFullDisk(t *testing.T) {
-	f, err := openFileStore(t.TempDir(), time.Now())
+	f, err := openFileStore(t.TempDir(), time.Now(), nil)
 	require.NoError(t, err)
 	checks, full := 0, true
 	f.space = disk.New(func() (uint64, error) {
@@ -32,16 +33,14 @@ func TestFullDisk(t *testing.T) {
 	_, err = f.put(t.Context(), "a/b", bytes.NewReader(content), f.commit)
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(explain(err, "a/b")))
 	require.NoFileExists(t, filepath.Join(f.dir, "a", "b"))
-	unfinished, err := os.ReadDir(filepath.Join(f.dir, staging))
-	require.NoError(t, err)
+	unfinished := testutil.ReadDir(t, filepath.Join(f.dir, staging))
 	require.Empty(t, unfinished)
 
 	full = false
 	n, err := f.put(t.Context(), "a/b", bytes.NewReader(content), f.commit)
 	require.NoError(t, err)
 	require.EqualValues(t, len(content), n)
-	stored, err := os.ReadFile(filepath.Join(f.dir, "a", "b"))
-	require.NoError(t, err)
+	stored := testutil.ReadFile(t, filepath.Join(f.dir, "a", "b"))
 	require.Equal(t, content, stored)
 }
 

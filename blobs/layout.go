@@ -19,6 +19,7 @@ const (
 	EvaluatorRoot = "evaluators/"
 	JobRoot       = "jobs/"
 	BatchRoot     = "batches/"
+	DeliveryRoot  = "subscriptions/"
 	StagingRoot   = "arrivals/"  // files uploaded to signed URLs
 	TransientRoot = "transient/" // files of requests in progress
 )
@@ -26,8 +27,8 @@ const (
 // Roots returns all prefixes below which anneal stores files. The last three were staging prefixes
 // of earlier versions.
 func Roots() []string {
-	return []string{DatasetRoot, ModelRoot, PreparedRoot, EvaluatorRoot, JobRoot, BatchRoot, StagingRoot,
-		TransientRoot,
+	return []string{DatasetRoot, ModelRoot, PreparedRoot, EvaluatorRoot, JobRoot, BatchRoot, DeliveryRoot,
+		StagingRoot, TransientRoot,
 		"uploads/", "model-uploads/", "code-uploads/"}
 }
 
@@ -145,4 +146,10 @@ const TransientTime = 24 * time.Hour
 // TransientPrefix returns the prefix of the files of one request of an account.
 func TransientPrefix(account, request string) string {
 	return TransientRoot + account + "/" + request + "/"
+}
+
+// DeliveryFile returns the key of the file that records what the target of a subscription has
+// received. See package blobs/delivery.
+func DeliveryFile(subscription domain.Name, createEvent string) string {
+	return resourcePrefix(DeliveryRoot, subscription, createEvent) + "delivery.json"
 }

@@ -17,6 +17,7 @@ import (
 
 	"anneal/disk"
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 // serving is a store behind a real server, with a clock that the test sets.
@@ -54,8 +55,7 @@ func do(t *testing.T, method, url, body string, header ...string) (int, string) 
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	defer res.Body.Close()
-	data, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
+	data := testutil.ReadAll(t, res.Body)
 	if res.StatusCode >= 400 && res.StatusCode != http.StatusRequestedRangeNotSatisfiable {
 		var answer struct {
 			Code    int
@@ -71,8 +71,7 @@ func do(t *testing.T, method, url, body string, header ...string) (int, string) 
 
 func TestSignedURLs(t *testing.T) {
 	s := serve(t)
-	put, err := s.SignPut(t.Context(), "datasets/acme/d/1/rows ü.jsonl", 10, time.Minute)
-	require.NoError(t, err)
+	put := mustSignPut(t, s.Store, "datasets/acme/d/1/rows ü.jsonl", 10, time.Minute)
 	get, err := s.SignGet(t.Context(), "datasets/acme/d/1/rows ü.jsonl", time.Minute)
 	require.NoError(t, err)
 
@@ -94,12 +93,9 @@ func TestSignedURLs(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	s := serve(t)
-	put, err := s.SignPut(t.Context(), "d/f", 10, time.Minute)
-	require.NoError(t, err)
-	_, err = s.Put(t.Context(), "d/f", strings.NewReader("old"))
-	require.NoError(t, err)
-	_, err = s.Put(t.Context(), "d/secret", strings.NewReader("secret"))
-	require.NoError(t, err)
+	put := mustSignPut(t, s.Store, "d/f", 10, time.Minute)
+	mustPut(t, s.Store, "d/f", strings.NewReader("old"))
+	mustPut(t, s.Store, "d/secret", strings.NewReader("secret"))
 	get, err := s.SignGet(t.Context(), "d/f", time.Minute)
 	require.NoError(t, err)
 	changed := func(signed, field, value string) string {
@@ -146,12 +142,10 @@ func TestRefusals(t *testing.T) {
 // signed method, and that the response to HEAD is the response to GET without its content.
 func TestMethodsOfSignedURLs(t *testing.T) {
 	s := serve(t)
-	_, err := s.Put(t.Context(), "d/f", strings.NewReader("0123456789"))
-	require.NoError(t, err)
+	mustPut(t, s.Store, "d/f", strings.NewReader("0123456789"))
 	get, err := s.SignGet(t.Context(), "d/f", time.Minute)
 	require.NoError(t, err)
-	put, err := s.SignPut(t.Context(), "d/f", 10, time.Minute)
-	require.NoError(t, err)
+	put := mustSignPut(t, s.Store, "d/f", 10, time.Minute)
 	for link, methods := range map[string][]string{get: {http.MethodPost, http.MethodPut, http.MethodDelete},
 		put: {http.MethodGet, http.MethodHead, http.MethodDelete}} {
 		allowed := http.MethodGet
@@ -187,10 +181,8 @@ func send(t *testing.T, method, link string) *http.Response {
 // content.
 func TestServingAFullDisk(t *testing.T) {
 	s := serve(t)
-	_, err := s.Put(t.Context(), "d/f", strings.NewReader("old"))
-	require.NoError(t, err)
-	put, err := s.SignPut(t.Context(), "d/f", 10, time.Minute)
-	require.NoError(t, err)
+	mustPut(t, s.Store, "d/f", strings.NewReader("old"))
+	put := mustSignPut(t, s.Store, "d/f", 10, time.Minute)
 	s.files.space = disk.New(func() (uint64, error) { return 0, nil })
 	code, message := do(t, http.MethodPut, put, "new")
 	require.Equal(t, http.StatusInsufficientStorage, code)
@@ -209,8 +201,7 @@ func TestSignedTimeIsBounded(t *testing.T) {
 // TestCutUpload checks that an upload whose body is shorter than its Content-Length is not stored.
 func TestCutUpload(t *testing.T) {
 	s := serve(t)
-	put, err := s.SignPut(t.Context(), "d/f", 0, time.Minute)
-	require.NoError(t, err)
+	put := mustSignPut(t, s.Store, "d/f", 0, time.Minute)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, put, io.LimitReader(strings.NewReader("half"), 4))
 	require.NoError(t, err)
 	req.ContentLength = 8

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 func TestLockDir(t *testing.T) {
@@ -59,8 +60,7 @@ func TestLockDirVersions(t *testing.T) {
 			if test.want == "" {
 				require.NoError(t, err)
 				release()
-				now, err := os.ReadFile(filepath.Join(dir, "version"))
-				require.NoError(t, err)
+				now := testutil.ReadFile(t, filepath.Join(dir, "version"))
 				require.Equal(t, "2\n", string(now))
 				return
 			}

@@ -64,6 +64,9 @@ func (m ModelSize) Resolve(v *Violations, h Hardware, fleet string) Hardware {
 		v.Require(h.Count <= 0, "acceleratorCount", "is %d, but the nodes of this installation have only CPUs, and "+
 			"acceleratorType is not set: leave acceleratorCount out to run on CPUs, or set acceleratorType to wait for "+
 			"a node with such devices", h.Count)
+		v.Require(h.Share == 0, "acceleratorShare", "is %d, but the nodes of this installation have only CPUs, and "+
+			"acceleratorType is not set: leave acceleratorShare out to run on CPUs, which are always shared, or set "+
+			"acceleratorType to wait for a node with such devices", h.Share)
 		return h
 	}
 	checkPrecision(v, h.Precision, h.Type)

@@ -8,16 +8,17 @@ import (
 // An account owns every other resource. The operator creates and suspends it.
 //
 //	(none) --CreateAccount--> READY
-//	READY  --UpdateAccount, SetAccountNodes, SetQueueWeight--> READY
+//	READY  --UpdateAccount, SetAccountNodes, SetQueueWeight, SetJobAccelerators--> READY
 //	READY  --SuspendAccount--> READY, suspendState set: jobs pause, inference returns 412
 //	READY  --RestoreAccount--> READY, UNSUSPENDED: jobs continue
 var Accounts = NewKind("accounts", map[string]Event[Account]{
-	"account.created.v1":        AccountCreated{},
-	"account.updated.v1":        AccountUpdated{},
-	"account.suspended.v1":      AccountSuspended{},
-	"account.restored.v1":       AccountRestored{},
-	"account.nodesSet.v1":       AccountNodesSet{},
-	"account.queueWeightSet.v1": QueueWeightSet{},
+	"account.created.v1":            AccountCreated{},
+	"account.updated.v1":            AccountUpdated{},
+	"account.suspended.v1":          AccountSuspended{},
+	"account.restored.v1":           AccountRestored{},
+	"account.nodesSet.v1":           AccountNodesSet{},
+	"account.queueWeightSet.v1":     QueueWeightSet{},
+	"account.jobAcceleratorsSet.v1": JobAcceleratorsSet{},
 })
 
 // MaxEmail is the maximum length of an e-mail address in characters: what fits into an SMTP path
@@ -53,6 +54,8 @@ type Account struct {
 	// QueueWeight is the account's share of the cluster, relative to the weights of other accounts with
 	// jobs; 0 is 1.
 	QueueWeight int `json:"queueWeight,omitempty"`
+	// JobAccelerators is empty unless the operator has set the accelerators of the account's jobs.
+	JobAccelerators JobAccelerators `json:"jobAccelerators,omitempty"`
 }
 
 // A FirstKey is the admin key that CreateAccount records with the account, so that no account
@@ -132,7 +135,8 @@ type SuspendAccount struct {
 
 func (c SuspendAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 	var v Violations
-	v.Require(slices.Contains(SuspendStates, c.SuspendState), "suspendState", "must be one of %s", join(SuspendStates))
+	v.Require(slices.Contains(SuspendStates, c.SuspendState), "suspendState", "%s",
+		OneOfRule(c.SuspendState, SuspendStates))
 	v.Require(len([]rune(c.Reason)) <= MaxDescription, "reason", "must have at most %d characters", MaxDescription)
 	switch err := v.Err(); {
 	case !a.Exists():
@@ -161,7 +165,11 @@ func (RestoreAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 func (s AccountSpec) check() error {
 	var v Violations
 	checkShortName(&v, s.DisplayName)
-	v.Require(len([]rune(s.Email)) <= MaxEmail, "email", "must have at most %d characters", MaxEmail)
+	checkEmail(&v, s.Email)
 	oneOf(&v, "accountType", s.AccountType, Enterprise, "ACCOUNT_TYPE_UNSPECIFIED")
 	return v.Err()
+}
+
+func checkEmail(v *Violations, email string) {
+	v.Require(len([]rune(email)) <= MaxEmail, "email", "must have at most %d characters", MaxEmail)
 }

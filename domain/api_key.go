@@ -30,6 +30,7 @@ var Roles = []string{RoleAdmin, RoleUser, RoleInference, RoleReader}
 // APIKeySpec holds the fields that the caller sets.
 type APIKeySpec struct {
 	DisplayName string     `json:"displayName"`
+	Email       string     `json:"email,omitempty"` // of the holder; "" means the account's
 	Role        string     `json:"role"`
 	ExpireTime  *time.Time `json:"expireTime,omitempty"`
 }
@@ -78,6 +79,7 @@ func (c CreateAPIKey) Decide(k APIKey, now time.Time) (Event[APIKey], error) {
 	}
 	var v Violations
 	checkText(&v, c.DisplayName, "")
+	checkEmail(&v, c.Email)
 	inFuture(&v, "expireTime", c.ExpireTime, now)
 	v.Require(c.Role != "", "role", "must be one of %s", strings.Join(Roles, ", "))
 	oneOf(&v, "role", c.Role, Roles...)

@@ -86,7 +86,7 @@ func (p *AutoscalingPolicy) check(v *Violations) {
 	for _, key := range slices.Sorted(maps.Keys(p.LoadTargets)) {
 		target := p.LoadTargets[key]
 		v.Require(slices.Contains(LoadTargets, key), "autoscalingPolicy.loadTargets",
-			"has the key %.64q, but keys must be among %s", key, join(LoadTargets))
+			"has the key %.64q, but keys must be among %s%s", key, join(LoadTargets), DidYouMean(key, LoadTargets))
 		limit := float64(maxLoadTarget)
 		if key == CapacityTarget {
 			limit = 1

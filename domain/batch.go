@@ -28,7 +28,7 @@ var Batches = NewKind("batches", map[string]Event[Batch]{
 	"batch.removed.v1":    BatchRemoved{},
 })
 
-// Batch states, as OpenAI's interface shows them.
+// Batch states, as the OpenAI API shows them.
 const (
 	BatchValidating      = "validating"
 	BatchFailedState     = "failed"
@@ -207,7 +207,7 @@ type BatchRemoved struct{}
 
 func (BatchRemoved) Evolve(b *Batch) { *b = Batch{} }
 
-// check returns an error that lists the violations under the field names of OpenAI's interface; nil
+// check returns an error that lists the violations under the field names of the OpenAI API; nil
 // without violations.
 func (s BatchSpec) check() error {
 	var v Violations

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 // catalogue is the file with samples of every stored event, one for each form that a version of anneal
@@ -68,8 +69,7 @@ func sampled(t *testing.T, kind domain.AnyKind, yield func(domain.Record) bool) 
 	for name, goType := range kind.EventTypes() {
 		fact := reflect.New(goType)
 		fill(fact.Elem(), "", 1)
-		data, err := json.Marshal(fact.Interface())
-		require.NoError(t, err)
+		data := testutil.Marshal(t, fact.Interface())
 		record := domain.Record{Type: name, Data: data}
 		event, err := kind.DecodeEvent(record)
 		require.NoError(t, err)

@@ -46,8 +46,8 @@ const (
 	ShapeChat       = "chat"
 	ShapePreference = "preference"
 	ShapeCompletion = "completion"
-	ShapePrompt     = "prompt"
-	ShapeSamples    = "samples"
+	ShapePrompt     = "prompt"  // RL: messages and free fields, such as ground_truth
+	ShapeSamples    = "samples" // of trainer steps
 )
 
 // DatasetSpec holds the fields that the caller sets.
@@ -81,12 +81,12 @@ type DatasetTransformed struct {
 	OriginalFormat  string `json:"originalFormat,omitempty"`
 }
 
-// DatasetSplitted marks a dataset that is one part of another. With a fraction, the platform
-// derives the dataset from sourceDatasetId. Without a fraction, the rows are uploaded, and
-// sourceDatasetId records where they come from.
+// DatasetSplitted marks a dataset that is one part of another, from which it is derived. In a dataset
+// that an earlier version stored without a fraction, and after an update of a dataset with uploaded
+// rows, sourceDatasetId only records where the rows come from.
 type DatasetSplitted struct {
 	SourceDatasetID string  `json:"sourceDatasetId"`
-	Fraction        float64 `json:"fraction,omitempty"` // fraction of the rows that are held out: above 0 and below 1
+	Fraction        float64 `json:"fraction,omitempty"` // fraction of the rows that are held out, below 1
 	Seed            int     `json:"seed,omitempty"`     // seed that selects the rows that are held out
 	Rest            bool    `json:"rest,omitempty"`     // the dataset has the other rows, which are not held out
 }

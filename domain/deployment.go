@@ -16,7 +16,7 @@ import (
 //	CREATING --FailDeployment-->      FAILED, when it cannot be placed or loaded
 //	live     --FailDeployment-->      FAILED, when a resource that it uses was deleted
 //	READY    --UpdateDeployment-->    UPDATING --MarkDeploymentReady--> READY
-//	live     --ScaleDeployment-->     unchanged, with another number of desired replicas, also zero
+//	live     --ScaleDeployment-->     unchanged: a READY deployment that is scaled to zero stays READY
 //	live, FAILED --DeleteDeployment--> DELETING --FinishDeletion--> DELETED | (none) when hard
 //	DELETED  --UndeleteDeployment--> CREATING
 //	DELETED  --PurgeDeployment, or a hard DeleteDeployment--> (none)
@@ -79,7 +79,16 @@ type Replica struct {
 	ID         string `json:"id"`
 	State      string `json:"state"`
 	Node       Name   `json:"node"`
-	Generation int    `json:"generation"` // Deployment.Generation when the replica was placed
+	Generation int    `json:"generation"`         // Deployment.Generation when the replica was placed
+	Replaces   string `json:"replaces,omitempty"` // ID of the replica that is removed when this one is ready
+}
+
+// A ReplicaShortage has the times since when a live deployment has fewer replicas than its minimum, and
+// than it desires; zero if it has enough. The minimum is minReplicaCount, or the desired number if that
+// is lower.
+type ReplicaShortage struct {
+	Minimum time.Time `json:"minimum,omitzero"`
+	Desired time.Time `json:"desired,omitzero"`
 }
 
 // Deployment is the state of one deployment.
@@ -101,6 +110,7 @@ type Deployment struct {
 	ReplicaSeq int                `json:"replicaSeq"` // number of the newest replica
 	Failures   int                `json:"failures"`   // consecutive replicas that failed to start
 	FailedTime time.Time          `json:"failedTime"` // when the last replica failed to start
+	Short      ReplicaShortage    `json:"short,omitzero"`
 	Hard       bool               `json:"hard,omitempty"`
 	Since      time.Time          `json:"since"` // when State last changed
 	DeleteTime *time.Time         `json:"deleteTime,omitempty"`
@@ -186,6 +196,7 @@ func (e DeploymentCreated) Evolve(d *Deployment) {
 	*d = Deployment{DeploymentSpec: e.DeploymentSpec, CreatedBy: e.CreatedBy, Cluster: e.Cluster, DirectKeys: e.DirectKeys,
 		State: DeploymentCreatingState, Status: StatusOf(nil),
 		Generation: 1, DesiredReplicas: e.MinReplicaCount, HeldFrom: e.Time, Since: e.Time}
+	d.countReplicas(e.Time)
 }
 
 type DeploymentBecameReady struct {
@@ -204,6 +215,7 @@ type DeploymentFailed struct {
 
 func (e DeploymentFailed) Evolve(d *Deployment) {
 	d.State, d.Status, d.Replicas, d.DesiredReplicas, d.Since = DeploymentFailedState, e.Status, nil, 0, e.Time
+	d.countReplicas(e.Time)
 }
 
 type DeploymentUpdated struct {
@@ -226,6 +238,7 @@ func (e DeploymentUpdated) Evolve(d *Deployment) {
 	if d.State != DeploymentCreatingState {
 		d.State, d.Since = DeploymentUpdatingState, e.Time
 	}
+	d.countReplicas(e.Time)
 }
 
 type DeploymentScaled struct {
@@ -240,6 +253,7 @@ func (e DeploymentScaled) Evolve(d *Deployment) {
 	if !e.ByLoad {
 		d.HeldFrom = e.Time
 	}
+	d.countReplicas(e.Time)
 }
 
 type DeploymentDeleting struct {
@@ -251,6 +265,7 @@ type DeploymentDeleting struct {
 func (e DeploymentDeleting) Evolve(d *Deployment) {
 	d.State, d.DesiredReplicas, d.Hard, d.Since = DeploymentDeletingState, 0, e.Hard, e.Time
 	d.DeletionTime = nil
+	d.countReplicas(e.Time)
 }
 
 type DeploymentDeleted struct {
@@ -276,6 +291,7 @@ func (e DeploymentUndeleted) Evolve(d *Deployment) {
 	if e.ShapeGone {
 		d.DeploymentShape = ""
 	}
+	d.countReplicas(e.Time)
 }
 
 type DeploymentPurged struct{}
@@ -286,11 +302,14 @@ type ReplicaPlaced struct {
 	ID         string `json:"id"`
 	Node       Name   `json:"node"`
 	Generation int    `json:"generation"`
+	Replaces   string `json:"replaces,omitempty"` // ID of the replica that is moved to this node
+	Reason     string `json:"reason,omitempty"`   // why it is moved
 }
 
 func (e ReplicaPlaced) Evolve(d *Deployment) {
-	d.setReplica(Replica{e.ID, ReplicaDownloading, e.Node, e.Generation})
+	d.setReplica(Replica{e.ID, ReplicaDownloading, e.Node, e.Generation, e.Replaces})
 	d.ReplicaSeq++
+	d.countReplicas(d.Short.Desired)
 }
 
 // ReplicaAbandoned fences a replica that was not placed: its number is never used again.
@@ -332,6 +351,21 @@ func (e ReplicaRemoved) Evolve(d *Deployment) {
 		d.FailedTime = e.Time
 		d.Status = Status{Unavailable.String(), e.Reason}
 	}
+	d.countReplicas(e.Time)
+}
+
+// countReplicas updates Short after an event at the given time.
+func (d *Deployment) countReplicas(at time.Time) {
+	short := func(since *time.Time, wanted int) {
+		switch {
+		case !d.Live() || len(d.Replicas) >= wanted:
+			*since = time.Time{}
+		case since.IsZero():
+			*since = at
+		}
+	}
+	short(&d.Short.Minimum, min(d.MinReplicaCount, d.DesiredReplicas))
+	short(&d.Short.Desired, d.DesiredReplicas)
 }
 
 func (d *Deployment) setReplica(r Replica) {

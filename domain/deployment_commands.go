@@ -49,6 +49,11 @@ func (c CreateDeployment) Check(now time.Time) (DeploymentSpec, error) {
 
 func (c CreateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	if d.Exists() { // also a softly deleted deployment: its ID stays reserved until the purge
+		if d.State == DeploymentDeletedState {
+			err := alreadyExists("a deleted deployment")
+			err.Message += ", undelete it, free its ID with a delete that has hard"
+			return nil, err
+		}
 		return nil, alreadyExists("a deployment")
 	}
 	spec, err := c.Check(now)
@@ -265,6 +270,8 @@ type PlaceReplica struct {
 	ID         string // NextReplica of the deployment
 	Node       Name
 	Generation int
+	Replaces   string `json:",omitempty"` // ID of the replica that is moved to the node; "" moves none
+	Reason     string `json:",omitempty"` // why it is moved
 }
 
 func (c PlaceReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {
@@ -278,8 +285,21 @@ func (c PlaceReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], erro
 		return nil, precondition("STALE_PLAN",
 			"replica %s of generation %d was planned, but the next replica is %s of generation %d", c.ID, c.Generation,
 			d.NextReplica(), d.Generation)
+	case c.Replaces != "" && !d.movable(c.Replaces):
+		return nil, precondition("STALE_PLAN", "replica %s, which the plan moves, is gone or is being moved", c.Replaces)
 	}
 	return ReplicaPlaced(c), nil
+}
+
+// movable reports whether a replica exists and no other replica replaces it.
+func (d Deployment) movable(id string) bool {
+	for _, r := range d.Replicas {
+		if r.Replaces == id {
+			return false
+		}
+	}
+	_, exists := d.Replicas[id]
+	return exists
 }
 
 // AbandonReplica abandons a replica for which a node has an allocation, but whose placement the
@@ -340,11 +360,35 @@ type RemoveReplica struct {
 	ID     string
 	Reason string
 	Failed bool
+	Above  ReplicaBound `json:",omitempty"` // refuse the removal if the deployment has no more replicas than this bound
+}
+
+// A ReplicaBound is a number of replicas that a deployment keeps when its replicas give way to other work.
+type ReplicaBound string
+
+// The bounds: the minimum (see ReplicaShortage) and maxReplicaCount.
+const (
+	AboveMinimum ReplicaBound = "minReplicaCount"
+	AboveMaximum ReplicaBound = "maxReplicaCount"
+)
+
+func (b ReplicaBound) of(d Deployment) int {
+	switch b {
+	case AboveMinimum:
+		return min(d.MinReplicaCount, d.DesiredReplicas)
+	case AboveMaximum:
+		return d.MaxReplicas()
+	}
+	return 0
 }
 
 func (c RemoveReplica) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	if _, ok := d.Replicas[c.ID]; !ok {
 		return nil, nil
+	}
+	if keep := c.Above.of(d); len(d.Replicas) <= keep {
+		return nil, precondition("STALE_PLAN", "the deployment has %d replicas, which are not above its %s (%d)",
+			len(d.Replicas), c.Above, keep)
 	}
 	return ReplicaRemoved{c.ID, c.Reason, c.Failed, now}, nil
 }

@@ -35,6 +35,7 @@ type DeploymentSpec struct {
 	AutoscalingPolicy            *AutoscalingPolicy `json:"autoscalingPolicy,omitempty"`
 	AcceleratorCount             int                `json:"acceleratorCount,omitempty"` // per replica
 	AcceleratorType              string             `json:"acceleratorType,omitempty"`
+	AcceleratorShare             int                `json:"acceleratorShare,omitempty"` // thousandths of one device
 	Precision                    string             `json:"precision,omitempty"`
 	EnableAddons                 bool               `json:"enableAddons,omitempty"`
 	DraftTokenCount              int                `json:"draftTokenCount,omitempty"`
@@ -47,6 +48,7 @@ type DeploymentSpec struct {
 	DeploymentTemplate              string     `json:"deploymentTemplate,omitempty"`
 	AutoTune                        *AutoTune  `json:"autoTune,omitempty"`
 	Placement                       *Placement `json:"placement,omitempty"`
+	PlacementStrategy               string     `json:"placementStrategy,omitempty"` // PACK or SPREAD; "" is the default
 	MaxContextLength                int        `json:"maxContextLength,omitempty"`
 	DisableDeploymentSizeValidation bool       `json:"disableDeploymentSizeValidation,omitempty"`
 	EnableMTP                       bool       `json:"enableMtp,omitempty"`
@@ -84,16 +86,27 @@ func (s DeploymentSpec) check() error {
 	checkShortName(&v, s.DisplayName)
 	checkText(&v, "", s.Description)
 	v.Require(s.MinReplicaCount >= 0, "minReplicaCount", "must not be negative")
-	v.Require(s.MaxReplicaCount == nil || *s.MaxReplicaCount >= s.MinReplicaCount, "maxReplicaCount",
-		"must be at least minReplicaCount")
-	v.Require(s.MaxReplicaCount == nil || *s.MaxReplicaCount <= 1000, "maxReplicaCount", "must be at most 1000")
+	if highest := s.MaxReplicaCount; highest != nil {
+		v.Require(*highest >= s.MinReplicaCount, "maxReplicaCount", "must be at least minReplicaCount (%d), is %d",
+			s.MinReplicaCount, *highest)
+		v.Require(*highest <= 1000, "maxReplicaCount", "must be at most 1000")
+	}
 	v.Require(s.MinReplicaCount <= 1000, "minReplicaCount", "must be at most 1000")
-	v.Require(s.AcceleratorCount >= 0 && s.AcceleratorCount <= 1024, "acceleratorCount", "must be from 0 to 1024")
+	v.Require(s.AcceleratorCount >= 0 && s.AcceleratorCount <= maxAccelerators, "acceleratorCount",
+		"must be from 0 to %d", maxAccelerators)
+	v.Require(s.AcceleratorShare >= 0 && s.AcceleratorShare < WholeDevice, "acceleratorShare",
+		"is %d: it must be from 1 to %d thousandths of one device, or 0 for whole devices", s.AcceleratorShare,
+		WholeDevice-1)
+	v.Require(s.AcceleratorShare == 0 || s.DeploymentShape == "", "acceleratorShare",
+		"cannot be set with deploymentShape, which determines whole devices: leave one of them out")
+	v.Require(s.AcceleratorShare == 0 || s.SpeechFormat == "", "acceleratorShare",
+		"is %d, but the engines of speech models do not limit their memory to a share: leave it out", s.AcceleratorShare)
 	v.Require(s.MaxContextLength >= 0, "maxContextLength", "must not be negative")
 	v.Require(s.DraftTokenCount >= 0, "draftTokenCount", "must not be negative")
 	v.Require(s.NgramSpeculationLength >= 0, "ngramSpeculationLength", "must not be negative")
 	v.Require(s.MaxWithRevocableReplicaCount == 0 || s.MaxWithRevocableReplicaCount >= s.MaxReplicas(),
-		"maxWithRevocableReplicaCount", "must be at least maxReplicaCount")
+		"maxWithRevocableReplicaCount", "must be at least maxReplicaCount (%d), is %d", s.MaxReplicas(),
+		s.MaxWithRevocableReplicaCount)
 	v.Require(s.MaxWithRevocableReplicaCount <= 1000, "maxWithRevocableReplicaCount", "must be at most 1000")
 	devices := AcceleratorTypes
 	if s.DeploymentShape != "" {
@@ -106,6 +119,7 @@ func (s DeploymentSpec) check() error {
 	oneOf(&v, "hotLoadBucketType", s.HotLoadBucketType, "BUCKET_TYPE_UNSPECIFIED", "OBJECT_STORE_SERVER",
 		"OBJECT_STORE_API", "CLOUD_C", "SERVICE_HOSTED")
 	s.Placement.check(&v)
+	oneOf(&v, "placementStrategy", s.PlacementStrategy, PlacementStrategies...)
 	s.AutoscalingPolicy.check(&v)
 	v.Require(!s.EnableMTP || s.Drafter() == "", "enableMtp",
 		"makes the model draft for itself, and draftModel names another drafter: set only one of them")
@@ -140,8 +154,8 @@ func (s DeploymentSpec) checkAliases(v *Violations) {
 
 // hardware returns the hardware that one replica requests.
 func (s DeploymentSpec) hardware() Hardware {
-	return Hardware{specified(s.AcceleratorType), s.AcceleratorCount, specified(s.Precision), s.MaxContextLength,
-		s.DisableDeploymentSizeValidation}
+	return Hardware{Type: specified(s.AcceleratorType), Count: s.AcceleratorCount, Precision: specified(s.Precision),
+		Context: s.MaxContextLength, Share: s.AcceleratorShare, Unchecked: s.DisableDeploymentSizeValidation}
 }
 
 // resolve returns the spec with the accelerators that one replica gets: see ModelSize.Resolve. fleet
@@ -210,6 +224,7 @@ func (s DeploymentSpec) ReplicaResources(model Hosted) Resources {
 	}
 	if s.AcceleratorCount > 0 {
 		takes.Accelerators = map[string]int{s.AcceleratorType: s.AcceleratorCount}
+		takes.Share.Milli = s.AcceleratorShare
 	}
 	return takes
 }
@@ -243,7 +258,7 @@ func (s DeploymentSpec) ServedPrecision() string {
 // rollout reports whether replicas must be replaced to change from spec o to s.
 func (s DeploymentSpec) rollout(o DeploymentSpec) bool {
 	return s.AcceleratorType != o.AcceleratorType || s.AcceleratorCount != o.AcceleratorCount ||
-		s.Precision != o.Precision ||
+		s.AcceleratorShare != o.AcceleratorShare || s.Precision != o.Precision ||
 		s.MaxContextLength != o.MaxContextLength || s.EnableHotLoad != o.EnableHotLoad && !unspecified(s.Precision) ||
 		s.EnableAddons != o.EnableAddons || s.Drafter() != o.Drafter() ||
 		s.DraftTokenCount != o.DraftTokenCount || s.NgramSpeculationLength != o.NgramSpeculationLength ||

@@ -20,14 +20,14 @@ func TestDeployment(t *testing.T) {
 	readied := domain.ReplicaAdvanced{ID: "r1", State: domain.ReplicaReady}
 	making := f(created)
 	loaded := f(created, placed, readied)
-	settled := also(loaded, domain.DeploymentBecameReady{Generation: 1, Time: noon})
+	ready := also(loaded, domain.DeploymentBecameReady{Generation: 1, Time: noon})
 	zero := spec
 	zero.MinReplicaCount, zero.MaxReplicaCount = 0, ptr(0)
 	asleep := f(domain.DeploymentCreated{DeploymentSpec: zero, Time: noon},
 		domain.DeploymentBecameReady{Generation: 1, Time: noon})
 	failed := f(created, domain.DeploymentFailed{Status: domain.Status{Code: "RESOURCE_EXHAUSTED", Message: "no place"},
 		Time: noon})
-	deleting := also(settled, domain.DeploymentDeleting{Time: noon})
+	deleting := also(ready, domain.DeploymentDeleting{Time: noon})
 	removed := domain.ReplicaRemoved{ID: "r1", Reason: "deleted", Time: noon}
 	deleted := also(deleting, removed, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})
 	expiring := spec
@@ -37,7 +37,7 @@ func TestDeployment(t *testing.T) {
 		domain.DeploymentDeleting{Time: noon}, removed,
 		domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: *later(time.Hour)})
 	due := also(deleting, removed, domain.DeploymentDeleted{DeleteTime: *later(-time.Hour), PurgeTime: noon})
-	hard := also(settled, domain.DeploymentDeleting{Hard: true, Time: noon}, removed)
+	hard := also(ready, domain.DeploymentDeleting{Hard: true, Time: noon}, removed)
 
 	renamed := spec
 	renamed.DisplayName = "chat"
@@ -57,7 +57,7 @@ func TestDeployment(t *testing.T) {
 		{name: "create with several violations, in a fixed order", when: domain.CreateDeployment{DeploymentSpec: wrong},
 			fault: "INVALID_FIELDS",
 			says: "expireTime: must be in the future; baseModel: is required; maxReplicaCount: must be at least " +
-				"minReplicaCount; " +
+				"minReplicaCount (2), is 1; " +
 				"autoscalingPolicy.scaleUpWindow: must be a duration from 0s to 3600s, such as \"30s\"; " +
 				"autoscalingPolicy.scaleDownWindow: must be a duration from 0s to 3600s, such as \"30s\"; " +
 				"autoscalingPolicy.loadTargets: the target of \"default\" must be above 0 and at most 1, " +
@@ -68,7 +68,7 @@ func TestDeployment(t *testing.T) {
 		{name: "place a replica that is not the next one", given: f(created, placed),
 			when: domain.PlaceReplica{ID: "r1", Node: "accounts/system/nodes/n2", Generation: 1}, fault: "STALE_PLAN"},
 		{name: "place an old generation",
-			given: also(settled, domain.DeploymentUpdated{DeploymentSpec: precise, Rollout: true, Time: noon}),
+			given: also(ready, domain.DeploymentUpdated{DeploymentSpec: precise, Rollout: true, Time: noon}),
 			when:  domain.PlaceReplica{ID: "r2", Node: node, Generation: 1}, fault: "STALE_PLAN"},
 		{name: "place while deleting", given: deleting,
 			when: domain.PlaceReplica{ID: "r2", Node: node, Generation: 1}, fault: "DEPLOYMENT_STATE"},
@@ -84,7 +84,7 @@ func TestDeployment(t *testing.T) {
 			when: domain.AdvanceReplica{ID: "r1", State: domain.ReplicaReady, Node: node}, fault: "STALE_REPLICA"},
 		{name: "mark ready", given: loaded, when: domain.MarkDeploymentReady{Generation: 1},
 			then: domain.DeploymentBecameReady{Generation: 1, Time: noon}},
-		{name: "mark ready twice", given: settled, when: domain.MarkDeploymentReady{Generation: 1}},
+		{name: "mark ready twice", given: ready, when: domain.MarkDeploymentReady{Generation: 1}},
 		{name: "mark ready too early", given: making, when: domain.MarkDeploymentReady{Generation: 1}, fault: "NOT_READY",
 			says: "0 of 1 replicas are ready"},
 		{name: "mark another generation ready", given: loaded, when: domain.MarkDeploymentReady{Generation: 2},
@@ -93,38 +93,38 @@ func TestDeployment(t *testing.T) {
 		{name: "fail", given: making, when: domain.FailDeployment{Status: domain.Status{Message: "no place"}},
 			then: domain.DeploymentFailed{Status: domain.Status{Message: "no place"}, Time: noon}},
 		{name: "fail twice", given: failed, when: domain.FailDeployment{}},
-		{name: "fail a READY deployment", given: settled, when: domain.FailDeployment{}, fault: "DEPLOYMENT_STATE"},
-		{name: "update in place", given: settled, when: domain.UpdateDeployment{DeploymentSpec: renamed},
+		{name: "fail a READY deployment", given: ready, when: domain.FailDeployment{}, fault: "DEPLOYMENT_STATE"},
+		{name: "update in place", given: ready, when: domain.UpdateDeployment{DeploymentSpec: renamed},
 			then: domain.DeploymentUpdated{DeploymentSpec: renamed, Time: noon}},
-		{name: "update with a rollout", given: settled, when: domain.UpdateDeployment{DeploymentSpec: precise},
+		{name: "update with a rollout", given: ready, when: domain.UpdateDeployment{DeploymentSpec: precise},
 			then: domain.DeploymentUpdated{DeploymentSpec: precise, Rollout: true, Time: noon}},
-		{name: "update to the same", given: settled, when: domain.UpdateDeployment{DeploymentSpec: spec}},
-		{name: "update immutable fields", given: settled, when: domain.UpdateDeployment{DeploymentSpec: elsewhere},
+		{name: "update to the same", given: ready, when: domain.UpdateDeployment{DeploymentSpec: spec}},
+		{name: "update immutable fields", given: ready, when: domain.UpdateDeployment{DeploymentSpec: elsewhere},
 			fault: "INVALID_FIELDS", says: "baseModel: cannot change: create another deployment; placement: cannot change " +
 				"after creation"},
 		{name: "update a FAILED deployment", given: failed, when: domain.UpdateDeployment{DeploymentSpec: renamed},
 			fault: "DEPLOYMENT_STATE"},
-		{name: "scale", given: settled, when: domain.ScaleDeployment{Replicas: 3, Reason: "busy"},
+		{name: "scale", given: ready, when: domain.ScaleDeployment{Replicas: 3, Reason: "busy"},
 			then: domain.DeploymentScaled{Replicas: 3, Reason: "busy", Time: noon}},
-		{name: "scale to the same", given: settled, when: domain.ScaleDeployment{Replicas: 1}},
-		{name: "scale above the maximum", given: settled, when: domain.ScaleDeployment{Replicas: 4}, fault: "INVALID_FIELDS",
+		{name: "scale to the same", given: ready, when: domain.ScaleDeployment{Replicas: 1}},
+		{name: "scale above the maximum", given: ready, when: domain.ScaleDeployment{Replicas: 4}, fault: "INVALID_FIELDS",
 			says: "replicaCount: must be from minReplicaCount (1) to maxReplicaCount (3)"},
 		{name: "wake with a maximum of 0", given: asleep, when: domain.WakeDeployment{}, fault: "SCALED_TO_ZERO"},
-		{name: "wake with a replica", given: settled, when: domain.WakeDeployment{}},
-		{name: "delete", given: settled, when: domain.DeleteDeployment{IgnoreChecks: true, Reason: "asked"},
+		{name: "wake with a replica", given: ready, when: domain.WakeDeployment{}},
+		{name: "delete", given: ready, when: domain.DeleteDeployment{IgnoreChecks: true, Reason: "asked"},
 			then: domain.DeploymentDeleting{Reason: "asked", Time: noon}},
 		{name: "delete twice", given: deleting, when: domain.DeleteDeployment{}},
 		{name: "delete hard after soft", given: reserved(domain.Deployments, deleting),
 			when: domain.DeleteDeployment{Hard: true}, then: domain.DeploymentDeleting{Hard: true, Time: noon}},
-		{name: "delete without a deletion request", given: settled, when: domain.DeleteDeployment{},
+		{name: "delete without a deletion request", given: ready, when: domain.DeleteDeployment{},
 			fault: domain.ReasonNotRequested, says: "try again"},
 		{name: "delete soft after hard", given: hard, when: domain.DeleteDeployment{}},
-		{name: "delete soon after use", given: settled, when: domain.DeleteDeployment{LastServed: *later(-time.Minute)},
+		{name: "delete soon after use", given: ready, when: domain.DeleteDeployment{LastServed: *later(-time.Minute)},
 			fault: "RECENTLY_USED", says: "set ignoreChecks"},
-		{name: "delete with ignoreChecks", given: settled,
+		{name: "delete with ignoreChecks", given: ready,
 			when: domain.DeleteDeployment{LastServed: *later(-time.Minute), IgnoreChecks: true},
 			then: domain.DeploymentDeleting{Time: noon}},
-		{name: "delete long after use", given: reserved(domain.Deployments, settled),
+		{name: "delete long after use", given: reserved(domain.Deployments, ready),
 			when: domain.DeleteDeployment{LastServed: *later(-domain.RecentUse)}, then: domain.DeploymentDeleting{Time: noon}},
 		{name: "delete a DELETED deployment hard", given: deleted,
 			when: domain.DeleteDeployment{Hard: true}, then: domain.DeploymentPurged{}},
@@ -139,14 +139,14 @@ func TestDeployment(t *testing.T) {
 		{name: "undelete too late",
 			given: also(deleting, removed, domain.DeploymentDeleted{DeleteTime: noon, PurgeTime: noon}),
 			when:  domain.UndeleteDeployment{}, fault: "PURGE_DUE", says: "create another deployment"},
-		{name: "scale by load", given: settled, when: domain.ScaleDeployment{Replicas: 3, Reason: "busy", ByLoad: ptr(1)},
+		{name: "scale by load", given: ready, when: domain.ScaleDeployment{Replicas: 3, Reason: "busy", ByLoad: ptr(1)},
 			then: domain.DeploymentScaled{Replicas: 3, Reason: "busy", ByLoad: true, Time: noon}},
-		{name: "scale by load after another change of the count", given: settled,
+		{name: "scale by load after another change of the count", given: ready,
 			when: domain.ScaleDeployment{Replicas: 3, ByLoad: ptr(2)}, fault: "STALE_PLAN"},
-		{name: "undelete a READY deployment", given: settled, when: domain.UndeleteDeployment{}, fault: "DEPLOYMENT_STATE"},
+		{name: "undelete a READY deployment", given: ready, when: domain.UndeleteDeployment{}, fault: "DEPLOYMENT_STATE"},
 		{name: "purge too early", given: deleted, when: domain.PurgeDeployment{}, fault: "NOT_DUE"},
 		{name: "purge", given: due, when: domain.PurgeDeployment{}, then: domain.DeploymentPurged{}},
-		{name: "remove", given: settled, when: domain.RemoveReplica{ID: "r1", Reason: "deleted"}, then: removed},
+		{name: "remove", given: ready, when: domain.RemoveReplica{ID: "r1", Reason: "deleted"}, then: removed},
 		{name: "remove twice", given: deleting[:0:0], when: domain.RemoveReplica{ID: "r1"}},
 	})
 }

@@ -40,6 +40,10 @@ func CarveOut(rows Count) Count {
 	return min(max((rows+CarveOneIn/2)/CarveOneIn, 1), MaxCarved)
 }
 
+// CarvedFraction returns the fraction of the rows that an automatic carve-out holds out: the default
+// of a split.
+func CarvedFraction(rows Count) float64 { return float64(CarveOut(rows)) / float64(max(rows, 1)) }
+
 // SplitOf returns the split that holds out a fraction of the rows, with at least one row in each
 // part. seed selects the rows that are held out. With rest, the split selects the other rows.
 func SplitOf(rows Count, fraction float64, seed int, rest bool) *Split {

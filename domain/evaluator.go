@@ -138,8 +138,7 @@ func (e EvaluatorBuilt) Evolve(v *Evaluator) {
 	v.State, v.Status, v.Active, v.BuildLog = EvaluatorActive, StatusOf(nil), e.Revision, e.BuildLog
 	if e.Trial != "" {
 		v.Status = Status{FailedPrecondition.String(), fmt.Sprintf("the trial call with an example row gave no valid score "+
-			"(%s): score rows of your own with POST /v1/accounts/ACCOUNT/evaluators:previewEvaluator, and correct the code "+
-			"if that fails too", e.Trial)}
+			"(%s): preview the evaluator on rows of your own, and correct the code if that fails too", e.Trial)}
 	}
 	files := e.Files
 	if len(files.Sizes) == 0 { // event of an earlier version, which ran the uploaded files

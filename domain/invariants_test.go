@@ -1,7 +1,6 @@
 package domain_test
 
 import (
-	"encoding/json"
 	"errors"
 	"reflect"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 // once lists the commands that are refused when they are repeated immediately, because they create
@@ -21,6 +21,7 @@ var once = []string{
 	"DeleteAPIKey", "DeleteDataset", "DeleteModel", "DeleteSecret", "PurgeJob", "PurgeDeployment", "RemoveNode",
 	"CreateDeployedModel", "CreateEvaluator", "DeleteEvaluator", "CreateDPOJob", "CreateReinforcementJob",
 	"CreateTrainerJob", "CreateDeploymentShape", "DeleteDeploymentShape", "DeleteBatchFile", "CreateBatch", "RemoveBatch",
+	"CreateSubscription", "DeleteSubscription",
 	"DeleteDeployment",   // refused with Hard set, on a deployment that is already DELETED
 	"RequeueJob",         // when the attempt was the last one that could fail, so that the job has failed
 	"ResumeJob",          // because a resumed job is PENDING
@@ -46,6 +47,8 @@ func TestInvariants(t *testing.T) {
 	checkInvariants(t, domain.Quotas, randomQuotaCommand)
 	checkInvariants(t, domain.BatchFiles, randomBatchFileCommand)
 	checkInvariants(t, domain.Batches, randomBatchCommand)
+	checkInvariants(t, domain.Subscriptions, randomSubscriptionCommand)
+	checkInvariants(t, domain.UsageRollups, randomUsageCommand)
 	checkInvariants(t, domain.DeploymentShapes, randomDeploymentShapeCommand)
 	checkInvariants(t, domain.Deployments, randomDeploymentCommand)
 	checkInvariants(t, domain.DeployedModels, randomDeployedModelCommand)
@@ -156,8 +159,7 @@ func (l *life[S]) refold(t *rapid.T) {
 }
 
 func text(t *rapid.T, v any) string {
-	data, err := json.Marshal(v)
-	require.NoError(t, err)
+	data := testutil.Marshal(t, v)
 	return string(data)
 }
 

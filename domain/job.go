@@ -66,6 +66,7 @@ var JobLives = NewKind("jobs", map[string]Event[JobLife]{
 	"cleaning.v1":      JobCleaning{},
 	"purged.v1":        JobPurged{},
 	"tracked.v1":       JobTracked{},
+	"prioritized.v1":   JobPrioritized{},
 })
 
 // Job states.
@@ -164,7 +165,8 @@ type JobLife struct {
 	EvaluatorRevision int          `json:"evaluatorRevision,omitempty"`
 	Tracking          *JobTracking `json:"tracking,omitempty"` // run in the experiment tracker; nil is none
 
-	Options *JobOptions `json:"options,omitempty"`
+	Options  *JobOptions `json:"options,omitempty"`
+	Priority JobPriority `json:"priority,omitempty"` // "" is PriorityNormal
 
 	Arrival     *time.Time `json:"arrival,omitempty"` // when the job entered the queue; nil in events of earlier versions
 	Work        int64      `json:"work,omitempty"`    // seconds of training that the last checkpoint contains
@@ -205,6 +207,10 @@ func (l JobLife) Terminal() bool {
 	}
 	return false
 }
+
+// Unfinished reports whether schedulers or coordinators may have to act on the job before its user
+// changes it. It holds for all jobs but those that have ended.
+func (l JobLife) Unfinished() bool { return !l.Terminal() || l.Active() || l.Outcome != nil }
 
 // Live reports whether the job can still make progress without a command of its user.
 func (l JobLife) Live() bool {

@@ -3,6 +3,8 @@ package domain
 import (
 	"cmp"
 	"iter"
+	"math"
+	"math/bits"
 	"time"
 )
 
@@ -58,8 +60,22 @@ type JobSpec struct {
 type RolloutSpec struct {
 	InferenceParameters      *InferenceParameters
 	ChunkSize                int // rows
+	MaxReplicas              int // maximum number of copies of the model that generate completions at a time
 	MaxConcurrent            int
 	MaxConcurrentEvaluations int
+}
+
+// MaxReplicas returns the maximum number of copies of the model that generate rollouts at a time. An
+// attempt gets a core for each of them, as far as cores are free when it starts.
+func (s JobSpec) MaxReplicas() int {
+	r := s.Rollouts
+	switch {
+	case r == nil:
+		return 1
+	case r.MaxConcurrent > 0:
+		return max(1, min(r.MaxReplicas, r.MaxConcurrent))
+	}
+	return max(1, r.MaxReplicas)
 }
 
 // Methods of training. An engine advertises the methods that it can run.
@@ -73,6 +89,9 @@ const (
 // MinExamples is the minimum number of rows of a dataset of examples or preferences.
 const MinExamples = 3
 
+// coreMilli is one core in millicores.
+const coreMilli = 1000
+
 // Need returns what one attempt of the job needs, without accelerators: see NeedOn.
 func (s JobSpec) Need() Need {
 	engine := "train"
@@ -80,7 +99,7 @@ func (s JobSpec) Need() Need {
 		engine += ":" + s.Method
 	}
 	need := Need{Count: max(1, s.Nodes), Pool: PoolTraining, Engine: engine,
-		Resources: Resources{CPUMilli: 1000, MemoryMiB: 512}}
+		Resources: Resources{CPUMilli: coreMilli, MemoryMiB: 512}}
 	if !unspecified(s.Config.Region) {
 		need.Regions = []string{s.Config.Region}
 	}
@@ -91,16 +110,44 @@ func (s JobSpec) Need() Need {
 }
 
 // NeedOn returns what one attempt of the job needs, with accelerators. A job names neither a type nor
-// a count of accelerators. So it gets the type in fleet, which is the result of FleetAccelerator for
-// Need, and the estimated minimum count for the model: see ModelSize.Resolve. A job whose model does
-// not fit on a node waits, and its status says so.
-func (s JobSpec) NeedOn(model ModelSize, fleet string) Need {
-	var never Violations // the user of a job cannot change its hardware
+// a count of accelerators. If a row of the operator's table applies to the job, the row decides.
+// Otherwise the job gets the type in fleet, which is the result of FleetAccelerator for Need, and the
+// smallest power of two whose memory holds the training: see JobSpec.Memory. A job that does not fit on
+// a node waits, and its status says so.
+func (s JobSpec) NeedOn(model ModelSize, fleet string, table JobAccelerators) Need {
 	need := s.Need()
-	if h := model.Resolve(&never, Hardware{Context: s.Config.MaxContextLength, Unchecked: true}, fleet); h.Count > 0 {
-		need.Resources.Accelerators = map[string]int{h.Type: h.Count}
+	row, found := table.rowFor(s.Method, model.ParameterCount)
+	if found && row.AcceleratorType != "" {
+		fleet = row.AcceleratorType
+	}
+	if unspecified(fleet) {
+		return need
+	}
+	count := row.AcceleratorCount
+	if !found {
+		count = s.estimatedAccelerators(model, fleet)
+	}
+	if count > 0 {
+		need.Resources.Accelerators = map[string]int{fleet: count}
 	}
 	return need
+}
+
+// estimatedAccelerators returns the smallest power of two of accelerators whose memory holds the
+// training; 1 for a type of unknown memory.
+func (s JobSpec) estimatedAccelerators(model ModelSize, accelerator string) int {
+	count := 1
+	if memory, known := deviceMemory[accelerator]; known {
+		count = max(1, int(math.Ceil(s.Memory(model)/(memory*1e9))))
+	}
+	return 1 << bits.Len(uint(count-1))
+}
+
+// WithReplicas returns the need of an attempt in which a number of copies of the model generate
+// rollouts: the result of NeedOn, and a core for each copy after the first.
+func (n Need) WithReplicas(replicas int) Need {
+	n.Resources.CPUMilli += coreMilli * int64(replicas-1)
+	return n
 }
 
 // Model returns the model that the job trains: that of the previous train step, else the adapter to

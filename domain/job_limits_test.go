@@ -10,7 +10,7 @@ import (
 	"anneal/domain"
 )
 
-// A span is a field that accepts values from low to high, both included. It refuses the next lower and
+// A span is a numeric field that accepts values from low to high, both included. It refuses the next lower and
 // the next higher value.
 type span[S any] struct {
 	field           string
@@ -41,8 +41,8 @@ func spans[S any](t *testing.T, right S, create func(S) error, table []span[S]) 
 	}
 }
 
-// trainingSpans returns the spans of the settings that all kinds of jobs have. config returns the
-// settings in a spec.
+// trainingSpans returns the accepted ranges of the settings that all kinds of jobs have. config
+// returns the settings in a spec.
 func trainingSpans[S any](prefix string, config func(*S) *domain.TrainingConfig) []span[S] {
 	count := func(field string, set func(*domain.TrainingConfig, int)) span[S] {
 		return span[S]{prefix + field, 0, 1 << 30, 1, func(s *S, n float64) { set(config(s), int(n)) }}
@@ -57,7 +57,8 @@ func trainingSpans[S any](prefix string, config func(*S) *domain.TrainingConfig)
 	}
 }
 
-// sampleSpans returns the spans of the settings that DPO jobs do not have.
+// sampleSpans returns the accepted ranges of trainingSpans, and of the settings that DPO jobs do not
+// have.
 func sampleSpans[S any](prefix string, of func(*S) *domain.TrainingConfig) []span[S] {
 	return append(trainingSpans(prefix, of), []span[S]{
 		{prefix + "batchSizeSamples", 0, 1 << 30, 1, func(s *S, n float64) { of(s).BatchSizeSamples = int(n) }},

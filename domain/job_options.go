@@ -11,7 +11,7 @@ const (
 	MaxLearningScale = 1000
 )
 
-// JobOptions are the settings of a job that only OpenAI's interface can set. A field of 0 stands for
+// JobOptions are the settings of a job that only the OpenAI API can set. A field of 0 stands for
 // its default.
 type JobOptions struct {
 	Suffix string `json:"suffix,omitempty"` // part of the output model's ID

@@ -191,7 +191,7 @@ func intend[S any](k *Kind[S], name Name, cmd Command[S], shown any) Intent {
 		}
 		event, err := cmd.Decide(s, now)
 		if err != nil || event == nil {
-			return Record{}, err
+			return Record{}, existing(err, name)
 		}
 		record, err := k.Encode(event)
 		event.Evolve(&s)

@@ -28,6 +28,8 @@ var Kinds = []AnyKind{
 	Quotas,
 	BatchFiles,
 	Batches,
+	Subscriptions,
+	UsageRollups,
 }
 
 // KindOf returns the kind of a collection; nil when there is none.

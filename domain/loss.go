@@ -53,7 +53,8 @@ func (c *LossConfig) check(v *Violations, methods []string) {
 	}
 	method := c.method(methods[0])
 	if !slices.Contains(methods, method) {
-		v.Add("lossConfig.method", "must be one of %s, %s", LossUnspecified, join(methods))
+		v.Add("lossConfig.method", "%s",
+			OneOfRule(method, append([]string{LossUnspecified}, methods...)))
 	} else {
 		v.Require(c.KLBeta == nil || method == LossGRPO, "lossConfig.klBeta",
 			"%s has no KL term: leave klBeta out, or choose GRPO", method)

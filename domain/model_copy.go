@@ -96,7 +96,7 @@ func (c PrepareModel) Decide(m Model, now time.Time) (Event[Model], error) {
 func (c PrepareModel) check() error {
 	var v Violations
 	known := slices.Contains(Precisions[1:], c.Precision)
-	v.Require(known, "precision", "must be one of %s", join(PreparedPrecisions))
+	v.Require(known, "precision", "%s", OneOfRule(c.Precision, PreparedPrecisions))
 	if err := v.Err(); err != nil {
 		return err
 	}

@@ -43,6 +43,10 @@ func (n Need) String() string {
 func (r Resources) String() string {
 	parts := []string{fmt.Sprintf("%dm CPU", r.CPUMilli), fmt.Sprintf("%d MiB", r.MemoryMiB)}
 	for _, t := range slices.Sorted(maps.Keys(r.Accelerators)) {
+		if r.Shared() {
+			parts = append(parts, fmt.Sprintf("%d/%d of 1 x %s", r.Share.Milli, WholeDevice, t))
+			continue
+		}
 		parts = append(parts, fmt.Sprintf("%d x %s", r.Accelerators[t], t))
 	}
 	return strings.Join(parts, ", ")
@@ -75,10 +79,10 @@ func FeasibilityOf(need Need, fleet Fleet) Feasibility {
 			f.lacks(name, "is in "+cmp.Or(node.Region, "no region"))
 			continue
 		}
-		never, now := need.shortage(node, Resources{}), ""
+		never, now := need.shortage(node, Resources{}, nil), ""
 		if never == "" {
 			f.Capable++
-			now = need.shortage(node, node.Used())
+			now = need.shortage(node, node.Used(), node.Slots())
 			switch {
 			case node.State != NodeReady:
 				f.Lost++
@@ -186,13 +190,15 @@ func (n Need) incapable(node Node) string {
 		return "is of pool " + node.Pool
 	case len(node.Engines) > 0 && !slices.Contains(node.Engines, n.Engine):
 		return "cannot " + n.Engine
+	case n.Resources.Shared() && len(node.Engines) > 0 && !slices.Contains(node.Engines, ShareAbility):
+		return "does not share devices"
 	}
 	return n.Policy.mismatch(node.Labels, node.Taints)
 }
 
-// shortage returns what a node lacks for the need when the used resources are allocated; "" when it
-// lacks nothing.
-func (n Need) shortage(node Node, used Resources) string {
+// shortage returns what a node lacks for the need when the used resources and slots are allocated; ""
+// when it lacks nothing.
+func (n Need) shortage(node Node, used Resources, slots map[DeviceSlot]int) string {
 	if incapable := n.incapable(node); incapable != "" {
 		return incapable
 	}
@@ -203,6 +209,9 @@ func (n Need) shortage(node Node, used Resources) string {
 			return "has no " + t
 		case has < n.Resources.Accelerators[t]:
 			return fmt.Sprintf("has %d x %s", has, t)
+		case n.Resources.Shared() && shareFits(slots, n.Resources):
+		case n.Resources.Shared() && free < 1:
+			return fmt.Sprintf("has no %s with %d/%d free", t, n.Resources.Share.Milli, WholeDevice)
 		case free < n.Resources.Accelerators[t]:
 			return fmt.Sprintf("has %d of %d x %s free", max(0, free), has, t)
 		}

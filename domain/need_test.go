@@ -31,7 +31,7 @@ func machine(has, used int, change ...func(*domain.Node)) domain.Node {
 	return n
 }
 
-func TestProspectsSayWhatIsLacking(t *testing.T) {
+func TestFeasibilityNamesWhatIsLacking(t *testing.T) {
 	replica := func(accelerator string, count int) domain.Need {
 		return domain.DeploymentSpec{AcceleratorType: accelerator, AcceleratorCount: count}.Need(domain.Hosted{})
 	}

@@ -61,11 +61,13 @@ type Resources struct {
 	CPUMilli     int64          `json:"cpuMilli"`               // millicores
 	MemoryMiB    int64          `json:"memoryMib"`              // mebibytes
 	Accelerators map[string]int `json:"accelerators,omitempty"` // type → devices
+	// Share is the part of the one device in Accelerators that the work gets; zero for whole devices
+	Share DeviceShare `json:"share,omitzero"`
 }
 
-// Plus returns r + o.
+// Plus returns r + o, without shares: see SumOf.
 func (r Resources) Plus(o Resources) Resources {
-	sum := Resources{r.CPUMilli + o.CPUMilli, r.MemoryMiB + o.MemoryMiB, nil}
+	sum := Resources{CPUMilli: r.CPUMilli + o.CPUMilli, MemoryMiB: r.MemoryMiB + o.MemoryMiB}
 	if len(r.Accelerators)+len(o.Accelerators) > 0 {
 		sum.Accelerators = maps.Clone(r.Accelerators)
 		if sum.Accelerators == nil {
@@ -78,7 +80,7 @@ func (r Resources) Plus(o Resources) Resources {
 	return sum
 }
 
-// Fits reports whether r is at most capacity in every part.
+// Fits reports whether r is at most capacity in every part. A share counts as its whole device.
 func (r Resources) Fits(capacity Resources) bool {
 	for t, n := range r.Accelerators {
 		if n > capacity.Accelerators[t] {
@@ -89,7 +91,8 @@ func (r Resources) Fits(capacity Resources) bool {
 }
 
 func (r Resources) equal(o Resources) bool {
-	return r.CPUMilli == o.CPUMilli && r.MemoryMiB == o.MemoryMiB && maps.Equal(r.Accelerators, o.Accelerators)
+	return r.CPUMilli == o.CPUMilli && r.MemoryMiB == o.MemoryMiB && r.Share.Milli == o.Share.Milli &&
+		maps.Equal(r.Accelerators, o.Accelerators)
 }
 
 // NodeSpec is what an agent reports about its node.
@@ -112,6 +115,10 @@ const enginePrefix = "engine:"
 
 // EngineAbility returns the entry of NodeSpec.Engines for an engine, such as vllm.
 func EngineAbility(name string) string { return enginePrefix + name }
+
+// GangAbility is the entry of NodeSpec.Engines of a node that can train together with other nodes.
+// Of the nodes of an attempt, only those with it compute.
+const GangAbility = "train:gang"
 
 // EngineNames returns the names of the node's engines that are external programs, such as vllm. The
 // agents of earlier versions name none.
@@ -157,14 +164,8 @@ func (n Node) Exists() bool { return n.State != "" }
 // StateName implements StateNamer.
 func (n Node) StateName() string { return n.State }
 
-// Used returns the sum of all allocations.
-func (n Node) Used() Resources {
-	var sum Resources
-	for _, a := range n.Allocations {
-		sum = sum.Plus(a.Resources)
-	}
-	return sum
-}
+// Used returns the sum of all allocations. A device that is shared counts once.
+func (n Node) Used() Resources { return SumOf(n.resources()) }
 
 // Allocated returns the allocations ordered by ID.
 func (n Node) Allocated() []Allocation {
@@ -173,7 +174,8 @@ func (n Node) Allocated() []Allocation {
 
 // HasCapacity reports whether the node is READY and r fits beside its allocations.
 func (n Node) HasCapacity(r Resources) bool {
-	return n.State == NodeReady && n.Used().Plus(r).Fits(n.Capacity)
+	added, ok := r.addedTo(n.Slots())
+	return ok && n.State == NodeReady && n.Used().Plus(added).Fits(n.Capacity)
 }
 
 // Serves reports whether work of a pool may be placed on the node.
@@ -236,6 +238,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	oneOf(&v, "region", c.Region, Regions[1:]...)
 	v.Require(c.Capacity.CPUMilli > 0, "capacity.cpuMilli", "must be positive")
 	v.Require(c.Capacity.MemoryMiB >= 0, "capacity.memoryMib", "must not be negative")
+	v.Require(c.Capacity.Share == (DeviceShare{}), "capacity.share", "is only for allocations: leave it out")
 	v.Require(len(c.Capacity.Accelerators) <= MaxNodeAccelerators, "capacity.accelerators", "must have at most %d types",
 		MaxNodeAccelerators)
 	for _, t := range slices.Sorted(maps.Keys(c.Capacity.Accelerators)) {
@@ -332,6 +335,11 @@ func (c PlaceAllocation) Decide(n Node, now time.Time) (Event[Node], error) {
 				"the node has another allocation with the ID %s: release that allocation first", c.ID)
 		}
 		return nil, nil
+	}
+	var v Violations
+	c.Resources.checkShare(&v)
+	if err := v.Err(); err != nil {
+		return nil, err
 	}
 	switch {
 	case !n.Exists():

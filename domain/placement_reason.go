@@ -1,8 +1,9 @@
 package domain
 
 // A PlacementReason records why a node was chosen for an allocation. The node has the highest score of
-// all nodes that had capacity. Of the nodes with this score, it has the lowest rank among those
-// without another replica of the same deployment, or among all if each has one.
+// all nodes that had capacity. Between nodes with this score, and with the placement strategy SPREAD
+// before the score, the failure domains of the replicas of the same deployment decide, and then the
+// rank.
 type PlacementReason struct {
 	Score    int64 `json:"score"`    // see package schedulers/placement
 	Rank     int   `json:"rank"`     // of the node among the nodes with this type of accelerators
@@ -10,4 +11,12 @@ type PlacementReason struct {
 	// FragmentationMilli is by how much the allocation changed the fragmentation of the node, in
 	// thousandths of a device. Fragmentation is how many free accelerators a typical request cannot use.
 	FragmentationMilli int64 `json:"fragmentationMilli"`
+
+	// DeviceMilli is how many thousandths of the device other work had, for an allocation with a share
+	DeviceMilli int `json:"deviceMilli,omitempty"`
+
+	Strategy       string `json:"strategy,omitempty"`       // PlacementPack or PlacementSpread; "" is the default
+	FailureDomain  string `json:"failureDomain,omitempty"`  // region and zone of the node; "" without them
+	DomainReplicas int    `json:"domainReplicas,omitempty"` // replicas of the deployment in it before
+	NodeReplicas   int    `json:"nodeReplicas,omitempty"`   // replicas of the deployment on the node before
 }

@@ -3,7 +3,8 @@ package domain
 import "time"
 
 // A quota limits how much of one resource, such as accelerators or storage, an account may use.
-// Without a quota, the usage is unlimited. The operator sets and removes quotas.
+// Without a quota, the usage is unlimited. The quota QuotaGuaranteed limits nothing: it guarantees
+// accelerators to the account. The operator sets and removes quotas.
 //
 //	(none) --SetQuota--> set --SetQuota--> set, with another value
 //	set    --LiftQuota--> (none)
@@ -14,15 +15,17 @@ var Quotas = NewKind("quotas", map[string]Event[Quota]{
 
 // The IDs of all quotas.
 const (
-	QuotaAccelerators      = "accelerators"        // requested by live deployments, or allocated to jobs
-	QuotaJobs              = "jobs"                // jobs of all kinds that have not ended
-	QuotaDeployments       = "deployments"         // deployments, until their deletion begins
-	QuotaRequestsPerMinute = "requests-per-minute" // requests of the management API and of inference together
-	QuotaStorageBytes      = "storage-bytes"       // bytes of the files of datasets, models, evaluators and batches
+	QuotaAccelerators      = "accelerators"            // requested by live deployments, or allocated to jobs
+	QuotaJobs              = "jobs"                    // jobs of all kinds that have not ended
+	QuotaGuaranteed        = "guaranteed-accelerators" // of QuotaAccelerators; the account borrows those above them
+	QuotaDeployments       = "deployments"             // deployments, until their deletion begins
+	QuotaRequestsPerMinute = "requests-per-minute"     // requests of the management API and of inference together
+	QuotaStorageBytes      = "storage-bytes"           // bytes of the files of datasets, models, evaluators and batches
 )
 
 // QuotaIDs lists the IDs in alphabetical order.
-var QuotaIDs = []string{QuotaAccelerators, QuotaDeployments, QuotaJobs, QuotaRequestsPerMinute, QuotaStorageBytes}
+var QuotaIDs = []string{QuotaAccelerators, QuotaDeployments, QuotaGuaranteed, QuotaJobs,
+	QuotaRequestsPerMinute, QuotaStorageBytes}
 
 // MaxQuota is the maximum value of a quota. For storage it is a petabyte.
 const MaxQuota = 1_000_000_000_000_000
@@ -95,7 +98,7 @@ func (u Usage) Minus(o Usage) Usage {
 // Of returns the amount that counts toward a quota; 0 for other IDs.
 func (u Usage) Of(quotaID string) int64 {
 	switch quotaID {
-	case QuotaAccelerators:
+	case QuotaAccelerators, QuotaGuaranteed:
 		return u.Accelerators
 	case QuotaJobs:
 		return u.Jobs
@@ -131,16 +134,25 @@ func (e Evaluator) Usage() Usage {
 }
 
 // Usage counts the deployment until its deletion begins. While the deployment is live, Usage also
-// counts the accelerators of its desired replicas, or of minReplicaCount replicas if that is more.
+// counts the accelerators of its desired replicas, or of minReplicaCount replicas if that is more. The
+// shares of a deployment's replicas are added and rounded up to whole devices.
 func (d Deployment) Usage() Usage {
 	switch {
 	case d.Live():
-		return Usage{Deployments: 1,
-			Accelerators: int64(d.AcceleratorCount) * int64(max(d.DesiredReplicas, d.MinReplicaCount))}
+		return Usage{Deployments: 1, Accelerators: d.Devices(d.DesiredReplicas)}
 	case d.State == DeploymentFailedState:
 		return Usage{Deployments: 1}
 	}
 	return Usage{}
+}
+
+// Devices returns the accelerators that count toward the quota with a number of desired replicas.
+func (s DeploymentSpec) Devices(replicas int) int64 {
+	devices := int64(s.AcceleratorCount) * int64(max(replicas, s.MinReplicaCount))
+	if s.AcceleratorShare > 0 {
+		return (devices*int64(s.AcceleratorShare) + WholeDevice - 1) / WholeDevice
+	}
+	return devices
 }
 
 // Usage counts the job until it ends or its deletion begins, and the accelerators allocated to its

@@ -42,11 +42,22 @@ func randomAccountCommand(t *rapid.T, _ domain.Account) domain.Command[domain.Ac
 		domain.SuspendAccount{SuspendState: pick(t, "why", append(domain.SuspendStates, domain.Unsuspended, "")...)},
 		domain.SetAccountNodes{NodePolicy: domain.NodePolicy{Selector: map[string]string{"tier": pick(t, "tier", "a", "-")}}},
 		domain.SetQueueWeight{QueueWeight: pick(t, "weight", 0, 1, 2, 1001)},
+		domain.SetJobAccelerators{Rows: someJobAccelerators(t)},
 		domain.RestoreAccount{})
+}
+
+func someJobAccelerators(t *rapid.T) domain.JobAccelerators {
+	row := domain.JobAcceleratorRow{Method: pick(t, "method", "", domain.MethodDPO),
+		MaxParameterCount: pick[domain.Count](t, "bound", 0, 8),
+		AcceleratorType:   pick(t, "accelerator", "", domain.AcceleratorTypes[0], "ABACUS"),
+		AcceleratorCount:  pick(t, "count", -1, 0, 2)}
+	return pick(t, "rows", nil, domain.JobAccelerators{row},
+		domain.JobAccelerators{{MaxParameterCount: 8, AcceleratorCount: 1}, row})
 }
 
 func randomAPIKeyCommand(t *rapid.T, _ domain.APIKey) domain.Command[domain.APIKey] {
 	spec := domain.APIKeySpec{Role: pick(t, "role", domain.RoleAdmin, domain.RoleInference, ""),
+		Email:      pick(t, "email", "", "kim@example.com"),
 		ExpireTime: pick(t, "expire", nil, later(time.Hour))}
 	return pick[domain.Command[domain.APIKey]](t, "command",
 		domain.CreateAPIKey{APIKeySpec: spec, Hash: []byte{1, 2}, Prefix: "k"}, domain.DeleteAPIKey{})
@@ -120,6 +131,10 @@ func randomNodeCommand(t *rapid.T, _ domain.Node) domain.Command[domain.Node] {
 	allocation := domain.Allocation{ID: pick(t, "id", "j@1", "k@1", "d#r1"),
 		For:       pick[domain.Name](t, "for", "accounts/a/supervisedFineTuningJobs/j", "accounts/a/deployments/d"),
 		Resources: someTakes(t)}
+	if pick(t, "shared", false, true) {
+		allocation.Resources = domain.Resources{CPUMilli: 10, Accelerators: map[string]int{"L4": 1},
+			Share: domain.DeviceShare{Milli: pick(t, "milli", 300, 600, 1000), Slot: pick(t, "slot", 1, 2, 0)}}
+	}
 	return pick[domain.Command[domain.Node]](t, "command", domain.RegisterNode{NodeSpec: spec},
 		domain.PlaceAllocation{Allocation: allocation},
 		domain.PlaceAllocation{Allocation: allocation}, domain.ReleaseAllocation{ID: allocation.ID, Reason: "over"},
@@ -268,12 +283,14 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		Problem: pick(t, "problem", "", "it does not respond")}}
 	cancel, pause, expire, resume, remove := domain.CancelJob{}, domain.PauseJob{Reason: "account suspended"},
 		domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}
+	prioritize := domain.SetJobPriority{Priority: pick(t, "priority", domain.PriorityLow, domain.PriorityNormal,
+		domain.PriorityHigh)}
 
 	fitting := map[string]commands{
 		domain.JobCreatingState:      {domain.StartValidation{}},
 		domain.JobValidatingState:    {domain.QueueJob{}, domain.QueueJob{}, prepare, fail, hold},
 		domain.JobCreatingInputState: {domain.QueueJob{}},
-		domain.JobPendingState:       {start, start, start, expire, hold, prepare, abandon},
+		domain.JobPendingState:       {start, start, start, expire, hold, prepare, abandon, prioritize},
 		domain.JobRunningState: {mark, mark, idle, write, requeue, complete, store, cancel, pause, paused, fail,
 			track, preempt},
 		domain.JobIdleState:           {wake, preempt, wake, write, track},

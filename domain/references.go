@@ -32,7 +32,7 @@ func secretsOf(store *ObjectStoreConfig, blobs *BlobStoreConfig) (named []string
 }
 
 // References implements Referrer. For a live deployment it returns the models, the model of the
-// served hot weights, and the shape.
+// served hot weights, and the shape, which cannot be deleted while live deployments use its versions.
 func (d Deployment) References(Name) []string {
 	if !d.Live() {
 		return nil

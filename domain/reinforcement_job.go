@@ -64,7 +64,8 @@ func (j ReinforcementJob) Spec() JobSpec {
 		Shapes: promptShapes, MinRows: 1, Dataset: j.Dataset, EvaluationDataset: j.EvaluationDataset,
 		AutoCarveout: j.EvalAutoCarveout, Config: j.TrainingConfig, ConfigField: "trainingConfig.", Loss: j.LossConfig,
 		Evaluator: j.Evaluator, Rollouts: &RolloutSpec{InferenceParameters: j.InferenceParameters, ChunkSize: j.ChunkSize,
-			MaxConcurrent: j.MaxConcurrentRollouts, MaxConcurrentEvaluations: j.MaxConcurrentEvaluations},
+			MaxReplicas: j.MaxInferenceReplicaCount, MaxConcurrent: j.MaxConcurrentRollouts,
+			MaxConcurrentEvaluations: j.MaxConcurrentEvaluations},
 		Tracker: j.TrackerConfig, Secrets: secretsOf(j.ObjectStoreConfig, j.BlobStoreConfig),
 	}
 	j.Options.apply(&spec)

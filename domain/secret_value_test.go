@@ -2,15 +2,14 @@ package domain_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 func TestSecretValueIsNotShown(t *testing.T) {
@@ -29,8 +28,7 @@ func TestSecretValueIsNotShown(t *testing.T) {
 	fmt.Fprintln(&shown, fmt.Errorf("wrong: %w, %v", assert.AnError, secret))
 	slog.New(slog.NewTextHandler(&shown, nil)).Info("x", "secret", secret, "holder", holder)
 	slog.New(slog.NewJSONHandler(&shown, nil)).Info("x", "secret", secret, "holder", holder)
-	data, err := json.Marshal(holder)
-	require.NoError(t, err)
+	data := testutil.Marshal(t, holder)
 	shown.Write(data)
 	assert.NotContains(t, shown.String(), canary)
 	assert.NotContains(t, shown.String(), fmt.Sprintf("%x", canary))

@@ -83,8 +83,8 @@ func (r ShapeRequirements) mismatches(s *ShapeVersion) (reasons []string) {
 	return reasons
 }
 
-// Serves adds a violation for each requirement that the version does not meet.
-func (s *ShapeVersion) Serves(v *Violations, req ShapeRequirements) {
+// RequireMatch adds a violation for each requirement that the version does not meet.
+func (s *ShapeVersion) RequireMatch(v *Violations, req ShapeRequirements) {
 	for _, reason := range req.mismatches(s) {
 		v.Add("deploymentShape", "%s: POST deploymentShapeVersions:match lists the shapes that fit", reason)
 	}

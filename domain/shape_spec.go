@@ -70,8 +70,8 @@ func (s ShapeSpec) check() Violations {
 
 // hardware returns the hardware that one replica requests.
 func (s ShapeSpec) hardware() Hardware {
-	return Hardware{specified(s.AcceleratorType), s.AcceleratorCount, specified(s.Precision), s.MaxContextLength,
-		s.DisableDeploymentSizeValidation}
+	return Hardware{Type: specified(s.AcceleratorType), Count: s.AcceleratorCount, Precision: specified(s.Precision),
+		Context: s.MaxContextLength, Unchecked: s.DisableDeploymentSizeValidation}
 }
 
 // withDefaults returns the settings with their defaults for a model of this size: see

@@ -40,6 +40,7 @@ type Hardware struct {
 	Count     int    // number of accelerators; 0 is the default, see ModelSize.Accelerators
 	Precision string
 	Context   int  // tokens; 0 is the model's context length
+	Share     int  // thousandths of one device; 0 stands for whole devices
 	Unchecked bool // disableDeploymentSizeValidation
 }
 
@@ -103,6 +104,9 @@ func (m ModelSize) Accelerators(v *Violations, h Hardware) int {
 	if unspecified(h.Type) {
 		return h.Count
 	}
+	if h.Share > 0 {
+		return m.shareOf(v, h)
+	}
 	minimum := m.MinAccelerators(h.Precision, h.Type, h.Context)
 	gigabytes := m.Memory(h.Precision, h.Context) / 1e9
 	switch {
@@ -120,6 +124,27 @@ func (m ModelSize) Accelerators(v *Violations, h Hardware) int {
 			h.Count, gigabytes, minimum, h.Type)
 	}
 	return h.Count
+}
+
+// shareOf returns the one device of which a replica gets a share. It adds a violation to v when the
+// share is too small.
+func (m ModelSize) shareOf(v *Violations, h Hardware) int {
+	v.Require(h.Count <= 1, "acceleratorShare", "is a part of one device, but acceleratorCount is %d: leave one of "+
+		"them out", h.Count)
+	memory, known := deviceMemory[h.Type]
+	if !known || h.Unchecked {
+		return 1
+	}
+	needs := m.Memory(h.Precision, h.Context)
+	switch minimum := int(math.Ceil(needs * WholeDevice / (memory * 1e9))); {
+	case minimum >= WholeDevice:
+		v.Add("acceleratorShare", "is %d, but the model needs about %.1f GB, which is more than a part of one %s: leave "+
+			"acceleratorShare out, or set disableDeploymentSizeValidation", h.Share, needs/1e9, h.Type)
+	case h.Share < minimum:
+		v.Add("acceleratorShare", "is %d, but the model needs about %.1f GB, which is at least %d thousandths of one %s: "+
+			"raise it, leave it out, or set disableDeploymentSizeValidation", h.Share, needs/1e9, minimum, h.Type)
+	}
+	return 1
 }
 
 // checkContext requires that the model supports contexts of this length.

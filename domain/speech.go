@@ -78,7 +78,8 @@ func (s *SpeechSettings) check(v *Violations) {
 // checkNames adds violations for keys of names that are not in known, and for empty or long values.
 func checkNames(v *Violations, field string, names map[string]string, known []string) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		v.Require(slices.Contains(known, name), field, "%q is not a supported model: choose from %s", name, join(known))
+		v.Require(slices.Contains(known, name), field, "%q is not a supported model: choose from %s%s", name, join(known),
+			DidYouMean(name, known))
 		v.Require(names[name] != "" && len(names[name]) <= maxSpeechNames, field,
 			"%q must map to a name of 1 to %d bytes, which the model server knows", name, maxSpeechNames)
 	}

@@ -42,8 +42,8 @@ func TestControlCharacters(t *testing.T) {
 	}
 }
 
-// TestNodesSayNoControlCharacters checks that a node spec with control characters is refused.
-func TestNodesSayNoControlCharacters(t *testing.T) {
+// TestNodesReportNoControlCharacters checks that a node spec with control characters is refused.
+func TestNodesReportNoControlCharacters(t *testing.T) {
 	spec := NodeSpec{Capacity: Resources{CPUMilli: 1000, Accelerators: map[string]int{"GPU\u001b[2J": 1}},
 		Engines: []string{"train\u009b"}, Version: "1\u202e"}
 	_, err := RegisterNode{NodeSpec: spec}.Decide(Node{}, time.Time{})

@@ -105,7 +105,8 @@ func TestJobTransitions(t *testing.T) {
 		domain.PauseJob{Reason: "by its user"}, domain.ConfirmPause{Attempt: 1},
 		domain.PreemptJob{Attempt: 1, Reason: "a drain"},
 		domain.ExpireJob{}, domain.ResumeJob{}, domain.DeleteJob{}, domain.CleanJob{}, domain.PurgeJob{},
-		domain.RecordTracking{JobTracking: domain.JobTracking{URL: "https://t/r"}}}
+		domain.RecordTracking{JobTracking: domain.JobTracking{URL: "https://t/r"}},
+		domain.SetJobPriority{Priority: domain.PriorityHigh}}
 	golden(t, "job_transitions.txt", transitions(t, domain.JobLives, situations, commands, func(l domain.JobLife) string {
 		state := strings.TrimPrefix(orNone(l.State), "JOB_STATE_")
 		if l.Pausing != nil {
@@ -158,19 +159,19 @@ func TestDeploymentTransitions(t *testing.T) {
 	created := domain.DeploymentCreated{DeploymentSpec: spec, Time: noon}
 	loaded := f(created, domain.ReplicaPlaced{ID: "r1", Node: "n1", Generation: 1},
 		domain.ReplicaAdvanced{ID: "r1", State: domain.ReplicaReady})
-	settled := also(loaded, domain.DeploymentBecameReady{Generation: 1, Time: noon})
-	emptied := also(settled, domain.ReplicaRemoved{ID: "r1", Time: noon})
+	ready := also(loaded, domain.DeploymentBecameReady{Generation: 1, Time: noon})
+	emptied := also(ready, domain.ReplicaRemoved{ID: "r1", Time: noon})
 	deleting := also(emptied, domain.DeploymentDeleting{Time: noon})
 	situations := []situation[domain.Deployment]{
 		{name: "(none)", facts: nil},
 		{name: "CREATING, nothing placed", facts: f(created)},
 		{name: "CREATING, one replica ready", facts: loaded},
-		{name: "READY, one replica ready", facts: settled},
+		{name: "READY, one replica ready", facts: ready},
 		{name: "READY, no replica", facts: emptied},
 		{name: "UPDATING, one replica with the old settings",
-			facts: also(settled, domain.DeploymentUpdated{DeploymentSpec: other, Rollout: true, Time: noon})},
+			facts: also(ready, domain.DeploymentUpdated{DeploymentSpec: other, Rollout: true, Time: noon})},
 		{name: "FAILED", facts: f(created, domain.DeploymentFailed{Time: noon})},
-		{name: "DELETING, one replica ready", facts: also(settled, domain.DeploymentDeleting{Time: noon})},
+		{name: "DELETING, one replica ready", facts: also(ready, domain.DeploymentDeleting{Time: noon})},
 		{name: "DELETING, no replica", facts: deleting},
 		{name: "DELETING hard, no replica", facts: also(emptied, domain.DeploymentDeleting{Hard: true, Time: noon})},
 		{name: "DELETED, can be undeleted",

@@ -2,7 +2,10 @@ package domain
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -75,7 +78,8 @@ func checkText(v *Violations, displayName, description string) {
 	v.Require(len([]rune(description)) <= MaxDescription, "description", "must have at most %d characters", MaxDescription)
 }
 
-// oneOf adds a violation to v unless value is one of the allowed values or "".
+// oneOf adds a violation to v, which suggests similar values, unless value is one of the allowed values
+// or "".
 func oneOf(v *Violations, field, value string, allowed ...string) {
 	if value == "" {
 		return
@@ -85,7 +89,7 @@ func oneOf(v *Violations, field, value string, allowed ...string) {
 			return
 		}
 	}
-	v.Add(field, "must be one of %s", join(allowed))
+	v.Add(field, "%s", OneOfRule(value, allowed))
 }
 
 func join(words []string) string {
@@ -120,9 +124,32 @@ func notFound(what string) error {
 	return &Error{Code: NotFound, Reason: "NOT_FOUND", Message: "the " + what + " does not exist"}
 }
 
-func alreadyExists(what string) error {
-	return &Error{Code: AlreadyExists, Reason: "ALREADY_EXISTS",
-		Message: what + " with this ID already exists: choose another ID, or leave the ID out"}
+// alreadyExists returns the error for a create of a resource that exists; what is the kind of the
+// resource with its article. Intents add the ID: see existing.
+func alreadyExists(what string) *Error {
+	return &Error{Code: AlreadyExists, Reason: reasonAlreadyExists, Message: what + thisIDExists}
+}
+
+const (
+	reasonAlreadyExists = "ALREADY_EXISTS"
+	thisIDExists        = " with this ID already exists: choose another ID"
+)
+
+// existing returns err. If err is of alreadyExists, it returns an error that also states the ID of the
+// resource and how to see the resource.
+func existing(err error, name Name) error {
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != reasonAlreadyExists {
+		return err
+	}
+	what, wayOut, ok := strings.Cut(e.Message, thisIDExists)
+	if !ok {
+		return err
+	}
+	named := *e
+	named.Message = fmt.Sprintf("%s with the ID %q already exists: choose another ID%s, or see the existing one "+
+		"with GET /v1/%s", what, name.ID(), wayOut, name)
+	return &named
 }
 
 func precondition(reason, format string, args ...any) error {

@@ -22,6 +22,8 @@ type Engine struct {
 	Completer    Completer
 	Transcribers map[string]Transcriber // transcribers by speech model format
 	Scorer       Scorer
+	// SharesDevices reports that Completer obeys ModelFiles.DeviceShare.
+	SharesDevices bool
 	// Missing maps a missing capability ("train", "complete", "transcribe", "score", or
 	// "transcribe:" and a format) to the reason why it is missing.
 	Missing map[string]string
@@ -60,6 +62,7 @@ type TrainRequest struct {
 	Seed        uint64
 	Parallelism int      // maximum number of busy cores; 0 uses all but one
 	Devices     []Device // allocated accelerators; empty when none are allocated
+	Gang        *Gang    // nil for an attempt on one node; a trainer that is no GangTrainer ignores it
 	// Log receives what the programs of the trainer write; nil discards it. Its Write returns no error.
 	Log io.Writer
 }
@@ -98,6 +101,7 @@ type Rollouts struct {
 	// ChunkSize is the maximum number of dataset rows sampled before the policy
 	// is updated.
 	ChunkSize                int `json:"chunkSize"`
+	MaxReplicas              int `json:"maxReplicas,omitempty"`              // copies of the model that generate; 0 is 1
 	MaxConcurrent            int `json:"maxConcurrent,omitempty"`            // generations at a time; 0 = engine's default
 	MaxConcurrentEvaluations int `json:"maxConcurrentEvaluations,omitempty"` // scorings at a time; 0 = engine's default
 }
@@ -176,6 +180,9 @@ type ModelFiles struct {
 	// is the model's context length.
 	ContextLength int
 	Devices       []Device // devices to run on; empty lets the engine choose
+	// DeviceShare is the part of the memory of the one device in Devices that the engine may use, in
+	// thousandths, because other models share the device; 0 is the whole device.
+	DeviceShare int
 	// LongPrompts asks for more prompt tokens in one step, which computes long prompts sooner and
 	// delays running completions. It never changes a completion.
 	LongPrompts bool

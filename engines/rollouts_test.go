@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
 func scoredRow(content string) map[string]any {
@@ -28,8 +29,7 @@ func TestNewRollout(t *testing.T) {
 		r := engines.NewRollout(row, score)
 		require.False(t, r.Valid)
 		require.Zero(t, r.Score)
-		_, err := json.Marshal(r)
-		require.NoError(t, err)
+		testutil.Marshal(t, r)
 	}
 	require.Equal(t, "{}", string(engines.NewRollout(map[string]any{}, engines.Score{}).Input))
 }
@@ -55,8 +55,7 @@ func TestRolloutsAreLimited(t *testing.T) {
 		"fields":   engines.NewRollout(wide, engines.Score{}),
 	} {
 		r.Row = 1
-		data, err := json.Marshal(r)
-		require.NoError(t, err)
+		data := testutil.Marshal(t, r)
 		require.Less(t, len(data), 40<<10, name)
 		require.True(t, r.Truncated, name)
 		require.NotContains(t, string(data), "\\ufffd", name)

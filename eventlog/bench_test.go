@@ -29,15 +29,16 @@ func BenchmarkDo(b *testing.B) {
 		for _, clients := range []int{1, 64, 256} {
 			kind := map[bool]string{true: "durable", false: "nosync"}[durable]
 			b.Run(fmt.Sprintf("%s/%d", kind, clients), func(b *testing.B) {
-				compare(b, servertest.Start(b, func(o *natsserver.Options) { o.NoSync = !durable }), bare(b, durable), clients)
+				compare(b, servertest.Start(b, func(o *natsserver.Options) { o.NoSync = !durable }),
+					plainJetStream(b, durable), clients)
 			})
 		}
 	}
 }
 
-// bare returns a JetStream context on a NATS server with default settings and a stream for the
+// plainJetStream returns a JetStream context on a NATS server with default settings and a stream for the
 // subjects raw.>. If durable is set, the server syncs each message to disk.
-func bare(b *testing.B, durable bool) jetstream.JetStream {
+func plainJetStream(b *testing.B, durable bool) jetstream.JetStream {
 	s, err := server.NewServer(&server.Options{DontListen: true, JetStream: true, StoreDir: b.TempDir(),
 		SyncAlways: durable, NoSigs: true, NoLog: true})
 	require.NoError(b, err)

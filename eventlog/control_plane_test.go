@@ -10,6 +10,7 @@ import (
 	"anneal/eventlog"
 	"anneal/eventlog/logtest"
 	"anneal/eventlog/servertest"
+	"anneal/internal/testutil"
 )
 
 // TestEventsNameTheirControlPlane checks that the log names the control plane in the events that it
@@ -25,8 +26,7 @@ func TestEventsNameTheirControlPlane(t *testing.T) {
 	var named []string
 	for _, e := range logtest.Collect(t, log.Read(t.Context(), "", 0)) {
 		named = append(named, e.ControlPlane)
-		text, err := json.Marshal(eventlog.Structured(e))
-		require.NoError(t, err)
+		text := testutil.Marshal(t, eventlog.Structured(e))
 		var tree map[string]any
 		require.NoError(t, json.Unmarshal(text, &tree))
 		if e.ControlPlane == "" {

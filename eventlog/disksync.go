@@ -27,7 +27,7 @@ import (
 // one after another. With a diskSync, each writer of an acknowledged message waits for the next
 // round instead: one fsync covers all messages that were written before the fsync. The log
 // acknowledges no append, and shows no event to a reader in this process, before the event's round
-// has ended. See docs/adr/0033.
+// has ended. See docs/adr/0004.
 type diskSync struct {
 	dir    string               // directory of the block files 1.blk, 2.blk, ...
 	sync   func(*os.File) error // fdatasync; replaced by tests

@@ -45,6 +45,15 @@ type Request struct {
 	Command     string
 	Cause       string
 	Correlation string
+	Trace       domain.Trace
+	// ClientAddress is the IP address of the client; see Event.
+	ClientAddress string
+}
+
+// Reaction returns the request of an actor that reacts to an event at a time: the events that it
+// records name the event as their cause, and have its correlation and trace.
+func Reaction(to Event, actor string, at time.Time) Request {
+	return Request{Time: at, Actor: actor, Cause: to.ID, Correlation: to.Correlation, Trace: to.Trace}
 }
 
 // A Change is the effect of a request: one event, and Before, the row for which the event was
@@ -128,7 +137,7 @@ func (d *decision) run(ctx context.Context) (Change, error) {
 		if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUncertain) {
 			return d.conclude(ctx, Change{}, err)
 		}
-		found, err := d.settle(ctx)
+		found, err := d.resolve(ctx)
 		if err != nil {
 			return Change{}, uncertain(err)
 		}
@@ -191,15 +200,16 @@ func (d *decision) decide(first bool) (Change, error) {
 	change.Event = Event{
 		Record: record, ID: id.String(), Name: d.intent.Name, Time: d.req.Time,
 		Actor: d.req.Actor, Command: d.req.Command, Cause: d.req.Cause, Correlation: d.req.Correlation,
+		Trace: d.req.Trace, ClientAddress: d.req.ClientAddress,
 	}
 	d.tried = append(d.tried, change)
 	return change, nil
 }
 
-// settle finds out what became of an append that lost a race or was not acknowledged. It returns
+// resolve finds out what became of an append that lost a race or was not acknowledged. It returns
 // the change of this decision if the log has its event. Otherwise it returns an empty change once
 // the rows include the newest event of the resource, so that run can retry.
-func (d *decision) settle(ctx context.Context) (Change, error) {
+func (d *decision) resolve(ctx context.Context) (Change, error) {
 	found, newest, err := d.look(ctx)
 	if err != nil || found.Position() > 0 {
 		return found, err

@@ -27,9 +27,13 @@ const (
 	headerCommand      = "ce-command"
 	headerCause        = "ce-cause"
 	headerCorrelation  = "ce-correlation"
-	headerControlPlane = "ce-controlplane"
+	HeaderControlPlane = "ce-controlplane"
+	headerAddress      = "ce-clientaddress"
 	headerAttempt      = "ce-attempt"
 	headerState        = "ce-state"
+	headerTraceParent  = "ce-traceparent"
+	headerTraceState   = "ce-tracestate"
+	headerDataSchema   = "ce-dataschema"
 	headerContent      = "content-type"
 
 	specVersion = "1.0"
@@ -50,7 +54,7 @@ func (w Write) check() error {
 		return domain.Errorf(domain.Internal, "event of %s has no ID or no type", w.Name)
 	}
 	for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.State,
-		w.ControlPlane} {
+		w.ControlPlane, w.ClientAddress, w.Trace.Parent, w.Trace.State} {
 		if len(value) > maxAttribute {
 			return domain.Errorf(domain.InvalidArgument,
 				"attribute of an event of %s has %d bytes: at most %d are allowed", w.Name, len(value), maxAttribute)
@@ -84,9 +88,15 @@ func Encode(e Event) *nats.Msg {
 	set(headerCommand, e.Command)
 	set(headerCause, e.Cause)
 	set(headerCorrelation, e.Correlation)
-	set(headerControlPlane, e.ControlPlane)
+	set(HeaderControlPlane, e.ControlPlane)
+	set(headerAddress, e.ClientAddress)
 	set(headerAttempt, attemptOf(e.Data))
 	set(headerState, e.State)
+	set(headerTraceParent, e.Trace.Parent)
+	set(headerTraceState, e.Trace.State)
+	if schema := dataSchemas[e.Type]; schema != nil {
+		header[headerDataSchema] = schema
+	}
 	return &nats.Msg{Subject: e.Name.Subject(), Header: header, Data: e.Data}
 }
 
@@ -112,7 +122,9 @@ func Decode(subject string, header nats.Header, data []byte, position uint64) (E
 		Command:      HeaderValue(header, headerCommand),
 		Cause:        HeaderValue(header, headerCause),
 		Correlation:  HeaderValue(header, headerCorrelation),
-		ControlPlane: HeaderValue(header, headerControlPlane),
+		ControlPlane: HeaderValue(header, HeaderControlPlane), ClientAddress: HeaderValue(header, headerAddress),
+		Trace: domain.Trace{Parent: HeaderValue(header, headerTraceParent),
+			State: HeaderValue(header, headerTraceState)},
 	}, nil
 }
 
@@ -185,27 +197,32 @@ type structured struct {
 	Subject     string `json:"subject"`
 	Time        string `json:"time"`
 	ContentType string `json:"datacontenttype"`
+	DataSchema  string `json:"dataschema,omitempty"`
 	Position    string `json:"position"`
 	Actor       string `json:"actor,omitempty"`
 	Command     string `json:"command,omitempty"`
 	Cause       string `json:"cause,omitempty"`
 	Correlation string `json:"correlation,omitempty"`
 	// The JSON name has no capital letter, because names of CloudEvents attributes have none.
-	ControlPlane string          `json:"controlplane,omitempty"`
-	Attempt      string          `json:"attempt,omitempty"`
-	State        string          `json:"state,omitempty"` // the resource's state after the event
-	Data         json.RawMessage `json:"data,omitempty"`
+	ControlPlane string `json:"controlplane,omitempty"`
+	Address      string `json:"clientaddress,omitempty"`
+	Attempt      string `json:"attempt,omitempty"`
+	State        string `json:"state,omitempty"` // the resource's state after the event
+	domain.Trace
+	Data json.RawMessage `json:"data,omitempty"`
 }
 
 // Structured returns a value that encoding/json marshals as the event in CloudEvents 1.0
 // structured mode, with the extension attributes position, actor, command, cause, correlation,
-// controlplane, attempt and state.
+// controlplane, clientaddress, attempt and state, and the distributed tracing extension.
 func Structured(e Event) any {
 	return structured{
 		SpecVersion: specVersion, ID: e.ID, Type: e.Type, Source: source, Subject: string(e.Name),
 		Time: e.Time.UTC().Format(time.RFC3339Nano), ContentType: contentJSON,
 		Position: strconv.FormatUint(e.Position, 10),
 		Actor:    e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation,
-		ControlPlane: e.ControlPlane, Attempt: attemptOf(e.Data), State: e.State, Data: e.Data,
+		ControlPlane: e.ControlPlane, Address: e.ClientAddress,
+		Attempt: attemptOf(e.Data), State: e.State, Trace: e.Trace, Data: e.Data,
+		DataSchema: DataSchema(e.Type),
 	}
 }

@@ -33,13 +33,19 @@ func (l *JetStream) PublishOnce(ctx context.Context, m *nats.Msg) (uint64, error
 // InMsgs returns how many messages the log's connection has received.
 func (l *JetStream) InMsgs() uint64 { return l.nc.Stats().InMsgs }
 
-// Settle calls settle of a new decision on a resource.
-func Settle(ctx context.Context, log Log, rows Rows, name domain.Name) (Change, error) {
+// Resolve calls resolve of a new decision on a resource.
+func Resolve(ctx context.Context, log Log, rows Rows, name domain.Name) (Change, error) {
 	d := decision{log: log, rows: rows, intent: domain.Intent{Name: name}}
-	return d.settle(ctx)
+	return d.resolve(ctx)
 }
 
 // WatchProgress is the method watchProgress of l.
 func WatchProgress(ctx context.Context, l *JetStream, position *atomic.Uint64, stop context.CancelCauseFunc) {
 	l.watchProgress(ctx, position, stop)
+}
+
+// CheckReplicatedHistory is the method checkHistory of l, whose stream it takes for a replicated one.
+func CheckReplicatedHistory(ctx context.Context, l *JetStream) error {
+	l.replicated = true
+	return l.checkHistory(ctx)
 }

@@ -79,6 +79,14 @@ func (h *history) done() <-chan struct{} {
 // a consumer whose position is beyond the end of its stream waits without an error.
 const checkEvery = 2 * time.Second
 
+// absentFor is how long a replicated log must lack an event until it counts as set back. A leader that
+// was separated from the other servers lacks the newest events and still responds, until it notices
+// within 20 s that it has no quorum, or, when it is back, that another server leads.
+const absentFor = 30 * time.Second
+
+// absentInElection is absentFor of a log on a single server.
+const absentInElection = 400 * time.Millisecond
+
 // checkHistory returns a DataLoss error when the log no longer has the newest event that this
 // process has seen, and another error when the log cannot be read.
 func (l *JetStream) checkHistory(ctx context.Context) error {
@@ -86,7 +94,7 @@ func (l *JetStream) checkHistory(ctx context.Context) error {
 	if seen.Position == 0 {
 		return l.history.failure()
 	}
-	for try := 1; ; try++ {
+	for began := time.Now(); ; {
 		e, err := l.At(ctx, seen.Position)
 		switch {
 		case err == nil && e.ID == seen.EventID:
@@ -98,12 +106,20 @@ func (l *JetStream) checkHistory(ctx context.Context) error {
 			return err
 		case l.filtered:
 			return nil // a recreated mirror has not received the event yet
-		case try == 5: // a leader election takes less than 4 pauses
+		case time.Since(began) >= absentFor, time.Since(began) >= absentInElection && onOneServer(ctx, l):
 			return l.history.fail("it has no event at position %d, where this process saw event %s", seen.Position, seen.EventID)
 		case !Sleep(ctx, 100*time.Millisecond):
 			return ctx.Err()
 		}
 	}
+}
+
+// onOneServer reports whether the stream certainly has one replica.
+func onOneServer(ctx context.Context, l *JetStream) bool {
+	ctx, cancel := context.WithTimeout(ctx, l.ackWait)
+	defer cancel()
+	stream, err := l.js.Stream(ctx, Stream)
+	return err == nil && stream.CachedInfo().Config.Replicas == 1 && !l.replicated
 }
 
 // watchHistory calls checkHistory every checkEvery until ctx is done. It calls cancel when the log

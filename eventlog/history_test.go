@@ -124,6 +124,27 @@ func TestFollowComparesTheLogWithAnEarlierFollower(t *testing.T) {
 	require.Empty(t, seen)
 }
 
+// TestFormerLeaderSetsNothingBack checks that a log of a cluster does not count as set back while a
+// server responds that lacks the newest events, as a leader does that was separated from the others and
+// has not noticed yet that another server leads.
+func TestFormerLeaderSetsNothingBack(t *testing.T) {
+	s := servertest.Start(t)
+	log, writes := logOn(t, s.Control()), []eventlog.Write{logtest.Write("a", 0), logtest.Write("b", 0)}
+	for _, write := range writes {
+		logtest.Append(t, log, write)
+	}
+	recreateStream(t, s) // the former leader lacks the events
+	received, checked := log.InMsgs(), make(chan error, 1)
+	go func() { checked <- eventlog.CheckReplicatedHistory(t.Context(), log) }()
+	require.Eventually(t, func() bool { return log.InMsgs() >= received+12 || len(checked) > 0 }, time.Minute,
+		time.Millisecond)
+	require.Empty(t, checked, "it is asked again")
+	for _, write := range writes {
+		logtest.Append(t, logOn(t, s.Control()), write)
+	}
+	require.NoError(t, <-checked)
+}
+
 // logOn returns the log as another process opens it, without the history of this process.
 func logOn(t *testing.T, nc *nats.Conn) *eventlog.JetStream {
 	t.Helper()

@@ -46,8 +46,11 @@ type JetStream struct {
 	space    *disk.Space         // nil for servers of a cluster
 	history  history             // the newest event that this process has seen
 
+	replicated bool // tests take the stream for a replicated one
+
 	controlPlane string                      // see DecideAs
 	readable     func(eventType string) bool // see RequireReadable; nil permits all types
+	observe      func(integrity.Message)     // see Observe; nil calls nothing
 }
 
 // OpenJetStream opens the log and creates its stream if it does not exist.

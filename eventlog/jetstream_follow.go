@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -141,10 +142,14 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 			return err
 		}
 		if filter == everything {
-			err := l.mark.Extend(e.Position, func() integrity.Message {
+			message := func() integrity.Message {
 				return integrity.MessageOf(e.Position, m.Subject(), nats.Header(m.Headers()), m.Data())
-			})
-			if err != nil {
+			}
+			if l.observe != nil {
+				message = sync.OnceValue(message)
+				l.observe(message())
+			}
+			if err := l.mark.Extend(e.Position, message); err != nil {
 				return err
 			}
 		}

@@ -84,16 +84,16 @@ func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
 // replica. left is the number of matching events after the returned ones.
 func (l *JetStream) page(ctx context.Context, filter string, from uint64, limit int) (events []Event, left uint64,
 	err error) {
-	err = l.ask(ctx, func(ctx context.Context) error {
+	err = l.retryRead(ctx, func(ctx context.Context) error {
 		events, left, err = l.pageOnce(ctx, filter, from, limit)
 		return err
 	})
 	return events, left, err
 }
 
-// ask repeats a read until it succeeds, because a cluster that elects a leader does not reply, or
+// retryRead repeats a read until it succeeds, because a cluster that elects a leader does not reply, or
 // reports no responders. It gives up after twice the AckWait.
-func (l *JetStream) ask(parent context.Context, try func(context.Context) error) error {
+func (l *JetStream) retryRead(parent context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(parent, 2*l.ackWait)
 	defer cancel()
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
@@ -186,7 +186,7 @@ func (l *JetStream) fromLeader(ctx context.Context, query map[string]any) (e Eve
 	if err != nil {
 		return Event{}, false, err
 	}
-	err = l.ask(ctx, func(ctx context.Context) error {
+	err = l.retryRead(ctx, func(ctx context.Context) error {
 		e, found, err = l.fromLeaderOnce(ctx, request)
 		return err
 	})
@@ -200,9 +200,25 @@ func (l *JetStream) fromLeader(ctx context.Context, query map[string]any) (e Eve
 }
 
 func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, bool, error) {
-	reply, err := l.nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+Stream, request)
-	if err != nil {
+	stored, found, err := readLeader(ctx, l.nc, request)
+	if err != nil || !found {
 		return Event{}, false, err
+	}
+	e, err := Decode(stored.Subject, stored.Header, stored.Data, stored.position)
+	return e, err == nil, err
+}
+
+// A storedMessage is a message of the stream with its position.
+type storedMessage struct {
+	*nats.Msg
+	position uint64
+}
+
+// readLeader sends a request for one message to the stream's leader.
+func readLeader(ctx context.Context, nc *nats.Conn, request []byte) (m storedMessage, found bool, err error) {
+	reply, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+Stream, request)
+	if err != nil {
+		return m, false, err
 	}
 	var answer struct {
 		Message struct {
@@ -214,21 +230,20 @@ func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, 
 		Error *jetstream.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(reply.Data, &answer); err != nil {
-		return Event{}, false, fmt.Errorf("parse the server's reply: %w", err)
+		return m, false, fmt.Errorf("parse the server's reply: %w", err)
 	}
 	if answer.Error != nil {
 		if answer.Error.ErrorCode == codeNoMessage {
-			return Event{}, false, nil
+			return m, false, nil
 		}
-		return Event{}, false, answer.Error
+		return m, false, answer.Error
 	}
 	stored := answer.Message
 	header, err := nats.DecodeHeadersMsg(stored.Header)
 	if err != nil {
-		return Event{}, false, fmt.Errorf("eventlog: position %d: %w", stored.Sequence, err)
+		return m, false, fmt.Errorf("eventlog: position %d: %w", stored.Sequence, err)
 	}
-	e, err := Decode(stored.Subject, header, stored.Data, stored.Sequence)
-	return e, err == nil, err
+	return storedMessage{&nats.Msg{Subject: stored.Subject, Header: header, Data: stored.Data}, stored.Sequence}, true, nil
 }
 
 // Acknowledged returns the position up to which every event that a durable consumer received is

@@ -34,9 +34,15 @@ type Event struct {
 	Command     string      // ce-command: ID of the command that decided the event
 	Cause       string      // ce-cause: ID of the event to which this one is a reaction, or ""
 	Correlation string      // ce-correlation: ID of the request at the root of the chain, or ""
+	// Trace is ce-traceparent and ce-tracestate (CloudEvents distributed tracing extension): the trace
+	// context of the request at the root of the chain, or no trace.
+	Trace domain.Trace
 	// ControlPlane is ce-controlplane: the control plane that decided the event; "" in events of
 	// earlier versions. It informs readers of the log: no decision depends on it.
 	ControlPlane string
+	// ClientAddress is ce-clientaddress: the IP address of the client whose request caused the event;
+	// "" in reactions, in events of earlier versions, and when addresses are not recorded.
+	ClientAddress string
 }
 
 // A Write is an event to append on the condition that Expect is the position of the last event of

@@ -81,13 +81,13 @@ func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoin
 	}
 	slog.Warn("the mirror has events that the log lost: appending them to the log again", "first", end.Position+1, "last",
 		last.Position)
-	return log.restore(ctx, mirror, end.Position, last.Position)
+	return restore(ctx, log, mirror, end.Position, last.Position)
 }
 
-// restore appends events of a mirror to the log, at the same positions: those with positions
+// restore appends events of a mirror to a log, at the same positions: those with positions
 // greater than after and at most upTo.
-func (l *JetStream) restore(ctx context.Context, from *JetStream, after, upTo uint64) error {
-	return from.messages(ctx, after, upTo, func(position uint64, m jetstream.Msg) error {
+func restore(ctx context.Context, log, mirror *JetStream, after, upTo uint64) error {
+	return mirror.messages(ctx, after, upTo, func(position uint64, m jetstream.Msg) error {
 		if position != after+1 {
 			return integrity.GapError(after+1, position)
 		}
@@ -97,7 +97,7 @@ func (l *JetStream) restore(ctx context.Context, from *JetStream, after, upTo ui
 				header[name] = values
 			}
 		}
-		reply, err := l.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: m.Subject(), Header: header, Data: m.Data()})
+		reply, err := log.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: m.Subject(), Header: header, Data: m.Data()})
 		if err != nil {
 			return fmt.Errorf("restore position %d: %w", position, err)
 		}

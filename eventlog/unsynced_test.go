@@ -2,6 +2,7 @@ package eventlog_test
 
 import (
 	"anneal/eventlog"
+	"anneal/eventlog/integrity"
 	"anneal/eventlog/logtest"
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/pubsub"
@@ -83,6 +84,23 @@ func TestNoReadReturnsUnsyncedEvents(t *testing.T) {
 			position, _ := l.Acknowledged(ctx, "nobody")
 			return []uint64{position}
 		},
+		"Observe": func(ctx context.Context, l *eventlog.JetStream) (seen []uint64) {
+			l.Observe(func(m integrity.Message) { seen = append(seen, m.Position()) })
+			for range l.Follow(ctx, "", 0) {
+			}
+			return seen
+		},
+		"Messages.Each": func(ctx context.Context, l *eventlog.JetStream) (seen []uint64) {
+			_ = eventlog.MessagesOf(l).Each(ctx, 0, 2, func(m integrity.Message) error {
+				seen = append(seen, m.Position())
+				return nil
+			})
+			return seen
+		},
+		"Messages.At": func(ctx context.Context, l *eventlog.JetStream) []uint64 {
+			m, _ := eventlog.MessagesOf(l).At(ctx, 2)
+			return []uint64{m.Position()}
+		},
 		"Append": func(ctx context.Context, l *eventlog.JetStream) []uint64 {
 			position, _ := l.Append(ctx, logtest.Write("c", 0))
 			return []uint64{position}
@@ -111,17 +129,17 @@ func TestNoReadReturnsUnsyncedEvents(t *testing.T) {
 	}
 }
 
-// TestNothingElseReturnsUnsyncedEvents checks that Recorded, settle and handlers of events return
+// TestNothingElseReturnsUnsyncedEvents checks that Recorded, resolve and handlers of events return
 // and receive no event that is not on disk.
 func TestNothingElseReturnsUnsyncedEvents(t *testing.T) {
-	t.Run("Recorded and settle", func(t *testing.T) {
+	t.Run("Recorded and resolve", func(t *testing.T) {
 		s, _ := unsynced(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
 		result, err := eventlog.Recorded(ctx, s.Log(), logtest.NewRows(), "", logtest.Name("b"))
 		assert.Zero(t, result.Position())
 		require.Error(t, err)
-		ours, err := eventlog.Settle(ctx, s.Log(), logtest.NewRows(), logtest.Name("b"))
+		ours, err := eventlog.Resolve(ctx, s.Log(), logtest.NewRows(), logtest.Name("b"))
 		assert.Zero(t, ours.Position())
 		require.Error(t, err)
 	})

@@ -2,7 +2,6 @@ package projections
 
 import (
 	"context"
-	"os"
 	"sync"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/natsserver"
+	"anneal/internal/testutil"
 	"anneal/projections/toytest"
 )
 
@@ -145,8 +145,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	})
 	paths, err := snapshots(dir)
 	require.NoError(b, err)
-	info, err := os.Stat(paths[0])
-	require.NoError(b, err)
+	info := testutil.Stat(b, paths[0])
 	b.Run("load", func(b *testing.B) {
 		b.SetBytes(info.Size())
 		for b.Loop() {

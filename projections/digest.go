@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"iter"
 	"maps"
 	"slices"
 
@@ -39,13 +40,18 @@ func (v *View) Digest() (Digest, error) {
 	return sums.digest(v.Checkpoint), err
 }
 
+// A Reader yields the events of a log after a position that match a filter, as eventlog.Log does.
+type Reader interface {
+	Read(ctx context.Context, filter string, after uint64) iter.Seq2[eventlog.Event, error]
+}
+
 // Verify folds the log from its first event up to a position (0: all events) into a new world, and
 // returns the digest.
-func Verify(ctx context.Context, log eventlog.Log, upTo uint64) (Digest, error) {
+func Verify(ctx context.Context, log Reader, upTo uint64) (Digest, error) {
 	return verify(ctx, NewWorld(), log, upTo)
 }
 
-func verify(ctx context.Context, w *World, log eventlog.Log, upTo uint64) (Digest, error) {
+func verify(ctx context.Context, w *World, log Reader, upTo uint64) (Digest, error) {
 	if err := w.catchUp(ctx, log, upTo); err != nil {
 		return Digest{}, err
 	}
@@ -58,7 +64,7 @@ func verify(ctx context.Context, w *World, log eventlog.Log, upTo uint64) (Diges
 
 // catchUp folds the events of the log after the world's position, up to the position upTo; 0 is
 // all.
-func (w *World) catchUp(ctx context.Context, log eventlog.Log, upTo uint64) error {
+func (w *World) catchUp(ctx context.Context, log Reader, upTo uint64) error {
 	for e, err := range log.Read(ctx, everything, w.Position()) {
 		switch {
 		case err != nil:

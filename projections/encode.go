@@ -24,19 +24,13 @@ type line struct {
 // lines yields the lines of all rows ordered by name, and then the lines of deleted resources
 // ordered by name, with gone set.
 func (t *table) lines(yield func(line []byte, gone bool) error) error {
+	t = t.of(everyAccount)
 	var err error
 	t.rows.Scan(func(_ domain.Name, one cell) bool {
-		var state, text []byte
-		head := one.row.Head()
-		if state, err = json.Marshal(one.row.Value()); err == nil {
-			text, err = json.Marshal(line{head.Name, head.Version, &head.CreateTime, head.CreateEvent, head.CreateVersion,
-				head.ReserveVersion, &head.UpdateTime, state})
+		var text []byte
+		if text, err = encodeRow(one.row); err == nil {
+			err = yield(text, false)
 		}
-		if err != nil {
-			err = fmt.Errorf("encode %s: %w", head.Name, err)
-			return false
-		}
-		err = yield(text, false)
 		return err == nil
 	})
 	if err != nil {
@@ -50,4 +44,33 @@ func (t *table) lines(yield func(line []byte, gone bool) error) error {
 		return err == nil
 	})
 	return err
+}
+
+// encodeRow returns the line of a row.
+func encodeRow(row domain.AnyRow) ([]byte, error) {
+	var text []byte
+	head := row.Head()
+	state, err := json.Marshal(row.Value())
+	if err == nil {
+		text, err = json.Marshal(line{head.Name, head.Version, &head.CreateTime, head.CreateEvent, head.CreateVersion,
+			head.ReserveVersion, &head.UpdateTime, state})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", head.Name, err)
+	}
+	return text, nil
+}
+
+// rowOf returns the row of a line of a resource that exists.
+func rowOf(kind domain.AnyKind, l line) (domain.AnyRow, error) {
+	if l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "" {
+		return nil, fmt.Errorf("%s lacks its create time, update time or the ID of the event that created it", l.Name)
+	}
+	row := kind.NewRow(l.Name)
+	head := domain.Row[struct{}]{Name: l.Name, Version: l.Version, CreateVersion: l.CreateAt, ReserveVersion: l.ReserveAt,
+		CreateEvent: l.CreateEvent, CreateTime: canonicalTime(*l.CreateTime), UpdateTime: canonicalTime(*l.UpdateTime)}
+	if err := row.Restore(head, l.State); err != nil {
+		return nil, fmt.Errorf("%s: %w", l.Name, err)
+	}
+	return row, nil
 }

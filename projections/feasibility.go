@@ -44,9 +44,10 @@ func EngineNamesOf(v *View, d *domain.Deployment) (names []string) {
 	return names
 }
 
-// Feasibility returns whether the nodes of the view can meet a need.
+// Feasibility returns whether the nodes of the view can meet a need. It names no nodes, because users
+// read it: their names are the operator's.
 func (v *View) Feasibility(need domain.Need) domain.Feasibility {
-	return domain.FeasibilityOf(need, v.Fleet())
+	return domain.FeasibilityOf(need, v.Fleet()).WithoutNodeNames()
 }
 
 // ForAccount returns the need with the policy of the account whose work it is.
@@ -92,20 +93,33 @@ func HostedBy(v *View, d *domain.Deployment) (hosted domain.Hosted) {
 	return hosted
 }
 
-// NeedOfJob returns the resources that one attempt of a job needs on each of its nodes, as far as the
-// model that the job trains is known.
-func (v *View) NeedOfJob(spec domain.JobSpec) domain.Need {
-	return v.NeedOfJobOn(spec, domain.FleetAccelerator(v.Fleet(), spec.Need()))
+// NeedOfJob returns the resources that one attempt of a job of an account needs on each of its nodes,
+// as far as the model that the job trains is known.
+func (v *View) NeedOfJob(account string, spec domain.JobSpec) domain.Need {
+	return v.NeedOfJobOn(account, spec, domain.FleetAccelerator(v.Fleet(), ForAccount(v, account, spec.Need())))
 }
 
 // NeedOfJobOn is NeedOfJob for a known result of domain.FleetAccelerator.
-func (v *View) NeedOfJobOn(spec domain.JobSpec, accelerator string) domain.Need {
+func (v *View) NeedOfJobOn(account string, spec domain.JobSpec, accelerator string) domain.Need {
 	row, ok := v.Models.Get(spec.Model())
 	if ok && row.State.Kind == domain.PEFTAddon {
 		row, ok = v.Models.Get(domain.Name(row.State.BaseModel))
 	}
-	if !ok {
-		return spec.NeedOn(domain.ModelSize{}, accelerator)
+	var size domain.ModelSize
+	if ok {
+		size = row.State.Size()
 	}
-	return spec.NeedOn(row.State.Size(), accelerator)
+	return ForAccount(v, account, spec.NeedOn(size, accelerator, JobAcceleratorsOf(v, account)))
+}
+
+// JobAcceleratorsOf returns the operator's table of the accelerators of an account's jobs: that of the
+// account or, if it has none, that of all accounts.
+func JobAcceleratorsOf(v *View, account string) domain.JobAccelerators {
+	for _, id := range []string{account, domain.System} {
+		name := domain.NewName("", domain.Accounts.Collection, id)
+		if row, ok := v.Accounts.Get(name); ok && len(row.State.JobAccelerators) > 0 {
+			return row.State.JobAccelerators
+		}
+	}
+	return nil
 }

@@ -47,9 +47,11 @@ func (f *fold) change(e eventlog.Event, decoded any) error {
 		f.table.put(cell{row, f.generation}, true)
 	case exists && row != old.row:
 		f.table.put(cell{row, f.generation}, false)
-	case !exists && existed:
+	case exists:
+		f.table.index(row)
+	case existed:
 		f.table.remove(e.Name, row.Head().CreateTime, e.Position)
-	case !exists:
+	default:
 		f.table.gone.Set(e.Name, e.Position)
 	}
 	return nil
@@ -77,6 +79,15 @@ func (f *fold) row(name domain.Name) eventlog.Row {
 	return eventlog.Row{Version: version}
 }
 
+// version returns the position of a resource's last event; 0 when the resource never existed.
+func (f *fold) version(name domain.Name) uint64 {
+	if one, ok := f.table.rows.Get(name); ok {
+		return one.row.Head().Version
+	}
+	version, _ := f.table.gone.Get(name)
+	return version
+}
+
 // share returns an immutable copy of the table, the previous one if the table has not changed.
 func (f *fold) share() *table {
 	if f.changed {
@@ -93,14 +104,9 @@ func (f *fold) restore(l line) error {
 		f.table.gone.Set(l.Name, l.Version)
 		return nil
 	}
-	if l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "" {
-		return fmt.Errorf("%s lacks its create time, update time or the ID of the event that created it", l.Name)
-	}
-	row := f.kind.NewRow(l.Name)
-	head := domain.Row[struct{}]{Name: l.Name, Version: l.Version, CreateVersion: l.CreateAt, ReserveVersion: l.ReserveAt,
-		CreateEvent: l.CreateEvent, CreateTime: canonicalTime(*l.CreateTime), UpdateTime: canonicalTime(*l.UpdateTime)}
-	if err := row.Restore(head, l.State); err != nil {
-		return fmt.Errorf("%s: %w", l.Name, err)
+	row, err := rowOf(f.kind, l)
+	if err != nil {
+		return err
 	}
 	f.table.put(cell{row, f.generation}, true)
 	return nil

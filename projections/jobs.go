@@ -17,6 +17,17 @@ func (v *View) JobsIn(account string) iter.Seq[Row[domain.Job]] {
 	return v.jobs(func(t *table) iter.Seq[domain.AnyRow] { return t.in(account) })
 }
 
+// UnfinishedJobs yields the unfinished jobs of all kinds, ordered by kind and name: see
+// domain.JobLife.Unfinished. Ended jobs cost no time. The caller must not change the states.
+func UnfinishedJobs(v *View) iter.Seq[Row[domain.Job]] {
+	return v.jobs(func(t *table) iter.Seq[domain.AnyRow] { return t.unfinished(everyAccount) })
+}
+
+// UnfinishedJobsIn yields the unfinished jobs of all kinds of an account.
+func UnfinishedJobsIn(v *View, account string) iter.Seq[Row[domain.Job]] {
+	return v.jobs(func(t *table) iter.Seq[domain.AnyRow] { return t.unfinished(account) })
+}
+
 func (v *View) jobs(rows func(*table) iter.Seq[domain.AnyRow]) iter.Seq[Row[domain.Job]] {
 	return func(yield func(Row[domain.Job]) bool) {
 		for kind := range domain.JobKinds() {
@@ -35,11 +46,11 @@ func (v *View) Job(name domain.Name) (Row[domain.Job], bool) {
 	if t == nil {
 		return Row[domain.Job]{}, false
 	}
-	one, ok := t.rows.Get(name)
+	row, ok := t.row(name)
 	if !ok {
 		return Row[domain.Job]{}, false
 	}
-	return JobOf(one.row)
+	return JobOf(row)
 }
 
 // JobOf returns row as the row of a job. The result is false when the row is of a kind that is not

@@ -26,7 +26,7 @@ func (r Reservation) precedes(o Reservation) bool { return r.at < o.at }
 // first.
 func (v *View) Reservations() map[domain.Name]domain.Name {
 	first := map[domain.Name]Reservation{}
-	for row := range v.Jobs() {
+	for row := range UnfinishedJobs(v) {
 		if r, ok := reservationOf(row); ok {
 			if earlier, taken := first[r.Model]; !taken || r.precedes(earlier) {
 				first[r.Model] = r
@@ -44,7 +44,7 @@ func (v *View) Reservations() map[domain.Name]domain.Name {
 // is none.
 func (v *View) ReservedBy(model, self domain.Name) (holder domain.Name, reserved bool) {
 	var first Reservation
-	for row := range v.JobsIn(model.Account()) {
+	for row := range UnfinishedJobsIn(v, model.Account()) {
 		if r, ok := reservationOf(row); ok && r.Model == model && r.Job != self && (!reserved || r.precedes(first)) {
 			first, reserved = r, true
 		}

@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"iter"
 	"os"
 	"slices"
 	"strings"
@@ -34,6 +35,9 @@ func TestReservationsAreInTheOrderOfTheLog(t *testing.T) {
 				continue
 			}
 			require.NoError(t, w.Apply(change.Event))
+			if rapid.Bool().Draw(t, "look") { // later changes must not change the rows of a view
+				requireIndexOfUnfinishedJobs(t, w.View())
+			}
 			if reserves(change.Event.Type, before) {
 				at[intent.Name] = change.Position()
 			}
@@ -57,12 +61,30 @@ func TestReservationsAreInTheOrderOfTheLog(t *testing.T) {
 				require.NoError(t, other.Apply(e))
 			}
 			require.Equal(t, want, other.View().Reservations())
+			requireIndexOfUnfinishedJobs(t, other.View())
 			for model, holder := range want {
 				found, _ := other.View().ReservedBy(model, "")
 				require.Equal(t, holder, found)
 			}
 		}
 	})
+}
+
+// requireIndexOfUnfinishedJobs checks that the index of unfinished jobs has the rows that a scan of all
+// jobs finds.
+func requireIndexOfUnfinishedJobs(t require.TestingT, v *View) {
+	scan := func(all iter.Seq[Row[domain.Job]]) (rows []Row[domain.Job]) {
+		for row := range all {
+			if row.State.Life().Unfinished() {
+				rows = append(rows, row)
+			}
+		}
+		return rows
+	}
+	require.Equal(t, scan(v.Jobs()), slices.Collect(UnfinishedJobs(v)))
+	for _, account := range []string{"acme", "a", "b", "zz"} {
+		require.Equal(t, scan(v.JobsIn(account)), slices.Collect(UnfinishedJobsIn(v, account)))
+	}
 }
 
 // reserves reports whether an event of the type reserves the name of a job's output model. before is
@@ -101,9 +123,8 @@ func randomReservation(t *rapid.T) domain.Intent {
 		domain.CleanJob{}, domain.PurgeJob{}}
 	var others []domain.Intent
 	if job.Collection() == domain.SupervisedJobs.Collection {
-		others = append(others, domain.Intend(domain.SupervisedJobs, job,
-			domain.Command[domain.SupervisedJob](domain.CreateSupervisedJob{ID: job.ID(),
-				SupervisedSpec: domain.SupervisedSpec{Dataset: "accounts/acme/datasets/d", TrainingConfig: config}})))
+		others = append(others, domain.Intend(domain.SupervisedJobs, job, domain.CreateSupervisedJob{ID: job.ID(),
+			SupervisedSpec: domain.SupervisedSpec{Dataset: "accounts/acme/datasets/d", TrainingConfig: config}}))
 	} else {
 		for _, command := range []domain.Command[domain.TrainerJob]{
 			domain.CreateTrainerJob{ID: job.ID(), TrainerSpec: domain.TrainerSpec{TrainingConfig: config, KeepAlive: true}},

@@ -103,6 +103,7 @@ func (t *table) references() iter.Seq2[domain.Name, domain.Name] {
 		if !t.refers() {
 			return
 		}
+		t := t.of(everyAccount)
 		t.rows.Scan(func(name domain.Name, one cell) bool {
 			for used := range namesOf(name, one.row.Pointer()) {
 				if !yield(name, used) {

@@ -18,6 +18,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/archive"
 )
 
 // A snapshot is a file of JSON lines: a header, the lines of all tables and of the history of waits
@@ -43,6 +44,7 @@ type snapshotFooter struct {
 var (
 	errDamaged     = errors.New("the snapshot is damaged")
 	errOtherSchema = errors.New("the snapshot was written by another version of anneal")
+	errNotArchived = errors.New("the archive of earlier states lacks events before the snapshot")
 )
 
 // Save writes the current state of the world to a snapshot in dir, and removes all snapshots except
@@ -55,6 +57,12 @@ func (w *World) Save(dir string) error {
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
+	}
+	if w.archive != nil { // first, because the events after a snapshot are archived again: see OpenArchived
+		if err := w.archive.Flush(); err != nil {
+			slog.Warn("the archive of earlier states cannot be written: lists and reads as of earlier positions fail", "error",
+				err)
+		}
 	}
 	path := filepath.Join(dir, fmt.Sprintf("%s%020d%s", snapshotPrefix, v.Position, snapshotSuffix))
 	err := writeDurably(path, func(out io.Writer) error {
@@ -179,24 +187,53 @@ func snapshots(dir string) ([]string, error) {
 // The error is FailedPrecondition when a snapshot has a newer format, and when the log does not
 // have the last event of a snapshot. Such a log has lost events, or is not the log of the snapshot.
 func Open(ctx context.Context, log eventlog.Log, dir string) (*World, error) {
-	return open(ctx, NewWorld, log, dir)
+	return open(ctx, NewWorld, log, dir, nil)
 }
 
-func open(ctx context.Context, fresh func() *World, log eventlog.Log, dir string) (*World, error) {
-	w, err := load(dir, fresh, func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) })
+// OpenArchived is like Open, and makes the world add its events to an archive: see World.Archive. It also
+// skips snapshots before which the archive lacks events, so that those are folded and archived again.
+func OpenArchived(ctx context.Context, log eventlog.Log, dir string, a *archive.Archive) (*World, error) {
+	return open(ctx, NewWorld, log, dir, a)
+}
+
+func open(ctx context.Context, fresh func() *World, log eventlog.Log, dir string, a *archive.Archive) (*World, error) {
+	w, err := load(dir, fresh, func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) },
+		func(at eventlog.Checkpoint) error { return keep(a, at) })
+	if err == nil && w.Position() == 0 {
+		err = keep(a, eventlog.Checkpoint{})
+	}
 	if err != nil {
 		return nil, err
 	}
+	w.archive = a
 	return w, w.catchUp(ctx, log, 0)
+}
+
+// keep removes the events of an archive, if any, after those that are durable with a snapshot. It
+// returns errNotArchived when the archive lacks events before the snapshot.
+func keep(a *archive.Archive, at eventlog.Checkpoint) error {
+	if a == nil {
+		return nil
+	}
+	complete, err := a.Keep(at)
+	if err == nil && !complete {
+		err = errNotArchived
+	}
+	return err
 }
 
 // Load returns the world of the newest usable snapshot in dir, without the events after it. It
 // returns an empty world when there is no usable snapshot.
 func Load(dir string) (*World, error) {
-	return load(dir, NewWorld, func(string, eventlog.Checkpoint) error { return nil })
+	return load(dir, NewWorld, func(string, eventlog.Checkpoint) error { return nil },
+		func(eventlog.Checkpoint) error { return nil })
 }
 
-func load(dir string, fresh func() *World, check func(path string, at eventlog.Checkpoint) error) (*World, error) {
+// load returns the world of the newest snapshot in dir that accept accepts, or an empty world. It returns
+// an error of check, which it calls for each snapshot that is not damaged, and an error of accept other
+// than errNotArchived.
+func load(dir string, fresh func() *World, check func(path string, at eventlog.Checkpoint) error,
+	accept func(eventlog.Checkpoint) error) (*World, error) {
 	paths, err := snapshots(dir)
 	if err != nil {
 		return nil, err
@@ -209,10 +246,13 @@ func load(dir string, fresh func() *World, check func(path string, at eventlog.C
 				return nil, err
 			}
 		}
+		if err == nil {
+			err = accept(at)
+		}
 		switch {
 		case err == nil:
 			return w, nil
-		case errors.Is(err, errDamaged), errors.Is(err, errOtherSchema):
+		case errors.Is(err, errDamaged), errors.Is(err, errOtherSchema), errors.Is(err, errNotArchived):
 			slog.Warn("snapshot skipped: its events are folded again", "snapshot", path, "reason", err.Error())
 		default:
 			return nil, err

@@ -16,6 +16,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/internal/testutil"
 	"anneal/projections/toytest"
 )
 
@@ -37,8 +38,7 @@ func digestOf(t testing.TB, w *World) Digest {
 
 func files(t *testing.T, dir string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
+	entries := testutil.ReadDir(t, dir)
 	found := []string{}
 	for _, e := range entries {
 		found = append(found, e.Name())
@@ -65,7 +65,7 @@ func TestOpenIsSnapshotAndTail(t *testing.T) {
 	toytest.Add(t, log, toytest.Name("acme", 3), toytest.Make("kite", 6))
 	toytest.Add(t, log, toytest.Name("acme", 1), toytest.Tag("blue"))
 
-	opened, err := open(t.Context(), toyWorld, log, dir)
+	opened, err := open(t.Context(), toyWorld, log, dir, nil)
 	require.NoError(t, err)
 	require.Equal(t, uint64(5), opened.saved)
 	require.Equal(t, digestOf(t, replay(t, w, log)), digestOf(t, opened))
@@ -83,7 +83,7 @@ func TestAnEmptyWorldIsNotSaved(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, toyWorld().Save(dir))
 	require.Empty(t, files(t, dir))
-	w, err := open(t.Context(), toyWorld, eventlog.NewMemory(), filepath.Join(dir, "none"))
+	w, err := open(t.Context(), toyWorld, eventlog.NewMemory(), filepath.Join(dir, "none"), nil)
 	require.NoError(t, err)
 	require.Zero(t, w.Position())
 }
@@ -130,11 +130,10 @@ func TestADamagedSnapshotIsSkipped(t *testing.T) {
 			log, w := threeToys(t)
 			require.NoError(t, w.Save(dir))
 			newest := filepath.Join(dir, files(t, dir)[0])
-			data, err := os.ReadFile(newest)
-			require.NoError(t, err)
+			data := testutil.ReadFile(t, newest)
 			require.NoError(t, os.WriteFile(newest, damage(bytes.Clone(data)), 0o600))
 
-			opened, err := open(t.Context(), toyWorld, log, dir)
+			opened, err := open(t.Context(), toyWorld, log, dir, nil)
 			require.NoError(t, err)
 			require.Contains(t, logged.String(), "is damaged")
 			require.Zero(t, opened.saved, "the whole log was folded")
@@ -145,7 +144,7 @@ func TestADamagedSnapshotIsSkipped(t *testing.T) {
 			require.NoError(t, w.Save(dir))
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "snapshot-99999999999999999999.jsonl"), damage(bytes.Clone(data)),
 				0o600))
-			opened, err = open(t.Context(), toyWorld, log, dir)
+			opened, err = open(t.Context(), toyWorld, log, dir, nil)
 			require.NoError(t, err)
 			require.Equal(t, uint64(5), opened.saved)
 			require.Equal(t, digestOf(t, replay(t, w, log)), digestOf(t, opened))
@@ -160,7 +159,7 @@ func TestALogWithoutTheSnapshotsEventIsRefused(t *testing.T) {
 
 	short := eventlog.NewMemory()
 	toytest.Add(t, short, toytest.Name("acme", 1), toytest.Make("ball", 3))
-	_, err := open(t.Context(), toyWorld, short, dir)
+	_, err := open(t.Context(), toyWorld, short, dir, nil)
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.ErrorContains(t, err, "ends with event event-5 at position 5, but the log ends at position 1")
 	require.ErrorContains(t, err, "move the snapshots out of "+dir)
@@ -173,7 +172,7 @@ func TestALogWithoutTheSnapshotsEventIsRefused(t *testing.T) {
 			eventlog.Write{Event: eventlog.Event{Record: record, ID: "other", Name: toytest.Name("acme", i)}})
 		require.NoError(t, err)
 	}
-	_, err = open(t.Context(), toyWorld, other, dir)
+	_, err = open(t.Context(), toyWorld, other, dir, nil)
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.ErrorContains(t, err, "the log has event other there")
 }
@@ -183,7 +182,7 @@ func TestASnapshotOfANewerFormatIsRefused(t *testing.T) {
 	log, _ := threeToys(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "snapshot-00000000000000000005.jsonl"),
 		[]byte(`{"format":2,"position":5,"eventId":"event-5"}`+"\n"), 0o600))
-	_, err := open(t.Context(), toyWorld, log, dir)
+	_, err := open(t.Context(), toyWorld, log, dir, nil)
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.ErrorContains(t, err, "has format 2, written by a newer version of anneal; this version reads up to 1")
 }
@@ -198,13 +197,13 @@ func TestASnapshotOfAnotherSchemaIsSkipped(t *testing.T) {
 	}
 	require.NotEqual(t, w.schema(), larger().schema())
 	require.Equal(t, NewWorld().schema(), NewWorld().schema())
-	opened, err := open(t.Context(), larger, log, dir)
+	opened, err := open(t.Context(), larger, log, dir, nil)
 	require.NoError(t, err)
 	require.Contains(t, logged.String(), "another version of anneal")
 	require.Zero(t, opened.saved)
 	require.Equal(t, uint64(5), opened.Position())
 
-	_, err = open(t.Context(), larger, eventlog.NewMemory(), dir)
+	_, err = open(t.Context(), larger, eventlog.NewMemory(), dir, nil)
 	require.ErrorContains(t, err, "the log lost events", "its checkpoint is still checked against the log")
 }
 
@@ -247,7 +246,7 @@ func TestSnapshotAndTailIsTheWholeFold(t *testing.T) {
 		for range rapid.IntRange(0, 10).Draw(r, "after") {
 			addRandom(t, r, log, w)
 		}
-		opened, err := open(t.Context(), toyWorld, log, dir)
+		opened, err := open(t.Context(), toyWorld, log, dir, nil)
 		require.NoError(t, err)
 		whole, err := verify(t.Context(), toyWorld(), log, 0)
 		require.NoError(t, err)
@@ -283,8 +282,7 @@ func TestEveryStateSurvivesItsSnapshot(t *testing.T) {
 func survives[S domain.State](t *testing.T) {
 	var before, after S
 	fillValue(t, reflect.ValueOf(&before).Elem(), reflect.TypeFor[S]().String())
-	data, err := json.Marshal(before)
-	require.NoError(t, err)
+	data := testutil.Marshal(t, before)
 	require.NoError(t, json.Unmarshal(data, &after))
 	require.Equal(t, before, after)
 }

@@ -27,6 +27,9 @@ type table struct {
 	ages   *btree.Map[string, domain.AnyRow] // by account, then create time, then name: see ageKey
 	counts *btree.Map[string, int]           // number of rows, by account
 	gone   *btree.Map[domain.Name, uint64]   // version of each deleted resource
+	// open has the unfinished jobs; nil for other kinds, and in views of an earlier position.
+	open *btree.Map[domain.Name, domain.AnyRow]
+	past *pastRows // of a view of an earlier position; it finds the rows instead
 }
 
 // A cell is a row, and the value of fold.generation when the row was written: see fold.change.
@@ -36,33 +39,96 @@ type cell struct {
 }
 
 func newTable(kind domain.AnyKind) *table {
-	return &table{kind, new(btree.Map[domain.Name, cell]), new(btree.Map[string, domain.AnyRow]),
-		new(btree.Map[string, int]), new(btree.Map[domain.Name, uint64])}
+	t := &table{kind: kind, rows: new(btree.Map[domain.Name, cell]), ages: new(btree.Map[string, domain.AnyRow]),
+		counts: new(btree.Map[string, int]), gone: new(btree.Map[domain.Name, uint64])}
+	if domain.IsJob(kind) {
+		t.open = new(btree.Map[domain.Name, domain.AnyRow])
+	}
+	return t
 }
 
 // copy returns a copy-on-write copy of the table, in constant time.
 func (t *table) copy() *table {
-	return &table{t.kind, t.rows.Copy(), t.ages.Copy(), t.counts.Copy(), t.gone.Copy()}
+	c := &table{kind: t.kind, rows: t.rows.Copy(), ages: t.ages.Copy(), counts: t.counts.Copy(), gone: t.gone.Copy()}
+	if t.open != nil {
+		c.open = t.open.Copy()
+	}
+	return c
+}
+
+// index keeps the index of unfinished jobs up to date after a change of a row.
+func (t *table) index(row domain.AnyRow) {
+	if t.open == nil {
+		return
+	}
+	if isUnfinished(row) {
+		t.open.Set(row.Head().Name, row)
+	} else {
+		t.open.Delete(row.Head().Name)
+	}
+}
+
+func isUnfinished(row domain.AnyRow) bool {
+	job, ok := row.Pointer().(domain.Job)
+	return ok && job.Life().Unfinished()
+}
+
+// unfinished yields the rows of unfinished jobs of an account, or of all accounts if account is
+// everyAccount, ordered by name.
+func (t *table) unfinished(account string) iter.Seq[domain.AnyRow] {
+	every := account == everyAccount
+	return func(yield func(domain.AnyRow) bool) {
+		if t.open == nil {
+			rows := t.all()
+			if !every {
+				rows = t.in(account)
+			}
+			for row := range rows {
+				if isUnfinished(row) && !yield(row) {
+					return
+				}
+			}
+			return
+		}
+		first := domain.Name("")
+		if !every {
+			first = t.firstName(account)
+		}
+		t.open.Ascend(first, func(name domain.Name, row domain.AnyRow) bool {
+			return (every || name.Account() == account) && yield(row)
+		})
+	}
 }
 
 // state returns a pointer to the state of a resource. The result is false when the resource does
 // not exist.
 func (t *table) state(name domain.Name) (any, bool) {
-	one, ok := t.rows.Get(name)
+	row, ok := t.row(name)
 	if !ok {
 		return nil, false
 	}
-	return one.row.Pointer(), true
+	return row.Pointer(), true
+}
+
+// row returns the row of a resource. The result is false when the resource does not exist.
+func (t *table) row(name domain.Name) (domain.AnyRow, bool) {
+	if t.past != nil {
+		return t.past.row(name)
+	}
+	one, ok := t.rows.Get(name)
+	return one.row, ok
 }
 
 // count returns the number of rows of an account.
 func (t *table) count(account string) int {
+	t = t.of(account)
 	n, _ := t.counts.Get(account)
 	return n
 }
 
 // all yields every row, ordered by name.
 func (t *table) all() iter.Seq[domain.AnyRow] {
+	t = t.of(everyAccount)
 	return func(yield func(domain.AnyRow) bool) {
 		t.rows.Scan(func(_ domain.Name, one cell) bool { return yield(one.row) })
 	}
@@ -70,6 +136,7 @@ func (t *table) all() iter.Seq[domain.AnyRow] {
 
 // in yields the rows of an account, ordered by name.
 func (t *table) in(account string) iter.Seq[domain.AnyRow] {
+	t = t.of(account)
 	return func(yield func(domain.AnyRow) bool) {
 		t.rows.Ascend(t.firstName(account), func(name domain.Name, one cell) bool {
 			return name.Account() == account && yield(one.row)
@@ -92,6 +159,7 @@ func (t *table) put(one cell, isNew bool) {
 	head := one.row.Head()
 	t.rows.Set(head.Name, one)
 	t.ages.Set(ageKey(head.Name, head.CreateTime), one.row)
+	t.index(one.row)
 	if isNew {
 		t.gone.Delete(head.Name)
 		t.counts.Set(head.Name.Account(), t.count(head.Name.Account())+1)
@@ -103,6 +171,9 @@ func (t *table) put(one cell, isNew bool) {
 func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 	t.rows.Delete(name)
 	t.ages.Delete(ageKey(name, created))
+	if t.open != nil {
+		t.open.Delete(name)
+	}
 	if n := t.count(name.Account()); n > 1 {
 		t.counts.Set(name.Account(), n-1)
 	} else {
@@ -132,18 +203,25 @@ func (v *View) TableVersion(kind domain.AnyKind) any { return v.tables[kind.Coll
 // Collection returns the collection of the table's resources.
 func (t *Table[S]) Collection() string { return t.kind.CollectionID() }
 
+// Of returns a table that has the rows of an account in memory. A table of an earlier position finds
+// them when Of, or a method that yields them, is called for the first time: see World.ViewAt.
+func (t *Table[S]) Of(account string) *Table[S] { return (*Table[S])((*table)(t).of(account)) }
+
 // Get returns the row of a resource. The result is false when the resource does not exist.
 func (t *Table[S]) Get(name domain.Name) (*Row[S], bool) {
-	one, ok := t.rows.Get(name)
+	row, ok := (*table)(t).row(name)
 	if !ok {
 		return nil, false
 	}
-	return one.row.(*Row[S]), true
+	return row.(*Row[S]), true
 }
 
 // Version returns the position of a resource's last event, also when the event deleted the
 // resource; 0 when the resource never existed.
 func (t *Table[S]) Version(name domain.Name) uint64 {
+	if t.past != nil {
+		return t.past.version(name)
+	}
 	if row, ok := t.Get(name); ok {
 		return row.Version
 	}
@@ -152,7 +230,7 @@ func (t *Table[S]) Version(name domain.Name) uint64 {
 }
 
 // Len returns the number of rows.
-func (t *Table[S]) Len() int { return t.rows.Len() }
+func (t *Table[S]) Len() int { return (*table)(t).of(everyAccount).rows.Len() }
 
 // Count returns the number of rows of an account.
 func (t *Table[S]) Count(account string) int {
@@ -161,6 +239,7 @@ func (t *Table[S]) Count(account string) int {
 
 // All yields every row, ordered by name.
 func (t *Table[S]) All() iter.Seq[*Row[S]] {
+	t = t.Of(everyAccount)
 	return func(yield func(*Row[S]) bool) {
 		t.rows.Scan(func(_ domain.Name, one cell) bool { return yield(one.row.(*Row[S])) })
 	}
@@ -168,6 +247,7 @@ func (t *Table[S]) All() iter.Seq[*Row[S]] {
 
 // In yields the rows of an account, ordered by name.
 func (t *Table[S]) In(account string) iter.Seq[*Row[S]] {
+	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
 		t.rows.Ascend((*table)(t).firstName(account), func(name domain.Name, one cell) bool {
 			return name.Account() == account && yield(one.row.(*Row[S]))
@@ -177,6 +257,7 @@ func (t *Table[S]) In(account string) iter.Seq[*Row[S]] {
 
 // Oldest yields the rows of an account by create time, oldest first.
 func (t *Table[S]) Oldest(account string) iter.Seq[*Row[S]] {
+	t = t.Of(account)
 	prefix := account + "\x00"
 	return func(yield func(*Row[S]) bool) {
 		t.ages.Ascend(prefix, func(key string, row domain.AnyRow) bool {
@@ -187,6 +268,7 @@ func (t *Table[S]) Oldest(account string) iter.Seq[*Row[S]] {
 
 // Newest yields the rows of an account by create time, newest first.
 func (t *Table[S]) Newest(account string) iter.Seq[*Row[S]] {
+	t = t.Of(account)
 	prefix, after := account+"\x00", account+"\x01"
 	return func(yield func(*Row[S]) bool) {
 		t.ages.Descend(after, func(key string, row domain.AnyRow) bool {
@@ -199,6 +281,7 @@ func (t *Table[S]) Newest(account string) iter.Seq[*Row[S]] {
 // up to and including after, whose name and create time determine its place in the order; the table
 // need not have that row. If after is nil, CreatedAfter yields all rows of the account.
 func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]] {
+	t = t.Of(account)
 	if after == nil {
 		return t.Oldest(account)
 	}
@@ -215,6 +298,7 @@ func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]]
 // ordered by ascending create time, so CreatedBefore reads create times backward, and the rows with
 // one create time forward.
 func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]] {
+	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
 		before := account + "\x01"
 		more := true
@@ -270,6 +354,7 @@ func ageKey(name domain.Name, created time.Time) string {
 
 // Rank returns the number of rows before the first row of an account, in the order of names.
 func (t *Table[S]) Rank(account string) int {
+	t = t.Of(everyAccount)
 	first := (*table)(t).firstName(account)
 	return sort.Search(t.rows.Len(), func(i int) bool {
 		name, _, _ := t.rows.GetAt(i)
@@ -279,6 +364,7 @@ func (t *Table[S]) Rank(account string) int {
 
 // From yields at most n rows ordered by name. rank is the number of rows that it skips first.
 func (t *Table[S]) From(rank, n int) iter.Seq[*Row[S]] {
+	t = t.Of(everyAccount)
 	return func(yield func(*Row[S]) bool) {
 		first, _, _ := t.rows.GetAt(rank)
 		t.rows.Ascend(first, func(_ domain.Name, one cell) bool {
@@ -291,6 +377,7 @@ func (t *Table[S]) From(rank, n int) iter.Seq[*Row[S]] {
 // NamedAfter yields the rows of an account whose names are greater than after, ordered by name. The
 // table need not have a row with the name after.
 func (t *Table[S]) NamedAfter(account string, after domain.Name) iter.Seq[*Row[S]] {
+	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
 		t.rows.Ascend(after, func(name domain.Name, one cell) bool {
 			return name == after || name.Account() == account && yield(one.row.(*Row[S]))

@@ -7,7 +7,7 @@ func (v *View) Usage(account string) (sum domain.Usage) {
 	for row := range v.Deployments.In(account) {
 		sum = sum.Plus(row.State.Usage())
 	}
-	for job := range v.JobsIn(account) {
+	for job := range UnfinishedJobsIn(v, account) {
 		sum = sum.Plus(job.State.Life().Usage())
 	}
 	return sum

@@ -13,6 +13,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/archive"
 	"anneal/projections/live"
 	"anneal/projections/waits"
 )
@@ -36,8 +37,10 @@ type View struct {
 	Quotas         *Table[domain.Quota]
 	BatchFiles     *Table[domain.BatchFile]
 	Batches        *Table[domain.Batch]
+	Subscriptions  *Table[domain.Subscription]
 	Live           live.View
 	Waits          *waits.History // of started jobs; shared, do not change
+	Past           *Moment        // of a view of an earlier position, see World.ViewAt; nil for the present
 
 	tables map[string]*table // by collection
 	fleet  func() domain.Fleet
@@ -60,6 +63,7 @@ func NewWorld() *World {
 		v.Quotas = TableOf(v, domain.Quotas)
 		v.BatchFiles = TableOf(v, domain.BatchFiles)
 		v.Batches = TableOf(v, domain.Batches)
+		v.Subscriptions = TableOf(v, domain.Subscriptions)
 		v.fleet = sync.OnceValue(func() domain.Fleet { return fleetOf(v.Nodes) })
 	}
 	return w
@@ -78,7 +82,10 @@ type World struct {
 	failed  error                      // the error of the event at which the world has stopped
 	broken  chan struct{}              // closed when failed is set
 	live    *live.Status
+	now     func() time.Time
 	waits   *waits.History
+	archive *archive.Archive // see Archive; nil without one
+	pasts   *pasts
 
 	confirmed atomic.Pointer[time.Time] // see Confirm
 	behind    atomic.Pointer[time.Time] // see Behind
@@ -87,8 +94,8 @@ type World struct {
 // NewWorldOf returns an empty world with tables of the given kinds. The typed fields of its views
 // are nil: use TableOf.
 func NewWorldOf(kinds ...domain.AnyKind) *World {
-	w := &World{folds: map[string]*fold{}, broken: make(chan struct{}), live: live.NewStatus(time.Now()),
-		waits: waits.New()}
+	w := &World{folds: map[string]*fold{}, broken: make(chan struct{}), live: live.NewStatus(time.Now()), now: time.Now,
+		waits: waits.New(), pasts: newPasts()}
 	for _, kind := range kinds {
 		w.folds[kind.CollectionID()] = newFold(kind)
 	}
@@ -97,6 +104,9 @@ func NewWorldOf(kinds ...domain.AnyKind) *World {
 
 // Live returns the live status, which is not in the log.
 func (w *World) Live() *live.Status { return w.live }
+
+// SetClock replaces the clock, time.Now, before the first event. Tests simulate clocks that differ.
+func (w *World) SetClock(now func() time.Time) { w.now = now }
 
 // Run follows the log and folds its events until ctx is done, reading the log fails, or an event
 // does not fold. After a failure to read the log, Run can be called again.
@@ -130,7 +140,13 @@ func (w *World) Apply(e eventlog.Event) error {
 	case err == nil && e.Position != w.at.Position+1:
 		return eventlog.Follows(e, w.at.Position)
 	case err == nil:
-		err = w.change(fold, e, decoded)
+		previous := fold.version(e.Name)
+		if err = w.change(fold, e, decoded); err == nil {
+			archiveEvent(w.archive, fold, e, previous)
+		}
+	}
+	if _, registered := decoded.(domain.NodeRegistered); registered && err == nil {
+		w.live.Registered(e.Name, w.now())
 	}
 	if err != nil {
 		w.failed = fmt.Errorf("event %d (%s of %s) cannot be applied: %w", e.Position, e.Type, e.Name, err)

@@ -18,7 +18,7 @@ func TestViewHasATableOfEveryKind(t *testing.T) {
 	v := NewWorld().View()
 	require.Len(t, v.tables, len(domain.Kinds))
 	for fields, i := reflect.ValueOf(v).Elem(), 0; i < fields.NumField(); i++ {
-		if field := fields.Field(i); field.Kind() == reflect.Pointer {
+		if field := fields.Field(i); field.Kind() == reflect.Pointer && fields.Type().Field(i).Name != "Past" {
 			require.False(t, field.IsNil(), fields.Type().Field(i).Name)
 		}
 	}

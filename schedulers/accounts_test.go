@@ -16,8 +16,8 @@ func TestFirstKeysAreCreated(t *testing.T) {
 	key := domain.APIKeyCreated{APIKeySpec: domain.APIKeySpec{DisplayName: "first key", Role: domain.RoleAdmin},
 		Hash: []byte("hash"), Prefix: "ak_acme_admin"}
 	s.do(account())
-	s.do(domain.Intend(domain.Accounts, "accounts/other", domain.Command[domain.Account](domain.CreateAccount{
-		FirstKey: &domain.FirstKey{ID: "admin", Key: key}})))
+	s.do(domain.Intend(domain.Accounts, "accounts/other", domain.CreateAccount{FirstKey: &domain.FirstKey{ID: "admin",
+		Key: key}}))
 	plan := schedulers.Accounts{}.Plan(s.world.View(), s.now)
 	require.Len(t, plan.Steps, 1)
 	s.do(plan.Steps[0].Intents()...)
@@ -25,6 +25,6 @@ func TestFirstKeysAreCreated(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, domain.APIKey(key), row.State)
 	require.Empty(t, schedulers.Accounts{}.Plan(s.world.View(), s.now).Steps)
-	s.do(domain.Intend(domain.APIKeys, row.Name, domain.Command[domain.APIKey](domain.DeleteAPIKey{})))
+	s.do(domain.Intend(domain.APIKeys, row.Name, domain.DeleteAPIKey{}))
 	require.Empty(t, schedulers.Accounts{}.Plan(s.world.View(), s.now).Steps)
 }

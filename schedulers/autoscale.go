@@ -56,9 +56,9 @@ type quotaLeft struct {
 // limit reduces want.Replicas to what the quota of the deployment's account allows, and deducts the
 // accelerators of the added replicas from the quota.
 func (a quotaLeft) limit(row *projections.Row[domain.Deployment], want *Target) {
-	account, each := row.Name.Account(), row.State.AcceleratorCount
+	account, now := row.Name.Account(), row.State.DesiredReplicas
 	more := want.Replicas - row.State.DesiredReplicas
-	if more <= 0 || each == 0 {
+	if more <= 0 || row.State.AcceleratorCount == 0 {
 		return
 	}
 	left, known := a.of[account]
@@ -68,12 +68,14 @@ func (a quotaLeft) limit(row *projections.Row[domain.Deployment], want *Target) 
 			left = int(max(0, limit-a.view.Usage(account).Of(domain.QuotaAccelerators)))
 		}
 	}
-	if more*each > left {
-		more = left / each
-		want.Replicas, want.Reason = row.State.DesiredReplicas+more,
-			want.Reason+"; limited by the quota of accelerators"
+	added := func(n int) int { return int(row.State.Devices(now+n) - row.State.Devices(now)) }
+	if added(more) > left {
+		for more > 0 && added(more) > left {
+			more--
+		}
+		want.Replicas, want.Reason = now+more, want.Reason+"; limited by the quota of accelerators"
 	}
-	a.of[account] = left - more*each
+	a.of[account] = left - added(more)
 }
 
 // A Target is the result of Scale.

@@ -70,8 +70,9 @@ func TestAutoscaleLife(t *testing.T) {
 		ended := time.Now()
 		require.Equal(t, 4, count())
 		reach(1, domain.DefaultScaleDownWindow+3*live.LoadStep)
-		// After the overload, the last requests still need one replica for up to 4*askTime.
-		require.GreaterOrEqual(t, time.Since(ended), domain.DefaultScaleDownWindow-4*askTime)
+		// The replicas stay until the window after the last time at which one could not serve the load. The
+		// sample of that time has begun up to a LoadStep earlier.
+		require.GreaterOrEqual(t, time.Since(s.loaded()), domain.DefaultScaleDownWindow-live.LoadStep)
 		reach(0, domain.DefaultScaleToZeroWindow)
 		require.GreaterOrEqual(t, time.Since(ended), domain.DefaultScaleToZeroWindow)
 		time.Sleep(time.Hour)
@@ -139,6 +140,27 @@ type service struct {
 	mu             sync.Mutex
 	replicas       map[string]*serving
 	answered, lost int
+	above          time.Time // when there were last more requests than one replica serves at its target load
+}
+
+// loaded returns the last time at which one replica was not enough.
+func (s *service) loaded() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.above
+}
+
+// noteLoad is called, with mu held, before the number of requests falls.
+func (s *service) noteLoad() {
+	requests := 0
+	for _, r := range s.replicas {
+		if r.gone.IsZero() {
+			requests += r.active + r.queued
+		}
+	}
+	if float64(requests) > domain.DefaultCapacityTarget*slots {
+		s.above = time.Now()
+	}
 }
 
 // serving is one replica on the simulated node.
@@ -251,6 +273,7 @@ func (s *service) request() {
 	<-r.places
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.noteLoad()
 	r.active--
 	if !r.gone.IsZero() && time.Since(r.gone) > drainTime {
 		s.lost++

@@ -302,8 +302,7 @@ func TestScaleDoesNotOscillate(t *testing.T) {
 }
 
 func TestAutoscalePlans(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolInference, 4, nil))
 	s.given(deployment("busy", 1, 4, nil), deployment("fixed", 1, 1, nil), deployment("asleep", 0, 4, nil))
 	for range 3 {
@@ -335,8 +334,7 @@ func TestAutoscalePlans(t *testing.T) {
 // TestAutoscaleKeepsTheQuota checks that Autoscale does not exceed the account's quota of
 // accelerators.
 func TestAutoscaleKeepsTheQuota(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.do(domain.Intend(domain.Quotas, domain.NewName("acme", domain.Quotas.Collection, domain.QuotaAccelerators),
 		domain.SetQuota{MaxValue: 7}))
 	for _, id := range []string{"d1", "d2"} {

@@ -15,8 +15,8 @@ import (
 func TestEndedBatchesAreRemoved(t *testing.T) {
 	s := newHarness(t)
 	const name, file = domain.Name("accounts/acme/batches/b"), domain.Name("accounts/acme/batchFiles/f")
-	s.do(domain.Intend(domain.Batches, name, domain.Command[domain.Batch](domain.CreateBatch{
-		BatchSpec: domain.BatchSpec{Input: file, Endpoint: "/v1/embeddings", Window: domain.BatchWindow}})))
+	s.do(domain.Intend(domain.Batches, name, domain.CreateBatch{BatchSpec: domain.BatchSpec{Input: file,
+		Endpoint: "/v1/embeddings", Window: domain.BatchWindow}}))
 	s.do(schedulers.Batches{}.Plan(s.world.View(), s.now).Steps[0].Intents()...)
 	row, ok := s.world.View().Batches.Get(name)
 	require.True(t, ok)

@@ -16,6 +16,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/schedulers"
+	"anneal/schedulers/queue"
 )
 
 // A checker is a log that checks the invariants of a cluster after every event and keeps the first
@@ -98,7 +99,8 @@ func (c *checker) heartbeat(node domain.Name) {
 func (c *checker) wasSilent(node domain.Name, now time.Time) bool {
 	last := c.heartbeats[node]
 	since := now.Sub(last.sent)
-	return since >= schedulers.LostAfter || since < tick && last.silent >= schedulers.LostAfter
+	return since >= schedulers.LostAfter ||
+		since <= schedulers.LostAfter/5+time.Second && last.silent >= schedulers.LostAfter
 }
 
 // fold folds the event, after checking the invariants that depend on the previous state.
@@ -108,12 +110,12 @@ func (c *checker) fold(e eventlog.Event) error {
 	case domain.Nodes.Collection:
 		switch e.Type {
 		case "node.registered.v1":
-			c.registered[e.Name] = e.Time
+			c.registered[e.Name] = time.Now()
 		case "node.lost.v1":
-			if age := e.Time.Sub(c.registered[e.Name]); age < schedulers.LostAfter {
+			if age := time.Since(c.registered[e.Name]); age < schedulers.LostAfter {
 				return fmt.Errorf("%s was marked as lost %s after its registration, before LostAfter", e.Name, age)
 			}
-			if !c.wasSilent(e.Name, e.Time) {
+			if !c.wasSilent(e.Name, time.Now()) {
 				return fmt.Errorf("%s was marked as lost, but sent a heartbeat at %s", e.Name, c.heartbeats[e.Name].sent)
 			}
 		case "allocation.released.v1":
@@ -121,6 +123,11 @@ func (c *checker) fold(e eventlog.Event) error {
 		}
 		return foldInto(domain.Nodes, c.nodes, e)
 	case domain.Deployments.Collection:
+		if e.Type == "replica.removed.v1" {
+			if err := c.gaveWay(e); err != nil {
+				return err
+			}
+		}
 		return foldInto(domain.Deployments, c.serving, e)
 	case domain.Models.Collection:
 		return foldInto(domain.Models, c.models, e)
@@ -135,6 +142,35 @@ func (c *checker) fold(e eventlog.Event) error {
 			return err
 		}
 		return c.fenced(e, before, c.jobs[e.Name])
+	}
+	return nil
+}
+
+// gaveWay requires that replicas that give way to other work leave their deployment its minimum, or its
+// maximum if they are revocable, and that a replica which gives way to a job has run for MinRun.
+func (c *checker) gaveWay(e eventlog.Event) error {
+	var removed domain.ReplicaRemoved
+	if err := json.Unmarshal(e.Data, &removed); err != nil {
+		return err
+	}
+	d := c.serving[e.Name]
+	keep := 0
+	switch {
+	case strings.HasPrefix(removed.Reason, "gave way"):
+		c.counts["gave way"]++
+		keep = min(d.MinReplicaCount, d.DesiredReplicas)
+		ran := e.Time.Sub(c.nodes[d.Replicas[removed.ID].Node].
+			Allocations[domain.ReplicaAllocationID(e.Name, removed.ID)].Since)
+		shortest := time.Duration(queue.Default().MinRun)*time.Second - 2*maxOffset
+		if strings.Contains(removed.Reason, "a job") && ran < shortest {
+			return fmt.Errorf("replica %s of %s gave way to a job after %s", removed.ID, e.Name, ran)
+		}
+	case strings.HasPrefix(removed.Reason, "revoked"):
+		c.counts["revoked"]++
+		keep = d.MaxReplicas()
+	}
+	if len(d.Replicas) <= keep {
+		return fmt.Errorf("replica %s of %s gave way, which has only %d replicas", removed.ID, e.Name, len(d.Replicas))
 	}
 	return nil
 }
@@ -162,6 +198,10 @@ func (c *checker) fenced(e eventlog.Event, before, after domain.SupervisedJob) e
 	case "completed":
 		if before.Outcome == nil || c.models[before.Outcome.Output].SourceJob != e.Name {
 			return fmt.Errorf("%s was completed before its output model was registered", e.Name)
+		}
+	case "preempting":
+		if limit := queue.Default().MaxPreemptions; after.Preemptions > limit {
+			return fmt.Errorf("%s was preempted %d times for other jobs, more than %d times", e.Name, after.Preemptions, limit)
 		}
 	case "checkpointed", "writing", "resultsStored", "requeued":
 		if !before.Active() {
@@ -191,11 +231,51 @@ func (c *checker) check(w eventlog.Write) error {
 	return nil
 }
 
+// checkDevices requires that no device has more than its 1,000 thousandths, and that whole and shared
+// devices are at most those of the node. It counts independently of domain.Node.Used.
+func checkDevices(name domain.Name, node domain.Node) error {
+	type slot struct {
+		kind   string
+		number int
+	}
+	slots, devices := map[slot]int{}, map[string]int{}
+	for _, a := range node.Allocated() {
+		for kind, n := range a.Resources.Accelerators {
+			share := a.Resources.Share
+			if share.Milli == 0 {
+				devices[kind] += n
+				continue
+			}
+			if n != 1 || share.Slot < 1 {
+				return fmt.Errorf("%s: %s has the share %+v of %d devices", name, a.ID, share, n)
+			}
+			if slots[slot{kind, share.Slot}] == 0 {
+				devices[kind]++
+			}
+			slots[slot{kind, share.Slot}] += share.Milli
+		}
+	}
+	for at, milli := range slots {
+		if milli > 1000 {
+			return fmt.Errorf("%s: slot %d of %s has %d thousandths", name, at.number, at.kind, milli)
+		}
+	}
+	for kind, n := range devices {
+		if n > node.Capacity.Accelerators[kind] {
+			return fmt.Errorf("%s: %d devices of %s are allocated, of %d", name, n, kind, node.Capacity.Accelerators[kind])
+		}
+	}
+	return nil
+}
+
 // checkNode requires that no node is overcommitted, and that a lost node has no allocations.
 func (c *checker) checkNode(w eventlog.Write) error {
 	node := c.nodes[w.Name]
 	if !node.Used().Fits(node.Capacity) {
 		return fmt.Errorf("%s is overcommitted: %v of %v are allocated", w.Name, node.Used(), node.Capacity)
+	}
+	if err := checkDevices(w.Name, node); err != nil {
+		return err
 	}
 	if node.State != domain.NodeReady && len(node.Allocations) > 0 {
 		return fmt.Errorf("%s is %s, but has %d allocations", w.Name, node.State, len(node.Allocations))

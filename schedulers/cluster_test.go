@@ -28,10 +28,16 @@ type cluster struct {
 	agents    []*agent
 	random    *rand.Rand
 	made      int
+	// send records an intent of an actor instead of try; nil in tests without a rivals simulation.
+	send func(actor string, world *projections.World, intent domain.Intent) error
+	long func(job domain.Name) bool // reports whether a job trains for 40 minutes; nil is never
 }
 
 // try records an intent of an actor. It returns the error of a refused intent.
 func (c *cluster) try(actor string, world *projections.World, intent domain.Intent) error {
+	if c.send != nil {
+		return c.send(actor, world, intent)
+	}
 	result, err := eventlog.Do(c.ctx, c.log, world, eventlog.Request{Time: time.Now().UTC(), Actor: actor}, intent)
 	if err == nil && result.Position() > 0 {
 		err = world.WaitFor(c.ctx, result.Position())
@@ -86,12 +92,20 @@ func (c *cluster) step() {
 	}
 	if chance(40) {
 		cmds := []domain.Command[domain.JobLife]{domain.CancelJob{}, domain.CancelJob{}, domain.DeleteJob{},
-			domain.ResumeJob{}, domain.PauseJob{Reason: "by its user"}}
+			domain.ResumeJob{}, domain.PauseJob{Reason: "by its user"}, domain.SetJobPriority{Priority: domain.PriorityHigh},
+			domain.SetJobPriority{Priority: domain.PriorityLow}}
 		user(domain.IntendJob(c.someJob(), cmds[c.random.IntN(len(cmds))]))
 	}
 	if chance(12) && c.worlds[0].View().Deployments.Len() < 12 {
 		user(deployment(id, c.random.IntN(3), 3, func(d *domain.DeploymentSpec) {
 			d.MaxWithRevocableReplicaCount = []int{0, 5}[c.random.IntN(2)]
+			d.PlacementStrategy = domain.PlacementStrategies[c.random.IntN(len(domain.PlacementStrategies))]
+			if c.agents[0].devices > 0 && c.random.IntN(3) == 0 {
+				d.AcceleratorType, d.AcceleratorCount = l4, 1+c.random.IntN(2)
+				if c.random.IntN(3) > 0 {
+					d.AcceleratorCount, d.AcceleratorShare = 1, 100+c.random.IntN(800)
+				}
+			}
 			if c.random.IntN(4) == 0 {
 				end := time.Now().Add(time.Duration(1+c.random.IntN(30)) * time.Minute).UTC()
 				d.ExpireTime = &end
@@ -133,10 +147,12 @@ func (c *cluster) changeScheduling(user func(domain.Intent)) {
 // paused.
 type receiver struct {
 	live    *live.Status
-	checker *checker // learns of all heartbeats; nil in tests without one
+	checker *checker         // learns of all heartbeats; nil in tests without one
+	clock   func() time.Time // of the control plane; nil is time.Now
 
 	mu     sync.Mutex
 	closed time.Time // no heartbeats are received before this time
+	paused bool      // reception was closed at the last tick
 }
 
 // close stops the reception of heartbeats for a time.
@@ -153,8 +169,15 @@ func (r *receiver) receive(node domain.Name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !time.Now().Before(r.closed) {
-		r.live.Heartbeat(node, time.Now())
+		r.live.Heartbeat(node, r.now())
 	}
+}
+
+func (r *receiver) now() time.Time {
+	if r.clock == nil {
+		return time.Now()
+	}
+	return r.clock()
 }
 
 // run records every second the time up to which heartbeats were received, like the listener of a
@@ -162,25 +185,29 @@ func (r *receiver) receive(node domain.Name) {
 func (r *receiver) run(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	paused := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			r.mu.Lock()
-			switch was := paused; {
-			case now.Before(r.closed):
-				paused = true
-			case was:
-				paused = false
-				r.live.ListenFrom(now)
-				fallthrough
-			default:
-				r.live.ReceivedAll(now)
-			}
-			r.mu.Unlock()
+			r.tick(now)
 		}
+	}
+}
+
+// tick records that heartbeats were received until now, unless they were not.
+func (r *receiver) tick(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch was := r.paused; {
+	case time.Now().Before(r.closed):
+		r.paused = true
+	case was:
+		r.paused = false
+		r.live.ListenFrom(now)
+		fallthrough
+	default:
+		r.live.ReceivedAll(now)
 	}
 }
 
@@ -255,21 +282,25 @@ func (c *cluster) purge() {
 	}
 }
 
-// settle ends the failures: nodes stay alive, the account is restored, and users resume paused
+// endFailures ends the failures: nodes stay alive, the account is restored, and users resume paused
 // jobs.
-func (c *cluster) settle() {
+func (c *cluster) endFailures() {
 	c.mustDo("user", onAccount(domain.RestoreAccount{}))
 	for _, agent := range c.agents {
 		agent.repair()
 		if _, known := c.worlds[0].View().Nodes.Get(agent.name); known {
-			c.mustDo("operator", domain.Intend(domain.Nodes, agent.name,
-				domain.Command[domain.Node](domain.UncordonNode{})))
+			c.mustDo("operator", domain.Intend(domain.Nodes, agent.name, domain.UncordonNode{}))
 		}
 	}
+	c.resume()
+}
+
+// resume resumes the jobs that users have paused.
+func (c *cluster) resume() {
 	for row := range projections.TableOf(c.worlds[0].View(), domain.SupervisedJobs).All() {
 		if row.State.State == domain.JobPausedState && !strings.HasPrefix(row.State.Status.Message,
 			schedulers.SuspendedPrefix) {
-			c.mustDo("user", domain.IntendJob(row.Name, domain.ResumeJob{}))
+			_ = c.try("user", c.worlds[0], domain.IntendJob(row.Name, domain.ResumeJob{}))
 		}
 	}
 }
@@ -279,6 +310,7 @@ type agent struct {
 	cluster *cluster
 	name    domain.Name
 	pool    string
+	devices int // of type l4
 	random  *rand.Rand
 	work    map[string]work // by allocation ID
 
@@ -288,9 +320,9 @@ type agent struct {
 
 // An outage is a failure of a machine.
 type outage struct {
-	silent int  // remaining ticks without heartbeats
-	dead   bool // the machine runs nothing while it sends no heartbeats
-	calm   bool // the machine does not fail any more
+	silent    int  // remaining ticks without heartbeats
+	dead      bool // the machine runs nothing while it sends no heartbeats
+	endFaults bool // the machine does not fail any more
 }
 
 // work is one attempt or replica on the machine.
@@ -310,7 +342,7 @@ func (a *agent) breakDown(random *rand.Rand) {
 func (a *agent) repair() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.outage = outage{calm: true}
+	a.outage = outage{endFaults: true}
 }
 
 // nextOutage returns the current failure, and advances it by one tick.
@@ -350,16 +382,24 @@ func (a *agent) tick() {
 	}
 	world := a.cluster.worlds[a.random.IntN(len(a.cluster.worlds))]
 	for _, id := range slices.Sorted(maps.Keys(a.work)) { // first reports what ran while the node was disconnected
-		a.report(world, a.work[id], now.calm)
+		a.report(world, a.work[id], now.endFaults)
 	}
 	_ = a.cluster.try(string(a.name), world, domain.Intend(domain.Nodes, a.name,
 		domain.RegisterNode{NodeSpec: domain.NodeSpec{
-			Pool: a.pool, Engines: []string{"train", "complete"}, Capacity: domain.Resources{CPUMilli: 2000,
-				MemoryMiB: 2048}}}))
+			Pool: a.pool, Engines: []string{"train", "complete", domain.ShareAbility}, Capacity: a.capacity(),
+			Labels: map[string]string{domain.ZoneLabel: fmt.Sprint((a.name[len(a.name)-1] - '0') / 2)}}}))
 	for _, receiver := range a.cluster.receivers {
 		receiver.receive(a.name)
 	}
 	a.apply(world)
+}
+
+func (a *agent) capacity() domain.Resources {
+	capacity := domain.Resources{CPUMilli: 2000, MemoryMiB: 2048}
+	if a.devices > 0 {
+		capacity.Accelerators = map[string]int{l4: a.devices}
+	}
+	return capacity
 }
 
 // apply starts the work that is assigned to the node and stops all other work.
@@ -375,9 +415,9 @@ func (a *agent) apply(world *projections.World) {
 }
 
 // report reports the progress of one attempt or replica.
-func (a *agent) report(world *projections.World, w work, calm bool) {
+func (a *agent) report(world *projections.World, w work, endFaults bool) {
 	report := func(intent domain.Intent) { _ = a.cluster.try(string(a.name), world, intent) }
-	chance := func(percent int) bool { return !calm && a.random.IntN(100) < percent }
+	chance := func(percent int) bool { return !endFaults && a.random.IntN(100) < percent }
 	if w.Replica != "" {
 		at := func(cmd domain.Command[domain.Deployment]) { report(domain.Intend(domain.Deployments, w.For, cmd)) }
 		switch {
@@ -395,6 +435,10 @@ func (a *agent) report(world *projections.World, w work, calm bool) {
 		return // the first node of the gang reports
 	}
 	at := func(cmd domain.Command[domain.JobLife]) { report(domain.IntendJob(w.For, cmd)) }
+	last, every := 20, 5
+	if a.cluster.long != nil && a.cluster.long(w.For) {
+		last, every = 1200, 150
+	}
 	switch {
 	case row.State.State == domain.JobCancellingState:
 		if w.done%3 == 0 {
@@ -404,18 +448,18 @@ func (a *agent) report(world *projections.World, w work, calm bool) {
 		at(row.State.JobLife.ConfirmStop(w.Attempt))
 	case chance(1):
 		at(domain.RequeueJob{Attempt: w.Attempt, Reason: "the trainer crashed"})
-	case !calm && a.random.IntN(200) == 0:
+	case !endFaults && a.random.IntN(200) == 0:
 		at(domain.FailJob{Attempt: w.Attempt, Status: domain.Status{Code: "INVALID_ARGUMENT",
 			Message: "line 2: too long"}})
-	case w.done > 20:
+	case w.done > last:
 		model := domain.NewName("acme", domain.Models.Collection, row.State.OutputModel)
 		files := domain.Files{Prefix: w.ID}
 		at(domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: w.Attempt, Output: model, Results: files,
 			Model: domain.ModelRegistered{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}, SourceJob: w.For,
 				Files: files}}})
-	case w.done > 18:
+	case w.done > last-2:
 		at(domain.WriteResults{Attempt: w.Attempt})
-	case w.done%5 == 0:
+	case w.done%every == 0:
 		at(domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: w.Attempt, Step: w.done}})
 	}
 }

@@ -25,6 +25,8 @@ type fleet struct {
 	pools  map[string]*devicePool                 // by type of devices, made by pool
 	ranks  []int                                  // indexes of nodes by rank; nil before the first pool
 	counts map[string]map[placement.Request]int64 // requests by type of devices
+
+	domains *failureDomains // nil before the first use
 }
 
 // needOf returns what one attempt of a job needs.
@@ -36,7 +38,7 @@ func (f *fleet) needOf(v *projections.View, job domain.Name, spec domain.JobSpec
 		accelerator = domain.FleetAccelerator(v.Fleet(), need)
 		f.types[key] = accelerator
 	}
-	return projections.ForAccount(v, job.Account(), v.NeedOfJobOn(spec, accelerator))
+	return v.NeedOfJobOn(job.Account(), spec, accelerator)
 }
 
 type allocationKey struct {
@@ -65,7 +67,7 @@ func fleetOf(v *projections.View) *fleet {
 		f.index[row.Name], f.registered[row.Name] = len(f.nodes), node.Since
 		f.nodes = append(f.nodes,
 			Candidate{row.Name, node.Pool, node.RegionIn(located), node.Engines, node.Cordon != nil,
-				node.Labels, node.Taints, node.Capacity, minus(node.Capacity, node.Used())})
+				node.Labels, node.Taints, node.Capacity, minus(node.Capacity, node.Used()), node.Slots()})
 		for id, allocation := range node.Allocations {
 			f.holds[allocation.For]++
 			f.placed[allocationKey{row.Name, id}] = allocation
@@ -84,7 +86,7 @@ func (f *fleet) has(node domain.Name, id string) bool {
 func (f *fleet) take(names []domain.Name, takes domain.Resources) {
 	for _, name := range names {
 		i := f.index[name]
-		f.nodes[i].Free = minus(f.nodes[i].Free, takes)
+		f.nodes[i].take(takes)
 		for _, p := range f.pools {
 			f.refresh(p, i)
 		}
@@ -94,7 +96,7 @@ func (f *fleet) take(names []domain.Name, takes domain.Resources) {
 // give adds resources to the free resources of a node.
 func (f *fleet) give(name domain.Name, gives domain.Resources) {
 	i := f.index[name]
-	f.nodes[i].Free = f.nodes[i].Free.Plus(gives)
+	f.nodes[i].give(gives)
 	for _, p := range f.pools {
 		f.refresh(p, i)
 	}
@@ -104,10 +106,19 @@ func (f *fleet) give(name domain.Name, gives domain.Resources) {
 func (f *fleet) fitsWithout(node domain.Name, id string, need domain.Need) bool {
 	candidate := &f.nodes[f.index[node]]
 	released := f.placed[allocationKey{node, id}].Resources
-	return candidate.suits(need) && need.Resources.Fits(candidate.Free.Plus(released))
+	f.give(node, released)
+	defer f.take([]domain.Name{node}, released)
+	return candidate.suits(need) && candidate.fits(need.Resources)
 }
 
-// minus returns a minus b; the result may be negative.
+// takeChosen deducts what a need takes from the nodes that place chose.
+func (f *fleet) takeChosen(chosen []chosenNode, need domain.Need) {
+	for _, node := range chosen {
+		f.take([]domain.Name{node.name}, node.resources(need))
+	}
+}
+
+// minus returns a minus b without shares; the result may be negative.
 func minus(a, b domain.Resources) domain.Resources {
 	left := domain.Resources{CPUMilli: a.CPUMilli - b.CPUMilli, MemoryMiB: a.MemoryMiB - b.MemoryMiB,
 		Accelerators: maps.Clone(a.Accelerators)}

@@ -15,6 +15,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/internal/testutil"
 	"anneal/projections"
 	"anneal/schedulers"
 )
@@ -34,7 +35,15 @@ type harness struct {
 
 func newHarness(t *testing.T) *harness {
 	s := &harness{t: t, log: eventlog.NewMemory(), world: projections.NewWorld(), now: noon}
+	s.world.SetClock(func() time.Time { return s.now })
 	s.world.Live().ListenFrom(noon)
+	return s
+}
+
+// newHarnessWithInputs returns a harness with the resources that jobs and deployments refer to.
+func newHarnessWithInputs(t *testing.T) *harness {
+	s := newHarness(t)
+	s.prerequisites()
 	return s
 }
 
@@ -82,11 +91,13 @@ func (s *harness) plan(scheduler schedulers.Scheduler) schedulers.Plan {
 	return plan
 }
 
-// execute executes the current plan of the scheduler.
-func (s *harness) execute(scheduler schedulers.Scheduler) {
+// execute executes the current plans of schedulers, one after the other.
+func (s *harness) execute(all ...schedulers.Scheduler) {
 	s.t.Helper()
-	for _, step := range s.plan(scheduler).Steps {
-		s.do(step.Intents()...)
+	for _, scheduler := range all {
+		for _, step := range s.plan(scheduler).Steps {
+			s.do(step.Intents()...)
+		}
 	}
 }
 
@@ -117,8 +128,7 @@ func describe(t *testing.T, intent domain.Intent) string {
 	word, body, _ := strings.Cut(command, " ")
 	var fields map[string]any
 	require.NoError(t, json.Unmarshal([]byte(body), &fields))
-	text, err := json.Marshal(nonEmpty(fields))
-	require.NoError(t, err)
+	text := testutil.Marshal(t, nonEmpty(fields))
 	return name + " " + word + " " + string(text)
 }
 

@@ -17,11 +17,11 @@ import (
 	"anneal/schedulers"
 )
 
-// TestEveryCutOfTheLogSettles truncates the log of a short run after each of its events, as a power
+// TestEveryCutOfTheLogIsHealed truncates the log of a short run after each of its events, as a power
 // failure does, and restarts the control plane and its nodes. It checks that every change is
 // complete in the end. The run has a gang of two nodes, an evaluation split, two replicas, and an
 // account with its first key.
-func TestEveryCutOfTheLogSettles(t *testing.T) {
+func TestEveryCutOfTheLogIsHealed(t *testing.T) {
 	var whole []eventlog.Event
 	synctest.Test(t, func(t *testing.T) {
 		whole = shortLife(t, nil, true)
@@ -67,8 +67,8 @@ func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []even
 		key := domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{Role: domain.RoleAdmin}, Hash: []byte("hash")}
 		for _, intent := range []domain.Intent{
 			domain.Intend(domain.Accounts, "accounts/keyed",
-				domain.Command[domain.Account](domain.CreateAccount{FirstKey: &domain.FirstKey{ID: "first",
-					Key: domain.APIKeyCreated(key)}})),
+				domain.CreateAccount{FirstKey: &domain.FirstKey{ID: "first",
+					Key: domain.APIKeyCreated(key)}}),
 			job("gang", func(s *domain.SupervisedSpec) { s.Nodes, s.EvalAutoCarveout = 2, true }),
 			deployment("served", 2, 2, nil),
 		} {
@@ -95,8 +95,10 @@ func shortLife(t *testing.T, before []eventlog.Event, first bool) (events []even
 		}
 		require.Less(t, time.Since(began), time.Hour, "stuck: %s", unfinished(world.View()))
 	}
-	time.Sleep(time.Minute)
-	synctest.Wait()
+	awaitQuiet(t, log, func(d time.Duration) {
+		time.Sleep(d)
+		synctest.Wait()
+	})
 	view := world.View()
 	require.Empty(t, invariantViolations(view))
 	require.Empty(t, unfinished(view))
@@ -126,8 +128,8 @@ func (o *cluster) fillAll() {
 		if row.State.From.Split.Rest {
 			held = row.State.From.Split.Of - held
 		}
-		o.mustDo("task", domain.Intend(domain.Datasets, row.Name, domain.Command[domain.Dataset](domain.FillDataset{
+		o.mustDo("task", domain.Intend(domain.Datasets, row.Name, domain.FillDataset{
 			Files:        domain.Files{Prefix: string(row.Name), Sizes: map[string]int64{"rows.jsonl": 9}},
-			DatasetStats: domain.DatasetStats{Shape: domain.ShapeChat, ExampleCount: held}})))
+			DatasetStats: domain.DatasetStats{Shape: domain.ShapeChat, ExampleCount: held}}))
 	}
 }

@@ -25,10 +25,10 @@ func jobOf(row projections.Row[domain.Job]) job {
 		state:   row.State}
 }
 
-// jobs yields every job of every kind, in the order of kinds and then names.
+// jobs yields the unfinished jobs of every kind, in the order of kinds and then names.
 func jobs(v *projections.View) iter.Seq[job] {
 	return func(yield func(job) bool) {
-		for row := range v.Jobs() {
+		for row := range projections.UnfinishedJobs(v) {
 			if !yield(jobOf(row)) {
 				return
 			}

@@ -1,6 +1,7 @@
 package schedulers_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -22,19 +23,15 @@ func TestJobsWaitForANodeThatKnowsTheirMethod(t *testing.T) {
 	training := domain.TrainingConfig{BaseModel: string(modelName("base"))}
 	dpo := func(id, rows string) domain.Intent {
 		return domain.Intend(domain.DPOJobs, domain.NewName("acme", domain.DPOJobs.Collection, id),
-			domain.Command[domain.DPOJob](
-				domain.CreateDPOJob{DPOSpec: domain.DPOSpec{Dataset: string(datasetName(rows)),
-					TrainingConfig: training},
-					ID: id}))
+			domain.CreateDPOJob{DPOSpec: domain.DPOSpec{Dataset: string(datasetName(rows)),
+				TrainingConfig: training},
+				ID: id})
 	}
 	step := domain.Intend(domain.TrainerJobs, domain.NewName("acme", domain.TrainerJobs.Collection, "step"),
-		domain.Command[domain.TrainerJob](
-			domain.CreateTrainerJob{TrainerSpec: domain.TrainerSpec{Dataset: string(datasetName("samples")),
-				TrainingConfig: training}, ID: "step"}))
+		domain.CreateTrainerJob{TrainerSpec: domain.TrainerSpec{Dataset: string(datasetName("samples")),
+			TrainingConfig: training}, ID: "step"})
 	s.given(dpo("prefer", "pairs"), dpo("wrong-shape", "samples"), step)
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{}, schedulers.Jobs{})
 	held := s.world.View()
 	row, ok := projections.TableOf(held, domain.DPOJobs).Get(domain.NewName("acme", domain.DPOJobs.Collection,
 		"prefer"))
@@ -68,19 +65,17 @@ func TestJobsWaitForTheirEvaluator(t *testing.T) {
 		Status: domain.Status{Code: "INVALID_ARGUMENT", Message: "main.py: no function evaluate"}}))
 	for _, id := range []string{"new", "broken", "missing"} {
 		s.given(domain.Intend(domain.ReinforcementJobs, domain.NewName("acme", domain.ReinforcementJobs.Collection,
-			"with-"+id), domain.Command[domain.ReinforcementJob](
-			domain.CreateReinforcementJob{ID: "with-" + id, ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(
+			"with-"+id), domain.CreateReinforcementJob{ID: "with-" + id,
+			ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(
 				datasetName("prompts")),
 				Evaluator:      "accounts/acme/evaluators/" + id,
-				TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}})))
+				TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
 	}
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	require.Empty(t, s.plan(schedulers.Jobs{}).Steps)
 	s.comment("the evaluator is built")
 	s.given(evaluator("new", domain.AcceptBuild{Revision: 1}))
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	s.compare("jobs_evaluator")
 }
 
@@ -101,10 +96,9 @@ func TestRowsAreHeldBack(t *testing.T) {
 	}
 	s.given(carved("tuned", "rows"), carved("too-few", "few"))
 	s.given(domain.Intend(domain.TrainerJobs, domain.NewName("acme", domain.TrainerJobs.Collection, "step"),
-		domain.Command[domain.TrainerJob](
-			domain.CreateTrainerJob{TrainerSpec: domain.TrainerSpec{Dataset: string(datasetName("samples")),
-				EvalAutoCarveout: true,
-				TrainingConfig:   domain.TrainingConfig{BaseModel: string(modelName("base"))}}, ID: "step"})))
+		domain.CreateTrainerJob{TrainerSpec: domain.TrainerSpec{Dataset: string(datasetName("samples")),
+			EvalAutoCarveout: true,
+			TrainingConfig:   domain.TrainingConfig{BaseModel: string(modelName("base"))}}, ID: "step"}))
 	s.execute(schedulers.Jobs{})
 	s.comment("one of the names is used by another dataset")
 	s.execute(schedulers.Jobs{})
@@ -124,13 +118,11 @@ func TestRowsAreHeldBack(t *testing.T) {
 	s.execute(schedulers.Jobs{})
 	s.comment("the store has free space again")
 	s.given(onJob("tuned", domain.ResumeJob{}))
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	s.given(made("tuned-train-3", 54), made("tuned-eval-3", 6))
 	s.comment("the source dataset can be deleted now")
 	s.given(onDataset("rows", domain.RequestDeletion(domain.Datasets)), onDataset("rows", domain.DeleteDataset{}))
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	row, ok := projections.TableOf(s.world.View(), domain.SupervisedJobs).Get(jobName("tuned"))
 	require.True(t, ok)
 	require.Equal(t, domain.JobRunningState, row.State.State)
@@ -152,8 +144,7 @@ func TestTrainersArePlacedForEachStep(t *testing.T) {
 	}
 	s.given(on(domain.CreateTrainerJob{ID: "kept", TrainerSpec: domain.TrainerSpec{KeepAlive: true,
 		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	state := func() domain.TrainerJob {
 		row, ok := projections.TableOf(s.world.View(), domain.TrainerJobs).Get(name)
 		require.True(t, ok)
@@ -184,19 +175,18 @@ func TestPilotsStartLast(t *testing.T) {
 	s.given(account(), baseModel("base"))
 	s.given(dataset("prompts", domain.ShapePrompt, 9)...)
 	evaluator := domain.NewName("acme", domain.Evaluators.Collection, "e")
-	s.given(domain.Intend(domain.Evaluators, evaluator, domain.Command[domain.Evaluator](domain.CreateEvaluator{})),
-		domain.Intend(domain.Evaluators, evaluator, domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 1})))
+	s.given(domain.Intend(domain.Evaluators, evaluator, domain.CreateEvaluator{}), domain.Intend(domain.Evaluators,
+		evaluator, domain.AcceptBuild{Revision: 1}))
 	name := func(id string) domain.Name { return domain.NewName("acme", domain.ReinforcementJobs.Collection, id) }
 	for _, one := range [][2]string{{"pilot", domain.PurposePilot}, {"work", ""}} {
 		id, purpose := one[0], one[1]
 		s.advance(time.Minute)
-		s.given(domain.Intend(domain.ReinforcementJobs, name(id), domain.Command[domain.ReinforcementJob](
-			domain.CreateReinforcementJob{ID: id, ReinforcementSpec: domain.ReinforcementSpec{Purpose: purpose,
+		s.given(domain.Intend(domain.ReinforcementJobs, name(id), domain.CreateReinforcementJob{ID: id,
+			ReinforcementSpec: domain.ReinforcementSpec{Purpose: purpose,
 				Dataset: string(datasetName("prompts")), Evaluator: string(evaluator),
-				TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}})))
+				TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
 	}
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	s.given(onNode("n1", domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: domain.PoolTraining,
 		Engines:  []string{"train", "train:reinforcement"},
 		Capacity: domain.Resources{CPUMilli: 1000, MemoryMiB: 4096}}}))
@@ -205,5 +195,70 @@ func TestPilotsStartLast(t *testing.T) {
 		row, ok := projections.TableOf(s.world.View(), domain.ReinforcementJobs).Get(name(id))
 		require.True(t, ok)
 		require.Equal(t, state, row.State.State, id)
+	}
+}
+
+// TestRolloutReplicasGetFreeCores checks that an attempt gets a core for each replica that generates
+// rollouts, as far as cores are free, that its nodes are those with the most of them, and that it gets
+// no further cores while another job waits for cores.
+func TestRolloutReplicasGetFreeCores(t *testing.T) {
+	const cores = 1000 // millicores
+	for _, c := range []struct {
+		name              string
+		replicas, rollout int
+		nodes             []int64
+		others            int
+		want              int64
+		node              string
+	}{
+		{"one", 0, 0, []int64{8 * cores}, 0, cores, "n0"},
+		{"as many as requested", 4, 0, []int64{8 * cores}, 0, 4 * cores, "n0"},
+		{"at most one for each concurrent rollout", 4, 3, []int64{8 * cores}, 0, 3 * cores, "n0"},
+		{"as many as are free", 1000, 0, []int64{2500}, 0, 2 * cores, "n0"},
+		{"none is free", 4, 0, []int64{cores}, 0, cores, "n0"},
+		{"the larger node", 4, 0, []int64{2 * cores, 3 * cores}, 0, 3 * cores, "n1"},
+		{"another job starts too", 4, 0, []int64{4 * cores}, 1, 3 * cores, "n0"},
+		{"another job waits", 4, 0, []int64{1500, 1500}, 2, cores, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newHarness(t)
+			s.given(account(), baseModel("base"))
+			s.given(dataset("prompts", domain.ShapePrompt, 9)...)
+			s.given(dataset("rows", domain.ShapeChat, 9)...)
+			evaluator := domain.NewName("acme", domain.Evaluators.Collection, "e")
+			s.given(domain.Intend(domain.Evaluators, evaluator, domain.CreateEvaluator{}), domain.Intend(domain.Evaluators,
+				evaluator, domain.AcceptBuild{Revision: 1}))
+			config := domain.TrainingConfig{BaseModel: string(modelName("base"))}
+			name := domain.NewName("acme", domain.ReinforcementJobs.Collection, "rollouts")
+			s.given(domain.Intend(domain.ReinforcementJobs, name, domain.CreateReinforcementJob{ID: "rollouts",
+				ReinforcementSpec: domain.ReinforcementSpec{
+					Dataset: string(datasetName("prompts")), Evaluator: string(evaluator), TrainingConfig: config,
+					MaxInferenceReplicaCount: c.replicas, MaxConcurrentRollouts: c.rollout}}))
+			for i := range c.others {
+				s.advance(time.Second)
+				id := fmt.Sprint("other", i)
+				other := domain.NewName("acme", domain.SupervisedJobs.Collection, id)
+				s.given(domain.Intend(domain.SupervisedJobs, other, domain.CreateSupervisedJob{ID: id,
+					SupervisedSpec: domain.SupervisedSpec{Dataset: string(datasetName("rows")), TrainingConfig: config}}))
+			}
+			s.execute(schedulers.Jobs{}, schedulers.Jobs{})
+			for i, milli := range c.nodes {
+				s.given(onNode(fmt.Sprint("n", i), domain.RegisterNode{NodeSpec: domain.NodeSpec{
+					Pool: domain.PoolTraining, Engines: []string{"train", "train:reinforcement"},
+					Capacity: domain.Resources{CPUMilli: milli, MemoryMiB: 4096}}}))
+			}
+			s.execute(schedulers.Jobs{})
+			row, ok := projections.TableOf(s.world.View(), domain.ReinforcementJobs).Get(name)
+			require.True(t, ok)
+			require.Equal(t, domain.JobRunningState, row.State.State)
+			require.Equal(t, c.want, row.State.Resources.CPUMilli)
+			require.EqualValues(t, 512, row.State.Resources.MemoryMiB)
+			if c.node != "" {
+				require.Equal(t, []domain.Name{nodeName(c.node)}, row.State.JobLife.Nodes)
+			}
+			for node := range s.world.View().Nodes.All() {
+				require.True(t, node.State.Used().Fits(node.State.Capacity), node.Name)
+			}
+		})
 	}
 }

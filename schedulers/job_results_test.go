@@ -14,8 +14,7 @@ import (
 func (s *harness) trained(id, kind string, load bool) {
 	s.t.Helper()
 	s.stored(id, kind, load)
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	s.requireCompleted(id)
 }
 
@@ -32,9 +31,8 @@ func (s *harness) stored(id, kind string, load bool) {
 		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}
 	files := domain.Files{Prefix: "results/" + id + "/"}
 	model := domain.ModelSpec{Kind: kind, BaseModel: string(modelName("base"))}
-	s.do(domain.Intend(domain.SupervisedJobs, jobName(id), domain.Command[domain.SupervisedJob](
-		domain.CreateSupervisedJob{SupervisedSpec: spec, ID: id, CreatedBy: "accounts/acme/apiKeys/k",
-			Options: &domain.JobOptions{LoadAddon: load}})))
+	s.do(domain.Intend(domain.SupervisedJobs, jobName(id), domain.CreateSupervisedJob{SupervisedSpec: spec, ID: id,
+		CreatedBy: "accounts/acme/apiKeys/k", Options: &domain.JobOptions{LoadAddon: load}}))
 	for _, command := range []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.QueueJob{},
 		domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}}} {
 		s.do(onJob(id, command))
@@ -57,8 +55,7 @@ func (s *harness) loadedInto(id string) string {
 // TestResultIsLoaded checks into which deployment the addon of a completed job is loaded, and that
 // an addon that a user has unloaded is not loaded again.
 func TestResultIsLoaded(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.do(baseModel("another"), node("n1", "", 8, nil))
 	s.trained("no-deployment", domain.PEFTAddon, true)
 	require.Empty(t, s.loadedInto("no-deployment"))

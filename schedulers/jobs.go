@@ -205,13 +205,13 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 			waiting = append(waiting, waitingJob{j, need})
 		}
 	}
-	if len(waiting) == 0 {
+	if len(waiting) == 0 && !belowMinimum(v) {
 		return
 	}
 	queue := decide(v, fleet, now, waiting)
 	started := queue.carryOut(plan)
 	s.hold(plan, queue, waiting, started)
-	if len(started) < len(waiting) && len(fleet.placed) > 0 {
+	if (len(started) < len(waiting) || queue.minimum) && len(fleet.placed) > 0 {
 		plan.planAgainAt(now.Truncate(queuePeriod).Add(queuePeriod))
 	}
 }

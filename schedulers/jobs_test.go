@@ -59,8 +59,7 @@ func TestJobsAreChecked(t *testing.T) {
 	with("wrong-hidden", func(j *domain.SupervisedSpec) { j.BaseModel = "accounts/other/models/hidden" })
 	with("wrong-refused", func(j *domain.SupervisedSpec) { j.Dataset = string(datasetName("refused")) })
 	with("wrong-shape", func(j *domain.SupervisedSpec) { j.Dataset = string(datasetName("pairs")) })
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	s.comment("the pending upload is valid")
 	s.given(dataset("unchecked", domain.ShapeChat, 9)[2])
 	s.execute(schedulers.Jobs{})
@@ -68,8 +67,7 @@ func TestJobsAreChecked(t *testing.T) {
 }
 
 func TestJobsArePlacedOldestFirst(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 2, nil), node("n2", domain.PoolTraining, 1, nil),
 		node("n3", domain.PoolInference, 8, nil),
 		node("n4", "", 1, map[string]int{"L4": 1}))
@@ -80,14 +78,12 @@ func TestJobsArePlacedOldestFirst(t *testing.T) {
 	s.execute(schedulers.Jobs{})
 	s.comment("the allocations and the start of a gang are one step")
 	s.given(onJob("y-second", domain.CompleteJob{Attempt: 1}))
-	s.execute(schedulers.Allocations{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Allocations{}, schedulers.Jobs{})
 	s.compare("jobs_placed")
 }
 
 func TestJobsAreCheckedAgainBeforeTheyStart(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 2, nil))
 	s.pending(1, "j1")
 	s.given(onDataset("rows", domain.RequestDeletion(domain.Datasets)), onDataset("rows", domain.DeleteDataset{}))
@@ -102,8 +98,7 @@ func TestJobsAreCheckedAgainBeforeTheyStart(t *testing.T) {
 }
 
 func TestJobsAreCancelled(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil), node("n2", domain.PoolTraining, 1, nil))
 	s.pending(1, "works", "works-too", "waits")
 	s.execute(schedulers.Jobs{})
@@ -116,14 +111,12 @@ func TestJobsAreCancelled(t *testing.T) {
 	s.execute(schedulers.Jobs{})
 	s.comment("the other attempt exceeds CancelWithin")
 	s.advance(schedulers.CancelWithin)
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	s.compare("jobs_cancelled")
 }
 
 func TestJobsOfASuspendedAccountPause(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil))
 	s.pending(1, "runs", "waits", "rests")
 	s.given(onJob("rests", domain.PauseJob{Reason: "paused by its user"}))
@@ -134,39 +127,30 @@ func TestJobsOfASuspendedAccountPause(t *testing.T) {
 	s.execute(schedulers.Jobs{})
 	s.advance(schedulers.CancelWithin)
 	s.comment("the attempt exceeds CancelWithin")
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Allocations{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Allocations{}, schedulers.Jobs{})
 	s.given(onAccount(domain.RestoreAccount{}))
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	s.compare("jobs_suspended")
 }
 
 func TestJobsLeave(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil))
 	s.pending(1, "runs")
 	s.execute(schedulers.Jobs{})
 	s.given(onJob("runs", domain.DeleteJob{}))
 	s.comment("a node still has an allocation for the job")
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Allocations{})
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Jobs{}, schedulers.Allocations{}, schedulers.Jobs{}, schedulers.Jobs{})
 	s.compare("jobs_deleted")
 }
 
 func TestNodesAreLost(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil), node("n2", domain.PoolTraining, 1, nil),
 		node("n3", domain.PoolTraining, 1, nil))
 	s.pending(2, "gang")
 	s.pending(1, "single")
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Nodes{})
+	s.execute(schedulers.Jobs{}, schedulers.Nodes{})
 	s.advance(10 * time.Second)
 	s.world.Live().Heartbeat(nodeName("n2"), s.now)
 	s.world.Live().Heartbeat(nodeName("n3"), s.now)
@@ -174,15 +158,11 @@ func TestNodesAreLost(t *testing.T) {
 	s.advance(6 * time.Second)
 	s.execute(schedulers.Nodes{})
 	s.comment("the remaining allocations of the gang are released; the gang waits for two nodes")
-	s.execute(schedulers.Nodes{})
-	s.execute(schedulers.Allocations{})
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Nodes{}, schedulers.Allocations{}, schedulers.Jobs{}, schedulers.Jobs{})
 	s.comment("the node registers again, without its work")
 	s.given(node("n1", domain.PoolTraining, 1, nil))
 	s.world.Live().Heartbeat(nodeName("n1"), s.now)
-	s.execute(schedulers.Nodes{})
-	s.execute(schedulers.Jobs{})
+	s.execute(schedulers.Nodes{}, schedulers.Jobs{})
 	s.compare("nodes_lost")
 }
 
@@ -223,8 +203,7 @@ func TestJobsTakeTheFleetsAccelerators(t *testing.T) {
 			node("n2", domain.PoolInference, 9, map[string]int{h100: 8})}, map[string]int{l4: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newHarness(t)
-			s.prerequisites()
+			s := newHarnessWithInputs(t)
 			s.given(c.nodes...)
 			s.pending(1, "a")
 			s.execute(schedulers.Jobs{})
@@ -239,8 +218,7 @@ func TestJobsTakeTheFleetsAccelerators(t *testing.T) {
 // TestJobsWaitForTheQuotaOfAccelerators checks that jobs get no more accelerators than the quota of
 // their account allows, and that their status says what they wait for.
 func TestJobsWaitForTheQuotaOfAccelerators(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 9, map[string]int{"VENDOR_A_H100_80GB": 8}))
 	s.given(domain.Intend(domain.Quotas, domain.NewName("acme", domain.Quotas.Collection, domain.QuotaAccelerators),
 		domain.SetQuota{MaxValue: 2}))
@@ -266,7 +244,7 @@ func TestWaitingJobsAreHeldOncePerReason(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		quota     domain.Count
-		low, high int // replicas of a deployment, which change the usage
+		low, high int // replicas of a deployment, which scales up and down between these numbers
 		want      string
 	}{
 		{name: "above the quota", quota: 8, low: 9, high: 12, want: "the job needs 1"},
@@ -274,8 +252,7 @@ func TestWaitingJobsAreHeldOncePerReason(t *testing.T) {
 		{name: "a quota of 0", quota: 0, low: 1, high: 5, want: "the job alone needs 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newHarness(t)
-			s.prerequisites()
+			s := newHarnessWithInputs(t)
 			s.do(node("n1", domain.PoolTraining, 1, map[string]int{"VENDOR_A_H100_80GB": 1}))
 			s.pending(1, "first")
 			s.execute(schedulers.Jobs{})
@@ -314,9 +291,8 @@ func TestWaitingJobsAreHeldOncePerReason(t *testing.T) {
 	}
 }
 
-func TestANodeThatComesBackQuicklyDoesNotWorkOn(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+func TestNodeThatReturnsStopsItsOldWork(t *testing.T) {
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil))
 	s.pending(1, "single")
 	s.execute(schedulers.Jobs{})
@@ -329,8 +305,7 @@ func TestANodeThatComesBackQuicklyDoesNotWorkOn(t *testing.T) {
 // reservations. It also checks that without a start within ReserveWithin, the start is abandoned
 // before the reservations are released.
 func TestAllocationsWaitForTheirStart(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", "", 4, nil))
 	s.pending(1, "j1")
 	s.given(deployment("d1", 1, 1, nil))
@@ -368,7 +343,6 @@ func TestAllocationsWaitForTheirStart(t *testing.T) {
 	s.comment("the attempt and the replica have ended")
 	s.given(onJob("j1", domain.RequeueJob{Attempt: 2, Reason: "it crashed"}),
 		onDeployment("d1", domain.RemoveReplica{ID: "r2", Reason: "it crashed", Failed: true}))
-	s.execute(schedulers.Allocations{})
-	s.execute(schedulers.Allocations{})
+	s.execute(schedulers.Allocations{}, schedulers.Allocations{})
 	s.compare("allocations")
 }

@@ -17,6 +17,10 @@ const (
 	ForgetAfter = 7 * 24 * time.Hour
 )
 
+// receptionAge is the part of LostAfter for which it is valid that a node was silent. A process that was
+// disconnected after that, or paused, would otherwise conclude from the time before.
+const receptionAge = 5
+
 // checkReception is the time after which Nodes plans again if this process has received no heartbeat
 // of a node for LostAfter, but may have missed some.
 const checkReception = 500 * time.Millisecond
@@ -26,7 +30,7 @@ const checkReception = 500 * time.Millisecond
 // agent that returns after that registers a new node.
 //
 // A node is lost only if this process could receive heartbeats during all of LostAfter: a process that
-// was itself paused or disconnected knows nothing about the nodes.
+// was itself paused or disconnected knows nothing about the nodes. LostAfter ends now, not earlier.
 type Nodes struct {
 	LostAfter   time.Duration // 0 is the constant LostAfter
 	ForgetAfter time.Duration // 0 is the constant ForgetAfter
@@ -55,7 +59,7 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 		if due := lastSign.Add(limit); due.After(now) {
 			plan.planAgainAt(due)
 			continue
-		} else if due.After(received) {
+		} else if due.After(received) || now.Sub(received) > limit/receptionAge {
 			plan.planAgainAt(now.Add(checkReception))
 			continue
 		}

@@ -16,6 +16,8 @@ const (
 	maxModeled = 1024
 	// lastResort is added to the score of a node with free accelerators when the work needs none.
 	lastResort = -100_000
+	// opensDevice is added to the score of a node on which a share takes a free device.
+	opensDevice = -100_000
 	// wholeNodePercent is the percentage of the requests for a type of devices that are assumed to
 	// need all devices of the largest node, so that whole nodes stay free before the first such
 	// request.
@@ -32,20 +34,30 @@ type Candidate struct {
 	Labels   map[string]string
 	Taints   []domain.Taint
 	Capacity domain.Resources
-	Free     domain.Resources // negative on a node whose capacity has shrunk
+	Free     domain.Resources          // negative on a node whose capacity has shrunk; without shared devices
+	Slots    map[domain.DeviceSlot]int // thousandths of each shared device that are in use
 }
 
 // suits reports whether the node is not cordoned, accepts work of the need's pool, has the need's
 // engine, is in one of the need's regions, and is allowed by the policy of the need's account.
 func (c *Candidate) suits(need domain.Need) bool {
 	return !c.Cordoned && (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
-		need.Allows(c.Region) && need.Admits(c.Labels, c.Taints)
+		need.Allows(c.Region) && need.Admits(c.Labels, c.Taints) &&
+		(!need.Resources.Shared() || slices.Contains(c.Engines, domain.ShareAbility))
 }
 
 // A chosenNode is a node that was chosen for an allocation, and the reason.
 type chosenNode struct {
 	name   domain.Name
 	reason domain.PlacementReason
+	slot   int // of a need with a share; 0 for others
+}
+
+// resources returns what a need takes on the node.
+func (n chosenNode) resources(need domain.Need) domain.Resources {
+	takes := need.Resources
+	takes.Share.Slot = n.slot
+	return takes
 }
 
 func namesOf(chosen []chosenNode) []domain.Name {
@@ -65,25 +77,39 @@ type devicePool struct {
 	needs     map[string]domain.Need // by selector
 }
 
+// withhold takes the resources of a need, if it fits, so that nothing else gets them in this plan.
+func (f *fleet) withhold(v *projections.View, need domain.Need, replicas *spread) bool {
+	chosen, fits := f.place(v, need, replicas)
+	if fits {
+		f.takeChosen(chosen, need)
+	}
+	return fits
+}
+
 // place chooses need.Count distinct nodes that suit the need and have enough free resources: those
-// with the highest score of package placement. Of nodes with the same score it prefers the ones
-// that are not in avoid. It changes nothing; call take to deduct the resources. It returns false when
+// with the highest score of package placement. With the replicas of a deployment, it chooses as
+// spread.order prefers. It changes nothing; call take to deduct the resources. It returns false when
 // there are fewer nodes.
-func (f *fleet) place(v *projections.View, need domain.Need, avoid map[domain.Name]bool) ([]chosenNode, bool) {
+func (f *fleet) place(v *projections.View, need domain.Need, replicas *spread) ([]chosenNode, bool) {
 	deviceType, request := requestOf(need)
 	p := f.pool(v, deviceType)
 	if _, known := p.needs[request.Selector]; !known {
 		p.needs[request.Selector] = need
 	}
-	choices, ok := p.fleet.PlaceGang(request, need.Count, true, func(node int) bool {
-		return avoid[f.nodes[p.indexes[node]].Name]
-	})
+	choices, ok := p.fleet.PlaceGang(request, need.Count, true, replicas.order(p.indexes))
 	var chosen []chosenNode
 	for _, choice := range choices {
 		p.fleet.Release(choice.Node, request, choice.Devices)
-		chosen = append(chosen, chosenNode{f.nodes[p.indexes[choice.Node]].Name, domain.PlacementReason{
-			Score: choice.Score, Rank: choice.Node, Feasible: choice.Feasible,
-			FragmentationMilli: choice.Fragmentation / 1_000_000}})
+		node := p.indexes[choice.Node]
+		reason := domain.PlacementReason{Score: choice.Score, Rank: choice.Node, Feasible: choice.Feasible,
+			FragmentationMilli: choice.Fragmentation / 1_000_000}
+		replicas.explain(&reason, node)
+		one := chosenNode{f.nodes[node].Name, reason, 0}
+		if need.Resources.Shared() {
+			one.slot = f.nodes[node].slotAt(deviceType, choice.Devices[0])
+			one.reason.DeviceMilli = f.nodes[node].Slots[domain.DeviceSlot{Type: deviceType, Number: one.slot}]
+		}
+		chosen = append(chosen, one)
 	}
 	return chosen, ok
 }
@@ -93,6 +119,9 @@ func (f *fleet) place(v *projections.View, need domain.Need, avoid map[domain.Na
 func requestOf(need domain.Need) (deviceType string, r placement.Request) {
 	deviceType, r = classOf(need.Resources)
 	selector := []string{need.Pool, need.Engine, need.Policy.String(), strings.Join(need.Regions, " ")}
+	if need.Resources.Shared() {
+		selector = append(selector, domain.ShareAbility)
+	}
 	if len(need.Resources.Accelerators) > 1 {
 		selector = append(selector, need.Resources.String())
 	}
@@ -106,6 +135,9 @@ func classOf(resources domain.Resources) (deviceType string, r placement.Request
 	if types := typesOf(resources); len(types) > 0 {
 		deviceType = types[0]
 		r.Devices, r.Share, r.Models = resources.Accelerators[deviceType], placement.WholeDevice, deviceType
+		if resources.Shared() {
+			r.Share = int64(resources.Share.Milli)
+		}
 	}
 	return deviceType, r
 }
@@ -152,6 +184,15 @@ func (f *fleet) pool(v *projections.View, deviceType string) *devicePool {
 		need, candidate := p.needs[r.Selector], &f.nodes[p.indexes[node]]
 		return candidate.suits(need) && (len(need.Resources.Accelerators) < 2 || need.Resources.Fits(candidate.Free))
 	}
+	p.fleet.FillShared = true
+	p.fleet.Preference = func(node int, r *placement.Request) int64 {
+		share := domain.Resources{Accelerators: map[string]int{deviceType: r.Devices},
+			Share: domain.DeviceShare{Milli: int(r.Share)}}
+		if r.Devices == 1 && r.Share < placement.WholeDevice && !f.nodes[p.indexes[node]].shareFits(share) {
+			return opensDevice
+		}
+		return 0
+	}
 	if deviceType == "" {
 		p.fleet.Preference = func(node int, _ *placement.Request) int64 {
 			if devices(f.nodes[p.indexes[node]].Free) > 0 {
@@ -187,10 +228,8 @@ func (f *fleet) refresh(p *devicePool, index int) {
 		return
 	}
 	free := f.nodes[index].Free
-	left := make([]int64, len(p.fleet.Left(position)))
-	for i := range min(len(left), modeled(free, p.fleet.Model(position))) {
-		left[i] = placement.WholeDevice // agents choose the devices: see docs/adr/0046
-	}
+	// agents choose the devices: see docs/adr/0046
+	left := f.nodes[index].left(p.fleet.Model(position), len(p.fleet.Left(position)))
 	p.fleet.Set(position, free.CPUMilli, free.MemoryMiB, left)
 }
 

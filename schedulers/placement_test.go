@@ -31,8 +31,7 @@ func (s *harness) replicasOn(id string) map[domain.Name]int {
 // TestSmallReplicasLeaveWholeNodesFree places twenty replicas with one device on twenty nodes with
 // eight, and then one with eight devices.
 func TestSmallReplicasLeaveWholeNodesFree(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	for i := range 20 {
 		s.given(node(fmt.Sprintf("n%d", i), "", 64, map[string]int{h100: 8}))
 	}
@@ -58,8 +57,7 @@ func TestSmallReplicasLeaveWholeNodesFree(t *testing.T) {
 // TestReplicasSpreadWhereItCostsNothing checks that the replicas of a deployment are placed on
 // different nodes if these nodes have the same score.
 func TestReplicasSpreadWhereItCostsNothing(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	for i := range 6 {
 		s.given(node(fmt.Sprintf("n%d", i), "", 64, map[string]int{h100: 4}))
 	}
@@ -89,8 +87,7 @@ func TestWorkIsPlacedOnSuitableNodes(t *testing.T) {
 		{"a region without nodes", 1, "EU_LONDON_1", nil},
 	} {
 		t.Run(line.name, func(t *testing.T) {
-			s := newHarness(t)
-			s.prerequisites()
+			s := newHarnessWithInputs(t)
 			engines := []string{"train"}
 			for _, spec := range []struct {
 				id string

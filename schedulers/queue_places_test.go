@@ -15,8 +15,7 @@ import (
 // TestWaitsAreEstimated checks that a job that begins to wait for capacity records its situation once,
 // with an estimate if enough jobs have waited before. It checks the same after an attempt was lost.
 func TestWaitsAreEstimated(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil))
 	s.pending(1, "j00")
 	s.planJobs()
@@ -54,8 +53,7 @@ func TestWaitsAreEstimated(t *testing.T) {
 // TestPlacesAreTheOrderOfStarts checks that jobs with different needs start in the order of the
 // positions that the API shows, although no plan computes these positions.
 func TestPlacesAreTheOrderOfStarts(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil))
 	s.pending(1, "running")
 	s.planJobs()
@@ -88,8 +86,7 @@ func TestPlacesAreTheOrderOfStarts(t *testing.T) {
 // TestPreemptionsOfAJobAreLimited checks that a job that has been preempted MaxPreemptions times keeps
 // its node, so that it ends although other jobs are always due.
 func TestPreemptionsOfAJobAreLimited(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil))
 	s.pending(1, "long")
 	s.planJobs()

@@ -30,6 +30,8 @@ type jobQueue struct {
 	fleet     *fleet
 	now       time.Time
 	waiting   map[domain.Name]*waitingJob
+	replicas  map[string]*replicaEntry     // by ID in the queue
+	minimum   bool                         // a replica within a minimum waits
 	chosen    map[domain.Name][]chosenNode // last result of Place for each job
 	classes   map[string]domain.Need
 	snapshot  queue.Snapshot
@@ -43,7 +45,8 @@ type jobQueue struct {
 // newJobQueue returns a queue with the running jobs of a view and the waiting jobs.
 func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
 	q := &jobQueue{view: v, fleet: f, now: now, waiting: map[domain.Name]*waitingJob{},
-		chosen: map[domain.Name][]chosenNode{}, classes: map[string]domain.Need{}, running: map[string]int64{},
+		replicas: map[string]*replicaEntry{}, chosen: map[domain.Name][]chosenNode{},
+		classes: map[string]domain.Need{}, running: map[string]int64{},
 		releasing: map[string]domain.Resources{}}
 	q.addNodes()
 	for j := range jobs(v) {
@@ -52,6 +55,7 @@ func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waiting
 		}
 	}
 	q.addReleasing()
+	q.addReplicas()
 	for i := range waiting {
 		q.addWaiting(&waiting[i])
 	}
@@ -93,7 +97,7 @@ func (q *jobQueue) describe(j job, takes domain.Resources, nodes int) *queue.Job
 	}
 	return &queue.Job{ID: string(j.Name), Account: j.Name.Account(), Type: kind, Nodes: int64(nodes),
 		Takes: amount(takes, kind), Arrival: arrival.Unix(), Work: j.Life.Work, Preemptions: j.Life.Preemptions,
-		Last: j.spec().Pilot}
+		Last: j.spec().Pilot, Priority: j.Life.Priority.Level()}
 }
 
 // addRunning adds a job with an attempt on READY nodes. An attempt on other nodes is requeued by Nodes.
@@ -126,15 +130,28 @@ func (q *jobQueue) addRunning(j job) {
 // addReleasing adds the allocations that are about to be released, as jobs that are stopping, so that no
 // further jobs are preempted for a job that gets their capacity.
 func (q *jobQueue) addReleasing() {
+	left := map[slotOnNode]int{}
 	for _, a := range q.fleet.over(q.view) {
 		kind, node := commonType(a.resources), q.fleet.index[a.key.node]
 		takes := amount(a.resources, kind)
+		if a.resources.Shared() {
+			slot := slotOnNode{node, a.resources.DeviceSlot()}
+			if left[slot] += a.resources.Share.Milli; left[slot] < q.fleet.nodes[node].Slots[slot.DeviceSlot] {
+				takes.Units = 0 // the last share of a device that is released frees it
+			}
+		}
 		d := &queue.Job{ID: string(a.key.node) + " " + a.key.id, Type: kind, Nodes: 1, Takes: takes, On: []int{node},
 			Start: q.now.Unix(), Checkpoint: q.now.Unix(), Stopping: true}
 		q.addFree(d)
 		q.releasing[d.ID] = a.resources
 		q.snapshot.Jobs = append(q.snapshot.Jobs, d)
 	}
+}
+
+// A slotOnNode is a slot of a node of the fleet.
+type slotOnNode struct {
+	node int
+	domain.DeviceSlot
 }
 
 // addFree adds what a running job holds to the free capacity of its nodes: see queue.Snapshot.
@@ -156,20 +173,31 @@ func (q *jobQueue) addWaiting(w *waitingJob) {
 	q.snapshot.Jobs = append(q.snapshot.Jobs, d)
 }
 
-// addAccounts adds the accounts that have waiting or running jobs, which share the cluster.
+// addAccounts adds the accounts that have waiting or running jobs, which share the cluster, and those
+// that have replicas in the queue.
 func (q *jobQueue) addAccounts() {
-	known := map[string]bool{"": true} // see addReleasing
+	guaranteed := guaranteedAccelerators(q.view)
+	known := map[string]int{"": -1} // index of each account; see addReleasing
 	for _, j := range q.snapshot.Jobs {
-		if known[j.Account] {
+		serving := j.Role != queue.Training
+		if at, added := known[j.Account]; added {
+			if at >= 0 && !serving {
+				q.snapshot.Accounts[at].Serving = false
+			}
 			continue
 		}
-		known[j.Account] = true
-		a := queue.Account{Name: j.Account, Weight: 1, Limit: -1}
+		known[j.Account] = len(q.snapshot.Accounts)
+		a := queue.Account{Name: j.Account, Serving: serving, Weight: 1, Limit: -1}
 		if row, ok := q.view.Accounts.Get(domain.NewName("", "accounts", j.Account)); ok {
 			a.Weight = int64(max(1, row.State.QueueWeight))
 		}
-		if limit, set := q.view.Quota(j.Account, domain.QuotaAccelerators); set {
-			a.Limit, a.Used = limit, q.view.Usage(j.Account).Accelerators-q.running[j.Account]
+		limit, limited := q.view.Quota(j.Account, domain.QuotaAccelerators)
+		if limited {
+			a.Limit = limit
+		}
+		a.Guaranteed = guaranteed[j.Account]
+		if limited || len(guaranteed) > 0 {
+			a.Used = q.view.Usage(j.Account).Accelerators - q.running[j.Account]
 		}
 		q.snapshot.Accounts = append(q.snapshot.Accounts, a)
 	}
@@ -177,15 +205,16 @@ func (q *jobQueue) addAccounts() {
 
 // Place implements queue.Placer.
 func (q *jobQueue) Place(j *queue.Job, held []int) ([]int, bool) {
-	w, ok := q.waiting[domain.Name(j.ID)]
+	name := domain.Name(j.ID)
+	need, replicas, ok := q.needOf(j)
 	if !ok {
 		return nil, false // it has just been preempted, and starts after it has stopped
 	}
-	chosen, ok := q.fleet.placeOutside(q.view, w.need, held)
+	chosen, ok := q.fleet.placeOutside(q.view, need, held, replicas)
 	if !ok {
 		return nil, false
 	}
-	q.chosen[w.Name] = chosen
+	q.chosen[name] = chosen
 	nodes := make([]int, len(chosen))
 	for i, node := range chosen {
 		nodes[i] = q.fleet.index[node.name]
@@ -193,14 +222,27 @@ func (q *jobQueue) Place(j *queue.Job, held []int) ([]int, bool) {
 	return nodes, true
 }
 
+// needOf returns what a waiting job or replica needs, and where the other replicas of a deployment are;
+// false for a job that has just been preempted.
+func (q *jobQueue) needOf(j *queue.Job) (need domain.Need, replicas *spread, ok bool) {
+	if w, ok := q.waiting[domain.Name(j.ID)]; ok {
+		return w.need, nil, true
+	}
+	if r, ok := q.replicas[j.ID]; ok && r.id == "" {
+		return r.need, r.of.spread, true
+	}
+	return domain.Need{}, nil, false
+}
+
 // placeOutside does the same as place, but does not choose the nodes with the indexes in held.
-func (f *fleet) placeOutside(v *projections.View, need domain.Need, held []int) ([]chosenNode, bool) {
+func (f *fleet) placeOutside(v *projections.View, need domain.Need, held []int, replicas *spread,
+) ([]chosenNode, bool) {
 	free := make([]domain.Resources, len(held))
 	for i, node := range held {
 		free[i] = f.nodes[node].Free
 		f.take([]domain.Name{f.nodes[node].Name}, free[i])
 	}
-	chosen, ok := f.place(v, need, nil)
+	chosen, ok := f.place(v, need, replicas)
 	for i, node := range held {
 		f.give(f.nodes[node].Name, free[i])
 	}
@@ -209,15 +251,23 @@ func (f *fleet) placeOutside(v *projections.View, need domain.Need, held []int) 
 
 // Take implements queue.Placer.
 func (q *jobQueue) Take(j *queue.Job, nodes []int) {
-	if w, ok := q.waiting[domain.Name(j.ID)]; ok {
-		q.fleet.take(q.names(nodes), w.need.Resources)
+	if need, _, ok := q.needOf(j); ok {
+		q.fleet.take(q.names(nodes), need.Resources)
+	}
+	if r, ok := q.replicas[j.ID]; ok {
+		for _, node := range q.names(nodes) {
+			r.of.spread.add(q.fleet.index[node], 1)
+		}
 	}
 }
 
 // Release implements queue.Placer.
 func (q *jobQueue) Release(j *queue.Job, nodes []int) {
-	resources, releasing := q.releasing[j.ID]
-	if !releasing {
+	resources, known := q.releasing[j.ID]
+	if r, replica := q.replicas[j.ID]; replica {
+		resources, known = r.resources, true
+	}
+	if !known {
 		running, ok := jobNamed(q.view, domain.Name(j.ID))
 		if !ok {
 			return
@@ -240,26 +290,68 @@ func (q *jobQueue) names(nodes []int) []domain.Name {
 // carryOut adds the steps of the decisions: starts and preemptions. It returns the jobs that start.
 func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 	started = map[domain.Name]bool{}
+	waits := q.waitsForCores()
 	for _, d := range q.decisions {
 		w, ok := q.waiting[domain.Name(d.Job.ID)]
 		switch {
-		case !ok: // it has just been preempted
 		case len(plan.Steps) >= maxSteps:
 			return started // Run executes no more steps of one plan
 		case d.Waits:
-			if len(d.Preempt) > 0 {
+			if ok && len(d.Preempt) > 0 {
 				plan.add(domain.IntendJob(w.Name, domain.HoldJob{For: capacityOf(w.need), Promised: true}))
 			}
 			for _, victim := range d.Preempt[:min(len(d.Preempt), maxSteps-len(plan.Steps))] { // the next plan continues
-				j, _ := jobNamed(q.view, domain.Name(victim.ID))
-				plan.add(domain.IntendJob(j.Name, domain.PreemptJob{Attempt: j.Life.Attempt, Reason: Preempted, Queue: true}))
+				plan.then(q.giveWay(victim, d))
 			}
+		case !ok: // it has just been preempted, or it is a replica, which Replicas places in what is left free
 		default:
 			started[w.Name] = true
-			q.fleet.gang(plan, w.job, w.need, q.chosen[w.Name], revision(q.view, w.job))
+			need, chosen := w.need, q.chosen[w.Name]
+			if !waits {
+				need, chosen = q.fleet.withReplicas(q.view, w, chosen)
+			}
+			q.fleet.gang(plan, w.job, need, chosen, revision(q.view, w.job))
 		}
 	}
 	return started
+}
+
+// waitsForCores reports whether a job without accelerators does not start.
+func (q *jobQueue) waitsForCores() bool {
+	starts := map[string]bool{}
+	for _, d := range q.decisions {
+		starts[d.Job.ID] = !d.Waits
+	}
+	for name, w := range q.waiting {
+		if len(w.need.Resources.Accelerators) == 0 && !starts[string(name)] {
+			return true
+		}
+	}
+	return false
+}
+
+// withReplicas returns what a job needs that starts now, for as many replicas of its model, up to its
+// maximum, as free cores allow, and the nodes with these cores. chosen are nodes that hold the job
+// with one replica.
+func (f *fleet) withReplicas(v *projections.View, w *waitingJob, chosen []chosenNode) (domain.Need, []chosenNode) {
+	need, low, high := w.need, 1, w.spec().MaxReplicas()
+	if low == high {
+		return need, chosen
+	}
+	for _, node := range chosen {
+		f.give(node.name, need.Resources)
+	}
+	for low < high { // the job fits with low replicas
+		middle := (low + high + 1) / 2
+		grown := w.need.WithReplicas(middle)
+		if nodes, fits := f.place(v, grown, nil); fits {
+			need, chosen, low = grown, nodes, middle
+		} else {
+			high = middle - 1
+		}
+	}
+	f.take(namesOf(chosen), need.Resources)
+	return need, chosen
 }
 
 // capacityOf returns the text that follows domain.HeldPrefix in the status of a job that waits for

@@ -39,8 +39,7 @@ func (s *harness) planJobs() {
 // once. The first four jobs end two minutes apart, and all others take eight minutes, so two nodes
 // never become free at the same time unless one is held.
 func TestAGangDoesNotEndLast(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	for i := range 4 {
 		s.given(node(fmt.Sprintf("n%d", i), domain.PoolTraining, 1, nil))
 	}
@@ -80,8 +79,7 @@ func TestAGangDoesNotEndLast(t *testing.T) {
 // job of another account, although other jobs have waited longer. The first job gets the node, the
 // long job waits again, and no further job is preempted.
 func TestALongJobIsPreempted(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 2, nil), node("n2", domain.PoolTraining, 1, nil))
 	s.pending(1, "long", "long-too", "longer")
 	s.planJobs()
@@ -127,8 +125,7 @@ func TestALongJobIsPreempted(t *testing.T) {
 // TestAPreemptedJobThatDoesNotStop checks that a preempted job loses its node after CancelWithin, and
 // that the suspension of its account turns the preemption into a pause.
 func TestAPreemptedJobThatDoesNotStop(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil), node("n2", domain.PoolTraining, 1, nil))
 	s.pending(1, "silent", "paused")
 	s.planJobs()
@@ -155,8 +152,7 @@ func (s *harness) step(scheduler schedulers.Scheduler) {
 // TestWeightsOfAccounts checks that the weight of an account decides whose job comes first.
 func TestWeightsOfAccounts(t *testing.T) {
 	for weight, first := range map[int]string{1: "j2", 10: "j1"} {
-		s := newHarness(t)
-		s.prerequisites()
+		s := newHarnessWithInputs(t)
 		s.do(onAccount(domain.SetQueueWeight{QueueWeight: weight}))
 		s.do(domain.Intend(domain.Accounts, domain.NewName("", "accounts", "other"),
 			domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: "Other"}}))

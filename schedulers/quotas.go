@@ -7,6 +7,17 @@ import (
 	"anneal/projections"
 )
 
+// guaranteedAccelerators returns the numbers of accelerators that quotas guarantee to accounts.
+func guaranteedAccelerators(v *projections.View) map[string]int64 {
+	numbers := map[string]int64{}
+	for row := range v.Quotas.All() {
+		if row.Name.ID() == domain.QuotaGuaranteed && row.State.MaxValue != nil && *row.State.MaxValue > 0 {
+			numbers[row.Name.Account()] = row.State.MaxValue.Int64()
+		}
+	}
+	return numbers
+}
+
 // acceleratorQuotas checks the accelerators that a plan allocates to jobs against the quotas of
 // their accounts. The API checks the accelerators of deployments.
 type acceleratorQuotas struct {

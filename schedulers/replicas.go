@@ -27,11 +27,16 @@ const (
 //     deployment may have one replica above the desired count. If a rollout has no capacity for that
 //     replica, and no revocable replica gives way, one old replica is removed first
 //  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
-//     fewest devices that no other work can use; of equal nodes, on one that has no other replica
-//     of the deployment, so that the loss of one node does not stop all replicas. Replicas above
-//     maxReplicaCount (revocable replicas) are placed only in capacity that no other replica and no
-//     job waits for, and are removed when one does
-//  5. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
+//     fewest devices that no other work can use; of equal nodes, on one in the failure domain with the
+//     fewest replicas of the deployment, so that its loss does not stop all replicas. The placement
+//     strategies PACK and SPREAD of a deployment change this: see spread. Replicas within
+//     minReplicaCount come first. Replicas above it give way to them, and do not take what other
+//     work has freed for a job. Replicas above maxReplicaCount (revocable replicas) are placed only
+//     in capacity that no other replica and no job waits for, and are removed when one does. Jobs
+//     decides which replicas give way to jobs
+//  5. when nothing waits, one replica at a time is moved from a node with several replicas of its
+//     deployment to a node without one: see rebalance
+//  6. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
 //     when its replicas keep failing or no node has capacity
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
@@ -63,14 +68,33 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 			}
 		}
 	}
+	for _, d := range placed {
+		d.short = !d.placeMinimum(v, d.need(v))
+	}
+	if slices.ContainsFunc(placed, func(d *deployment) bool { return d.short || missingReplicas(d) > 0 || lends(d) }) {
+		withholdPromised(v, fleet) // looks at all jobs
+	}
+	for _, d := range placed {
+		d.short = d.short || !d.place(v, d.need(v))
+		if d.short && d.State == domain.DeploymentCreatingState && d.belowMinimum() {
+			d.failAt(s.placeDue(d), domain.StatusOf(domain.Errorf(domain.ResourceExhausted,
+				"no node has capacity for a replica: %s", v.Feasibility(d.need(v)))))
+		}
+	}
 	share(v, fleet, placed)
+	rebalance(v, placed)
 	return plan
 }
 
-// reconcile performs steps 2 to 5 for one deployment, without revocable replicas. It returns false
-// when the deployment cannot have replicas.
+// placeDue returns when a new deployment without capacity fails.
+func (s Replicas) placeDue(d *deployment) time.Time {
+	return d.Since.Add(cmp.Or(s.PlaceWithin, PlaceWithin))
+}
+
+// reconcile performs steps 2, 3 and 6 for one deployment. It returns false when the deployment cannot
+// have replicas.
 func (s Replicas) reconcile(v *projections.View, d *deployment) bool {
-	due := d.Since.Add(cmp.Or(s.PlaceWithin, PlaceWithin))
+	due := s.placeDue(d)
 	if d.State == domain.DeploymentCreatingState {
 		if d.Failures >= domain.MaxReplicaFailures {
 			d.fail(domain.Status{Code: d.Status.Code, Message: fmt.Sprintf("%d consecutive replicas failed to start; "+
@@ -92,13 +116,6 @@ func (s Replicas) reconcile(v *projections.View, d *deployment) bool {
 	}
 	d.trim()
 	d.markReady()
-	need := d.need(v)
-	d.short = !d.place(v, need)
-	if d.short && d.State == domain.DeploymentCreatingState &&
-		len(d.current)+len(d.leaving()) < d.minReady() {
-		d.failAt(due, domain.StatusOf(domain.Errorf(domain.ResourceExhausted, "no node has capacity for a replica: %s",
-			v.Feasibility(need))))
-	}
 	return true
 }
 
@@ -110,16 +127,22 @@ type deployment struct {
 	fleet              *fleet
 	now                time.Time
 
-	current  []domain.Replica     // live replicas with the newest settings
-	old      []domain.Replica     // live replicas with older settings, or on a node that is being drained
-	occupied map[domain.Name]bool // nodes with a current replica
-	planned  int                  // number of replicas that the plan places
-	short    bool                 // no node has capacity for a replica within maxReplicaCount
+	current []domain.Replica  // live replicas with the newest settings
+	old     []domain.Replica  // live replicas with older settings, on a node that is being drained, or being moved
+	spread  *spread           // where the current replicas are
+	moving  map[string]string // ID of each replica that is moved → why; it is in old
+	planned int               // number of replicas that the plan places
+	short   bool              // no node has capacity for a replica within maxReplicaCount
+	needs   *domain.Need      // result of need; nil before the first call
 }
 
 // need returns what one replica needs.
 func (d *deployment) need(v *projections.View) domain.Need {
-	return projections.ForAccount(v, d.name.Account(), v.NeedOf(d.Deployment))
+	if d.needs == nil {
+		need := projections.ForAccount(v, d.name.Account(), v.NeedOf(d.Deployment))
+		d.needs = &need
+	}
+	return *d.needs
 }
 
 func (d *deployment) intend(cmd domain.Command[domain.Deployment]) domain.Intent {
@@ -144,9 +167,16 @@ func (d *deployment) drain(keep time.Duration) {
 	}
 }
 
-// classify sets current, old and occupied, and removes lost replicas.
+// classify sets current, old and spread, and removes lost replicas.
 func (d *deployment) classify() {
-	d.occupied = map[domain.Name]bool{}
+	d.spread, d.moving = d.fleet.newSpread(d.Strategy()), map[string]string{}
+	for _, r := range d.Ordered() {
+		_, ready := d.fleet.index[r.Node]
+		if _, replaces := d.Replicas[r.Replaces]; replaces && ready && r.Generation == d.Generation &&
+			d.fleet.drains[r.Node] == "" {
+			d.moving[r.Replaces] = "moved to node " + r.Node.ID()
+		}
+	}
 	for _, r := range d.Ordered() {
 		_, ready := d.fleet.index[r.Node]
 		switch {
@@ -154,9 +184,9 @@ func (d *deployment) classify() {
 			d.remove(r, fmt.Sprintf("node %s was lost", r.Node.ID()))
 		case !d.fleet.has(r.Node, domain.ReplicaAllocationID(d.name, r.ID)):
 			d.remove(r, fmt.Sprintf("the allocation on node %s was released", r.Node.ID()))
-		case r.Generation == d.Generation && d.fleet.drains[r.Node] == "":
+		case r.Generation == d.Generation && d.fleet.drains[r.Node] == "" && d.moving[r.ID] == "":
 			d.current = append(d.current, r)
-			d.occupied[r.Node] = true
+			d.spread.add(d.fleet.index[r.Node], 1)
 		default:
 			d.old = append(d.old, r)
 		}
@@ -172,8 +202,11 @@ func (d *deployment) trim() {
 func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string) []domain.Replica {
 	dispensable := dispensable(replicas)
 	extra := max(0, len(replicas)-n)
+	if extra > 0 && d.spread.strategy == domain.PlacementSpread {
+		dispensable = d.spread.thin(d.fleet, dispensable)
+	}
 	for _, r := range dispensable[:extra] {
-		d.remove(r, cmp.Or(d.fleet.drains[r.Node], reason))
+		d.remove(r, cmp.Or(d.fleet.drains[r.Node], d.moving[r.ID], reason))
 	}
 	return dispensable[extra:]
 }
@@ -183,11 +216,13 @@ func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string) [
 func dispensable(replicas []domain.Replica) []domain.Replica {
 	order := slices.Clone(replicas)
 	slices.SortStableFunc(order, func(a, b domain.Replica) int {
-		return cmp.Or(ready([]domain.Replica{a})-ready([]domain.Replica{b}),
-			domain.ReplicaNumber(b.ID)-domain.ReplicaNumber(a.ID))
+		return cmp.Or(readiness(a)-readiness(b), domain.ReplicaNumber(b.ID)-domain.ReplicaNumber(a.ID))
 	})
 	return order
 }
+
+// readiness returns 1 for a ready replica, and 0 for another one.
+func readiness(r domain.Replica) int { return ready([]domain.Replica{r}) }
 
 func ready(replicas []domain.Replica) int {
 	n := 0
@@ -199,10 +234,37 @@ func ready(replicas []domain.Replica) int {
 	return n
 }
 
-// place plans missing replicas. It returns false when no node has capacity for them. While there
-// are old replicas, the deployment gets at most one replica more than desired.
+// placeMinimum plans the replicas that are missing for the minimum. It returns false when no node has
+// capacity for them. Until a failed replica is replaced, its capacity is withheld from other replicas.
+func (d *deployment) placeMinimum(v *projections.View, need domain.Need) bool {
+	missing := d.minReady() - len(d.current) - len(d.old)
+	if !d.backingOff() {
+		return d.placeMore(v, need, min(missing, d.placeable()))
+	}
+	for range max(0, missing) {
+		d.fleet.withhold(v, need, d.spread)
+	}
+	return true
+}
+
+// belowMinimum reports whether the deployment has fewer replicas than its minimum after the plan.
+func (d *deployment) belowMinimum() bool {
+	return len(d.current)+len(d.old)+d.planned < d.minReady()
+}
+
+// place plans the other missing replicas up to maxReplicaCount. It returns false when no node has
+// capacity for them. While there are old replicas, the deployment gets at most one replica more than
+// desired.
 func (d *deployment) place(v *projections.View, need domain.Need) bool {
-	return d.placeMore(v, need, min(d.firm()-len(d.current), d.placeable()))
+	return d.placeMore(v, need, missingReplicas(d))
+}
+
+// missingReplicas returns how many replicas within maxReplicaCount the plan may add; 0 or less is none.
+func missingReplicas(d *deployment) int { return min(d.firm()-len(d.current)-d.planned, d.placeable()) }
+
+// backingOff reports whether a failed replica must not be replaced yet.
+func (d *deployment) backingOff() bool {
+	return d.Failures > 0 && d.now.Before(d.FailedTime.Add(backoff(d.Failures)))
 }
 
 // placeable returns how many replicas the plan may still add: up to one more than desired while there are
@@ -217,28 +279,30 @@ func (d *deployment) placeable() int {
 
 // placeMore plans a number of replicas. It returns false when no node has capacity for one of them.
 func (d *deployment) placeMore(v *projections.View, need domain.Need, wanted int) bool {
-	if wanted > 0 && d.Failures > 0 {
-		if due := d.FailedTime.Add(backoff(d.Failures)); d.now.Before(due) {
-			d.plan.planAgainAt(due)
-			return true
-		}
+	if wanted > 0 && d.backingOff() {
+		d.plan.planAgainAt(d.FailedTime.Add(backoff(d.Failures)))
+		return true
 	}
 	for range max(0, wanted) {
-		chosen, ok := d.fleet.place(v, need, d.occupied)
+		chosen, ok := d.fleet.place(v, need, d.spread)
 		if !ok {
 			return false
 		}
-		d.fleet.take(namesOf(chosen), need.Resources)
-		d.occupied[chosen[0].name] = true
+		d.fleet.takeChosen(chosen, need)
+		d.spread.add(d.fleet.index[chosen[0].name], 1)
 		d.planned++
-		id := fmt.Sprintf("r%d", d.ReplicaSeq+d.planned)
-		allocation := domain.Allocation{ID: domain.ReplicaAllocationID(d.name, id), For: d.name, Replica: id,
-			Resources: need.Resources}
-		d.plan.reserve([]domain.Intent{d.fleet.allocate(chosen[0], allocation)},
-			d.intend(domain.PlaceReplica{ID: id, Node: chosen[0].name, Generation: d.Generation}), abandonment(allocation,
-				"the replica could not be placed"))
+		d.placeOn(chosen[0], need, domain.PlaceReplica{ID: fmt.Sprintf("r%d", d.ReplicaSeq+d.planned)})
 	}
 	return true
+}
+
+// placeOn adds the step that places a replica on a node.
+func (d *deployment) placeOn(node chosenNode, need domain.Need, replica domain.PlaceReplica) {
+	replica.Node, replica.Generation = node.name, d.Generation
+	allocation := domain.Allocation{ID: domain.ReplicaAllocationID(d.name, replica.ID), For: d.name,
+		Replica: replica.ID, Resources: node.resources(need)}
+	d.plan.reserve([]domain.Intent{d.fleet.allocate(node, allocation)}, d.intend(replica),
+		abandonment(allocation, "the replica could not be placed"))
 }
 
 // replaceOld removes one old replica if a new replica then fits on the node, unless fewer replicas
@@ -266,7 +330,8 @@ func backoff(failures int) time.Duration {
 // rollingOut reports whether replicas with older settings are left.
 func (d *deployment) rollingOut() bool { return len(d.old) > len(d.leaving()) }
 
-// leaving returns the replicas with the newest settings on nodes that are being drained.
+// leaving returns the replicas with the newest settings that are being moved or are on nodes that are
+// being drained.
 func (d *deployment) leaving() (replicas []domain.Replica) {
 	for _, r := range d.old {
 		if r.Generation == d.Generation {

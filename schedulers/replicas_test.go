@@ -26,12 +26,10 @@ func TestReplicasAreKept(t *testing.T) {
 	s.report("d1", "r3", "n2", domain.ReplicaReady)
 	s.comment("the deployment is scaled down: the replica that is not ready is removed first, then the newest")
 	s.given(onDeployment("d1", domain.ScaleDeployment{Replicas: 2}))
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Allocations{})
+	s.execute(schedulers.Replicas{}, schedulers.Allocations{})
 	s.comment("a node is lost")
 	s.given(onNode("n1", domain.LoseNode{Reason: "silent"}))
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{}, schedulers.Replicas{})
 	s.compare("replicas_kept")
 }
 
@@ -39,8 +37,7 @@ func TestReplicasAreKept(t *testing.T) {
 // memory with their KV caches. A replica without capacity waits with a status that lists what the
 // nodes lack, and is placed when a node has capacity.
 func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	half := domain.ModelMetadata{ParameterCount: 494_032_768, ContextLength: 2048,
 		Attention: domain.Attention{Layers: 24, KVHeads: 2, HeadSize: 64}}
 	large := onModel("large", domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel},
@@ -100,8 +97,7 @@ func TestReplicasAreSpread(t *testing.T) {
 func TestReplicasOfZero(t *testing.T) {
 	s := begin(t, node("n1", domain.PoolInference, 1, nil))
 	s.given(deployment("d1", 0, 1, nil))
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{}, schedulers.Replicas{})
 	s.given(onDeployment("d1", domain.WakeDeployment{}))
 	s.execute(schedulers.Replicas{})
 	s.compare("replicas_zero")
@@ -116,14 +112,11 @@ func TestReplicasRollOutWithASurge(t *testing.T) {
 	s.execute(schedulers.Replicas{})
 	s.update("d1")
 	s.comment("at most one replica above the desired count; an old one is removed when a new one is ready")
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{}, schedulers.Replicas{})
 	s.report("d1", "r3", "n1", domain.ReplicaReady)
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{}, schedulers.Replicas{})
 	s.report("d1", "r4", "n1", domain.ReplicaReady)
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{}, schedulers.Replicas{})
 	s.compare("replicas_rollout_surge")
 }
 
@@ -140,8 +133,7 @@ func (s *harness) update(id string) {
 }
 
 func TestReplicasRollOutOneByOneWithoutCapacity(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	two := map[string]int{"VENDOR_A_L4_24GB": 1}
 	s.given(node("n1", domain.PoolInference, 8, two), node("n2", domain.PoolInference, 8, two))
 	s.given(deployment("d1", 2, 2, func(d *domain.DeploymentSpec) { d.AcceleratorType = "VENDOR_A_L4_24GB" }))
@@ -151,15 +143,10 @@ func TestReplicasRollOutOneByOneWithoutCapacity(t *testing.T) {
 	s.execute(schedulers.Replicas{})
 	s.update("d1")
 	s.comment("there is no capacity for a third replica: an old one is removed first")
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Allocations{})
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{}, schedulers.Replicas{}, schedulers.Allocations{}, schedulers.Replicas{},
+		schedulers.Replicas{})
 	s.report("d1", "r3", "n1", domain.ReplicaReady)
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Allocations{})
-	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Replicas{}, schedulers.Allocations{}, schedulers.Replicas{})
 	s.report("d1", "r4", "n2", domain.ReplicaReady)
 	s.execute(schedulers.Replicas{})
 	s.compare("replicas_rollout_in_place")
@@ -233,8 +220,7 @@ func TestReplicasThatFail(t *testing.T) {
 	s.advance(time.Hour)
 	s.execute(schedulers.Replicas{})
 	broken("new", "r3")
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Allocations{})
+	s.execute(schedulers.Replicas{}, schedulers.Allocations{})
 	s.compare("replicas_failing")
 }
 
@@ -246,16 +232,12 @@ func TestReplicasLeave(t *testing.T) {
 		onDeployment("hard", domain.DeleteDeployment{IgnoreChecks: true, Hard: true}))
 	s.execute(schedulers.Replicas{})
 	s.comment("the node still has their allocations")
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Allocations{})
-	s.execute(schedulers.Replicas{})
-	s.execute(schedulers.Expiry{})
+	s.execute(schedulers.Replicas{}, schedulers.Allocations{}, schedulers.Replicas{}, schedulers.Expiry{})
 	s.compare("replicas_deleted")
 }
 
 func TestExpiry(t *testing.T) {
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	at := func(d time.Duration) *time.Time { due := noon.Add(d); return &due }
 	s.given(deployment("soon", 0, 1, func(d *domain.DeploymentSpec) { d.ExpireTime = at(time.Hour) }),
 		deployment("never", 0, 1, nil))
@@ -265,14 +247,10 @@ func TestExpiry(t *testing.T) {
 				TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
 	s.execute(schedulers.Expiry{})
 	s.advance(time.Hour)
-	s.execute(schedulers.Expiry{})
-	s.execute(schedulers.Replicas{KeepDeleted: 3 * time.Hour})
-	s.execute(schedulers.Expiry{})
+	s.execute(schedulers.Expiry{}, schedulers.Replicas{KeepDeleted: 3 * time.Hour}, schedulers.Expiry{})
 	s.advance(time.Hour)
-	s.execute(schedulers.Expiry{})
-	s.execute(schedulers.Expiry{})
+	s.execute(schedulers.Expiry{}, schedulers.Expiry{})
 	s.advance(2 * time.Hour)
-	s.execute(schedulers.Expiry{})
-	s.execute(schedulers.Expiry{})
+	s.execute(schedulers.Expiry{}, schedulers.Expiry{})
 	s.compare("expiry")
 }

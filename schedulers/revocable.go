@@ -25,44 +25,46 @@ func (d *deployment) revocable() []domain.Replica {
 	if d.rollingOut() || n > d.DesiredReplicas {
 		extra-- // the replica that a rollout or a drain adds
 	}
-	return append(dispensable(d.old), dispensable(d.current)...)[:max(0, extra)]
+	return firstToGo(d, extra)
 }
 
-// revocation removes revocable replicas when replicas within maxReplicaCount or jobs wait for their
-// capacity.
+// lends reports whether the deployment may have revocable replicas.
+func lends(d *deployment) bool { return d.Ceiling() > d.MaxReplicas() }
+
+// firstToGo returns the first n replicas in the order of removal; none if n is negative.
+func firstToGo(d *deployment, n int) []domain.Replica {
+	return append(dispensable(d.old), dispensable(d.current)...)[:max(0, n)]
+}
+
+// revocation removes revocable replicas when replicas within maxReplicaCount wait for their capacity,
+// and replicas above minReplicaCount when replicas within it do.
 type revocation struct {
 	view  *projections.View
 	fleet *fleet
 	lent  []lent
 }
 
-// lent is a revocable replica and the resources that are allocated to it.
+// lent is a replica that may give way, and the resources that are allocated to it.
 type lent struct {
 	of        *deployment
 	replica   domain.Replica
 	resources domain.Resources
+	above     domain.ReplicaBound // AboveMinimum gives way only to replicas within a minimum
 }
 
-// share revokes replicas for the replicas and jobs that wait for capacity, and then places
-// revocable replicas in the capacity that is left. The replicas of the newest deployment are
-// revoked first.
+// share revokes replicas for other replicas that wait for capacity, and then places revocable replicas
+// in the capacity that no replica and no job waits for. The revocable replicas of the newest deployment
+// are removed first.
 func share(v *projections.View, fleet *fleet, deployments []*deployment) {
-	lends := func(d *deployment) bool { return d.Ceiling() > d.MaxReplicas() }
-	if !slices.ContainsFunc(deployments, lends) {
+	r := revocation{view: v, fleet: fleet}
+	r.lend(deployments)
+	if len(r.lent) == 0 && !slices.ContainsFunc(deployments, lends) {
 		for _, d := range deployments {
 			if d.short {
 				d.replaceOld(d.need(v))
 			}
 		}
 		return
-	}
-	r := revocation{view: v, fleet: fleet}
-	for _, d := range slices.Backward(deployments) {
-		for _, replica := range d.revocable() {
-			if a, ok := fleet.placed[allocationKey{replica.Node, domain.ReplicaAllocationID(d.name, replica.ID)}]; ok {
-				r.lent = append(r.lent, lent{d, replica, a.Resources})
-			}
-		}
 	}
 	over := fleet.over(v)
 	for _, a := range over { // they are released earlier than the allocation of a replica that is revoked now
@@ -74,7 +76,7 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 		}
 	}
 	for _, need := range waitingJobs(v, fleet) {
-		r.reserve(need, nil)
+		fleet.withhold(v, need, nil)
 	}
 	for _, a := range over {
 		fleet.take([]domain.Name{a.key.node}, a.resources)
@@ -123,25 +125,44 @@ func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 	return needs
 }
 
-// reserve withholds capacity for a need from revocable replicas. If there is not enough, it revokes
-// replicas of nodes that can then hold the need, and no others. The replicas of the deployment that
-// has the need do not give way to it: see replaceOld. reserve returns false when the need does not
+// lend collects the replicas that may give way: all revocable ones, and if a deployment lacks replicas
+// within its minimum, those above the minimum of their deployments.
+func (r *revocation) lend(deployments []*deployment) {
+	var elastic []lent
+	below := slices.ContainsFunc(deployments, func(d *deployment) bool { return d.short && d.belowMinimum() })
+	for _, d := range slices.Backward(deployments) {
+		revocable := len(d.revocable())
+		for i, replica := range d.aboveMinimum() {
+			a, ok := r.fleet.placed[allocationKey{replica.Node, domain.ReplicaAllocationID(d.name, replica.ID)}]
+			switch {
+			case ok && i < revocable:
+				r.lent = append(r.lent, lent{d, replica, a.Resources, domain.AboveMaximum})
+			case ok && below:
+				elastic = append(elastic, lent{d, replica, a.Resources, domain.AboveMinimum})
+			}
+		}
+	}
+	r.lent = append(r.lent, elastic...)
+}
+
+// reserve withholds capacity for a need of a deployment from revocable replicas. If there is not enough,
+// it removes replicas of nodes that can then hold the need, and no others. The replicas of the
+// deployment itself do not give way to it: see replaceOld. reserve returns false when the need does not
 // fit.
 func (r *revocation) reserve(need domain.Need, of *deployment) bool {
-	if chosen, fits := r.fleet.place(r.view, need, nil); fits {
-		r.fleet.take(namesOf(chosen), need.Resources)
+	if r.fleet.withhold(r.view, need, nil) {
 		return true
 	}
 	var given []lent
 	for _, l := range r.lent {
-		if l.of == of {
+		if l.of == of || l.above == domain.AboveMinimum && !of.belowMinimum() {
 			continue
 		}
 		given = append(given, l)
 		r.fleet.give(l.replica.Node, l.resources)
 		if chosen, fits := r.fleet.place(r.view, need, nil); fits {
 			r.revoke(given, namesOf(chosen), need)
-			r.fleet.take(namesOf(chosen), need.Resources) // not free before the replicas have ended
+			r.fleet.takeChosen(chosen, need) // not free before the replicas have ended
 			return true
 		}
 	}
@@ -166,16 +187,20 @@ func (r *revocation) forget(d *deployment, id string) {
 func (r *revocation) revoke(given []lent, chosen []domain.Name, need domain.Need) {
 	var revoked []lent
 	for _, g := range given {
-		free := r.fleet.nodes[r.fleet.index[g.replica.Node]].Free
-		if slices.Contains(chosen, g.replica.Node) && !need.Resources.Fits(minus(free, g.resources)) {
-			revoked = append(revoked, g)
-			continue
-		}
+		node := &r.fleet.nodes[r.fleet.index[g.replica.Node]]
 		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
+		if slices.Contains(chosen, g.replica.Node) && !node.fits(need.Resources) {
+			r.fleet.give(g.replica.Node, g.resources)
+			revoked = append(revoked, g)
+		}
 	}
 	for _, g := range revoked {
 		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
-		g.of.remove(g.replica, "revoked: its capacity is needed for "+need.String())
+		reason := "revoked: its capacity is needed for " + need.String()
+		if g.above == domain.AboveMinimum {
+			reason = "gave way: its capacity is needed for a deployment below its minReplicaCount: " + need.String()
+		}
+		g.of.plan.add(g.of.intend(domain.RemoveReplica{ID: g.replica.ID, Reason: reason, Above: g.above}))
 		r.forget(g.of, g.replica.ID)
 	}
 }

@@ -18,13 +18,13 @@ func TestRevocableReplicasGiveWay(t *testing.T) {
 
 	s.comment("another deployment needs capacity: the newest revocable replica is revoked")
 	s.given(deployment("d2", 1, 1, onL4))
-	s.settle()
+	s.runPlans()
 	require.Equal(t, []string{"r1", "r2", "r3"}, s.placed("d1"))
 	require.Equal(t, []string{"r1"}, s.placed("d2"))
 
 	s.comment("a job needs capacity")
 	s.pending(1, "j1")
-	s.settle()
+	s.runPlans()
 	row, ok := s.world.View().Job(jobName("j1"))
 	require.True(t, ok)
 	require.True(t, row.State.Life().Active(), "the job waits: %s", row.State.Life().Status.Message)
@@ -35,14 +35,14 @@ func TestRevocableReplicasGiveWay(t *testing.T) {
 		onL4(d)
 		d.AcceleratorCount = 4
 	}))
-	s.settle()
+	s.runPlans()
 	require.Equal(t, []string{"r1", "r2"}, s.placed("d1"))
 	require.Empty(t, s.placed("d3"))
 
 	s.comment("the capacity is free again")
 	s.given(onDeployment("d3", domain.DeleteDeployment{IgnoreChecks: true}),
 		onDeployment("d2", domain.DeleteDeployment{IgnoreChecks: true}))
-	s.settle()
+	s.runPlans()
 	require.Equal(t, []string{"r1", "r2", "r5"}, s.placed("d1"))
 	s.compare("revocable")
 }
@@ -53,7 +53,7 @@ func TestRevocableReplicasAreRolledOut(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 4}))
 	s.lend("d1", 3)
 	s.rollOut("d1")
-	s.settle()
+	s.runPlans()
 	row, _ := s.world.View().Deployments.Get(deploymentName("d1"))
 	require.Equal(t, domain.DeploymentReadyState, row.State.State)
 	require.Equal(t, 3, row.State.Current())
@@ -71,7 +71,7 @@ func TestOneReplicaIsRevokedForOneNeed(t *testing.T) {
 	}
 	require.Equal(t, []string{"r1", "r2", "r3"}, s.placed("d1"))
 	require.Empty(t, s.placed("d2"), "the allocation is not released")
-	s.settle()
+	s.runPlans()
 	require.Equal(t, []string{"r1", "r2", "r3"}, s.placed("d1"))
 	require.Equal(t, []string{"r1"}, s.placed("d2"))
 }
@@ -80,7 +80,7 @@ func TestOneReplicaIsRevokedForOneNeed(t *testing.T) {
 // one replica of another deployment, and keeps the old replica until the new one is ready.
 func TestRolloutTakesOneReplicaAtATime(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 3}), deployment("d1", 1, 1, onL4))
-	s.settle()
+	s.runPlans()
 	s.lend("d2", 2)
 	s.rollOut("d1")
 	for range 3 {
@@ -88,7 +88,7 @@ func TestRolloutTakesOneReplicaAtATime(t *testing.T) {
 		require.Equal(t, []string{"r1"}, s.placed("d1"), "the old replica serves until its replacement is ready")
 		require.Equal(t, []string{"r1"}, s.placed("d2"))
 	}
-	s.settle()
+	s.runPlans()
 	require.Equal(t, []string{"r2"}, s.placed("d1"))
 	require.Equal(t, []string{"r1", "r3"}, s.placed("d2"), "the capacity is free again")
 }
@@ -108,7 +108,7 @@ func TestRolloutRevokesNoneOfItsOwn(t *testing.T) {
 		s.execute(schedulers.Replicas{})
 		require.Equal(t, []string{"r1", "r2", "r3", "r5"}, s.placed("d1"), "the new replica is starting")
 	}
-	s.settle()
+	s.runPlans()
 	row, _ := s.world.View().Deployments.Get(deploymentName("d1"))
 	require.Equal(t, 4, row.State.Current())
 }

@@ -1,6 +1,7 @@
 package schedulers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -19,6 +20,8 @@ const (
 	minPause       = 10 * time.Millisecond
 	maxPause       = 30 * time.Second // after a failed plan
 	maxRest        = time.Second      // pause after each plan, see Run
+	maxConcurrent  = 64               // steps that are executed concurrently
+	maxAge         = 2 * time.Second  // of a plan: a process that was paused plans again
 )
 
 // Run executes the plans of s until ctx is done or the world cannot fold an event. It plans again
@@ -32,8 +35,9 @@ func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Sche
 		began := time.Now()
 		view := world.View()
 		plan := s.Plan(view, began.UTC())
-		rest := min(time.Since(began), maxRest) // so that planning uses at most half of a core
-		recorded, refused, err := l.execute(ctx, view, plan.Steps)
+		planned := time.Now()
+		rest := min(planned.Sub(began), maxRest) // so that planning uses at most half of a core
+		recorded, refused, err := l.execute(ctx, view, plan.Steps, planned)
 		if err != nil {
 			return err
 		}
@@ -42,7 +46,7 @@ func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Sche
 		} else {
 			failed = 0
 		}
-		if recorded == 0 {
+		if recorded == 0 && (refused > 0 || len(plan.Steps) == 0 || time.Since(planned) <= maxAge) {
 			l.wait(ctx, view.Position, plan.Again, failed)
 		}
 		pause(ctx, nil, rest)
@@ -57,29 +61,89 @@ type loop struct {
 	logger *slog.Logger
 }
 
-// execute executes the steps in order and counts those that were recorded and those that were
-// refused. It returns an error only when Run must return.
-func (l loop) execute(ctx context.Context, view *projections.View, steps []Step) (recorded, refused int, err error) {
-	for _, step := range steps {
-		if recorded == maxSteps || refused == maxSteps || ctx.Err() != nil {
+// execute executes the steps and counts those that were recorded and those that were refused. Steps
+// on different resources run concurrently, so that they share the syncs of the log: a step waits for
+// the earlier ones that change one of its resources, or for all earlier ones if its field After is set.
+// execute begins no step of a plan that is older than maxAge. It returns an error only when Run must
+// return.
+func (l loop) execute(
+	ctx context.Context, view *projections.View, steps []Step, planned time.Time,
+) (recorded, refused int, err error) {
+	x := execution{loop: l, view: view, planned: planned, ended: map[domain.Name]chan struct{}{},
+		slots: make(chan struct{}, maxConcurrent)}
+	for _, step := range steps[:min(len(steps), maxSteps)] {
+		if step.After {
+			x.all.Wait()
+		}
+		x.slots <- struct{}{}
+		if ctx.Err() != nil || time.Since(planned) > maxAge {
 			break
 		}
-		request := eventlog.Request{Time: time.Now().UTC(), Actor: l.actor}
-		change, err := l.do(ctx, request, step)
-		switch {
-		case ctx.Err() != nil:
-			return recorded, refused, ctx.Err()
-		case err != nil:
-			refused++
-			l.report(ctx, view, step, err)
-		case change.Position() > 0:
-			recorded++
-			if err := l.world.WaitFor(ctx, change.Position()); err != nil {
-				return recorded, refused, err
+		x.begin(ctx, step)
+	}
+	x.all.Wait()
+	return x.recorded, x.refused, cmp.Or(ctx.Err(), x.failure)
+}
+
+// An execution executes the steps of one plan.
+type execution struct {
+	loop
+	view    *projections.View
+	planned time.Time
+	ended   map[domain.Name]chan struct{} // of the last step that changes a resource
+	slots   chan struct{}                 // has an element for each step that was begun
+	all     sync.WaitGroup
+
+	mu                sync.Mutex
+	recorded, refused int
+	failure           error // for which Run must return
+}
+
+// begin executes a step in a goroutine, after the earlier steps that change one of its resources.
+func (x *execution) begin(ctx context.Context, step Step) {
+	ended := make(chan struct{})
+	var earlier []chan struct{}
+	for _, intent := range step.Intents() {
+		if other := x.ended[intent.Name]; other != nil {
+			earlier = append(earlier, other)
+		}
+		x.ended[intent.Name] = ended
+	}
+	x.all.Go(func() {
+		defer func() { close(ended); <-x.slots }()
+		for _, other := range earlier {
+			if other != ended {
+				<-other
 			}
 		}
-	}
-	return recorded, refused, nil
+		if time.Since(x.planned) > maxAge {
+			return
+		}
+		change, err := x.do(ctx, eventlog.Request{Time: time.Now().UTC(), Actor: x.actor}, step)
+		if err == nil && change.Position() > 0 {
+			if failure := x.world.WaitFor(ctx, change.Position()); failure != nil {
+				x.note(func() { x.failure = failure })
+			}
+		}
+		x.note(func() {
+			switch {
+			case ctx.Err() != nil:
+			case err != nil:
+				x.refused++
+			case change.Position() > 0:
+				x.recorded++
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			x.report(ctx, x.view, step, err)
+		}
+	})
+}
+
+func (x *execution) note(change func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	change()
 }
 
 // do executes one step: its reservations, concurrently, and then its commit. If one of these fails

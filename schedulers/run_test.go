@@ -1,11 +1,9 @@
 package schedulers_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +13,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/internal/testutil"
 	"anneal/projections"
 	"anneal/schedulers"
 )
@@ -36,24 +35,6 @@ func (s *script) Plan(v *projections.View, now time.Time) schedulers.Plan {
 
 func (s *script) plans() int { return int(s.made.Load()) }
 
-// A notebook is a concurrency-safe buffer of log lines.
-type notebook struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (n *notebook) Write(p []byte) (int, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.text.Write(p)
-}
-
-func (n *notebook) String() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.text.String()
-}
-
 // A broken log refuses every append until it is repaired.
 type broken struct {
 	*eventlog.Memory
@@ -68,7 +49,7 @@ func (b *broken) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 }
 
 // start runs a world and a scheduler on the log until the test ends.
-func start(t *testing.T, log eventlog.Log, s schedulers.Scheduler, out *notebook) (world *projections.World,
+func start(t *testing.T, log eventlog.Log, s schedulers.Scheduler, out *testutil.Buffer) (world *projections.World,
 	stop func() error) {
 	ctx, cancel := context.WithCancel(t.Context())
 	world = projections.NewWorld()
@@ -92,7 +73,7 @@ func register(t *testing.T, log eventlog.Log, world *projections.World, id strin
 
 func TestRunPlansAgainWhenTheWorldMovesAndWhenItsTimeHasCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out notebook
+		var out testutil.Buffer
 		log, began := eventlog.NewMemory(), time.Now()
 		s := &script{plan: func(_ *projections.View, now time.Time) schedulers.Plan {
 			if now.Sub(began) < time.Hour {
@@ -116,7 +97,7 @@ func TestRunPlansAgainWhenTheWorldMovesAndWhenItsTimeHasCome(t *testing.T) {
 
 func TestRunRecordsStepsInItsNameAndPlansOnWhatItWrote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out notebook
+		var out testutil.Buffer
 		log := eventlog.NewMemory()
 		s := &script{plan: func(v *projections.View, _ time.Time) schedulers.Plan {
 			var plan schedulers.Plan
@@ -145,7 +126,7 @@ func TestRunRecordsStepsInItsNameAndPlansOnWhatItWrote(t *testing.T) {
 
 func TestRunDoesNotSpinOnStepsThatAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out notebook
+		var out testutil.Buffer
 		log := eventlog.NewMemory()
 		refused := schedulers.Step{Commit: domain.Intend(domain.Nodes, nodeName("nowhere"), domain.LoseNode{})}
 		s := &script{plan: func(*projections.View, time.Time) schedulers.Plan {
@@ -165,7 +146,7 @@ func TestRunDoesNotSpinOnStepsThatAreRefused(t *testing.T) {
 
 func TestRunDoesNotSpinOnStepsThatChangeNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out notebook
+		var out testutil.Buffer
 		log := eventlog.NewMemory()
 		s := &script{plan: func(*projections.View, time.Time) schedulers.Plan {
 			return schedulers.Plan{Steps: []schedulers.Step{{Commit: onNode("n1",
@@ -180,7 +161,7 @@ func TestRunDoesNotSpinOnStepsThatChangeNothing(t *testing.T) {
 
 func TestRunOutlivesALogThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out notebook
+		var out testutil.Buffer
 		log := &broken{Memory: eventlog.NewMemory()}
 		s := &script{plan: func(v *projections.View, _ time.Time) schedulers.Plan {
 			if v.Nodes.Len() > 0 {

@@ -19,8 +19,7 @@ func onL4(d *domain.DeploymentSpec) { d.AcceleratorType, d.AcceleratorCount = l4
 // begin returns a harness with the prerequisites, in which the intents are given.
 func begin(t *testing.T, intents ...domain.Intent) *harness {
 	t.Helper()
-	s := newHarness(t)
-	s.prerequisites()
+	s := newHarnessWithInputs(t)
 	s.given(intents...)
 	return s
 }
@@ -34,8 +33,7 @@ func (s *harness) report(id, replica, node, state string) {
 // serve places the replicas of a deployment and the jobs that wait, and reports the replicas as ready.
 func (s *harness) serve(id string, replicas ...string) {
 	s.t.Helper()
-	s.execute(schedulers.Jobs{})
-	s.execute(schedulers.Replicas{})
+	s.execute(schedulers.Jobs{}, schedulers.Replicas{})
 	row, _ := s.world.View().Deployments.Get(deploymentName(id))
 	for _, replica := range replicas {
 		s.report(id, replica, row.State.Replicas[replica].Node.ID(), domain.ReplicaReady)
@@ -51,9 +49,9 @@ func (s *harness) lend(id string, replicas int) {
 		onL4(d)
 		d.MaxWithRevocableReplicaCount = replicas
 	}))
-	s.settle()
+	s.runPlans()
 	s.given(onDeployment(id, domain.ScaleDeployment{Replicas: replicas, Reason: "scaled by its user"}))
-	s.settle()
+	s.runPlans()
 }
 
 // rollOut changes the settings of a deployment.
@@ -65,9 +63,9 @@ func (s *harness) rollOut(id string) {
 	s.given(onDeployment(id, domain.UpdateDeployment{DeploymentSpec: changed}))
 }
 
-// settle executes the plans of the schedulers until they propose nothing, and fails if that takes
+// runPlans executes the plans of the schedulers until they propose nothing, and fails if that takes
 // more than ten rounds. Replicas become ready between rounds.
-func (s *harness) settle() {
+func (s *harness) runPlans() {
 	s.t.Helper()
 	for range 10 {
 		before := s.world.Position()
@@ -77,8 +75,8 @@ func (s *harness) settle() {
 		}
 		for row := range s.world.View().Deployments.All() {
 			for _, r := range row.State.Ordered() {
-				s.do(domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](domain.AdvanceReplica{
-					ID: r.ID, Node: r.Node, State: domain.ReplicaReady})))
+				s.do(domain.Intend(domain.Deployments, row.Name, domain.AdvanceReplica{ID: r.ID, Node: r.Node,
+					State: domain.ReplicaReady}))
 			}
 		}
 		if s.world.Position() == before {

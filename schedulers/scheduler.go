@@ -27,6 +27,7 @@ type Step struct {
 	Reserve []domain.Intent // intents on different resources, in any order
 	Commit  domain.Intent
 	Abandon *domain.Intent // nil without Reserve
+	After   bool           // begin only when all earlier steps of the plan have ended
 }
 
 // Intents returns all intents of the step in order.
@@ -41,9 +42,14 @@ type Plan struct {
 
 func (p *Plan) add(intent domain.Intent) { p.Steps = append(p.Steps, Step{Commit: intent}) }
 
+// then adds a step that begins when all earlier steps have ended.
+func (p *Plan) then(intent domain.Intent) {
+	p.Steps = append(p.Steps, Step{Commit: intent, After: true})
+}
+
 // reserve adds a step with reservations.
 func (p *Plan) reserve(parts []domain.Intent, commit, abandon domain.Intent) {
-	p.Steps = append(p.Steps, Step{parts, commit, &abandon})
+	p.Steps = append(p.Steps, Step{Reserve: parts, Commit: commit, Abandon: &abandon})
 }
 
 // planAgainAt requests another plan at t, or at an earlier requested time.

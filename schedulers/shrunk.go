@@ -38,31 +38,55 @@ func shrunk(plan *Plan, v *projections.View, row *projections.Row[domain.Node], 
 	}
 }
 
-// excess returns the newest allocations without which the devices of the node suffice. Allocations
-// that are about to be released do not count.
+// excess returns the newest allocations without which the devices of the node suffice. All work that
+// shares a device moves together. Allocations that are about to be released do not count.
 func excess(v *projections.View, row *projections.Row[domain.Node]) (over []domain.Allocation) {
 	if devicesFit(row.State.Used(), row.State.Capacity) {
 		return nil
 	}
-	var used domain.Resources
 	var current []domain.Allocation
 	for _, a := range row.State.Allocated() {
 		if reason, reserved := orphaned(v, row.Name, a); reason == "" && !reserved {
-			used, current = used.Plus(a.Resources), append(current, a)
+			current = append(current, a)
 		}
 	}
 	slices.SortStableFunc(current, func(a, b domain.Allocation) int {
 		return cmp.Or(b.Since.Compare(a.Since), cmp.Compare(b.ID, a.ID))
 	})
-	for _, a := range current {
-		for t, n := range a.Resources.Accelerators {
-			if n > 0 && used.Accelerators[t] > row.State.Capacity.Accelerators[t] {
-				used, over = minus(used, a.Resources), append(over, a)
-				break
+	for len(current) > 0 {
+		used := sumOf(current)
+		at := slices.IndexFunc(current, func(a domain.Allocation) bool {
+			for t, n := range a.Resources.Accelerators {
+				if n > 0 && used.Accelerators[t] > row.State.Capacity.Accelerators[t] {
+					return true
+				}
 			}
+			return false
+		})
+		if at < 0 {
+			return over
 		}
+		first := current[at]
+		current = slices.DeleteFunc(current, func(a domain.Allocation) bool {
+			goes := a.ID == first.ID || first.Resources.Shared() && a.Resources.Shared() &&
+				a.Resources.DeviceSlot() == first.Resources.DeviceSlot()
+			if goes {
+				over = append(over, a)
+			}
+			return goes
+		})
 	}
 	return over
+}
+
+func sumOf(allocations []domain.Allocation) domain.Resources {
+	return domain.SumOf(func(yield func(domain.Resources) bool) {
+		for _, a := range allocations {
+			if !yield(a.Resources) {
+				return
+			}
+		}
+	})
 }
 
 // devicesFit reports whether a node with a capacity has at least the used devices.

@@ -14,9 +14,9 @@ import (
 // not count as a failure.
 func TestShrunkNode(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 3}), deployment("d1", 2, 2, onL4))
-	s.settle()
+	s.runPlans()
 	s.pending(1, "j1")
-	s.settle()
+	s.runPlans()
 	require.True(t, s.jobLife("j1").Active())
 	s.advance(schedulers.ShrinkWithin)
 	s.given(node("n1", "", 40, map[string]int{l4: 2}))
@@ -28,7 +28,7 @@ func TestShrunkNode(t *testing.T) {
 	require.Zero(t, s.jobLife("j1").Failures, "a failed device is no failure of the job")
 	require.Equal(t, []string{"r1", "r2"}, s.placed("d1"))
 	require.Empty(t, s.plan(schedulers.Nodes{}).Steps, "the allocation that is left is about to be released")
-	s.settle()
+	s.runPlans()
 	require.False(t, s.jobLife("j1").Active(), "nothing new is placed on the node")
 
 	s.comment("another device fails: a replica is moved")
@@ -40,7 +40,7 @@ func TestShrunkNode(t *testing.T) {
 
 	s.comment("the devices are healthy again")
 	s.given(node("n1", "", 40, map[string]int{l4: 3}))
-	s.settle()
+	s.runPlans()
 	require.True(t, s.jobLife("j1").Active())
 	require.Len(t, s.placed("d1"), 2)
 	s.compare("nodes_shrunk")

@@ -216,7 +216,8 @@ func (in *formReader) enum(name string, allowed ...string) string {
 	if text == "" || slices.Contains(allowed, text) {
 		return text
 	}
-	in.violations.Add(name, "must be one of %s, not %s", strings.Join(allowed, ", "), wire.Quote(text))
+	in.violations.Add(name, "must be one of %s, not %s%s", strings.Join(allowed, ", "), wire.Quote(text),
+		domain.DidYouMean(text, allowed))
 	return ""
 }
 

@@ -110,8 +110,18 @@ func methodOf(r *http.Request) string {
 
 // nearestIsInference reports whether the errors of a path that the document does not describe have
 // the format of inference errors: the format of the paths that share the longest prefix with it. If
-// those paths use both formats, the errors are inference errors only below /v1.
+// those paths use both formats, the errors are inference errors only below /v1. A path that would be
+// one of the OpenAI API with another base URL (with /v1, or with /v1 once) has inference errors.
 func (d *Document) nearestIsInference(path string) bool {
+	if item := d.Paths.Value("/v1/" + strings.Trim(strings.TrimPrefix(path, "/v1/v1"), "/")); item != nil {
+		inference := true
+		for _, op := range item.Operations() {
+			inference = inference && isInference(op)
+		}
+		if inference {
+			return true
+		}
+	}
 	segments := strings.Split(strings.TrimRight(path, "/"), "/")
 	for n := len(segments); n > 0; n-- {
 		prefix, formats := strings.Join(segments[:n], "/"), map[bool]bool{}

@@ -56,7 +56,7 @@ func (f *Fetch) from(address string) (*Document, error) {
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	r, sent, err := whole(r)
+	r, sent, err := readBody(r)
 	if err != nil {
 		return nil, err
 	}
@@ -89,9 +89,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // maxBody bounds the request bodies that are validated, in bytes.
 const maxBody = 1 << 20
 
-// whole returns the request and the bytes of its body. The bytes are nil when the body is absent,
+// readBody returns the request and the bytes of its body. The bytes are nil when the body is absent,
 // is a form, has an unknown length, or exceeds maxBody.
-func whole(r *http.Request) (*http.Request, []byte, error) {
+func readBody(r *http.Request) (*http.Request, []byte, error) {
 	if r.Body == nil || r.ContentLength < 0 || r.ContentLength > maxBody ||
 		strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
 		return r, nil, nil

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 const small = `{"openapi": "3.1.0", "info": {"title": "small", "version": "1"}, "paths": {
@@ -37,7 +39,7 @@ func TestWhatIsReported(t *testing.T) {
 	for name, one := range map[string]struct {
 		path, sent, media, answer string
 		status                    int
-		says                      []string
+		message                   []string
 	}{
 		"as described": {"/things/a", `{"size": 1, "max_size": 2}`, "application/json", `{"size": 1}`, 200,
 			nil},
@@ -78,21 +80,20 @@ func TestWhatIsReported(t *testing.T) {
 				Report: func(err error) { said = append(said, err) }}}
 			res, err := client.Post(server.URL+one.path, "application/json", strings.NewReader(one.sent))
 			require.NoError(t, err)
-			body, err := io.ReadAll(res.Body)
-			require.NoError(t, err)
+			body := testutil.ReadAll(t, res.Body)
 			require.NoError(t, res.Body.Close())
 			require.Equal(t, one.answer, string(body))
-			require.Len(t, said, len(one.says), "%v", said)
-			for i, part := range one.says {
+			require.Len(t, said, len(one.message), "%v", said)
+			for i, part := range one.message {
 				require.ErrorContains(t, said[i], part)
 			}
 		})
 	}
 }
 
-// TestAnAnswerThatBreaksOff checks that a Transport interrupts a response for the client when the
+// TestResponseThatBreaksOff checks that a Transport interrupts a response for the client when the
 // server interrupts the response, and does not report a mismatch.
-func TestAnAnswerThatBreaksOff(t *testing.T) {
+func TestResponseThatBreaksOff(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/openapi.json" {
 			_, _ = io.WriteString(w, small)

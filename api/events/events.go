@@ -19,6 +19,7 @@ import (
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/audit"
 	"anneal/projections"
 	"anneal/projections/query"
 )
@@ -47,6 +48,7 @@ type Event struct {
 	Subject     string       `json:"subject"`
 	Time        time.Time    `json:"time"`
 	ContentType string       `json:"datacontenttype"`
+	DataSchema  string       `json:"dataschema,omitempty" query:"-"`
 	Position    domain.Count `json:"position"`
 	Actor       string       `json:"actor"`
 	Command     string       `json:"command"`
@@ -55,8 +57,11 @@ type Event struct {
 	// The JSON name of ControlPlane has no capital letters, because CloudEvents requires attribute
 	// names in lower case.
 	ControlPlane string          `json:"controlplane,omitempty"`
+	Address      string          `json:"clientaddress,omitempty"`
 	Attempt      string          `json:"attempt,omitempty" query:"-"`
 	State        string          `json:"state,omitempty" query:"-"`
+	TraceParent  string          `json:"traceparent,omitempty"`
+	TraceState   string          `json:"tracestate,omitempty" query:"-"`
 	Data         json.RawMessage `json:"data" query:"-"`
 }
 
@@ -74,7 +79,8 @@ func (recorded) Exists() bool { return true }
 func renderEvent(row *projections.Row[recorded], out *Event) {
 	e := &row.State.Event
 	*out = Event{ID: e.ID, Type: e.Type, Subject: string(e.Name), Time: e.Time, Position: domain.Count(e.Position),
-		Actor: e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation, ControlPlane: e.ControlPlane}
+		Actor: e.Actor, Command: e.Command, Cause: e.Cause, Correlation: e.Correlation, ControlPlane: e.ControlPlane,
+		Address: e.ClientAddress, TraceParent: e.Trace.Parent}
 }
 
 // A history is the part of the log that a request lists.
@@ -98,40 +104,77 @@ func (h history) matches(e eventlog.Event) bool {
 }
 
 // A Service serves the log. Its streams share one subscription.
-type Service struct{ tail *tail }
+type Service struct {
+	Options
+	tail *eventlog.Tail
+}
+
+// Options configure the audit records and the proofs of a Service.
+type Options struct {
+	Audit     *audit.Recorder // nil has no records
+	Proofs    Proofs          // nil proves nothing
+	PublicLog bool            // serve checkpoints and tiles to everyone
+}
 
 // NewService returns a service for a log.
-func NewService(log eventlog.Log, logger *slog.Logger) *Service {
-	return &Service{newTail(log, logger)}
+func NewService(log eventlog.Log, logger *slog.Logger, o Options) *Service {
+	return &Service{o, eventlog.NewTail(log, logger)}
 }
 
 // Close ends all streams.
-func (s *Service) Close() { s.tail.close() }
+func (s *Service) Close() { s.tail.Close() }
 
-// Operations returns the operations that list the events of all accounts and of one account.
+// Operations returns the operations that list the events of all accounts and of one account, and that
+// describe events.
 func (s *Service) Operations() []request.Operation {
-	return []request.Operation{
+	return append([]request.Operation{
 		HistoryOf(request.Operation{ID: "listAllEvents", Method: "GET", Path: "/v1/events", Tag: "events",
 			Summary: "List the events of all accounts", Gate: request.ByOperator,
 			Handle: func(c *request.Call) (any, error) { return s.Serve(c, "events.>") }}),
 		HistoryOf(request.Operation{ID: "listAccountEvents", Method: "GET", Path: "/v1/accounts/{account}/events",
 			Tag: "events", Summary: "List the events of an account", Permission: request.FollowEvents,
 			Handle: func(c *request.Call) (any, error) { return s.Serve(c, "events."+c.Account+".>") }}),
-	}
+		{ID: "getEventSchema", Method: "GET", Path: "/schemas/{schema}", Tag: "events",
+			Summary: "Read the JSON Schema of the data of a type of event", Gate: request.Everyone,
+			Description: "The path is that of the URI in the attribute dataschema of events. Within a version of a type, a " +
+				"schema only gains optional fields.",
+			Media: "application/schema+json", Handle: serveSchema},
+		{ID: "getAsyncAPI", Method: "GET", Path: "/asyncapi.json", Tag: "events",
+			Summary: "Read the description of the events (AsyncAPI 3)", Gate: request.Everyone,
+			Media: "application/json", Handle: serveAsyncAPI},
+	}, slices.Concat(s.auditOperations(), s.proofOperations())...)
 }
 
 // Serve responds with the events whose subjects match a filter of the log: with a page of them, or
 // with a stream when the client accepts text/event-stream.
 func (s *Service) Serve(c *request.Call, subject string) (any, error) {
-	h := history{subject: subject}
-	if c.Principal.Require(request.ManageSecrets) != nil {
-		h.hidden = []string{domain.APIKeys.Collection, domain.Secrets.Collection}
-	}
+	h := s.historyOf(c, subject)
 	p := c.Params()
 	if wantsStream(c.Request) {
 		return nil, s.stream(c, p, h)
 	}
 	return list(c, p, h)
+}
+
+// historyOf returns the part of a subject's history that the caller may see.
+func (*Service) historyOf(c *request.Call, subject string) history {
+	h := history{subject: subject}
+	if c.Principal.Require(request.ManageSecrets) != nil {
+		h.hidden = hidden
+	}
+	return h
+}
+
+// hidden are the collections whose events only principals see that may manage secrets.
+var hidden = []string{domain.APIKeys.Collection, domain.Secrets.Collection}
+
+// ForReaders returns an event as the readers of its account see it that may not manage secrets. It
+// returns false for an event that they do not see.
+func ForReaders(e eventlog.Event) (eventlog.Event, bool) {
+	if (history{hidden: hidden}).visible(e) {
+		return redact(e), true
+	}
+	return eventlog.Event{}, false
 }
 
 func wantsStream(r *http.Request) bool {
@@ -165,7 +208,7 @@ func (s *Service) stream(c *request.Call, p *request.Params, h history) error {
 				c.Limits.Streams)}
 	}
 	defer leave()
-	s.tail.start(c.World.Position())
+	s.tail.Start(c.World.Position())
 	c.Writer.Header().Set("Content-Type", "text/event-stream")
 	c.Writer.Header().Set("Cache-Control", "no-store")
 	c.Writer.Header().Set("X-Accel-Buffering", "no") // a proxy must not buffer the stream
@@ -204,7 +247,7 @@ const resumeTimeout = 200 * time.Millisecond
 type eventStream struct {
 	*request.Call
 	history
-	tail  *tail
+	tail  *eventlog.Tail
 	after uint64 // position of the last event that was processed
 	flush func() error
 }
@@ -216,7 +259,7 @@ func (s *eventStream) run() error {
 		return err
 	}
 	for {
-		events, at, complete, grown := s.tail.since(s.after)
+		events, at, complete, grown := s.tail.Since(s.after)
 		if !complete {
 			if err := s.catchUp(at); err != nil {
 				return err
@@ -245,7 +288,7 @@ func (s *eventStream) run() error {
 			}
 		case <-s.Ctx.Done():
 			return s.Ctx.Err()
-		case <-s.tail.ctx.Done():
+		case <-s.tail.Done():
 			return nil
 		}
 	}

@@ -4,6 +4,7 @@
 package inert
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/url"
 	"slices"
@@ -32,7 +33,7 @@ type Condition struct {
 	Engines []string
 }
 
-// Facts are what conditions depend on.
+// Facts are the request and the configuration that a Condition is evaluated on.
 type Facts struct {
 	Value        any            // value of the field in the request
 	Fields       map[string]any // fields of the resource after the change, or of the body
@@ -130,6 +131,29 @@ func ParameterWarnings(fields []Field, query url.Values) (warnings []string) {
 	return warnings
 }
 
+// OutputWarnings returns a warning for each output-only field to which a request gives another value
+// than the resource has before or after the change, so that a client can send back what it has read.
+// given are the values by the path of their field. before is nil for a new resource.
+func OutputWarnings(given, before, after map[string]any) (warnings []string) {
+	for _, path := range wire.SortedKeys(given) {
+		value, at := given[path], strings.Split(path, ".")
+		same := func(resource map[string]any) bool {
+			return slices.ContainsFunc(valuesAt(resource, at), func(one any) bool { return equal(one, value) })
+		}
+		if !isDefault(value) && !same(before) && !same(after) {
+			warnings = append(warnings, path+": accepted, but has no effect: only the server sets it")
+		}
+	}
+	return warnings
+}
+
+// equal reports whether two JSON values are the same.
+func equal(a, b any) bool {
+	one, err := json.Marshal(a)
+	other, err2 := json.Marshal(b)
+	return err == nil && err2 == nil && bytes.Equal(one, other)
+}
+
 // valuesAt returns the values at a path of field names, which are written as in the table or in
 // snake_case. A list on the path contributes the values of all of its elements.
 func valuesAt(value any, path []string) (values []any) {
@@ -225,6 +249,35 @@ func asNumber(value any) float64 {
 		return f
 	}
 	return 0
+}
+
+// Given returns the JSON object of a wire value, the body of a request, or nil if the value sets none
+// of the fields.
+func Given(fields []Field, value any) (map[string]any, error) {
+	tree, ok := value.(map[string]any)
+	if !ok {
+		data, err := json.Marshal(value)
+		if err != nil || !names(data, fields) {
+			return nil, err
+		}
+		if err := json.Unmarshal(data, &tree); err != nil {
+			return nil, err
+		}
+	}
+	if len(Set(fields, tree)) == 0 {
+		return nil, nil
+	}
+	return tree, nil
+}
+
+// names reports whether the JSON text data contains the name of one of the fields. Most requests name
+// none, and are not decoded again.
+func names(data []byte, fields []Field) bool {
+	text := bytes.ReplaceAll(bytes.ToLower(data), []byte("_"), nil)
+	return slices.ContainsFunc(fields, func(f Field) bool {
+		name := f.Path[strings.LastIndex(f.Path, ".")+1:]
+		return bytes.Contains(text, []byte(strings.ToLower(strings.ReplaceAll(name, "_", ""))))
+	})
 }
 
 // Tree returns the JSON object of a wire value.

@@ -27,6 +27,9 @@ var Table = []Field{
 	{Requests: []string{"datasets"}, Path: "credentialsSecret", Reason: "it is the secret for externalUrl",
 		When: &Condition{Text: "without externalUrl", Holds: func(f Facts) bool { return !f.isSet("externalUrl") }}},
 
+	{Requests: []string{"evaluators"}, Path: "source.codeHostRepositoryName",
+		Reason: "the server reads no code from repositories: upload the code, or give criteria"},
+
 	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.deploymentId", Reason: matches},
 	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.disableAutoDeploy", Reason: matches},
 	{Requests: []string{matchShapes}, Path: "createDeploymentRequest.disableSpeculativeDecoding", Reason: matches},
@@ -58,7 +61,9 @@ var Table = []Field{
 		Reason: "adapters and hot-loaded weights fit only the stored weights that they were trained on", When: fixedWeights},
 	{Requests: []string{"createDeployment"}, Path: "?skipImageTagValidation",
 		Reason: "deployments have no image tags, so no policy blocks one"},
-	{Requests: []string{"deployments"}, Path: "hotLoadBucketType", Reason: hotLoadStore},
+	{Requests: []string{"deployments"}, Path: "hotLoadBucketType", Reason: hotLoadStore, When: &Condition{
+		Text:  "unless it is SERVICE_HOSTED",
+		Holds: func(f Facts) bool { return f.Value != "SERVICE_HOSTED" }}},
 	{Requests: []string{"deployments"}, Path: "hotLoadBucketUrl", Reason: hotLoadStore},
 	{Requests: []string{"deployments"}, Path: "placement.region", Reason: noRegions, When: unlocated},
 	{Requests: []string{"deployments"}, Path: "placement.multiRegion", Reason: noRegions, When: &Condition{
@@ -94,9 +99,11 @@ var Table = []Field{
 	{Requests: []string{preference}, Path: "lossConfig.dpo.refCacheConcurrency", Reason: refCache},
 	{Requests: []string{reinforcement}, Path: "chunkSize", Reason: perStep, When: onEngines("torch")},
 	{Requests: []string{reinforcement}, Path: "maxConcurrentRollouts", Reason: perStep, When: onEngines("torch")},
+	{Requests: []string{reinforcement}, Path: "outputMetrics", Reason: "jobs have no other metrics", When: unknownMetrics},
 	{Requests: []string{reinforcement}, Path: "mcpServer",
 		Reason: "rollouts call no tools: an evaluator can score tool calls that a completion contains"},
-	{Requests: []string{reinforcement}, Path: "maxInferenceReplicaCount", Reason: "the trainer generates rollouts itself"},
+	{Requests: []string{reinforcement}, Path: "maxInferenceReplicaCount",
+		Reason: "one copy of the model generates all rollouts", When: onEngines("torch")},
 	{Requests: []string{trainer}, Path: "rolloutDeploymentName", Reason: "set enableHotLoad to true", When: noHotLoad},
 	{Requests: []string{trainer}, Path: "hotLoadDeploymentId", Reason: "set enableHotLoad to true", When: noHotLoad},
 
@@ -114,6 +121,11 @@ var Table = []Field{
 		When: onEngines("vllm", "llama.cpp", "openai")},
 	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "prediction", Reason: ownDrafts,
 		When: onEngines("vllm", "llama.cpp", "openai")},
+	{Requests: []string{"createCompletion"}, Path: "reasoning_history", Reason: "a prompt has no earlier messages"},
+	{Requests: []string{"createChatCompletion"}, Path: "reasoning_history",
+		Reason: "it selects which of this reasoning the prompt contains", When: &Condition{
+			Text:  "without reasoning_content in the messages",
+			Holds: func(f Facts) bool { return !f.isSet("messages.reasoning_content") }}},
 	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "mirostat_lr",
 		Reason: "it is the learning rate of mirostat", When: &Condition{Text: "without mirostat_target",
 			Holds: func(f Facts) bool { return !f.isSet("mirostat_target") }}},
@@ -168,6 +180,9 @@ const (
 	noSummaries    = "the server does not summarize reasoning: the reasoning itself is in content"
 )
 
+// metricGroups are the prefixes of the names of metrics that trainers report.
+var metricGroups = []string{"train/", "eval/", "reward/", "rollout/"}
+
 // Conditions that several fields share.
 var (
 	withRows = &Condition{Text: "on a dataset that is READY or derived", Holds: func(f Facts) bool {
@@ -194,7 +209,18 @@ var (
 		tracker, _ := f.Value.(map[string]any)
 		return tracker["enabled"] != true
 	}}
-	severalNodes   = &Condition{Text: "above 1", Holds: func(f Facts) bool { return asNumber(f.Value) > 1 }}
+	severalNodes = &Condition{Text: "above 1, on nodes with the engine torch", Engines: onTorch.Engines,
+		Holds: func(f Facts) bool { return asNumber(f.Value) > 1 && onTorch.Holds(f) }}
+	onTorch        = onEngines("torch")
+	unknownMetrics = &Condition{Text: "for names that begin with none of " + strings.Join(metricGroups, ", "),
+		Holds: func(f Facts) bool {
+			names, _ := f.Value.(string)
+			return slices.ContainsFunc(strings.Split(names, ","), func(name string) bool {
+				name = strings.TrimSpace(name)
+				return name != "" && !slices.ContainsFunc(metricGroups,
+					func(group string) bool { return strings.HasPrefix(name, group) })
+			})
+		}}
 	withoutDiarize = &Condition{Text: "without diarize", Holds: func(f Facts) bool { return !f.isSet("diarize") }}
 	noHotLoad      = &Condition{Text: "while enableHotLoad of the deployment is off", Holds: func(f Facts) bool {
 		ref, _ := f.Value.(string)

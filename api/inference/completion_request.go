@@ -25,6 +25,11 @@ func readCompletion(value any, data []byte, strict bool) (*generationRequest, er
 	q.settings.Echo = f.boolean("echo")
 	q.settings.EchoLast = int(f.integer("echo_last", 0, maxOutputTokens, 0))
 	readImages(f, q)
+	if r := q.settings.Reasoning; r.Acts() {
+		r.History = "" // a prompt has no earlier messages, and some engines reject the field
+	} else {
+		q.settings.Reasoning = nil
+	}
 	q.operation, q.given = "createCompletion", f.values
 	return q, q.checked(v, strict, "completions")
 }

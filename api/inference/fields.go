@@ -88,7 +88,8 @@ func (f *fieldReader) enum(name string, allowed ...string) string {
 			return text
 		}
 	}
-	f.add(name, "must be one of %s, not %s", strings.Join(allowed, ", "), wire.Quote(text))
+	f.add(name, "must be one of %s, not %s%s", strings.Join(allowed, ", "), wire.Quote(text),
+		domain.DidYouMean(text, allowed))
 	return ""
 }
 

@@ -46,7 +46,7 @@ func listModels(c *call) (any, error) {
 	for _, long := range list {
 		if name := domain.Name(long.ID); name.Account() == c.Account {
 			long.ID = name.ID()
-			if !long.Deployed && routing.IsTaken(c.Call, long.ID) { // a deployment that has the model's ID serves the name
+			if !long.Deployed && routing.IsTaken(c.Call, long.ID) { // the short name means a deployment with this ID
 				if other, err := c.entry(long.ID); err == nil {
 					long = other
 				}
@@ -58,7 +58,7 @@ func listModels(c *call) (any, error) {
 	for _, alias := range c.aliases() {
 		if i, taken := short[alias.ID]; !taken {
 			list = append(list, alias)
-		} else if !list[i].Deployed { // the account's model has the name, but cannot respond
+		} else if !list[i].Deployed { // the account has a model of that name, which is not deployed
 			list[i] = alias
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"anneal/api/wire"
 )
 
-// prefixes are the path prefixes of the operations of this package. Clients of OpenAI's interface
+// prefixes are the path prefixes of the operations of this package. Clients of the OpenAI API
 // expect the operations below /v1.
 var prefixes = []struct{ path, id, summary, about string }{
 	{"/inference/v1", "", "", ""},

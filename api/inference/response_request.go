@@ -148,8 +148,8 @@ func (f responseReader) readInclude(q *generationRequest) {
 		if isText {
 			shown = wire.Quote(name)
 		}
-		f.require(includable[name], fmt.Sprintf("include[%d]", i), "must be one of %s, not %s",
-			strings.Join(wire.SortedKeys(includable), ", "), shown)
+		f.require(includable[name], fmt.Sprintf("include[%d]", i), "must be one of %s, not %s%s",
+			strings.Join(wire.SortedKeys(includable), ", "), shown, domain.DidYouMean(name, wire.SortedKeys(includable)))
 		q.settings.Logprobs = q.settings.Logprobs || name == includeLogprobs
 	}
 }

@@ -114,8 +114,8 @@ func (s *speculation) addTo(metrics map[string]any) {
 	}
 }
 
-// bodyMetrics returns the performance metrics for the body of the response, or nil when the request
-// does not have perf_metrics_in_response.
+// bodyMetrics returns the field perf_metrics of the body, with the kebab-case keys of the headers
+// anneal-METRIC, or nil when the request does not have perf_metrics_in_response.
 func (g *generation) bodyMetrics() map[string]any {
 	if !g.q.metricsInBody {
 		return nil

@@ -11,7 +11,8 @@ if ! command -v npm >/dev/null; then
 	exit 0
 fi
 cp "$rules/package.json" "$rules/spectral.yaml" "$rules/redocly.yaml" "$folder"
-if ! (cd "$folder" && npm install --no-audit --no-fund --no-package-lock --ignore-scripts --loglevel=error >/dev/null 2>"$folder/npm.log"); then
+npm_flags="--no-audit --no-fund --no-package-lock --ignore-scripts --loglevel=error"
+if ! (cd "$folder" && npm install $npm_flags >/dev/null 2>"$folder/npm.log"); then
 	echo "lint-openapi: skipped, because npm could not install the linters: see $folder/npm.log"
 	exit 0
 fi
@@ -21,7 +22,10 @@ export REDOCLY_TELEMETRY=off
 report=$(node_modules/.bin/redocly lint openapi.json --config redocly.yaml --format=json 2>/dev/null) || true
 node -e '
 	const report = JSON.parse(process.argv[1]);
-	for (const p of report.problems) console.log(`redocly ${p.severity} ${p.ruleId}: ${p.message} (${p.location.map(l => l.pointer).join(" ")})`);
+	for (const p of report.problems) {
+		const at = p.location.map(l => l.pointer).join(" ");
+		console.log(`redocly ${p.severity} ${p.ruleId}: ${p.message} (${at})`);
+	}
 	if (report.totals.errors + report.totals.warnings > 0) process.exit(1);
 	console.log("redocly: no error, no warning");
 ' "$report"

@@ -51,22 +51,30 @@ func (d *Document) Bytes() (data []byte, etag string) {
 		if err != nil {
 			panic(err)
 		}
-		d.data, d.etag = data, fmt.Sprintf(`"%x"`, sha256.Sum256(data))
+		d.data, d.etag = data, ETagOf(data)
 	})
 	return d.data, d.etag
 }
 
 func (d *Document) serve(c *request.Call) (any, error) {
 	data, etag := d.Bytes()
+	ServePublic(c, "application/json", data, etag)
+	return nil, nil
+}
+
+// ServePublic responds with a public document, which tools in browsers of any origin may read.
+func ServePublic(c *request.Call, media string, data []byte, etag string) {
 	h := c.Writer.Header()
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", media)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "public, max-age=300")
 	h.Set("ETag", etag)
-	h.Set("Access-Control-Allow-Origin", "*") // the document is public, and tools in browsers read it
+	h.Set("Access-Control-Allow-Origin", "*")
 	http.ServeContent(c.Writer, c.Request, "", time.Time{}, bytes.NewReader(data))
-	return nil, nil
 }
+
+// ETagOf returns the entity tag of a document.
+func ETagOf(data []byte) string { return fmt.Sprintf(`"%x"`, sha256.Sum256(data)) }
 
 func (doc *Document) render() ([]byte, error) {
 	d := &describer{schemas: newSchemas(doc.table, doc.docs), samples: doc.samples, examples: map[string][]Example{}}
@@ -94,7 +102,7 @@ func (doc *Document) render() ([]byte, error) {
 	}
 	return json.Marshal(map[string]any{
 		"openapi": "3.1.0",
-		"info": map[string]any{"title": "anneal", "version": apiVersion,
+		"info": map[string]any{"title": "anneal", "version": APIVersion,
 			"summary":     "Train, deploy and serve models.",
 			"description": introduction,
 			"contact":     map[string]any{"name": "Operator of this installation"},
@@ -106,7 +114,8 @@ func (doc *Document) render() ([]byte, error) {
 		"components": map[string]any{
 			"schemas": d.allSchemas(),
 			"parameters": map[string]any{"IdempotencyKey": request.IdempotencyParameter,
-				"MinPosition": minPositionParameter, "RequestId": requestIDParameter},
+				"MinPosition": minPositionParameter, "RequestId": requestIDParameter,
+				"TraceParent": traceParentParameter, "TraceState": traceStateParameter},
 			"headers":   responseHeaders,
 			"responses": d.errorResponses(),
 			"securitySchemes": map[string]any{"apiKey": map[string]any{"type": "http", "scheme": "bearer",
@@ -124,6 +133,18 @@ var minPositionParameter = map[string]any{"name": request.MinPositionParameter.N
 var requestIDParameter = map[string]any{"name": request.RequestIDHeader, "in": "header",
 	"description": "ID of the request: letters, digits, -, _ and dots. Default: generated.",
 	"schema":      wire.Schema{"type": "string"}, "example": "support-backend-20260302-4182"}
+
+// traceParentParameter and traceStateParameter describe the headers of W3C Trace Context.
+var (
+	traceParentParameter = map[string]any{"name": request.TraceParentHeader, "in": "header",
+		"description": "Trace context (W3C), which the events of the request have. An invalid one is ignored.",
+		"schema":      wire.Schema{"type": "string"}, "example": sampleTrace}
+	traceStateParameter = map[string]any{"name": request.TraceStateHeader, "in": "header",
+		"description": "Trace state (W3C), at most 512 bytes, which the events of the request have.",
+		"schema":      wire.Schema{"type": "string"}, "example": "vendor=t61rcWkgMzE"}
+)
+
+const sampleTrace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 // A describer builds one OpenAPI document.
 type describer struct {
@@ -199,14 +220,18 @@ var pathTexts = map[string]string{
 	"id":         "ID of the resource, the last part of its name.",
 	"version":    "ID of the version, the last part of its name.",
 	"checkpoint": "ID of the checkpoint, the last part of its name.",
+	"schema":     "Type of an event, such as dataset.created.v1, and .json.",
 	"model":      "Name of the model. Slashes may be written as they are, or as %2F.",
+	"position":   "Position of the event in the log.",
+	"path":       "Path of the tile in C2SP's tlog-tiles. Slashes may be written as they are, or as %2F.",
 }
 
 const idPattern = "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"
 
 // pathPatterns are the patterns of those path parameters whose values are not resource IDs; ""
 // means no pattern.
-var pathPatterns = map[string]string{"version": "", "checkpoint": "^[0-9]+-[0-9]+$"}
+var pathPatterns = map[string]string{"version": "", "schema": "", "checkpoint": "^[0-9]+-[0-9]+$",
+	"position": "^[0-9]+$"}
 
 func (d *describer) parameters(op *request.Operation) []any {
 	list := []any{}
@@ -240,7 +265,10 @@ func (d *describer) parameters(op *request.Operation) []any {
 	if op.Gate != request.Everyone {
 		list = append(list, map[string]any{"$ref": "#/components/parameters/MinPosition"})
 	}
-	return append(list, map[string]any{"$ref": "#/components/parameters/RequestId"})
+	for _, name := range []string{"RequestId", "TraceParent", "TraceState"} {
+		list = append(list, map[string]any{"$ref": "#/components/parameters/" + name})
+	}
+	return list
 }
 
 // exampleParameter returns the description of a parameter of an operation, with examples.
@@ -321,7 +349,7 @@ func (d *describer) typed(t reflect.Type, name string) wire.Schema {
 }
 
 func (d *describer) responses(op *request.Operation) map[string]any {
-	headers := map[string]any{request.RequestIDHeader: map[string]any{"$ref": "#/components/headers/RequestId"}}
+	headers := headersOfAll()
 	if op.Repeatable() {
 		headers[request.ReplayedHeader] = map[string]any{"$ref": "#/components/headers/Replayed"}
 	}
@@ -334,7 +362,7 @@ func (d *describer) responses(op *request.Operation) map[string]any {
 	}
 	content := map[string]map[string]any{}
 	switch {
-	case op.Media == "application/json":
+	case strings.HasSuffix(op.Media, "json"):
 		content[op.Media] = map[string]any{"schema": wire.Schema{"type": "object"}}
 	case op.Media != "":
 		content[op.Media] = map[string]any{"schema": wire.Schema{"type": "string"}}
@@ -371,7 +399,11 @@ func (d *describer) responses(op *request.Operation) map[string]any {
 // errorStatuses returns the statuses of the operation's errors.
 func errorStatuses(op *request.Operation) []int {
 	if op.Gate == request.Everyone {
-		return []int{http.StatusRequestHeaderFieldsTooLarge, http.StatusInternalServerError, http.StatusServiceUnavailable}
+		all := []int{http.StatusRequestHeaderFieldsTooLarge, http.StatusInternalServerError, http.StatusServiceUnavailable}
+		if pathVariable.MatchString(op.Path) {
+			all = append(all, http.StatusNotFound)
+		}
+		return all
 	}
 	all := []int{400, 401, 403, 404, 409, 429, 500, 501, 503, 504}
 	if op.Body != nil || op.Form != nil {

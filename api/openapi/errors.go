@@ -70,6 +70,8 @@ func responseName(status int, inference bool) string {
 var responseHeaders = map[string]any{
 	"RequestId": map[string]any{"description": "ID of the request.", "schema": wire.Schema{"type": "string"},
 		"example": SampleID},
+	"TraceParent": map[string]any{"description": "The traceparent of the request, if it has a valid one.",
+		"schema": wire.Schema{"type": "string"}, "example": sampleTrace},
 	"Position": map[string]any{"description": "The position of the log that the response reflects.",
 		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": samplePosition},
 	"Stale": map[string]any{"description": "Number of seconds for which the server may have missed events of the log, " +
@@ -85,6 +87,12 @@ var responseHeaders = map[string]any{
 		"schema":      wire.Schema{"type": "string", "enum": []string{"true"}}, "example": "true"},
 	"Authenticate": map[string]any{"description": "Authentication scheme.", "schema": wire.Schema{"type": "string"},
 		"example": `Bearer realm="anneal"`},
+}
+
+// headersOfAll returns references to the headers that every response can have.
+func headersOfAll() map[string]any {
+	return map[string]any{request.RequestIDHeader: map[string]any{"$ref": "#/components/headers/RequestId"},
+		request.TraceParentHeader: map[string]any{"$ref": "#/components/headers/TraceParent"}}
 }
 
 // errorResponses returns the components that describe errors of management and inference paths.
@@ -107,7 +115,7 @@ func (d *describer) errorResponses() map[string]any {
 }
 
 func (d *describer) errorResponse(status int, text string, of wire.Schema, sample any) map[string]any {
-	headers := map[string]any{request.RequestIDHeader: map[string]any{"$ref": "#/components/headers/RequestId"}}
+	headers := headersOfAll()
 	switch status {
 	case http.StatusUnauthorized:
 		headers["WWW-Authenticate"] = map[string]any{"$ref": "#/components/headers/Authenticate"}

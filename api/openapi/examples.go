@@ -180,12 +180,12 @@ var maskable = []string{"name", "id", "type", "displayName", "state", "keyName",
 const maxMasked = 4
 
 // defaultExample returns an example of a parameter that no recorded example of the operation has.
-// It returns nil except for page tokens, Last-Event-ID and masks.
+// It returns nil except for page tokens, positions and masks.
 func (d *describer) defaultExample(op *request.Operation, p request.Parameter) any {
 	switch p.Name {
 	case request.PageTokenParameter.Name:
 		return samplePageToken
-	case "Last-Event-ID":
+	case "Last-Event-ID", request.AsOfParameter.Name:
 		return samplePosition
 	case request.ReadMaskParameter.Name:
 		part := wire.Deref(maskedPart(op.Response))

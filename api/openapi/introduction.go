@@ -1,8 +1,8 @@
 package openapi
 
-// apiVersion is the version of the interface that the document describes. It is not the version of
+// APIVersion is the version of the interface that the document describes. It is not the version of
 // the program.
-const apiVersion = "5.10.0"
+const APIVersion = "5.10.0"
 
 // tags are the groups of operations, in the order of the document.
 var tags = []struct{ name, description string }{
@@ -19,15 +19,18 @@ var tags = []struct{ name, description string }{
 	{"deploymentShapes", "Versioned sets of hardware and serving settings."},
 	{"deployments", "Models that are served by replicas."},
 	{"deployedModels", "LoRA addons that are loaded into a deployment of their base model."},
-	{"files", "Datasets, and files of batches, as files of OpenAI's interface. Field names are in snake_case."},
-	{"fineTuning", "Training jobs as fine-tuning jobs of OpenAI's interface. Field names are in snake_case."},
-	{"batches", "Files of requests that are sent at low priority, as in OpenAI's interface. Field names are in " +
+	{"files", "Datasets, and files of batches, as files of the OpenAI API. Field names are in snake_case."},
+	{"fineTuning", "Training jobs as fine-tuning jobs of the OpenAI API. Field names are in snake_case."},
+	{"batches", "Files of requests that are sent at low priority, as in the OpenAI API. Field names are in " +
 		"snake_case."},
 	{"inference", "Completions, chat completions, responses, embeddings and transcriptions. Field names are in " +
 		"snake_case."},
 	{"events", "The log of all state changes, as CloudEvents."},
+	{"subscriptions", "Deliveries of events to webhooks, and to files in object stores."},
 	{"quotas", "Limits of an account, which the operator sets."},
+	{"usage", "Usage of models and accelerators by hour."},
 	{"nodes", "Worker nodes. They belong to the operator's account, system."},
+	{"backups", "Copies of the installation, which only the operator makes."},
 	{"system", "Health, metrics and this document."},
 }
 
@@ -68,4 +71,8 @@ exceeds the quota storage-bytes is rejected with 429 and QUOTA_EXCEEDED; a PUT t
 507. Files uploaded to signed URLs that are not validated within 7 days are deleted.
 
 **Request IDs.** Each response has X-Request-Id: the client's, if it is an ID of at most 128
-characters, or a generated one.`
+characters, or a generated one.
+
+**Traces.** A request may have the headers traceparent and tracestate (W3C Trace Context). A valid
+traceparent is returned, is in the events that the request and the reactions to it record, and is
+sent to model servers. An invalid one is ignored.`

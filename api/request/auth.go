@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -194,8 +196,18 @@ func (c Principal) Require(permission Permission) error {
 	if permission == Operate {
 		return Forbidden("OPERATOR_ONLY", "only the operator's API key may send this request")
 	}
-	return Forbidden("ROLE", "the API key's role is %s, which may not send this request: use a key with another role",
-		c.Role)
+	return Forbidden("ROLE", "the API key's role is %s, which may not send this request: use a key with the role %s",
+		c.Role, strings.Join(rolesWith(permission), " or "))
+}
+
+// rolesWith returns the roles that have a permission in their own account.
+func rolesWith(permission Permission) (roles []string) {
+	for _, role := range slices.Sorted(maps.Keys(Granted)) {
+		if slices.Contains(Granted[role], permission) {
+			roles = append(roles, role)
+		}
+	}
+	return roles
 }
 
 func Forbidden(reason, format string, args ...any) error {

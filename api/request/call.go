@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -47,6 +48,8 @@ type Core struct {
 	Limits  Limits
 	Busy    *Counters       // counts concurrent requests
 	Closing context.Context // done when the server stops
+	// Addresses states that events have the address of the client.
+	Addresses bool
 
 	rates      *rates
 	quotas     locks          // by account with a quota
@@ -71,7 +74,8 @@ type Call struct {
 	Writer    http.ResponseWriter
 	Request   *http.Request
 	Ctx       context.Context
-	ID        string    // ID of the request
+	ID        string // ID of the request
+	Trace     domain.Trace
 	Time      time.Time // start of the request
 	Principal Principal
 	Account   string      // account in the path
@@ -86,6 +90,9 @@ type Call struct {
 	seed     []byte // derives IDs and keys, when the request has an idempotency key
 	repeated bool   // an earlier attempt of the request may have recorded changes
 	commands int    // number of commands so far
+	// invalidAsOf are the violations of the parameter asOf, which Params adds to those of the request.
+	invalidAsOf domain.Violations
+	recorded    atomic.Bool // a change may have been recorded
 }
 
 // A Connection reads the body of a request within the limits of the HTTP connection.
@@ -235,13 +242,21 @@ func (c *Call) command(ctx context.Context, id string, intent domain.Intent) (ev
 		return eventlog.Change{}, err
 	}
 	defer leave()
-	request := eventlog.Request{Time: c.Time, Actor: string(c.Principal.Key), Command: id, Correlation: c.ID}
+	request := eventlog.Request{Time: c.Time, Actor: string(c.Principal.Key), Command: id, Correlation: c.ID,
+		Trace: c.Trace}
+	if c.Addresses {
+		request.ClientAddress = ClientAddress(c.Request)
+	}
 	change, err := eventlog.Do(ctx, c.Log, c.World, request, intent)
 	if err == nil {
 		err = c.World.WaitFor(ctx, change.Position())
 	}
 	var fault *domain.Error
-	if err == nil || errors.As(err, &fault) {
+	rejected := errors.As(err, &fault)
+	if !rejected {
+		c.recorded.Store(true)
+	}
+	if err == nil || rejected {
 		return change, err
 	}
 	c.Logger.Error("a change was not recorded", "request", c.ID, "change", intent.Name, "error", err)
@@ -285,15 +300,23 @@ func Suspended(account string, a domain.Account) error {
 }
 
 func parentPath(name domain.Name) string {
-	if name.Collection() == "accounts" {
-		return "accounts"
-	}
-	return "accounts/" + name.Account() + "/" + name.Collection()
+	return string(name[:max(strings.LastIndexByte(string(name), '/'), 0)])
 }
 
 type RequestIDKey struct{}
 
 const RequestIDHeader = "X-Request-Id"
+
+// TraceParentHeader and TraceStateHeader carry the trace context of a request: see domain.Trace.
+const (
+	TraceParentHeader = "Traceparent"
+	TraceStateHeader  = "Tracestate"
+)
+
+// TraceOf returns the trace context of a request.
+func TraceOf(r *http.Request) domain.Trace {
+	return domain.ParseTrace(r.Header[TraceParentHeader], r.Header[TraceStateHeader])
+}
 
 func RequestID(r *http.Request) string {
 	id, _ := r.Context().Value(RequestIDKey{}).(string)

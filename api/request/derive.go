@@ -74,3 +74,7 @@ func (c *Call) Recorded(name domain.Name) (eventlog.Change, error) {
 	}
 	return change, nil
 }
+
+// NewSecret returns 32 unguessable bytes for a purpose within the call. With an idempotency key, each
+// attempt of the request gets the same bytes.
+func NewSecret(c *Call, purpose string) []byte { return c.unguessable("secret of " + purpose) }

@@ -211,6 +211,7 @@ const NoRetryHeader = "X-Should-Retry"
 
 // WriteError writes the response to a failed request.
 func WriteError(w http.ResponseWriter, f *domain.Error, requestID string, inference bool) {
+	observeError(w, f)
 	f = printable(f)
 	status, body := HTTPStatus(f), any(ManagementBody(f, requestID))
 	if inference {

@@ -30,7 +30,7 @@ func (c *Call) ReadBody() ([]byte, error) {
 // handle runs the operation's handler. It then completes the violations of an INVALID_FIELDS error
 // with what the body has for the field: the value of a number, or the length of a text or list.
 func handle(c *Call) (any, error) {
-	result, err := c.Operation.Handle(c)
+	result, err := current(c)
 	var invalid *domain.Error
 	if c.sent == nil || !errors.As(err, &invalid) || invalid.Reason != domain.InvalidFields {
 		return result, err

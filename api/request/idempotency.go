@@ -81,7 +81,7 @@ func (c idempotent) once(h Handler) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	request, err := c.whole()
+	request, err := c.content()
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (c idempotent) once(h Handler) (any, error) {
 	c.seed, c.repeated = claim.Seed, claim.State == idempotency.Resumed
 	c.view = nil // the wait for the claim may have been long
 	held := c.hold(claim)
-	defer held.release() // no effect after settle
+	defer held.release() // no effect after stop
 	result, err := h(c.Call)
 	return c.keep(slot, held, result, err)
 }
@@ -147,10 +147,10 @@ func (c idempotent) slot(key string, request []byte) slot {
 	}
 }
 
-// whole returns the parts of the request on which the response depends: method, direct route, path,
-// query and body. The handler can still read the body. For a form, whole returns only the values of
+// content returns the parts of the request on which the response depends: method, direct route, path,
+// query and body. The handler can still read the body. For a form, content returns only the values of
 // the fields, because the boundary of the form differs between attempts.
-func (c idempotent) whole() ([]byte, error) {
+func (c idempotent) content() ([]byte, error) {
 	body, err := c.buffer()
 	if err != nil {
 		return nil, err
@@ -273,7 +273,7 @@ func (c idempotent) keep(s slot, held *held, result any, err error) (any, error)
 	}
 	ctx, cancel := c.Detached()
 	defer cancel()
-	if err := c.Answers.Store(ctx, held.settle(), sealed); err != nil {
+	if err := c.Answers.Store(ctx, held.stop(), sealed); err != nil {
 		c.Logger.Warn("a response was not stored; a retry of the request returns the recorded "+
 			"changes", "request", c.ID, "error",
 			err)
@@ -281,13 +281,13 @@ func (c idempotent) keep(s slot, held *held, result any, err error) (any, error)
 	return answer, nil
 }
 
-// A held is a claim whose lease is renewed until settle is called.
+// A held is a claim whose lease is renewed until stop is called.
 type held struct {
 	*Call
 	claim   idempotency.Claim // may be read after ended is closed
 	end     chan struct{}
 	ended   chan struct{}
-	settled bool
+	stopped bool
 }
 
 func (c idempotent) hold(claim idempotency.Claim) *held {
@@ -318,20 +318,20 @@ func (h *held) renew(begun time.Time) {
 	}
 }
 
-// settle ends the renewal of the claim and returns the claim.
-func (h *held) settle() idempotency.Claim {
-	h.settled = true
+// stop ends the renewal of the claim and returns the claim.
+func (h *held) stop() idempotency.Claim {
+	h.stopped = true
 	close(h.end)
 	<-h.ended
 	return h.claim
 }
 
-// release releases the key, unless settle was called before.
+// release releases the key, unless stop was called before.
 func (h *held) release() {
-	if h.settled {
+	if h.stopped {
 		return
 	}
-	claim := h.settle()
+	claim := h.stop()
 	ctx, cancel := h.Detached()
 	defer cancel()
 	if err := h.Answers.Release(ctx, claim); err != nil {

@@ -10,8 +10,8 @@ import (
 	"anneal/eventlog/idempotency"
 )
 
-// TestClaimIsRenewedWhileTheWorkContinues checks that a held claim is renewed until settle is
-// called, and that release does not release it after settle.
+// TestClaimIsRenewedWhileTheWorkContinues checks that a held claim is renewed until stop is
+// called, and that release does not release it after stop.
 func TestClaimIsRenewedWhileTheWorkContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers, digest := idempotency.NewMemory(), []byte("request")
@@ -26,10 +26,10 @@ func TestClaimIsRenewedWhileTheWorkContinues(t *testing.T) {
 		}
 		<-time.After(10*ClaimTime + time.Millisecond)
 		require.Equal(t, idempotency.InProgress, state())
-		require.NoError(t, answers.Store(t.Context(), held.settle(), []byte("done")))
+		require.NoError(t, answers.Store(t.Context(), held.stop(), []byte("done")))
 		<-time.After(2 * ClaimTime)
 		require.Equal(t, idempotency.Completed, state())
 		held.release()
-		require.Equal(t, idempotency.Completed, state(), "a settled claim is not released")
+		require.Equal(t, idempotency.Completed, state(), "a stopped claim is not released")
 	})
 }

@@ -104,7 +104,8 @@ var (
 )
 
 // Answer executes the request and returns the value of its response. The principal is admitted
-// before any other validation of the request, in the world that the response must reflect.
+// before any other validation of the request, in the world that the response must reflect. A caller
+// without the right gets 401 or 403, whatever the body is and whether or not the resource exists.
 func (c *Call) Answer() (any, error) {
 	c.View() // sets the header anneal-position, also for responses to rejected requests
 	markStale(c)
@@ -116,7 +117,11 @@ func (c *Call) Answer() (any, error) {
 	if position > c.View().Position {
 		admit = func() error { return admitAt(c, position) }
 	}
-	if err := cmp.Or(admit(), invalid); err != nil {
+	err := admit()
+	if domain.CodeOf(err) == domain.NotFound && catchUp(c) {
+		err = admit() // another control plane has created the account
+	}
+	if err := cmp.Or(err, invalid); err != nil {
 		return nil, err
 	}
 	return idempotent{c}.once(handle)
@@ -189,7 +194,7 @@ func (op *Operation) changes() bool {
 func (op *Operation) IsInference() bool { return op.Gate == ToModels }
 
 // HasInferenceErrors reports whether the errors of the operation are an InferenceError, the format
-// of OpenAI's interface. For a request without an operation, see api.errorFormats.
+// of the OpenAI API. For a request without an operation, see api.errorFormats.
 func (op *Operation) HasInferenceErrors() bool { return op.Gate == ToModels || op.Gate == InOwnAccount }
 
 // Route returns the path as a pattern of the router. The wildcard of an operation with Slashes

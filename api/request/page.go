@@ -25,6 +25,9 @@ func ReadListQuery(c *Call, p *Params, t reflect.Type) (query.Query, wire.Mask) 
 		Key:       c.Pepper,
 		Binding:   TokenBinding(c.Request.URL, p),
 	}
+	if c.View().Past != nil {
+		q.Position = c.View().Position
+	}
 	return q, wire.ParseReadMask(&p.Violations, t, p.Texts("readMask"))
 }
 

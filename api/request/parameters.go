@@ -22,6 +22,10 @@ type Params struct {
 	maps       map[string]map[string]string // values of parameters of type Map by name and key
 	Violations domain.Violations
 	undecoded  map[string]bool // fields of the body whose values have the wrong type
+	// Outputs are the values that the body gives to output-only fields, by path; they are ignored.
+	Outputs map[string]any
+	// Zeros are the paths of the numeric fields to which the body gives 0; see wire.Zeros.
+	Zeros map[string]string
 }
 
 // Params parses the query of the request, and adds a violation for each parameter that the
@@ -41,6 +45,7 @@ func (c *Call) Params() *Params {
 	for _, name := range wire.SortedKeys(p.Values) {
 		p.check(name)
 	}
+	p.Violations = append(p.Violations, c.invalidAsOf...)
 	return p
 }
 
@@ -163,7 +168,8 @@ func (p *Params) Body(t reflect.Type, optional bool) (sent any, normal wire.Body
 		}
 	}
 	before := len(p.Violations)
-	normal = wire.Normalize(&p.Violations, t, sent)
+	normal, p.Outputs = wire.Normalize(&p.Violations, t, sent), wire.Outputs(t, sent)
+	p.Zeros = wire.Zeros(t, sent)
 	for _, v := range p.Violations[before:] {
 		p.undecoded[v.Field] = true
 	}

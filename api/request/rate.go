@@ -89,7 +89,7 @@ func (c *Call) withinRate() error {
 		return nil
 	}
 	b := c.rates.of(account, size)
-	allowed := c.Operation.Uncounted || b.AllowN(c.Time, 1)
+	allowed := c.Operation.Uncounted && asOfValue(c) == "" || b.AllowN(c.Time, 1)
 	header := c.Writer.Header()
 	header.Set("X-Ratelimit-Limit-Requests", strconv.FormatInt(size, 10))
 	header.Set("X-Ratelimit-Remaining-Requests", strconv.FormatInt(b.left(c.Time), 10))

@@ -25,6 +25,8 @@ type Account struct {
 	Nodes *domain.NodePolicy `json:"nodes,omitempty" api:"output"`
 	// QueueWeight is the weight of the account in the queue of jobs; 0 means 1.
 	QueueWeight int `json:"queueWeight,omitempty" api:"output"`
+	// JobAccelerators are the accelerators of the account's jobs that the operator has set.
+	JobAccelerators domain.JobAccelerators `json:"jobAccelerators,omitempty" api:"output"`
 }
 
 // accounts declares the kind account. Keys of an account can read the account; only the operator
@@ -37,7 +39,7 @@ var accounts = &resource[domain.Account, Account]{
 		*out = Account{Name: string(row.Name), AccountSpec: row.State.AccountSpec,
 			CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
 			State: row.State.State, Status: row.State.Status, SuspendState: row.State.SuspendState,
-			QueueWeight: row.State.QueueWeight}
+			QueueWeight: row.State.QueueWeight, JobAccelerators: row.State.JobAccelerators}
 		if policy := row.State.Nodes; policy.String() != "" {
 			out.Nodes = &policy
 		}
@@ -83,10 +85,7 @@ func accountOperations(s *Service) []request.Operation {
 			Description: "Installations with equal digests at the same log position hold the same state.",
 			Response:    reflect.TypeFor[projections.Digest](), Handle: s.handle(digest)},
 	}
-	for i := range all {
-		all[i].Tag = "accounts"
-	}
-	return all
+	return withTag("accounts", all)
 }
 
 // withAccountID adapts a generic handler to accounts: in their path, {account} is the ID of the
@@ -154,6 +153,7 @@ func createAccount(c *call) (any, error) {
 	if err != nil {
 		return nil, accounts.prefixed(err)
 	}
+	warnOutputs(c, p, accounts.wrapper, nil, created)
 	rendered, err := apiKeys.reply(c, result)
 	return CreatedAccount{created, rendered, key.Text}, err
 }

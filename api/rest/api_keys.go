@@ -15,6 +15,7 @@ import (
 type APIKey struct {
 	Name        string     `json:"name" api:"output"`
 	DisplayName string     `json:"displayName"`
+	Email       string     `json:"email,omitempty"`
 	Role        string     `json:"role"`
 	ExpireTime  *time.Time `json:"expireTime,omitempty"`
 	CreateTime  *time.Time `json:"createTime,omitempty" api:"output"`
@@ -32,12 +33,12 @@ type APIKey struct {
 var apiKeys = &resource[domain.APIKey, APIKey]{
 	kind: domain.APIKeys, noun: "API key", wrapper: "apiKey", idParam: "apiKeyId", reads: request.ManageSecrets,
 	writes: request.ManageSecrets,
-	fields: storedFieldsOf[domain.APIKey, APIKey]("name", "displayName", "role", "expireTime", "createTime", "createdBy",
+	fields: storedFieldsOf[domain.APIKey, APIKey]("name", "displayName", "email", "role", "expireTime", "createTime",
 		"prefix"),
 	render: func(v *projections.View, row *projections.Row[domain.APIKey], out *APIKey) {
-		*out = APIKey{Name: string(row.Name), DisplayName: row.State.DisplayName, Role: row.State.Role,
-			ExpireTime: row.State.ExpireTime,
-			CreateTime: wire.TimestampOf(&row.CreateTime), CreatedBy: row.State.CreatedBy, Prefix: row.State.Prefix,
+		*out = APIKey{Name: string(row.Name), DisplayName: row.State.DisplayName, Email: row.State.Email,
+			Role: row.State.Role, ExpireTime: row.State.ExpireTime, CreateTime: wire.TimestampOf(&row.CreateTime),
+			CreatedBy: creatorOf(v, row.State.CreatedBy), Prefix: row.State.Prefix,
 			LastUsedTime: wire.Timestamp(v.Live.KeyUsed(row.Name))}
 	},
 	local: func(c *call, row *projections.Row[domain.APIKey], out *APIKey) {
@@ -47,7 +48,8 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 	},
 	create: func(c *call, q *creation[APIKey]) (plan[domain.APIKey, APIKey], error) {
 		minted := c.Mint(q.name)
-		spec := domain.APIKeySpec{DisplayName: q.given.DisplayName, Role: q.given.Role, ExpireTime: q.given.ExpireTime}
+		spec := domain.APIKeySpec{DisplayName: q.given.DisplayName, Email: q.given.Email, Role: q.given.Role,
+			ExpireTime: q.given.ExpireTime}
 		return plan[domain.APIKey, APIKey]{
 			command: domain.CreateAPIKey{APIKeySpec: spec, Hash: minted.Hash, Prefix: minted.Prefix,
 				CreatedBy: string(c.Principal.Key)},

@@ -18,7 +18,7 @@ import (
 // dataset, and a file of requests is a batch file.
 var filePurposes = []string{purposeFineTune, domain.PurposeBatch}
 
-// batchFiles declares the kind of batch files. Its only operations are those of OpenAI's interface.
+// batchFiles declares the kind of batch files. Its only operations are those of the OpenAI API.
 var batchFiles = &resource[domain.BatchFile, FileObject]{kind: domain.BatchFiles, noun: "file"}
 
 type batchFileRow = projections.Row[domain.BatchFile]

@@ -13,7 +13,7 @@ type BatchBody struct {
 	Metadata         map[string]string `json:"metadata,omitempty"`
 }
 
-// Batch is a batch of OpenAI's interface.
+// Batch is a batch of the OpenAI API.
 type Batch struct {
 	ID               string             `json:"id"`
 	Object           string             `json:"object"`

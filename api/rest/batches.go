@@ -18,7 +18,7 @@ const (
 	maxListedBatches   = 100
 )
 
-// batches declares the kind of batches. Its only operations are those of OpenAI's interface.
+// batches declares the kind of batches. Its only operations are those of the OpenAI API.
 var batches = &resource[domain.Batch, Batch]{kind: domain.Batches, noun: "batch"}
 
 type batchRow = projections.Row[domain.Batch]
@@ -187,7 +187,7 @@ func cancelBatch(c *call) (any, error) {
 	return batchOf(row), nil
 }
 
-// batchOf returns a batch in the format of OpenAI's interface.
+// batchOf returns a batch in the format of the OpenAI API.
 func batchOf(row *batchRow) Batch {
 	b := &row.State
 	expires := b.ExpireTime.Unix()

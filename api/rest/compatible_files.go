@@ -32,7 +32,7 @@ const (
 	defaultFile = "data.jsonl"
 )
 
-// A fileForm is the multipart form of a file of OpenAI's interface.
+// A fileForm is the multipart form of a file of the OpenAI API.
 type fileForm struct {
 	File    request.File `json:"file"`
 	Purpose string       `json:"purpose"`

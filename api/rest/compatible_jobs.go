@@ -13,7 +13,7 @@ import (
 	"anneal/projections"
 )
 
-// fineTuned are the collections whose jobs are fine-tuning jobs of OpenAI's interface.
+// fineTuned are the collections whose jobs are fine-tuning jobs of the OpenAI API.
 var fineTuned = []string{domain.SupervisedJobs.Collection, domain.DPOJobs.Collection,
 	domain.ReinforcementJobs.Collection}
 
@@ -250,9 +250,13 @@ func submit[S domain.State, R any](q *fineTuning, res *resource[S, R], given *R)
 		return jobRow{}, err
 	}
 	before := len(q.p.Violations)
+	sent, err := sentOf(res, given)
+	if err != nil {
+		return jobRow{}, err
+	}
 	planned, err := res.create(q.call, &creation[R]{name: name, given: given, p: q.p, options: &q.options})
 	q.p.Violations = append(q.p.Violations[:before], q.ofRequest(q.p.Violations[before:])...)
-	planned = withWarnings(q.call, res, given, planned)
+	planned = withWarnings(q.call, res, q.p, nil, planned, sent, given)
 	intent := domain.Intend(res.kind, name, planned.command)
 	if earlier.Position() == 0 { // otherwise an earlier attempt of the request has created the job
 		if err != nil {

@@ -7,7 +7,7 @@ import (
 	"anneal/api/wire"
 )
 
-// Limits of the items of one page of OpenAI's interface.
+// Limits of the items of one page of the OpenAI API.
 const (
 	maxListedFiles     = 10_000
 	maxListedJobs      = 1000
@@ -15,7 +15,7 @@ const (
 	defaultCheckpoints = 10
 )
 
-// afterParameter and limitParameter select the page of a list of OpenAI's interface.
+// afterParameter and limitParameter select the page of a list of the OpenAI API.
 func afterParameter() request.Parameter {
 	return request.Parameter{Name: "after", Kind: wire.Text,
 		Description: "ID of the last item of the previous page."}

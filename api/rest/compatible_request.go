@@ -9,9 +9,10 @@ import (
 	"anneal/api/routing"
 	"anneal/api/wire"
 	"anneal/domain"
+	sealed "anneal/eventlog/secrets"
 )
 
-// trackerSecret is the ID of the secret with the API key of the tracker wandb. OpenAI's interface
+// trackerSecret is the ID of the secret with the API key of the tracker wandb. The OpenAI API
 // takes the key from the settings of the organization.
 const trackerSecret = "wandb-api-key"
 
@@ -239,7 +240,7 @@ func (q *fineTuning) readOptions() {
 	suffix := q.body.Suffix
 	q.p.Require(suffix == "" || slug(suffix) != "", "suffix", "must contain a letter from a to z or a digit")
 	q.options.Suffix, q.options.Metadata, q.options.Seed = suffix, q.body.Metadata, q.body.Seed
-	q.options.LoadAddon = true // clients of OpenAI's interface send requests to the new model when the job has succeeded
+	q.options.LoadAddon = true // clients of the OpenAI API send requests to the new model when the job has succeeded
 	if q.options.Seed == nil {
 		random, _ := strconv.ParseUint(q.NewUUID("seed")[:8], 16, 32) // hexadecimal digits
 		seed := int(random % (domain.MaxSeed + 1))
@@ -275,7 +276,7 @@ func (q *fineTuning) readIntegrations() error {
 	if len(q.p.Violations) > 0 {
 		return nil
 	}
-	value, err := q.Sealer.Open(q.Ctx, name, row.State.Value)
+	value, err := q.Sealer.Open(q.Ctx, secretReader(q.call, sealed.CopyTrackerKey, ""), name, row.State.Value)
 	q.tracker.APIKey = value.Reveal()
 	return err
 }

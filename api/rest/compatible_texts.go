@@ -15,14 +15,15 @@ func hyperparameter(kind string, highest float64) wire.Rule {
 // onlyDefault is the schema of a hyperparameter of OpenAI that anneal does not have.
 var onlyDefault = wire.Rule{Instead: wire.Schema{"type": "string", "enum": []string{auto, "default"}}}
 
-// compatibleRules constrain the values of fields of OpenAI's interface.
+// compatibleRules constrain the values of fields of the OpenAI API.
 var compatibleRules = map[string]wire.Rule{
-	"FileForm.purpose":    wire.OneOf(filePurposes...),
-	"FileObject.object":   wire.OneOf(fileObject),
-	"FileObject.purpose":  wire.OneOf(append(filePurposes, domain.PurposeBatchOutput)...),
-	"FileObject.status":   wire.OneOf(fileUploaded, fileProcessed, fileError),
-	"FileList.object":     wire.OneOf(listObject),
-	"FileDeletion.object": wire.OneOf(fileObject),
+	"FileForm.purpose":     wire.OneOf(filePurposes...),
+	"FileObject.object":    wire.OneOf(fileObject),
+	"FileObject.purpose":   wire.OneOf(append(filePurposes, domain.PurposeBatchOutput)...),
+	"FileObject.status":    wire.OneOf(fileUploaded, fileProcessed, fileError),
+	"FileList.object":      wire.OneOf(listObject),
+	"FileDeletion.object":  wire.OneOf(fileObject),
+	"ModelDeletion.object": wire.OneOf("model"),
 
 	"FineTuningBody.suffix":       {MaxLength: domain.MaxSuffix},
 	"FineTuningBody.seed":         wire.Between(0, domain.MaxSeed),
@@ -70,7 +71,7 @@ const (
 	lastText    = "ID of the last item of this page, for the parameter after; null for an empty page."
 )
 
-// compatibleTexts describe the fields of OpenAI's interface.
+// compatibleTexts describe the fields of the OpenAI API.
 var compatibleTexts = map[string]string{
 	"FileForm.file": "The rows, as JSONL with one object per line: conversations, pairs of replies or prompts for " +
 		"fine-tune, and requests for batch. Maximum " +
@@ -86,7 +87,9 @@ var compatibleTexts = map[string]string{
 		"Files of batches are processed at once.",
 	"FileObject.status_details": "What the file waits for, or why it has an error.",
 	"FileDeletion.id":           "ID of the file.",
+	"ModelDeletion.id":          "Name of the model, as the request has it.",
 	"FileDeletion.object":       objectText,
+	"ModelDeletion.object":      objectText,
 	"deleted":                   "Always true.",
 	"FileList.object":           objectText,
 	"FileList.data":             "The files of this page.",
@@ -179,19 +182,20 @@ var compatibleTexts = map[string]string{
 	"FineTuningCheckpointList.data":   "The checkpoints of this page.",
 }
 
-// compatibleTypeTexts describe the types of OpenAI's interface.
+// compatibleTypeTexts describe the types of the OpenAI API.
 var compatibleTypeTexts = map[string]string{
 	"FileForm":                  "A file to upload.",
-	"FileObject":                "A dataset, or a file of a batch, as a file of OpenAI's interface.",
+	"FileObject":                "A dataset, or a file of a batch, as a file of the OpenAI API.",
 	"FileList":                  "A page of files.",
 	"FileDeletion":              "Confirmation that a file is deleted.",
+	"ModelDeletion":             "Confirmation that a model is deleted.",
 	"FineTuningBody":            "Model, rows and settings of a fine-tuning job.",
 	"FineTuningMethod":          "Method of training, with the settings in the field that type names.",
 	"FineTuningSettings":        "Settings of a method.",
 	"FineTuningHyperparameters": "Hyperparameters: numbers, or auto for the default.",
 	"FineTuningIntegration":     "Service that receives the metrics of a job.",
 	"WandBRun":                  "Where an experiment tracker keeps the metrics of a job.",
-	"FineTuningJob":             "A supervised, DPO or reinforcement job as a fine-tuning job of OpenAI's interface.",
+	"FineTuningJob":             "A supervised, DPO or reinforcement job as a fine-tuning job of the OpenAI API.",
 	"FineTuningError":           "Why a job has failed.",
 	"FineTuningJobList":         "A page of jobs.",
 	"FineTuningEvent":           "An event of a job, or the metrics of one of its steps.",

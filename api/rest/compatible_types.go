@@ -1,6 +1,6 @@
 package rest
 
-// FileObject is a dataset as a file of OpenAI's interface.
+// FileObject is a dataset as a file of the OpenAI API.
 type FileObject struct {
 	ID            string `json:"id"`
 	Object        string `json:"object"`

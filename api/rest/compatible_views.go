@@ -139,13 +139,13 @@ func settingsOf(m FineTuningMethod) *FineTuningSettings {
 	return cmp.Or(m.Supervised, m.DPO, m.Reinforcement)
 }
 
-// metricNames maps metrics of trainers to those of OpenAI's interface. Other metrics keep their
+// metricNames maps metrics of trainers to those of the OpenAI API. Other metrics keep their
 // names, with _ in the place of a slash.
 var metricNames = map[string]string{"train/loss": "train_loss", "train/accuracy": "train_mean_token_accuracy",
 	"eval/loss": "full_valid_loss", "eval/accuracy": "full_valid_mean_token_accuracy", "reward/mean": "train_mean_reward",
 	"eval/reward": "valid_mean_reward"}
 
-// compatibleMetrics returns metrics with the names of OpenAI's interface.
+// compatibleMetrics returns metrics with the names of the OpenAI API.
 func compatibleMetrics(step int, values map[string]float64) map[string]float64 {
 	out := map[string]float64{"step": float64(step)}
 	for name, value := range values {

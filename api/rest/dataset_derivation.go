@@ -69,6 +69,9 @@ func derive(c *call, v *domain.Violations, given *Dataset, extra map[string]stri
 			}
 		}
 	}
+	if s := given.Splitted; s != nil && s.Fraction == 0 && source != nil {
+		s.Fraction = domain.CarvedFraction(source.State.ExampleCount)
+	}
 	given.checkDerived(v, from, source)
 	if source == nil || len(*v) > 0 {
 		return nil, nil
@@ -137,7 +140,7 @@ func (d *Dataset) checkDerived(v *domain.Violations, from origin, source *projec
 	}
 	v.Require(from.filter == "", "filter",
 		"cannot be combined with dataset.splitted: create the filtered dataset first, then split that dataset")
-	v.Require(s.Fraction > 0 && s.Fraction < 1, "dataset.splitted.fraction",
+	v.Require(s.Fraction >= 0 && s.Fraction < 1, "dataset.splitted.fraction",
 		"must be above 0 and below 1, because it is the fraction of the rows that are held out")
 	v.Require(s.SourceDatasetID == "" || byObject, "dataset.splitted.sourceDatasetId",
 		"cannot be combined with sourceDatasetId of the request, which names the source already: omit it here")

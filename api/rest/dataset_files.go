@@ -47,10 +47,7 @@ func datasetOperations(s *Service) []request.Operation {
 			Query:      []request.Parameter{request.PageSizeParameter, request.PageTokenParameter},
 			Response:   reflect.TypeFor[preview](), Handle: s.handle(previewDataset)},
 	}
-	for i := range all {
-		all[i].Tag = "datasets"
-	}
-	return all
+	return withTag("datasets", all)
 }
 
 // An uploadForm is the multipart form of an upload.

@@ -7,6 +7,7 @@ import (
 
 	"anneal/api/request"
 	"anneal/domain"
+	sealed "anneal/eventlog/secrets"
 )
 
 // DatasetExport is the API representation of an export of a dataset's rows.
@@ -148,7 +149,7 @@ func requireCredentials(c *call, v *domain.Violations, field, ref string) error 
 		v.Add(field, "%s has no value: it %s", ref, domain.StoreCredentialsRule)
 		return nil
 	}
-	value, err := c.Sealer.Open(c.Ctx, row.Name, row.State.Value)
+	value, err := c.Sealer.Open(c.Ctx, secretReader(c, sealed.CheckCredentials, ""), row.Name, row.State.Value)
 	if err != nil {
 		return err
 	}

@@ -34,14 +34,15 @@ var datasets = &resource[domain.Dataset, Dataset]{
 	reads: request.Read, writes: request.Write, named: true,
 	fields: storedFieldsOf[domain.Dataset, Dataset]("name", "displayName", "exampleCount", "sourceJobName", "externalUrl",
 		"credentialsSecret", "evaluationResult", "transformed", "splitted", "evalProtocol", "createTime", "updateTime",
-		"state", "createdBy", "estimatedTokenCount",
+		"state", "estimatedTokenCount",
 		"averageTurnCount"),
 	render: func(v *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
 		d := &row.State
 		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: wire.TimestampOf(&row.CreateTime),
 			UpdateTime: wire.TimestampOf(&row.UpdateTime),
-			State:      d.State, Status: d.Status, CreatedBy: d.CreatedBy, EstimatedTokenCount: d.EstimatedTokenCount,
-			AverageTurnCount: d.AverageTurnCount, RowShape: d.Shape, Export: exportOf(d.Export)}
+			State:      d.State, Status: d.Status, CreatedBy: creatorOf(v, d.CreatedBy),
+			EstimatedTokenCount: d.EstimatedTokenCount, AverageTurnCount: d.AverageTurnCount,
+			RowShape: d.Shape, Export: exportOf(d.Export)}
 		if out.Format == "" {
 			out.Format = formatUnspecified
 		}

@@ -25,7 +25,7 @@ var deployedModels = &resource[domain.DeployedModel, DeployedModel]{
 	kind: domain.DeployedModels, noun: "deployed model", idParam: "deployedModelId", order: "createTime",
 	reads: request.Read, writes: request.Write,
 	fields: storedFieldsOf[domain.DeployedModel, DeployedModel]("name", "displayName", "description", "model",
-		"deployment", "createTime", "updateTime", "state", "status", "createdBy"),
+		"deployment", "createTime", "updateTime", "state", "status"),
 	deletes: true,
 	hidden:  func(m *domain.DeployedModel) bool { return m.State == domain.ModelUndeployedState },
 	render:  renderDeployedModel,
@@ -64,7 +64,7 @@ func renderDeployedModel(v *projections.View, row *projections.Row[domain.Deploy
 	m := &row.State
 	*out = DeployedModel{Name: string(row.Name), DeployedModelSpec: m.DeployedModelSpec,
 		CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
-		State: m.State, Status: m.Status, CreatedBy: m.CreatedBy}
+		State: m.State, Status: m.Status, CreatedBy: creatorOf(v, m.CreatedBy)}
 	if v != nil {
 		out.Default = v.IsDefault(row)
 	}

@@ -28,7 +28,7 @@ func (c *call) shapeOfUpdate(v *domain.Violations, q *update[domain.Deployment, 
 func (c *call) requireServes(v *domain.Violations, shape *versionRow, model string, addons bool) {
 	if _, usable := c.UsableModel(c.Account, model); usable {
 		requirements, _ := c.shapeRequirements(model, addons)
-		shape.State.Serves(v, requirements)
+		shape.State.RequireMatch(v, requirements)
 	}
 }
 

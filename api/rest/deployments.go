@@ -65,10 +65,11 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	hidden: func(d *domain.Deployment) bool { return d.State == domain.DeploymentDeletedState },
 	fields: storedFieldsOf[domain.Deployment, Deployment]("name", "baseModel", "displayName", "description", "expireTime",
 		"minReplicaCount",
-		"maxReplicaCount", "autoscalingPolicy", "acceleratorCount", "acceleratorType", "precision", "enableAddons",
+		"maxReplicaCount", "autoscalingPolicy", "acceleratorCount", "acceleratorShare", "acceleratorType", "precision",
+		"enableAddons",
 		"draftModel", "directRouteType",
 		"deploymentTemplate", "placement", "maxContextLength", "enableHotLoad", "deploymentShape",
-		"createTime", "updateTime", "deleteTime", "purgeTime", "state", "createdBy", "cluster"),
+		"createTime", "updateTime", "deleteTime", "purgeTime", "state", "cluster"),
 	render: renderDeployment,
 	local:  addHandle,
 	createParameters: []request.Parameter{
@@ -104,8 +105,8 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 	d := &row.State
 	*out = Deployment{Name: string(row.Name), DeploymentSpec: d.DeploymentSpec,
 		CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
-		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status, CreatedBy: d.CreatedBy,
-		Cluster:             d.Cluster,
+		DeleteTime: d.DeleteTime, PurgeTime: d.PurgeTime, State: d.State, Status: d.Status,
+		CreatedBy: creatorOf(v, d.CreatedBy), Cluster: d.Cluster,
 		DesiredReplicaCount: d.DesiredReplicas, Region: regionOf(v, d)}
 	out.DeploymentSpec.DirectRouteAPIKeys, out.SpeechFormat, out.HotLoad = nil, d.SpeechFormat, renderHotLoad(d)
 	out.DisableAutoDeploy, out.DisableSpeculation = d.DisableAutoDeploy, d.DisableSpeculativeDecoding

@@ -50,7 +50,7 @@ var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 	kind: domain.DPOJobs, noun: "DPO job", requires: []string{"dataset"}, idParam: "dpoJobId", reads: request.Read,
 	writes: request.Write,
 	fields: storedFieldsOf[domain.DPOJob, DPOJob]("name", "displayName", "dataset", "lossConfig",
-		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
+		"createTime", "updateTime", "completedTime", "state", "attempt"),
 	local: addQueue[domain.DPOJob, DPOJob],
 	render: func(v *projections.View, row *projections.Row[domain.DPOJob], out *DPOJob) {
 		j := &row.State
@@ -61,7 +61,8 @@ var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 		spec := q.given.DPOSpec
 		spec.TrainingConfig = q.given.TrainingConfig.config()
 		key, err := c.requireInputs(&q.p.Violations, q.name, jobInputs{prefix: "trainingConfig.",
-			training: &spec.TrainingConfig, dataset: q.given.Dataset, tracker: q.given.TrackerConfig})
+			training: &spec.TrainingConfig, dataset: q.given.Dataset, tracker: q.given.TrackerConfig,
+			options: q.options})
 		spec.TrackerConfig = q.given.TrackerConfig.stored(key)
 		return plan[domain.DPOJob, DPOJob]{
 			command: domain.CreateDPOJob{DPOSpec: spec, ID: q.name.ID(), CreatedBy: string(c.Principal.Key),

@@ -42,7 +42,7 @@ func estimateCost(c *call) (any, error) {
 	job := &body.Job
 	name := domain.NewName(c.Account, domain.SupervisedJobs.Collection, "j"+c.NewUUID("ID"))
 	var invalid domain.Violations
-	c.requireReferences(&invalid, name, supervisedInputs(job))
+	c.requireReferences(&invalid, name, supervisedInputs(job, nil))
 	var trackerKey *domain.Sealed
 	if t := job.TrackerConfig; t != nil && t.APIKey != "" {
 		trackerKey = &sealedPlaceholder // the job is not stored
@@ -67,6 +67,7 @@ func estimateCost(c *call) (any, error) {
 		f.Reason = "DATASET_NOT_READY"
 		return nil, f
 	}
+	warnZeros(c.Call, p, "", nil, nil)
 	return costAnswer{*cost}, nil
 }
 

@@ -42,12 +42,13 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 	writes: request.Write, named: true,
 	fields: storedFieldsOf[domain.Evaluator, Evaluator]("name", "displayName", "description", "defaultDataset", "secrets",
 		"criteria", "requirements", "entryPoint",
-		"commitHash", "source", "createTime", "updateTime", "state", "createdBy", "revision"),
-	render: func(_ *projections.View, row *projections.Row[domain.Evaluator], out *Evaluator) {
+		"commitHash", "source", "createTime", "updateTime", "state", "revision"),
+	render: func(v *projections.View, row *projections.Row[domain.Evaluator], out *Evaluator) {
 		e := &row.State
 		*out = Evaluator{Name: string(row.Name), EvaluatorSpec: e.EvaluatorSpec,
 			CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
-			State: e.State, Status: e.Status, CreatedBy: e.CreatedBy, Revision: e.Revision, ActiveRevision: e.Active}
+			State: e.State, Status: e.Status, CreatedBy: creatorOf(v, e.CreatedBy),
+			Revision: e.Revision, ActiveRevision: e.Active}
 		if e.State == domain.EvaluatorBuilding && len(e.Files.Sizes)+len(e.Criteria) == 0 {
 			out.Status.Message += "; " + upload.Expiry
 		}
@@ -119,10 +120,7 @@ func evaluatorOperations(s *Service) []request.Operation {
 			Response: reflect.TypeFor[buildLogURL](), Handle: s.handle(evaluators.verb(buildLog))},
 		previewOperation(s),
 	}
-	for i := range all {
-		all[i].Tag = "evaluators"
-	}
-	return all
+	return withTag("evaluators", all)
 }
 
 // A buildLogURL is the signed URL of a build log.

@@ -1,6 +1,8 @@
 package rest
 
 import (
+	"strings"
+
 	"anneal/api/wire"
 	"anneal/domain"
 )
@@ -13,6 +15,7 @@ type jobInputs struct {
 	evaluation string
 	store      *domain.ObjectStoreConfig
 	tracker    *TrackerConfig
+	options    *domain.JobOptions // nil except for jobs of the OpenAI API
 }
 
 // requireInputs returns an error when the account is suspended, and adds a violation for each of
@@ -23,6 +26,10 @@ func (c *call) requireInputs(v *domain.Violations, name domain.Name, inputs jobI
 		return nil, err
 	}
 	c.requireReferences(v, name, inputs)
+	if t := inputs.tracker; t != nil && inputs.options == nil { // the entity is optional in the OpenAI API
+		v.Require(!t.Enabled || strings.TrimSpace(t.Entity) != "", "trackerConfig.entity",
+			"is required when trackerConfig.enabled is true: name the user or team at the tracker")
+	}
 	switch t := inputs.tracker; {
 	case t == nil || t.APIKey == "":
 		return nil, nil

@@ -53,8 +53,8 @@ func queueOf(c *call, name domain.Name, created time.Time, life *domain.JobLife)
 	since := *cmp.Or(life.QueueTime, life.Arrival, &created)
 	q := &JobQueue{WaitingFor: cmp.Or(life.WaitsFor(), "the scheduler"), Since: wire.Timestamp(since)}
 	// The response to a change shows the state that its event produced, and the position depends on
-	// the events of other jobs.
-	if c.Queue != nil && life.Queued() && c.Request.Method == http.MethodGet {
+	// the events of other jobs. In an earlier state, no position is computed.
+	if c.Queue != nil && life.Queued() && c.View().Past == nil && c.Request.Method == http.MethodGet {
 		q.Position, q.Length, _ = placeOf(c, name)
 	}
 	if wait := life.Wait; wait != nil && wait.Estimate != nil {

@@ -23,6 +23,7 @@ type JobReport struct {
 	JobProgress        *JobProgress            `json:"jobProgress,omitempty" api:"output"`
 	AcceleratorSeconds map[string]domain.Count `json:"acceleratorSeconds,omitempty" api:"output"`
 	Attempt            int                     `json:"attempt" api:"output"`
+	Priority           string                  `json:"priority,omitempty" api:"output"`
 	Queue              *JobQueue               `json:"queue,omitempty" api:"output"`
 	// InputDatasets are the parts of the dataset that the job uses for training and for evaluation.
 	InputDatasets *domain.JobInputs `json:"inputDatasets,omitempty" api:"output"`
@@ -32,8 +33,8 @@ func reportOf[S any](v *projections.View, row *projections.Row[S], job domain.Jo
 	l := job.Life()
 	report := JobReport{CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
 		CompletedTime: l.CompletedTime,
-		State:         l.State, Status: withTracking(queueStatus(v, row.Name, job), l.Tracking), CreatedBy: l.CreatedBy,
-		Attempt:     l.Attempt,
+		State:         l.State, Status: withTracking(queueStatus(v, row.Name, job), l.Tracking),
+		CreatedBy: creatorOf(v, l.CreatedBy), Attempt: l.Attempt, Priority: string(l.Priority),
 		JobProgress: progressOf(v, row.Name, row.CreateTime, l), InputDatasets: l.Inputs}
 	for accelerator, seconds := range l.Seconds {
 		if report.AcceleratorSeconds == nil {
@@ -52,7 +53,7 @@ func queueStatus(v *projections.View, name domain.Name, job domain.Job) domain.S
 		return l.Status
 	}
 	return domain.Status{Code: l.Status.Code, Message: domain.HeldPrefix + domain.HeldForCapacity + ": " +
-		v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOfJob(job.Spec()))).WithoutNodeNames().String()}
+		v.Feasibility(v.NeedOfJob(name.Account(), job.Spec())).String()}
 }
 
 // withTracking returns the status of a job. If its tracker receives nothing, it appends the reason to

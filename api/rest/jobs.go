@@ -56,6 +56,7 @@ func operationsOfJobs[S domain.State, R any](s *Service, res *resource[S, R]) []
 		{ID: "resume" + one, Method: "POST", Path: path + ":resume", Summary: "Resume " + withArticle(res.noun) +
 			" from its last checkpoint", Permission: request.Write,
 			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[R](), Handle: s.handle(resume)},
+		priorityOperation(s, res),
 		{ID: "get" + one + "MetricsFileEndpoint", Method: "GET", Path: path + ":getMetricsFileEndpoint",
 			Summary: "Get a signed URL of the metrics of " + withArticle(res.noun), Permission: request.Read,
 			Description: "The file has one JSON object per step, one per line.", Response: reflect.TypeFor[signedURL](),
@@ -81,10 +82,7 @@ func operationsOfJobs[S domain.State, R any](s *Service, res *resource[S, R]) []
 			Body: reflect.TypeFor[promotion](), Required: []string{"modelId"}, Response: reflect.TypeFor[Model](),
 			Handle: s.handle(promote)},
 	}
-	for i := range all {
-		all[i].Tag = res.kind.Collection
-	}
-	return all
+	return withTag(res.kind.Collection, all)
 }
 
 // jobDeadline returns the time at which a job that is created now expires, or nil when jobs do not

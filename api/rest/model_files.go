@@ -48,10 +48,7 @@ func modelOperations(s *Service) []request.Operation {
 			Description: "The copy is written in the background; the field copies of the model shows its state.",
 			Body:        reflect.TypeFor[preparation](), Response: request.NoBody, Handle: s.handle(prepareCopy)},
 	}
-	for i := range all {
-		all[i].Tag = "models"
-	}
-	return all
+	return withTag("models", all)
 }
 
 // modelStaging returns the directory that signed URLs write to. The files that are validated and

@@ -56,7 +56,7 @@ var models = &resource[domain.Model, Model]{
 	writes: request.Write,
 	fields: storedFieldsOf[domain.Model, Model]("name", "displayName", "description", "kind", "baseModel", "public",
 		"createTime", "updateTime", "state",
-		"createdBy", "modelType", "parameterCount", "contextLength", "precision", "embedding", "loraRank"),
+		"modelType", "parameterCount", "contextLength", "precision", "embedding", "loraRank"),
 	public: func(m *domain.Model) bool { return m.Public },
 	render: renderModel,
 	create: func(c *call, q *creation[Model]) (plan[domain.Model, Model], error) {
@@ -121,14 +121,15 @@ func requireBase(c *call, v *domain.Violations, given *Model) {
 		"%s is an addon itself: use the base model of that addon", given.BaseModel)
 }
 
-func renderModel(_ *projections.View, row *projections.Row[domain.Model], out *Model) {
+func renderModel(v *projections.View, row *projections.Row[domain.Model], out *Model) {
 	m := &row.State
 	*out = Model{Name: string(row.Name), DisplayName: m.DisplayName, Description: m.Description, Kind: m.Kind,
 		BaseModel: m.BaseModel,
 		Public:    m.Public, Speech: m.Speech, CreateTime: wire.TimestampOf(&row.CreateTime),
 		UpdateTime: wire.TimestampOf(&row.UpdateTime), State: m.State, Status: m.Status,
-		CreatedBy: m.CreatedBy, ModelType: m.ModelType, ParameterCount: m.ParameterCount, ContextLength: m.ContextLength,
-		Precision: m.Precision, Embedding: m.Embedding, ImageInput: m.Vision, LoraRank: m.LoraRank,
+		CreatedBy: creatorOf(v, m.CreatedBy), ModelType: m.ModelType, ParameterCount: m.ParameterCount,
+		ContextLength: m.ContextLength, Precision: m.Precision, Embedding: m.Embedding, ImageInput: m.Vision,
+		LoraRank:          m.LoraRank,
 		LoraTargetModules: m.LoraTargets,
 		SourceJob:         string(m.SourceJob), DefaultDraftTokenCount: m.DefaultDraftTokenCount,
 		DefaultNgramSpeculationLength: m.DefaultNgramSpeculationLength}

@@ -1,6 +1,10 @@
 package rest
 
 import (
+	"net/http"
+	"slices"
+	"strings"
+
 	"anneal/api/request"
 )
 
@@ -21,5 +25,28 @@ func (s *Service) Operations() []request.Operation {
 	for _, operations := range groups {
 		all = append(all, operations(s)...)
 	}
+	for i := range all {
+		if showsState(&all[i]) {
+			all[i].Query = append(slices.Clip(all[i].Query), request.AsOfParameter)
+		}
+	}
 	return all
+}
+
+// presentOnly are the gets and lists that do not show the state of resources, by the ID of the operation
+// or its end: they have no parameter asOf.
+var presentOnly = []string{
+	"getDigest",                      // 'anneal log verify' compares the state at a position with the log
+	"listBackups",                    // of targets outside of the log
+	"Events",                         // each has its position
+	"getDelivery", "listDeadLetters", // a file beside the log
+	"Usage",                // has times of its own
+	"Endpoint", "Rollouts", // files, which are not kept after a change
+}
+
+// showsState reports whether an operation gets or lists resources from the state of the world.
+func showsState(op *request.Operation) bool {
+	return op.Method == http.MethodGet && op.Response != nil &&
+		(strings.HasPrefix(op.ID, "get") || strings.HasPrefix(op.ID, "list")) &&
+		!slices.ContainsFunc(presentOnly, func(end string) bool { return strings.HasSuffix(op.ID, end) })
 }

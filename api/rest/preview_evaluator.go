@@ -89,6 +89,7 @@ func previewEvaluator(c *call) (any, error) {
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
+	warnZeros(c.Call, p, "", nil, nil)
 	if err := c.RequireActive(c.Account); err != nil {
 		return nil, err
 	}
@@ -260,7 +261,8 @@ func prepareCode(c *call, e PreviewedEvaluator, dir string) (code engines.Evalua
 		if err := c.Principal.Require(request.ManageSecrets); err != nil {
 			return code, err
 		}
-		code.Env, err = sealed.Resolver{Rows: c.World, Open: c.Sealer.Open}.Values(c.Ctx, c.Account,
+		code.Env, err = sealed.Resolver{Rows: c.World, Open: c.Sealer.Open,
+			By: secretReader(c, sealed.PreviewEvaluator, domain.Name(e.Name))}.Values(c.Ctx, c.Account,
 			"evaluator.secrets", names)
 	}
 	return code, err

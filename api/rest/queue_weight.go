@@ -27,5 +27,6 @@ func setQueueWeight(c *call) (any, error) {
 	if err := p.ReadVerb(&body); err != nil {
 		return nil, err
 	}
+	warnZeros(c.Call, p, "", nil, nil)
 	return changeAccount(c, p, domain.SetQueueWeight{QueueWeight: body.QueueWeight})
 }

@@ -62,7 +62,7 @@ func renderQuota(c *call) func(*projections.Row[domain.Quota], *Quota) {
 	return func(row *projections.Row[domain.Quota], out *Quota) {
 		*out = Quota{Name: string(row.Name), Value: row.State.MaxValue, MaxValue: row.State.MaxValue,
 			Usage: domain.Count(usage.Of(row.Name.ID())), UpdateTime: wire.TimestampOf(&row.UpdateTime)}
-		if row.Name.ID() == domain.QuotaRequestsPerMinute {
+		if row.Name.ID() == domain.QuotaRequestsPerMinute && c.View().Past == nil {
 			out.Usage = domain.Count(c.RequestsUsed())
 		}
 	}
@@ -138,7 +138,8 @@ func updateQuota(c *call) (any, error) {
 		return nil, request.NotFound("account with quotas", account)
 	}
 	quotas.checkName(p, value, name)
-	var given Quota
+	var given, old Quota
+	renderQuota(c)(quotaRow(c.View(), c.Account, name.ID()), &old)
 	if err := b.Fill(&given); err != nil {
 		return nil, err
 	}
@@ -163,5 +164,6 @@ func updateQuota(c *call) (any, error) {
 	}
 	var out Quota
 	renderQuota(c)(row, &out)
+	warnOutputs(c, p, "", old, &out)
 	return &out, nil
 }

@@ -29,7 +29,7 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 	fields: storedFieldsOf[domain.ReinforcementJob, ReinforcementJob]("name", "displayName", "dataset", "evaluator",
 		"evaluationDataset",
 		"chunkSize", "nodeCount", "lossConfig", "purpose",
-		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
+		"createTime", "updateTime", "completedTime", "state", "attempt"),
 	local: addQueue[domain.ReinforcementJob, ReinforcementJob],
 	render: func(v *projections.View, row *projections.Row[domain.ReinforcementJob], out *ReinforcementJob) {
 		j := &row.State
@@ -48,7 +48,7 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 		}
 		key, err := c.requireInputs(&q.p.Violations, q.name, jobInputs{prefix: "trainingConfig.",
 			training: &given.TrainingConfig.TrainingConfig, dataset: given.Dataset, evaluation: given.EvaluationDataset,
-			store: given.ObjectStoreConfig, tracker: given.TrackerConfig})
+			store: given.ObjectStoreConfig, tracker: given.TrackerConfig, options: q.options})
 		spec := given.ReinforcementSpec
 		spec.TrainingConfig = trainingOf(given.TrainingConfig.TrainingConfig)
 		spec.TrackerConfig, spec.Purpose = given.TrackerConfig.stored(key), wire.Specified(spec.Purpose)

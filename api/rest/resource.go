@@ -39,7 +39,8 @@ type resource[S domain.State, R any] struct {
 	render func(v *projections.View, row *projections.Row[S], out *R)
 	// local adds the fields that depend on the settings of this server. It may be nil.
 	local func(c *call, row *projections.Row[S], out *R)
-	// single adds the fields that only the response to a get contains. It may be nil.
+	// single adds the fields that only the response to a get of the present state contains. It may be
+	// nil.
 	single func(c *call, row *projections.Row[S], out *R) error
 	// create and update validate a request and return the plan of the change. They add violations
 	// to the Params of the request.
@@ -49,6 +50,7 @@ type resource[S domain.State, R any] struct {
 	// afterDelete is called after this server has deleted a resource. It may be nil.
 	afterDelete func(c *call, row *projections.Row[S])
 
+	// fields are those that filter and orderBy of list may name: see fieldsOf.
 	fields *query.Fields[R]
 }
 
@@ -139,7 +141,7 @@ func (res *resource[S, R]) get(c *call) (any, error) {
 	}
 	out := new(R)
 	res.show(c, row, out)
-	if res.single != nil {
+	if res.single != nil && c.View().Past == nil {
 		if err := res.single(c, row, out); err != nil {
 			return nil, err
 		}
@@ -165,11 +167,19 @@ func (res *resource[S, R]) authorize(c *call, id string, permission request.Perm
 	if id == "" && c.Account == publicAccount {
 		return nil
 	}
-	row, ok := res.table(c.View()).Get(domain.NewName(c.Account, res.kind.Collection, id))
-	if ok && res.public(&row.State) {
+	name := domain.NewName(c.Account, res.kind.Collection, id)
+	row, ok := res.table(c.View()).Get(name)
+	if ok && res.public(&row.State) && res.isPublicNow(c, row) {
 		return nil
 	}
 	return err
+}
+
+// isPublicNow reports whether any account may read a resource at present. A resource that was created
+// again is another one.
+func (res *resource[S, R]) isPublicNow(c *call, then *projections.Row[S]) bool {
+	row, ok := res.table(request.Present(c.Call)).Get(then.Name)
+	return ok && row.CreateEvent == then.CreateEvent && res.public(&row.State)
 }
 
 // verb returns the handler of a custom method whose body has no fields.

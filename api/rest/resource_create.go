@@ -20,7 +20,7 @@ type creation[R any] struct {
 	extra map[string]string // fields of the body besides the resource
 	p     *request.Params
 
-	options *domain.JobOptions // settings of a job that is created through OpenAI's interface; otherwise nil
+	options *domain.JobOptions // settings of a job that is created through the OpenAI API; otherwise nil
 }
 
 func (res *resource[S, R]) post(c *call) (any, error) {
@@ -34,8 +34,12 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	sent, err := sentOf(res, given)
+	if err != nil {
+		return nil, err
+	}
 	planned, err := res.create(c, &creation[R]{name: name, given: given, extra: extra, p: p})
-	planned = withWarnings(c, res, given, planned)
+	planned = withWarnings(c, res, p, nil, planned, sent, given)
 	intent := domain.Intend(res.kind, name, planned.command)
 	if earlier.Position() == 0 { // otherwise an earlier attempt has created the resource
 		if err != nil {

@@ -49,6 +49,7 @@ func (res *resource[S, R]) visible(c *call, showDeleted bool) func(*projections.
 		return nil
 	}
 	return func(row *projections.Row[S]) bool {
-		return (!publicOnly || res.public(&row.State)) && (!hides || !res.hidden(&row.State))
+		isPublic := !publicOnly || res.public(&row.State) && (c.View().Past == nil || res.isPublicNow(c, row))
+		return isPublic && (!hides || !res.hidden(&row.State))
 	}
 }

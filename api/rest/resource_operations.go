@@ -55,10 +55,7 @@ func (res *resource[S, R]) operations(s *Service) []request.Operation {
 			Summary: "Delete " + withArticle(res.noun), Permission: res.writes,
 			Query: res.deleteParameters, Response: request.NoBody, Handle: s.handle(res.delete)})
 	}
-	for i := range all {
-		all[i].Tag = res.kind.Collection
-	}
-	return all
+	return withTag(res.kind.Collection, all)
 }
 
 // singular returns the name of one resource for operation IDs, such as SupervisedFineTuningJob.
@@ -85,4 +82,12 @@ func (res *resource[S, R]) createQuery() []request.Parameter {
 			Description: "Whether to validate only: the response is the resource, and nothing is created."})
 	}
 	return append(query, res.createParameters...)
+}
+
+// withTag sets the tag of operations, below which the API documentation lists them.
+func withTag(tag string, all []request.Operation) []request.Operation {
+	for i := range all {
+		all[i].Tag = tag
+	}
+	return all
 }

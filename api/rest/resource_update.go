@@ -45,7 +45,7 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 			return plan[S, R]{}, err
 		}
 		planned, err := res.update(c, &update[S, R]{row.Name, given, merged, row.State, m, p, seal})
-		return withWarnings(c, res, given, planned), err
+		return withWarnings(c, res, p, row, planned, given), err
 	}
 	var planned plan[S, R]
 	isPlanned := false

@@ -22,7 +22,7 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	writes: request.Write,
 	fields: storedFieldsOf[domain.TrainerJob, TrainerJob]("name", "displayName", "dataset", "evaluationDataset",
 		"keepAlive", "rolloutDeploymentName", "lossConfig", "nodeCount", "serviceMode", "hotLoadDeploymentId",
-		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
+		"createTime", "updateTime", "completedTime", "state", "attempt"),
 	local: addQueue[domain.TrainerJob, TrainerJob],
 	render: func(v *projections.View, row *projections.Row[domain.TrainerJob], out *TrainerJob) {
 		j := &row.State

@@ -13,19 +13,23 @@ import (
 	"anneal/api/upload"
 	"anneal/domain"
 	"anneal/engines"
+	sealed "anneal/eventlog/secrets"
 )
 
 // Documentation describes the wire types of this package.
-var Documentation = openapi.Documentation{Rules: joined(fieldRules, compatibleRules, batchRules),
-	Fields: fieldTexts, Types: joined(typeTexts, compatibleTypeTexts, batchTypeTexts)}
+var Documentation = openapi.Documentation{Rules: joined(fieldRules, compatibleRules, batchRules, backupRules,
+	subscriptionRules, usageRules),
+	Fields: fieldTexts, Types: joined(typeTexts, compatibleTypeTexts, batchTypeTexts,
+		backupTypeTexts, subscriptionTypeTexts, usageTypeTexts)}
 
 // A Sealer encrypts values that must be erasable. Each value has a separate data key, which is
 // stored outside of the log.
 type Sealer interface {
 	// Seal encrypts a value for the resource name.
 	Seal(ctx context.Context, name domain.Name, value []byte) (domain.Sealed, error)
-	// Open decrypts a value that Seal has encrypted for the same resource.
-	Open(ctx context.Context, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error)
+	// Open decrypts a value that Seal has encrypted for the same resource. by is the code
+	// that gets the value.
+	Open(ctx context.Context, by sealed.Reader, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error)
 }
 
 // Options configure a service.
@@ -39,7 +43,9 @@ type Options struct {
 	Cluster    string         // name of the installation, shown on its deployments
 	ReaderURL  string         // NATS server for readers of one account; "" without one
 	Prices     domain.Prices  // prices of training, for estimates
+	Backups    Backups        // nil refuses backups
 	Queue      Queue          // nil shows no positions of waiting jobs
+	Usage      PendingUsage   // nil shows only usage that is rolled up
 }
 
 // A Service serves resources.

@@ -63,10 +63,7 @@ func shapeVersionOperations(s *Service) []request.Operation {
 			Query: request.ListParameters, Body: reflect.TypeFor[shapeMatch](), BodyOptional: true, Response: page,
 			Handle: s.handle(matchShapes)},
 	}
-	for i := range all {
-		all[i].Tag = "deploymentShapes"
-	}
-	return all
+	return withTag("deploymentShapes", all)
 }
 
 func versionOf(shape *projections.Row[domain.DeploymentShape], version *domain.ShapeVersion) *versionRow {
@@ -97,7 +94,8 @@ func readableVersions(c *call) ([]*versionRow, error) {
 	}
 	var rows []*versionRow
 	for i := 0; err == nil && i < len(shape.State.Versions); i++ {
-		if version := &shape.State.Versions[i]; denied == nil || version.Public {
+		version := &shape.State.Versions[i]
+		if denied == nil || version.Public && (c.View().Past == nil || publicNow(c, shape, version.ID)) {
 			rows = append(rows, versionOf(shape, version))
 		}
 	}
@@ -105,6 +103,17 @@ func readableVersions(c *call) ([]*versionRow, error) {
 		return nil, denied
 	}
 	return rows, nil
+}
+
+// publicNow reports whether any account may read a version of a shape at present. A shape that was created
+// again is another one.
+func publicNow(c *call, shape *projections.Row[domain.DeploymentShape], id string) bool {
+	row, ok := request.Present(c.Call).Shapes.Get(shape.Name)
+	if !ok || row.CreateEvent != shape.CreateEvent {
+		return false
+	}
+	version, ok := row.State.Version(id)
+	return ok && version.Public
 }
 
 func listShapeVersions(c *call) (any, error) {
@@ -186,6 +195,8 @@ func patchShapeVersion(c *call) (any, error) {
 		return nil, noSuchVersion(c)
 	}
 	deploymentShapes.checkName(p, value, domain.Name(domain.ShapeVersionName(shape.Name, version.ID)))
+	old := new(DeploymentShapeVersion)
+	renderShapeVersion(versionOf(shape, version), old)
 	command := domain.ReviewShapeVersion{Version: version.ID, Validated: version.Validated, Public: version.Public}
 	if m.Has("validated") {
 		command.Validated = given.Validated
@@ -209,6 +220,7 @@ func patchShapeVersion(c *call) (any, error) {
 	}
 	out := new(DeploymentShapeVersion)
 	renderShapeVersion(versionOf(shape, version), out)
+	warnOutputs(c, p, "", old, out)
 	return out, nil
 }
 

@@ -24,11 +24,11 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 		"evalAutoCarveout",
 		"outputModel", "baseModel", "warmStartFrom", "learningRate", "maxContextLength", "loraRank", "epochs", "batchSize",
 		"earlyStop", "isTurbo",
-		"createTime", "updateTime", "completedTime", "state", "createdBy", "attempt"),
+		"createTime", "updateTime", "completedTime", "state", "attempt"),
 	local:  addQueue[domain.SupervisedJob, SupervisedJob],
 	render: renderSupervisedJob,
 	create: func(c *call, q *creation[SupervisedJob]) (plan[domain.SupervisedJob, SupervisedJob], error) {
-		key, err := c.requireInputs(&q.p.Violations, q.name, supervisedInputs(q.given))
+		key, err := c.requireInputs(&q.p.Violations, q.name, supervisedInputs(q.given, q.options))
 		if err != nil {
 			return plan[domain.SupervisedJob, SupervisedJob]{}, err
 		}
@@ -58,9 +58,9 @@ func renderSupervisedJob(v *projections.View, row *projections.Row[domain.Superv
 	out.MetricsFileSignedURL = out.MetricsFileSignedURL.Address()
 }
 
-func supervisedInputs(given *SupervisedJob) jobInputs {
+func supervisedInputs(given *SupervisedJob, options *domain.JobOptions) jobInputs {
 	return jobInputs{training: &given.TrainingConfig, dataset: given.Dataset, evaluation: given.EvaluationDataset,
-		store: given.ObjectStoreConfig, tracker: given.TrackerConfig}
+		store: given.ObjectStoreConfig, tracker: given.TrackerConfig, options: options}
 }
 
 // supervisedSpec returns the settings of a job in the form in which the log stores them.

@@ -10,7 +10,7 @@ import (
 // of the document has a description.
 var fieldTexts = joined(commonTexts, pageTexts, accountTexts, modelTexts, datasetTexts, evaluatorTexts, jobTexts,
 	progressTexts, rolloutTexts, shapeTexts, deploymentTexts, hotLoadTexts, nodeTexts, eventTexts, compatibleTexts,
-	batchTexts)
+	batchTexts, backupTexts, subscriptionTexts, usageTexts)
 
 func joined[V any](tables ...map[string]V) map[string]V {
 	all := map[string]V{}
@@ -24,14 +24,15 @@ var commonTexts = map[string]string{
 	"name": "The resource name, such as accounts/lumen-outdoor/datasets/support-chats. In an update it must equal " +
 		"the name in the " +
 		"path; a create ignores it.",
-	"displayName":    "A name for display.",
-	"description":    "A short description.",
-	"createTime":     "Time of creation.",
-	"updateTime":     "Time of the last change.",
-	"deleteTime":     "Time of the soft deletion.",
-	"purgeTime":      "Time at which the soft-deleted resource is deleted permanently.",
-	"expireTime":     "Time at which the resource is deleted automatically.",
-	"createdBy":      "Resource name of the API key that created the resource.",
+	"displayName": "A name for display.",
+	"description": "A short description.",
+	"createTime":  "Time of creation.",
+	"updateTime":  "Time of the last change.",
+	"deleteTime":  "Time of the soft deletion.",
+	"purgeTime":   "Time at which the soft-deleted resource is deleted permanently.",
+	"expireTime":  "Time at which the resource is deleted automatically.",
+	"createdBy": "Email address of the API key that created the resource, or of its account if the key has none. " +
+		"Without both, the resource name of the key.",
 	"state":          "Lifecycle state.",
 	"status":         "Result of the last operation on the resource.",
 	"Status.code":    "Name of the canonical code; OK on success.",
@@ -83,9 +84,20 @@ var accountTexts = map[string]string{
 	"accountId":    "ID of the new account. The server generates one by default.",
 	"apiKeyId":     "ID of the new key. The server generates one by default.",
 	"email":        "Email address of the owner.",
-	"accountType":  "Type of the account.",
+	"APIKey.email": "Email address of the holder, which is the createdBy of what the key creates. The default is the " +
+		"address of the account.",
+	"accountType": "Type of the account.",
 	"queueWeight": "Weight of the account, from 1 to 1000: the cluster is shared among the accounts that have jobs in " +
 		"proportion to their weights.",
+	"Account.jobAccelerators": "Accelerators of the account's jobs that the operator has set; the first row that " +
+		"applies to a job decides. Absent when the table of all accounts applies, which is that of the account system.",
+	"JobAccelerators.rows":                "The rows, in any order; without rows, the table is removed.",
+	"JobAcceleratorRow.method":            "Method of training; every method by default.",
+	"JobAcceleratorRow.maxParameterCount": "Maximum number of parameters of the base model; 0 for models of every size.",
+	"JobAcceleratorRow.acceleratorType": "Device type. Default: the type with the most devices on the nodes that can " +
+		"train the job.",
+	"JobAcceleratorRow.acceleratorCount": "Number of devices on each node of the job; 0 means CPUs only.",
+
 	"suspendState":            "Reason of the suspension; UNSUSPENDED when the account is not suspended.",
 	"Suspension.suspendState": "Reason of the suspension.",
 	"reason":                  "Reason as text; the status of the resource shows it.",
@@ -110,9 +122,10 @@ var accountTexts = map[string]string{
 	"sha256":            "SHA-256 in hexadecimal.",
 	"rows":              "Number of resources in the collection.",
 
-	"quotas":      "Quotas of the account: accelerators, deployments, jobs, requests-per-minute and storage-bytes.",
+	"quotas": "Quotas of the account: accelerators, deployments, guaranteed-accelerators, jobs, requests-per-minute and " +
+		"storage-bytes.",
 	"Quota.value": "The limit in force; absent without a limit.",
-	"maxValue":    "The limit; null removes it.",
+	"maxValue":    "The limit, or the number of guaranteed accelerators; null removes it.",
 	"Quota.usage": "Current usage.",
 }
 
@@ -143,6 +156,7 @@ var nodeTexts = map[string]string{
 	"Device.type":       "Type of the device.",
 	"Device.index":      "Index of the device in the machine.",
 	"Device.allocation": "ID of the allocation that uses the device.",
+	"Device.sharing":    "IDs of all allocations that share the device; absent if at most one uses it.",
 	"Device.health": "HEALTHY, FAILED, or UNKNOWN when the agent does not read the state of the device or cannot read " +
 		"it. A device whose health is unknown is used.",
 	"temperatureC":        "Temperature in degrees Celsius; absent if unknown.",
@@ -163,18 +177,27 @@ var nodeTexts = map[string]string{
 	"capacity":    "Total resources.",
 	"engines": "What the node can do, such as train, complete and score; and engine:NAME for each engine that is a " +
 		"program of its own, such as engine:vllm.",
-	"version":      "Version of the agent.",
-	"cpuMilli":     "CPU in millicores; 1000 is one core.",
-	"memoryMib":    "Memory in MiB.",
-	"accelerators": "Number of devices, by type.",
-	"for":          "Resource name of the job or deployment that holds the allocation.",
-	"replica":      "ID of the replica that holds the allocation.",
-	"takes":        "Allocated resources.",
+	"version":           "Version of the agent.",
+	"cpuMilli":          "CPU in millicores; 1000 is one core.",
+	"memoryMib":         "Memory in MiB.",
+	"accelerators":      "Number of devices, by type.",
+	"for":               "Resource name of the job or deployment that holds the allocation.",
+	"replica":           "ID of the replica that holds the allocation.",
+	"takes":             "Allocated resources.",
+	"share":             "Part of the one device, which other work may share; absent for whole devices.",
+	"DeviceShare.milli": "Thousandths of the device.",
+	"DeviceShare.slot": "Number of the shared device, as the control plane counts those of the node; it is not the " +
+		"index of the device.",
 	"PlacementReason.score": "Score of the node. The less the allocation fragments the accelerators of the node, " +
 		"and the more evenly it uses CPU, memory and accelerators, the higher is the score.",
 	"PlacementReason.rank": "Rank of the node among those with the same type of accelerators. Among nodes with the same " +
 		"score, the one with the lowest rank is chosen.",
-	"PlacementReason.feasible": "Number of nodes that had capacity.",
+	"PlacementReason.feasible":       "Number of nodes that had capacity.",
+	"PlacementReason.deviceMilli":    "Thousandths of the shared device that other work had before; absent if none.",
+	"PlacementReason.strategy":       "The placementStrategy of the deployment; absent for the default.",
+	"PlacementReason.failureDomain":  "Region and zone of the node; absent if it has neither.",
+	"PlacementReason.domainReplicas": "Number of replicas that the deployment had in this failure domain before.",
+	"PlacementReason.nodeReplicas":   "Number of replicas that the deployment had on the node before.",
 	"PlacementReason.fragmentationMilli": "Change of the node's fragmentation by the allocation, in thousandths of an " +
 		"accelerator. The fragmentation is the part of the accelerators that no typical request can use.",
 	"Allocation.attempt": "Attempt of the job that holds the allocation.",

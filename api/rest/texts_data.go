@@ -78,8 +78,9 @@ var datasetTexts = map[string]string{
 	"transformed":      "Present when the dataset is a filtered or complete copy of another dataset.",
 	"splitted":         "Present when the dataset is one part of a split.",
 	"evalProtocol":     "Present when the dataset belongs to an evaluation protocol.",
-	"fraction":         "Fraction of the rows that is held out: above 0 and below 1.",
-	"rest":             "Whether the dataset has the rows that are not held out.",
+	"fraction": "Fraction of the rows that is held out: above 0 and below 1. By default, as many rows are " +
+		"held out as for evalAutoCarveout: one in ten, at least one and at most 1,000.",
+	"rest": "Whether the dataset has the rows that are not held out.",
 
 	"DatasetSplitted.seed": "Seed of the random choice of rows.",
 	"filenameToSize": "Size of each file in bytes, by name. A file of a speech model may be in a directory: " +

@@ -9,6 +9,9 @@ var shapeTexts = map[string]string{
 	"validated":                                    "Whether a reviewer validated the version.",
 	"latestValidated":                              "Whether the version is the latest validated version.",
 	"capabilities":                                 "Optional features of deployments with this shape.",
+	"acceleratorShare": "Part of one device that each replica gets, in thousandths; 0 means whole devices. The replica " +
+		"runs on a node whose operator lets replicas share devices, and the engine limits its memory; no hardware does. " +
+		"Cannot be combined with deploymentShape, or an acceleratorCount above 1.",
 	"acceleratorCount": "Number of devices per replica; 0 means the estimated minimum. A count is rejected when no " +
 		"acceleratorType is given and the nodes have only CPUs.",
 	"acceleratorType": "Device type. Default: the type with the most devices on the nodes that could hold a replica; " +
@@ -71,7 +74,11 @@ var deploymentTexts = map[string]string{
 	"autoTune": "Performance profile.",
 	"longPrompt": "Whether prompts are long: replicas compute more prompt tokens in one step, and on CPUs keep twice as " +
 		"many prompt prefixes. The completions are the same.",
-	"placement":         "Where replicas may run.",
+	"placement": "Where replicas may run.",
+	"placementStrategy": "How replicas are placed relative to one another. By default they are packed onto accelerators " +
+		"in use, and spread over regions, zones and nodes where this leaves no more accelerators unusable. SPREAD spreads " +
+		"them in any case; PACK places them together where this leaves no more accelerators unusable. A change applies to " +
+		"the next replicas.",
 	"Deployment.region": "Region of the replicas; REGION_UNSPECIFIED when it is unknown.",
 	"Placement.region":  "Region in which replicas may run.",
 	"multiRegion":       "Group of regions in which replicas may run.",

@@ -9,8 +9,8 @@ var jobTexts = map[string]string{
 	"earlyStop": "Whether to stop when the evaluation loss no longer decreases. Without an evaluationDataset, rows are " +
 		"held out as with evalAutoCarveout.",
 	"isTurbo":            "Whether each node of the job gets twice the cores. The result is the same.",
-	"nodes":              "Number of nodes to allocate; 0 means 1. Only the first node trains.",
-	"nodeCount":          "Number of nodes to allocate; 0 means 1. Only the first node trains.",
+	"nodes":              "Number of nodes that train; 0 means 1. The result is the same for any number.",
+	"nodeCount":          "Number of nodes that train; 0 means 1. The result is the same for any number.",
 	"mtpEnabled":         "Whether to train multi-token prediction.",
 	"mtpNumDraftTokens":  "Number of tokens to predict with multi-token prediction.",
 	"mtpFreezeBaseModel": "Whether multi-token prediction freezes the base model.",
@@ -24,9 +24,9 @@ var jobTexts = map[string]string{
 	"tenantId":                "Tenant ID of the managed identity.",
 	"trackerConfig": "Run in an experiment tracker, which receives the parameters, metrics and end state of the " +
 		"job. If the tracker rejects them, status.message contains its error.",
-	"enabled": "Whether the tracker is used. If so, apiKey and project are required.",
+	"enabled": "Whether the tracker is used. If so, apiKey, project and entity are required.",
 	"project": "Project at the tracker.",
-	"entity":  "User or team at the tracker. Default: that of the API key.",
+	"entity":  "User or team at the tracker.",
 	"runId": "ID of the run at Weights & Biases, where the job continues an existing run; for MLflow, the name of a " +
 		"new run. Default: derived from the name of the job.",
 	"url":                   "URL of the run at the tracker.",
@@ -66,7 +66,9 @@ var jobTexts = map[string]string{
 var progressTexts = map[string]string{
 	"completedTime": "Time at which the job ended.",
 	"jobProgress":   "Progress.",
-	"queue":         "What the job waits for. Absent for a job that does not wait.",
+	"priority": "Order of the job among the jobs of its account: PRIORITY_LOW, PRIORITY_NORMAL or PRIORITY_HIGH. Absent " +
+		"for PRIORITY_NORMAL.",
+	"queue": "What the job waits for. Absent for a job that does not wait.",
 	"JobQueue.position": "Number of jobs before this one in the queue, plus 1. There is one queue for each accelerator " +
 		"type and one for jobs without accelerators; each has the jobs of all accounts. The jobs start in this order, " +
 		"except that a job that does not fit can be overtaken. Absent in responses to changes, and for a job that " +
@@ -139,8 +141,9 @@ var rolloutTexts = map[string]string{
 	"outputMetrics": "Metrics in outputStats, separated by commas: names such as reward/mean, and groups such as " +
 		"train/. The " +
 		"default is reward/,rollout/. The metrics file has all metrics.",
-	"mcpServer":                "MCP server with tools for the rollouts.",
-	"maxInferenceReplicaCount": "Maximum number of replicas for the rollouts.",
+	"mcpServer": "MCP server with tools for the rollouts.",
+	"maxInferenceReplicaCount": "Maximum number of replicas of the model that generate rollouts " +
+		"concurrently, 0 for 1. Each gets a core, as far as cores are free when the job starts. The result is the same.",
 	"maxConcurrentRollouts":    "Number of concurrent rollouts; 0 means the default.",
 	"maxConcurrentEvaluations": "Number of concurrent evaluations; 0 means the default.",
 	"purpose": "Purpose of the job. PURPOSE_PILOT marks a trial, which gets capacity after all " +

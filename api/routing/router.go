@@ -68,13 +68,19 @@ func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, sess
 }
 
 // RecordUsage records the usage of a deployment by the call. It only logs an error of the Meter,
-// because the response does not depend on the usage record.
+// because the response does not depend on the usage record. The record of a complete response to a
+// request of a batch has the ID of the request, which is sent again with that ID after a crash, so
+// that its usage counts once.
 func (r *Router) RecordUsage(c *request.Call, deployment domain.Name, model string, used metering.Record) {
 	if r.Meter == nil {
 		return
 	}
-	used.Time, used.Request, used.Account, used.Key, used.Deployment, used.Model = c.Now(), c.ID, c.Principal.Account,
-		c.Principal.Key, deployment, model
+	used.Time, used.Request, used.Trace, used.Account, used.Key = c.Now(), c.ID, c.Trace, c.Principal.Account,
+		c.Principal.Key
+	used.Deployment, used.Model = deployment, model
+	if c.Background && used.Complete {
+		used.ID = c.ID
+	}
 	if err := r.Meter.Record(used); err != nil {
 		c.Logger.Warn("the usage of a request was not recorded", "request", c.ID, "deployment", deployment, "error", err)
 	}

@@ -6,8 +6,8 @@ import (
 	"anneal/projections"
 )
 
-// byShortName returns the target of a request whose model name has no slashes. The name is the ID
-// of a model, of a deployment or of a deployed model of the key's account, or an alias. When
+// byShortName returns the target of a request with a model name without slashes: the ID of a model,
+// of a deployment or of a deployed model (addon) of the key's account, or an alias. When
 // several have the name, the target is the first one in this order that can respond. When none can
 // respond, the error is that of the first one that exists.
 func byShortName(c *request.Call, id string) (Target, error) {

@@ -56,11 +56,14 @@ func (l Limit) checkName(v *domain.Violations, name string) {
 var Expiry = fmt.Sprintf("files that are sent to upload URLs and not validated within %d days are deleted",
 	domain.UploadTime/(24*time.Hour))
 
+// awaitsFiles is a variable, so that lists do not concatenate it for each row.
+var awaitsFiles = "waits for its files: upload them, or send them to upload URLs and validate the upload; " + Expiry
+
 // AwaitsFiles returns s, the status of a resource before its first upload. If s has no message, the
 // returned status has a message that states how to upload files.
 func AwaitsFiles(s domain.Status) domain.Status {
 	if s.Message == "" {
-		s.Message = "waits for its files: upload them, or send them to upload URLs and validate the upload; " + Expiry
+		s.Message = awaitsFiles
 	}
 	return s
 }
@@ -243,19 +246,19 @@ type SignedURLs struct {
 
 // ReadAnnounced reads and validates the names and sizes of the files that a client announces.
 func ReadAnnounced(c *request.Call, limit Limit) (map[string]domain.Count, error) {
-	p, asked := c.Params(), AnnouncedFiles{}
-	if err := p.ReadVerb(&asked); err != nil {
+	p, body := c.Params(), AnnouncedFiles{}
+	if err := p.ReadVerb(&body); err != nil {
 		return nil, err
 	}
-	p.Violations.Require(len(asked.FilenameToSize) > 0 && len(asked.FilenameToSize) <= limit.Files, "filenameToSize",
+	p.Violations.Require(len(body.FilenameToSize) > 0 && len(body.FilenameToSize) <= limit.Files, "filenameToSize",
 		"must name 1 to %d files and their sizes in bytes", limit.Files)
-	for _, name := range wire.SortedKeys(asked.FilenameToSize) {
-		size := asked.FilenameToSize[name].Int64()
+	for _, name := range wire.SortedKeys(body.FilenameToSize) {
+		size := body.FilenameToSize[name].Int64()
 		limit.checkName(&p.Violations, name)
 		p.Violations.Require(size > 0 && size <= limit.Bytes, "filenameToSize", "the size of %s must be from 1 to %d bytes",
 			wire.Quote(name), limit.Bytes)
 	}
-	return asked.FilenameToSize, p.Err()
+	return body.FilenameToSize, p.Err()
 }
 
 // SignPuts returns the SignedURLs to which a client can PUT the files without an API key. It

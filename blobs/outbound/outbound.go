@@ -42,6 +42,22 @@ func Client(private bool, timeout time.Duration) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
+// KeepAliveClient is like Client, and uses connections again, for many requests to the same servers.
+func KeepAliveClient(private bool, timeout time.Duration) *http.Client {
+	client := Client(private, timeout)
+	transport := client.Transport.(*http.Transport)
+	transport.DisableKeepAlives, transport.IdleConnTimeout = false, idleTimeout
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = maxIdle, maxIdlePerHost
+	transport.ForceAttemptHTTP2 = true // DialContext disables it by default
+	return client
+}
+
+const (
+	idleTimeout    = 30 * time.Second
+	maxIdle        = 100
+	maxIdlePerHost = 8
+)
+
 // Cause returns the error of a request without its URL, which may be signed.
 func Cause(err error) error {
 	var failed *url.Error

@@ -63,7 +63,8 @@ const (
 	sweepInterval = time.Hour
 )
 
-// Run deletes data until ctx is done: within seconds the data that a resource stops referring to;
+// Run deletes data until ctx is done: within seconds the data that a resource stops referring to, and
+// the uploaded files whose upload has been recorded, whose resource may have been created meanwhile;
 // at the start and every sweepInterval, unreferenced files older than Grace; and at the start and
 // every KeyGrace, unreferenced data keys older than KeyGrace. Run deletes nothing while authorize
 // returns an error.
@@ -72,6 +73,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	backlog := newReferences()
 	var swept, sweptKeys, authorized, logBegan time.Time
 	var refused error
+	staged := false // uploaded files may be unreferenced
 	for ctx.Err() == nil {
 		now := r.Now()
 		if now.Sub(authorized) >= retryInterval || errors.Is(refused, errEmptyLog) {
@@ -82,7 +84,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		}
 		if refused == nil && now.Sub(swept) >= sweepInterval {
 			swept = now
-			r.logFailure(ctx, "files", r.sweepBlobs(ctx, logBegan, Grace))
+			r.logFailure(ctx, "files", r.sweepBlobs(ctx, logBegan, Grace, blobs.Roots()))
 		}
 		if refused == nil && now.Sub(sweptKeys) >= KeyGrace {
 			sweptKeys = now
@@ -92,12 +94,18 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		refs := referencesOf(view, last)
 		backlog.add(refs.dropped(last))
 		spent := time.Since(began)
+		staged = staged || refs.changed(last, uploading)
 		last = refs
 		if refused == nil {
 			backlog = r.deleteDropped(ctx, refs, backlog)
 		}
+		if refused == nil && staged {
+			err := r.sweepBlobs(ctx, logBegan, 0, []string{blobs.StagingRoot})
+			r.logFailure(ctx, "uploaded files", err)
+			staged = err != nil
+		}
 		again := KeyGrace
-		if !backlog.empty() || refused != nil {
+		if !backlog.empty() || refused != nil || staged {
 			again = retryInterval
 		}
 		r.wait(ctx, view.Position, again, max(batchDelay, listShare*spent))
@@ -189,13 +197,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, grace time.Duration) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(r.sweepBlobs(ctx, began, grace), r.sweepKeys(ctx, began, grace))
+	return errors.Join(r.sweepBlobs(ctx, began, grace, blobs.Roots()), r.sweepKeys(ctx, began, grace))
 }
 
-// sweepBlobs deletes the orphaned files. It lists the files before it calls current.
-func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time.Duration) error {
+// sweepBlobs deletes the orphaned files below roots. It lists the files before it calls current. Files
+// below blobs.StagingRoot need no grace period: an event refers to their prefix before they can be
+// stored.
+func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time.Duration, roots []string) error {
 	var listed []blobs.File
-	for _, root := range blobs.Roots() {
+	for _, root := range roots {
 		for f, err := range r.Blobs.List(ctx, root) {
 			if err != nil {
 				return err
@@ -212,7 +222,7 @@ func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time
 	for _, key := range orphans {
 		err = errors.Join(err, r.Blobs.Delete(ctx, key))
 	}
-	if len(orphans) > 0 && err == nil { // the caller logs the error
+	if len(orphans) > 0 && err == nil && grace > 0 { // the caller logs the error
 		r.log.Info("unreferenced files deleted", "files", len(orphans))
 	}
 	return err

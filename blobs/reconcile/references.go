@@ -15,10 +15,19 @@ type References struct {
 	prefixes map[string]bool // each ends in a slash; all keys below it are referred to
 	files    map[string]bool
 	keys     map[string]bool
+	stored   map[string]map[string]int64 // by prefix, the sizes of the files that an event has recorded
 }
 
 func newReferences() *References {
-	return &References{map[string]bool{}, map[string]bool{}, map[string]bool{}}
+	return &References{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]map[string]int64{}}
+}
+
+// stores adds files that an event has recorded, so that all of them are stored.
+func (r *References) stores(files domain.Files) {
+	r.prefix(files.Prefix)
+	if len(files.Sizes) > 0 {
+		r.stored[files.Prefix] = files.Sizes
+	}
 }
 
 func (r *References) prefix(prefix string) {
@@ -44,14 +53,18 @@ func (r *References) sealed(value *domain.Sealed) {
 // kinds of jobs: refer adds the references of a job with the function job.
 // TestEveryKindIsEnumerated checks that no domain.Files or domain.Sealed in any state is left out.
 var enumerators = map[string]func(*References, domain.AnyRow){
-	domain.Secrets.Collection:     typed(secret),
-	domain.Models.Collection:      typed(model),
-	domain.Datasets.Collection:    typed(dataset),
-	domain.Evaluators.Collection:  typed(evaluator),
-	domain.Deployments.Collection: typed(deployment),
-	domain.BatchFiles.Collection:  typed(batchFile),
-	domain.Batches.Collection:     typed(batch),
+	domain.Secrets.Collection:       typed(secret),
+	domain.Models.Collection:        typed(model),
+	domain.Datasets.Collection:      typed(dataset),
+	domain.Evaluators.Collection:    typed(evaluator),
+	domain.Deployments.Collection:   typed(deployment),
+	domain.BatchFiles.Collection:    typed(batchFile),
+	domain.Batches.Collection:       typed(batch),
+	domain.Subscriptions.Collection: typed(subscription),
 }
+
+// uploading lists the collections whose resources have files that are uploaded to signed URLs.
+var uploading = []string{domain.Models.Collection, domain.Datasets.Collection, domain.Evaluators.Collection}
 
 func typed[S any](add func(*References, *projections.Row[S])) func(*References, domain.AnyRow) {
 	return func(r *References, row domain.AnyRow) { add(r, row.(*projections.Row[S])) }
@@ -70,7 +83,7 @@ func secret(r *References, row *projections.Row[domain.Secret]) { r.sealed(&row.
 
 func dataset(r *References, row *projections.Row[domain.Dataset]) {
 	d := &row.State
-	r.prefix(d.Files.Prefix)
+	r.stores(d.Files)
 	switch {
 	case d.Filling():
 		r.prefix(blobs.DerivedPrefix(row.Name, row.CreateEvent))
@@ -81,9 +94,9 @@ func dataset(r *References, row *projections.Row[domain.Dataset]) {
 
 func model(r *References, row *projections.Row[domain.Model]) {
 	m := &row.State
-	r.prefix(m.Files.Prefix)
+	r.stores(m.Files)
 	for precision, c := range m.Copies {
-		r.prefix(c.Files.Prefix)
+		r.stores(c.Files)
 		if c.State == domain.CopyPreparing {
 			r.prefix(blobs.CopyPrefix(row.Name, row.CreateEvent, precision, c.Attempt))
 		}
@@ -95,10 +108,10 @@ func model(r *References, row *projections.Row[domain.Model]) {
 
 func evaluator(r *References, row *projections.Row[domain.Evaluator]) {
 	e := &row.State
-	r.prefix(e.Files.Prefix)
+	r.stores(e.Files)
 	r.file(e.BuildLog)
 	for _, build := range e.Built {
-		r.prefix(build.Files.Prefix)
+		r.stores(build.Files)
 	}
 	if e.State == domain.EvaluatorBuilding {
 		r.prefix(blobs.BuildPrefix(row.Name, row.CreateEvent, e.Revision))
@@ -117,14 +130,14 @@ func job(r *References, row projections.Row[domain.Job]) {
 	r.prefix(blobs.LogRoot(row.Name, row.CreateEvent))
 	r.file(blobs.TrackerFile(row.Name, row.CreateEvent))
 	for _, c := range life.Checkpoints {
-		r.prefix(c.Files.Prefix)
+		r.stores(c.Files)
 	}
 	if len(life.Nodes) > 0 {
 		r.prefix(blobs.ResultPrefix(row.Name, row.CreateEvent, life.Attempt))
 	}
 	if life.Outcome != nil { // the attempt's results are being registered as a model
-		r.prefix(life.Outcome.Results.Prefix)
-		r.prefix(life.Outcome.Model.Files.Prefix)
+		r.stores(life.Outcome.Results)
+		r.stores(life.Outcome.Model.Files)
 	}
 	if tracker := row.State.Spec().Tracker; tracker != nil {
 		r.sealed(tracker.APIKey)
@@ -135,7 +148,7 @@ func job(r *References, row projections.Row[domain.Job]) {
 func deployment(r *References, row *projections.Row[domain.Deployment]) {
 	for _, weights := range []*domain.HotWeights{row.State.Hot.Served, row.State.Hot.Offered} {
 		if weights != nil {
-			r.prefix(weights.Files.Prefix)
+			r.stores(weights.Files)
 		}
 	}
 	for _, key := range row.State.DirectRouteAPIKeys {
@@ -144,7 +157,7 @@ func deployment(r *References, row *projections.Row[domain.Deployment]) {
 }
 
 func batchFile(r *References, row *projections.Row[domain.BatchFile]) {
-	r.prefix(row.State.Files.Prefix)
+	r.stores(row.State.Files)
 }
 
 // batch adds the results that a live batch has stored, and the output files that are made of these
@@ -154,6 +167,15 @@ func batch(r *References, row *projections.Row[domain.Batch]) {
 		r.prefix(blobs.BatchPrefix(row.Name, row.CreateEvent))
 		for _, which := range domain.BatchResultFiles {
 			r.prefix(blobs.BatchOutputPrefix(row.Name, row.CreateEvent, which))
+		}
+	}
+}
+
+func subscription(r *References, row *projections.Row[domain.Subscription]) {
+	r.file(blobs.DeliveryFile(row.Name, row.CreateEvent))
+	for _, secret := range []*domain.SigningSecret{row.State.Signing, row.State.Previous} {
+		if secret != nil {
+			r.sealed(&secret.Value)
 		}
 	}
 }
@@ -185,6 +207,11 @@ func referencesOf(v *projections.View, before references) references {
 		now[collection] = one
 	}
 	return now
+}
+
+// changed reports whether resources of one of the collections have changed since before.
+func (r references) changed(before references, collections []string) bool {
+	return slices.ContainsFunc(collections, func(c string) bool { return r[c].References != before[c].References })
 }
 
 // blob reports whether a resource refers to a file of the bucket.

@@ -51,9 +51,7 @@ func TestAddonsShareADeployment(t *testing.T) {
 		"the deployment itself serves its base model")
 
 	t.Run("each adapter responds as on a separate deployment", func(t *testing.T) {
-		user.must(http.MethodPost, "/deployments?deploymentId=alone",
-			object{"baseModel": "accounts/default/models/one", "minReplicaCount": 1})
-		user.until("/deployments/alone", "state", "READY")
+		user.deploy("alone", object{"baseModel": "accounts/default/models/one"})
 		require.Equal(t, want["accounts/default/models/one"],
 			user.completionText("accounts/default/models/one#accounts/default/deployments/alone"))
 		require.Equal(t, want["accounts/default/models/one"], user.completionText("accounts/default/models/one#"+shared))
@@ -65,7 +63,7 @@ func TestAddonsShareADeployment(t *testing.T) {
 		for range 3 {
 			s.run("addon", "unload", "two").ok(t)
 			eventually(t, "it is unloaded", func() bool {
-				status, _, err := user.ask(http.MethodGet, "/deployedModels/two", nil)
+				status, _, err := user.do(http.MethodGet, "/deployedModels/two", nil)
 				return err == nil && status == http.StatusNotFound
 			})
 			status, answer, err := user.complete("accounts/default/models/two", "hello")
@@ -81,6 +79,7 @@ func TestAddonsShareADeployment(t *testing.T) {
 		user.must(http.MethodDelete, "/deployments/shared?ignoreChecks=true", nil)
 		eventually(t, "all are deleted", func() bool { return len(user.list("/deployedModels", "deployedModels")) == 0 })
 	})
+	s.checkEvents()
 	require.Zero(t, s.end())
 }
 

@@ -105,7 +105,8 @@ func (a *advice) wrong(text string) (names []string) {
 	for _, found := range advisedCommand.FindAllStringSubmatch(text, -1) {
 		words := strings.Fields(found[1])
 		c, rest, err := a.root.Find(words)
-		exists := err == nil && c != a.root && (!c.HasSubCommands() || len(rest) == 0)
+		complete := !c.HasSubCommands() || len(rest) == 0 || c.Runnable() && strings.HasPrefix(rest[0], "-")
+		exists := err == nil && c != a.root && complete
 		check(exists, "anneal "+found[1])
 	}
 	if !strings.Contains(text, " ") || otherPrograms.MatchString(text) {

@@ -17,21 +17,21 @@ func TestScaleToZero(t *testing.T) {
 	made := user.must(http.MethodPost, "/deployments?deploymentId=dozer",
 		object{"baseModel": baseModel, "maxReplicaCount": 2, "autoscalingPolicy": policy})
 	require.EqualValues(t, 0, made["desiredReplicaCount"])
-	answers := func() {
+	wake := func() {
 		status, answer, err := user.complete("accounts/default/deployments/dozer", "hello")
 		require.NoError(t, err)
 		require.Equal(t, http.StatusOK, status, "%v", answer)
 		require.EqualValues(t, 1, user.get("/deployments/dozer")["desiredReplicaCount"])
 	}
-	answers()
+	wake()
 	user.until("/deployments/dozer", "replicaCount", 0.0)
-	answers()
+	wake()
 	var reasons []any
 	for _, event := range user.list("/deployments/dozer/events?filter=type=deployment.scaled.v1", "events") {
 		reasons = append(reasons, at(event, "data.reason"))
 	}
 	require.Equal(t, []any{"a request waits", "no requests in the last 10s", "a request waits"}, reasons)
-	status, answer, err := s.user().ask(http.MethodPost, "/deployments",
+	status, answer, err := s.user().do(http.MethodPost, "/deployments",
 		object{"baseModel": baseModel, "autoscalingPolicy": object{"scaleToZeroWindow": "9s"}})
 	require.NoError(t, err)
 	require.Equal(t, http.StatusBadRequest, status)

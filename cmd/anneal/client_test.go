@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"mime/multipart"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/api/described"
+	"anneal/internal/testutil"
 )
 
 const baseModel = "accounts/default/models/anneal-base"
@@ -120,8 +121,8 @@ func (c caller) send(method, path string, body any, header ...string) (*http.Res
 	return c.http.Do(req)
 }
 
-// ask sends one request and returns the status and the object of a JSON response.
-func (c caller) ask(method, path string, body any) (status int, answer object, err error) {
+// do sends one request and returns the status and the object of a JSON response.
+func (c caller) do(method, path string, body any) (status int, answer object, err error) {
 	res, err := c.send(method, path, body)
 	if err != nil {
 		return 0, nil, err
@@ -141,7 +142,7 @@ func (c caller) ask(method, path string, body any) (status int, answer object, e
 // must sends one request, requires the status 200, and returns the response.
 func (c caller) must(method, path string, body any) object {
 	c.t.Helper()
-	status, answer, err := c.ask(method, path, body)
+	status, answer, err := c.do(method, path, body)
 	require.NoError(c.t, err)
 	require.Equal(c.t, http.StatusOK, status, "%s %s: %v", method, path, answer)
 	return answer
@@ -183,7 +184,7 @@ func (c caller) pages(path, field string) (items []object, err error) {
 		join = "&"
 	}
 	for token := ""; ; {
-		status, page, err := c.ask(http.MethodGet, path+join+"pageSize=200&pageToken="+token, nil)
+		status, page, err := c.do(http.MethodGet, path+join+"pageSize=200&pageToken="+token, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -214,7 +215,17 @@ func form(name string, content []byte) (contentType string, body *bytes.Buffer) 
 func (c caller) upload(dataset string, content []byte) (status int, answer object, err error) {
 	contentType, body := form("rows.jsonl", content)
 	c.contentType = contentType
-	return c.ask(http.MethodPost, "/datasets/"+dataset+":upload", body)
+	return c.do(http.MethodPost, "/datasets/"+dataset+":upload", body)
+}
+
+// deploy creates a deployment with the given settings, by default with one replica, and waits until
+// it is READY.
+func (c caller) deploy(id string, settings object) object {
+	c.t.Helper()
+	body := object{"minReplicaCount": 1}
+	maps.Copy(body, settings)
+	c.must(http.MethodPost, "/deployments?deploymentId="+id, body)
+	return c.until("/deployments/"+id, "state", "READY")
 }
 
 // dataset creates a dataset of the first rows of the shipped example, and waits until it is READY.
@@ -230,8 +241,7 @@ func (c caller) dataset(id string, rows int) {
 // exampleRows returns the first rows of the shipped example.
 func exampleRows(t testing.TB, n int) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", "examples", "packing-codes.jsonl"))
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, filepath.Join("..", "..", "examples", "packing-codes.jsonl"))
 	rows := bytes.SplitAfterN(data, []byte("\n"), n+1)
 	require.Greater(t, len(rows), n)
 	return bytes.Join(rows[:n], nil)
@@ -271,8 +281,8 @@ func (c caller) curve(job string) (rows []object) {
 	return rows
 }
 
-// wholeCurve requires every step from 1 to steps exactly once, in order, each with a loss.
-func wholeCurve(t testing.TB, rows []object, steps int) {
+// requireCompleteCurve requires every step from 1 to steps exactly once, in order, each with a loss.
+func requireCompleteCurve(t testing.TB, rows []object, steps int) {
 	t.Helper()
 	require.Len(t, rows, steps)
 	for i, row := range rows {
@@ -288,7 +298,7 @@ func wholeCurve(t testing.TB, rows []object, steps int) {
 
 // complete requests a completion of a model, and returns the status and the object of the response.
 func (c caller) complete(model, prompt string) (status int, answer object, err error) {
-	return c.ask(http.MethodPost, "//inference/v1/completions",
+	return c.do(http.MethodPost, "//inference/v1/completions",
 		object{"model": model, "prompt": prompt, "max_tokens": 16, "temperature": 0})
 }
 

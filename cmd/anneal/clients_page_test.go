@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // An unmodifiedClient is one row of docs/clients.md.
@@ -49,6 +51,9 @@ var unmodifiedClients = []unmodifiedClient{
 	{"TestUnmodifiedClients/ai with its compatible provider", "AI SDK with @ai-sdk/openai-compatible",
 		"npm @ai-sdk/openai-compatible", "chat, also streamed; a wrong parameter",
 		"the same texts and token counts as plain HTTP; the error has its status and message"},
+	{"TestUnmodifiedClients/LangChain", "LangChain with ChatOpenAI, ChatFireworks and OpenAIEmbeddings",
+		"npm @langchain/openai", "chat, also streamed, and with a tool call; responses; completions; objects; embeddings; " +
+			"a wrong parameter", "the same texts and token counts as plain HTTP; the error names the parameter"},
 	{"TestUnmodifiedClients/ai with its compatible provider, structured output", "AI SDK with zod schemas", "npm ai",
 		"objects, lists, choices and tool calls, also streamed",
 		"responses match the schema; tool calls have parsed arguments"},
@@ -98,8 +103,7 @@ func TestClientsPage(t *testing.T) {
 // TestUnmodifiedClients….
 func clientSubtests(t *testing.T) (names []string) {
 	t.Helper()
-	files, err := filepath.Glob("*_test.go")
-	require.NoError(t, err)
+	files := testutil.Glob(t, "*_test.go")
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
 		require.NoError(t, err)
@@ -144,8 +148,7 @@ func installedVersion(t *testing.T, of string) string {
 	}
 	switch registry {
 	case "npm":
-		data, err := os.ReadFile("testdata/clients/node/package.json")
-		require.NoError(t, err)
+		data := testutil.ReadFile(t, "testdata/clients/node/package.json")
 		var packages struct{ Dependencies map[string]string }
 		require.NoError(t, json.Unmarshal(data, &packages))
 		require.Contains(t, packages.Dependencies, name)
@@ -160,8 +163,7 @@ func installedVersion(t *testing.T, of string) string {
 // line.
 func lineAfter(t *testing.T, file, prefix string) string {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, file)
 	lines := strings.Split(string(data), "\n")
 	i := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, prefix) })
 	require.GreaterOrEqual(t, i, 0, "%s has no line %s…", file, prefix)

@@ -14,7 +14,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/api/described"
 	"anneal/engines/embedded"
+	"anneal/internal/testutil"
 )
 
 // clientsPrompt is the prompt of all clients, as text and as a chat.
@@ -26,71 +28,70 @@ func TestUnmodifiedClients(t *testing.T) {
 	t.Parallel()
 	s := serve(t, filepath.Join(t.TempDir(), "data"))
 	user := s.user()
-	user.must(http.MethodPost, "/deployments?deploymentId=base", object{"baseModel": baseModel, "minReplicaCount": 1})
-	user.until("/deployments/base", "state", "READY")
+	user.deploy("base", object{"baseModel": baseModel})
 	plain := user.plainResponses()
 
 	t.Run("openai for Go", func(t *testing.T) {
 		program := goClient(t, ".")
 		for _, base := range basePaths {
-			said := s.driveAt(t, base, baseModel, ".", program)
-			plain.agrees(t, said)
-			plain.agreesOnResponses(t, said, "response", "responseStream")
-			require.Equal(t, baseModel, said["model"])
-			vectors := at(said, "embedding.vectors").([]any)
+			output := s.driveAt(t, base, baseModel, ".", program)
+			plain.agrees(t, output)
+			plain.agreesOnResponses(t, output, "response", "responseStream")
+			require.Equal(t, baseModel, output["model"])
+			vectors := at(output, "embedding.vectors").([]any)
 			require.Len(t, vectors, 2)
 			require.NotEqual(t, vectors[0], vectors[1])
 		}
-		said := s.drive(t, ".", program)
-		require.EqualValues(t, plain.tokens, at(said, "completion.tokens"))
-		require.EqualValues(t, plain.tokens, at(said, "stream.tokens"))
-		require.EqualValues(t, plain.chatTokens, at(said, "chatStream.tokens"))
-		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
-		require.Equal(t, "temperature", at(said, "refusal.param"))
-		require.Contains(t, said["models"], baseModel)
+		output := s.drive(t, ".", program)
+		require.EqualValues(t, plain.tokens, at(output, "completion.tokens"))
+		require.EqualValues(t, plain.tokens, at(output, "stream.tokens"))
+		require.EqualValues(t, plain.chatTokens, at(output, "chatStream.tokens"))
+		require.EqualValues(t, http.StatusBadRequest, at(output, "refusal.status"))
+		require.Equal(t, "temperature", at(output, "refusal.param"))
+		require.Contains(t, output["models"], baseModel)
 	})
 	t.Run("openai for JavaScript", func(t *testing.T) {
-		said := s.driveAt(t, "/v1", "base", nodeClientsDir(t), "node", "openai.mjs")
-		plain.agrees(t, said)
-		said = s.drive(t, nodeClientsDir(t), "node", "openai.mjs")
-		plain.agrees(t, said)
-		require.EqualValues(t, plain.tokens, at(said, "completion.usage.total_tokens"))
-		require.EqualValues(t, plain.tokens, at(said, "stream.usage.total_tokens"))
-		require.EqualValues(t, plain.chatTokens, at(said, "chatStream.usage.total_tokens"))
-		require.Greater(t, at(said, "completion.tokens"), 1.0)
-		require.Equal(t, "BadRequestError", at(said, "refusal.kind"))
-		require.Equal(t, "temperature", at(said, "refusal.param"))
-		require.Equal(t, "NotFoundError", at(said, "missing.kind"))
-		require.Contains(t, said["models"], baseModel)
+		output := s.driveAt(t, "/v1", "base", nodeClientsDir(t), "node", "openai.mjs")
+		plain.agrees(t, output)
+		output = s.drive(t, nodeClientsDir(t), "node", "openai.mjs")
+		plain.agrees(t, output)
+		require.EqualValues(t, plain.tokens, at(output, "completion.usage.total_tokens"))
+		require.EqualValues(t, plain.tokens, at(output, "stream.usage.total_tokens"))
+		require.EqualValues(t, plain.chatTokens, at(output, "chatStream.usage.total_tokens"))
+		require.Greater(t, at(output, "completion.tokens"), 1.0)
+		require.Equal(t, "BadRequestError", at(output, "refusal.kind"))
+		require.Equal(t, "temperature", at(output, "refusal.param"))
+		require.Equal(t, "NotFoundError", at(output, "missing.kind"))
+		require.Contains(t, output["models"], baseModel)
 	})
 	t.Run("ai with its compatible provider", func(t *testing.T) {
-		said := s.drive(t, nodeClientsDir(t), "node", "ai.mjs")
-		require.Nil(t, at(said, "completion.error"))
-		require.Equal(t, plain.chat, at(said, "chat.text"))
-		require.Equal(t, plain.chat, at(said, "chatStream.text"))
-		require.Equal(t, plain.chatFinish, at(said, "chatStream.finish"))
-		require.EqualValues(t, plain.chatTokens, at(said, "chatStream.usage.totalTokens"))
-		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
-		require.Contains(t, at(said, "refusal.message"), "temperature")
+		output := s.drive(t, nodeClientsDir(t), "node", "ai.mjs")
+		require.Nil(t, at(output, "completion.error"))
+		require.Equal(t, plain.chat, at(output, "chat.text"))
+		require.Equal(t, plain.chat, at(output, "chatStream.text"))
+		require.Equal(t, plain.chatFinish, at(output, "chatStream.finish"))
+		require.EqualValues(t, plain.chatTokens, at(output, "chatStream.usage.totalTokens"))
+		require.EqualValues(t, http.StatusBadRequest, at(output, "refusal.status"))
+		require.Contains(t, at(output, "refusal.message"), "temperature")
 	})
 	t.Run("openai for JavaScript, responses and embeddings", func(t *testing.T) {
 		for _, base := range basePaths {
-			said := s.driveAt(t, base, "base", nodeClientsDir(t), "node", "openai-responses.mjs", s.deployToolModel(user))
-			plain.agreesOnResponses(t, said, "plain", "stream")
-			require.Equal(t, false, at(said, "plain.store"))
-			require.Equal(t, at(said, "stream.text"), at(said, "stream.deltas"))
+			output := s.driveAt(t, base, "base", nodeClientsDir(t), "node", "openai-responses.mjs", s.deployToolModel(user))
+			plain.agreesOnResponses(t, output, "plain", "stream")
+			require.Equal(t, false, at(output, "plain.store"))
+			require.Equal(t, at(output, "stream.text"), at(output, "stream.deltas"))
 			require.Equal(t, []any{"response.created", "response.in_progress", "response.output_item.added",
 				"response.content_part.added", "response.output_text.delta", "response.output_text.done",
-				"response.content_part.done", "response.output_item.done", "response." + at(said, "plain.status").(string)},
-				at(said, "stream.events"))
-			require.EqualValues(t, plain.chatTokens, at(said, "plain.usage.total_tokens"))
-			require.EqualValues(t, plain.chatTokens, at(said, "stream.usage.total_tokens"))
-			isOrder(t, said["parsed"], true)
-			require.Equal(t, "place", at(said, "called.name"))
-			isOrder(t, at(said, "called.arguments"), true)
-			require.Contains(t, []any{"completed", "incomplete"}, said["again"])
-			require.Contains(t, []any{"completed", "incomplete"}, said["answered"])
-			vectors := said["embedding"].(object)
+				"response.content_part.done", "response.output_item.done", "response." + at(output, "plain.status").(string)},
+				at(output, "stream.events"))
+			require.EqualValues(t, plain.chatTokens, at(output, "plain.usage.total_tokens"))
+			require.EqualValues(t, plain.chatTokens, at(output, "stream.usage.total_tokens"))
+			isOrder(t, output["parsed"], true)
+			require.Equal(t, "place", at(output, "called.name"))
+			isOrder(t, at(output, "called.arguments"), true)
+			require.Contains(t, []any{"completed", "incomplete"}, output["again"])
+			require.Contains(t, []any{"completed", "incomplete"}, output["answered"])
+			vectors := output["embedding"].(object)
 			require.Greater(t, len(vectors["first"].([]any)), 8)
 			require.Equal(t, vectors["first"], vectors["same"])
 			require.NotEqual(t, vectors["first"], vectors["other"])
@@ -98,70 +99,94 @@ func TestUnmodifiedClients(t *testing.T) {
 				require.InDelta(t, v, vectors["first"].([]any)[i], 1e-7)
 			}
 			require.Len(t, vectors["short"], 8)
-			require.Equal(t, "base", at(said, "model.id"))
-			require.Contains(t, said["names"], baseModel)
-			require.Equal(t, "BadRequestError", at(said, "stored.kind"))
-			require.Equal(t, "store", at(said, "stored.param"))
-			require.Equal(t, "previous_response_id", at(said, "stateful.param"))
+			require.Equal(t, "base", at(output, "model.id"))
+			require.Contains(t, output["names"], baseModel)
+			require.Equal(t, "BadRequestError", at(output, "stored.kind"))
+			require.Equal(t, "store", at(output, "stored.param"))
+			require.Equal(t, "previous_response_id", at(output, "stateful.param"))
 		}
 	})
 	t.Run("ai with its provider for OpenAI", func(t *testing.T) {
-		said := s.driveAt(t, "/v1", "base", nodeClientsDir(t), "node", "ai-openai.mjs", s.deployToolModel(user))
-		require.Equal(t, plain.chat, at(said, "plain.text"))
-		require.Equal(t, plain.chat, at(said, "stream.text"))
-		require.Equal(t, plain.chatFinish, at(said, "plain.finish"))
-		require.Equal(t, plain.chatFinish, at(said, "stream.finish"))
-		require.EqualValues(t, plain.chatTokens, at(said, "plain.usage.totalTokens"))
-		require.EqualValues(t, plain.chatTokens, at(said, "stream.usage.totalTokens"))
-		require.Contains(t, []any{"chair", "table"}, at(said, "made.item"))
-		require.GreaterOrEqual(t, said["executed"], 1.0)
-		require.EqualValues(t, 2, said["steps"])
-		require.Equal(t, "place", at(said, "call.toolName"))
-		require.Len(t, said["embeddings"], 2)
-		require.Greater(t, said["tokens"], 2.0)
-		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
-		require.Contains(t, at(said, "refusal.message"), "temperature")
+		output := s.driveAt(t, "/v1", "base", nodeClientsDir(t), "node", "ai-openai.mjs", s.deployToolModel(user))
+		require.Equal(t, plain.chat, at(output, "plain.text"))
+		require.Equal(t, plain.chat, at(output, "stream.text"))
+		require.Equal(t, plain.chatFinish, at(output, "plain.finish"))
+		require.Equal(t, plain.chatFinish, at(output, "stream.finish"))
+		require.EqualValues(t, plain.chatTokens, at(output, "plain.usage.totalTokens"))
+		require.EqualValues(t, plain.chatTokens, at(output, "stream.usage.totalTokens"))
+		require.Contains(t, []any{"chair", "table"}, at(output, "made.item"))
+		require.GreaterOrEqual(t, output["executed"], 1.0)
+		require.EqualValues(t, 2, output["steps"])
+		require.Equal(t, "place", at(output, "call.toolName"))
+		require.Len(t, output["embeddings"], 2)
+		require.Greater(t, output["tokens"], 2.0)
+		require.EqualValues(t, http.StatusBadRequest, at(output, "refusal.status"))
+		require.Contains(t, at(output, "refusal.message"), "temperature")
 	})
 	t.Run("ai with its provider for the hosted service", func(t *testing.T) {
-		said := s.drive(t, nodeClientsDir(t), "node", "ai-fireworks.mjs")
-		require.Equal(t, plain.chat, at(said, "chat.text"))
-		require.Equal(t, plain.chat, at(said, "chatStream.text"))
-		require.Equal(t, plain.chatFinish, at(said, "chat.finish"))
-		require.Equal(t, plain.chatFinish, at(said, "chatStream.finish"))
-		require.EqualValues(t, plain.chatTokens, at(said, "chat.usage.totalTokens"))
-		require.Equal(t, plain.finish, at(said, "completion.finish"))
-		require.Contains(t, []any{"chair", "table"}, at(said, "made.item"))
-		require.Len(t, said["embeddings"], 2)
-		require.EqualValues(t, http.StatusBadRequest, at(said, "refusal.status"))
-		require.Contains(t, at(said, "refusal.message"), "temperature")
+		output := s.drive(t, nodeClientsDir(t), "node", "ai-fireworks.mjs")
+		require.Equal(t, plain.chat, at(output, "chat.text"))
+		require.Equal(t, plain.chat, at(output, "chatStream.text"))
+		require.Equal(t, plain.chatFinish, at(output, "chat.finish"))
+		require.Equal(t, plain.chatFinish, at(output, "chatStream.finish"))
+		require.EqualValues(t, plain.chatTokens, at(output, "chat.usage.totalTokens"))
+		require.Equal(t, plain.finish, at(output, "completion.finish"))
+		require.Contains(t, []any{"chair", "table"}, at(output, "made.item"))
+		require.Len(t, output["embeddings"], 2)
+		require.EqualValues(t, http.StatusBadRequest, at(output, "refusal.status"))
+		require.Contains(t, at(output, "refusal.message"), "temperature")
+	})
+	t.Run("LangChain", func(t *testing.T) {
+		output := s.driveAt(t, "/v1", "base", nodeClientsDir(t), "node", "langchain.mjs", s.deployToolModel(user))
+		for _, way := range []string{"openai", "fireworks"} {
+			require.Equal(t, plain.chat, at(output, way+".text"), way)
+			require.Equal(t, plain.chat, at(output, way+".stream.text"), way)
+			require.Equal(t, plain.chatFinish, at(output, way+".finish"), way)
+			require.Equal(t, plain.chatFinish, at(output, way+".stream.finish"), way)
+			require.Greater(t, at(output, way+".stream.chunks"), 1.0, way)
+			require.EqualValues(t, plain.chatTokens, at(output, way+".usage.total_tokens"), way)
+			require.Equal(t, "place", at(output, way+".call.name"), way)
+			require.Contains(t, []any{"chair", "table"}, at(output, way+".call.args.item"), way)
+		}
+		require.Equal(t, plain.chat, at(output, "responses.text"))
+		require.EqualValues(t, plain.chatTokens, at(output, "responses.usage.total_tokens"))
+		require.Contains(t, []any{"chair", "table"}, at(output, "made.item"))
+		require.Equal(t, plain.text, output["completion"])
+		vectors := output["vectors"].([]any)
+		require.Len(t, vectors, 2)
+		require.Len(t, vectors[0], 8)
+		require.Equal(t, vectors[0], output["query"])
+		require.NotEqual(t, vectors[0], vectors[1])
+		require.EqualValues(t, http.StatusBadRequest, at(output, "refusal.status"))
+		require.Equal(t, "temperature", at(output, "refusal.param"))
 	})
 	t.Run("openai for JavaScript, structured output", func(t *testing.T) {
-		said := s.drive(t, nodeClientsDir(t), "node", "openai-structured.mjs", s.deployToolModel(user))
-		isOrder(t, at(said, "parsed"), true)
-		require.Equal(t, "stop", said["finish"])
-		require.Equal(t, at(said, "parsed"), at(said, "streamed"))
-		require.Equal(t, "place", at(said, "called.name"))
-		require.Equal(t, "tool_calls", said["calledFinish"])
-		isOrder(t, at(said, "called.parsed_arguments"), true)
-		require.Equal(t, at(said, "called.arguments"), at(said, "calledPiecewise.arguments"))
-		require.Equal(t, "LengthFinishReasonError", said["cut"])
+		output := s.drive(t, nodeClientsDir(t), "node", "openai-structured.mjs", s.deployToolModel(user))
+		isOrder(t, at(output, "parsed"), true)
+		require.Equal(t, "stop", output["finish"])
+		require.Equal(t, at(output, "parsed"), at(output, "streamed"))
+		require.Equal(t, "place", at(output, "called.name"))
+		require.Equal(t, "tool_calls", output["calledFinish"])
+		isOrder(t, at(output, "called.parsed_arguments"), true)
+		require.Equal(t, at(output, "called.arguments"), at(output, "calledPiecewise.arguments"))
+		require.Equal(t, "LengthFinishReasonError", output["cut"])
 	})
 	t.Run("ai with its compatible provider, structured output", func(t *testing.T) {
-		said := s.drive(t, nodeClientsDir(t), "node", "ai-structured.mjs", s.deployToolModel(user))
-		isOrder(t, at(said, "made"), false)
-		require.Equal(t, "stop", said["finish"])
-		require.Equal(t, at(said, "made"), at(said, "streamed"))
-		require.Greater(t, said["pieces"], 1.0)
-		require.IsType(t, []any{}, said["list"], "%v", said["list"])
-		require.Contains(t, []any{"chairs", "tables"}, said["choice"])
-		require.Len(t, at(said, "named.stock"), 2)
-		require.Equal(t, "tool-calls", said["calledFinish"])
-		calls, ok := said["called"].([]any)
-		require.True(t, ok && len(calls) > 0, "%v", said["called"])
+		output := s.drive(t, nodeClientsDir(t), "node", "ai-structured.mjs", s.deployToolModel(user))
+		isOrder(t, at(output, "made"), false)
+		require.Equal(t, "stop", output["finish"])
+		require.Equal(t, at(output, "made"), at(output, "streamed"))
+		require.Greater(t, output["pieces"], 1.0)
+		require.IsType(t, []any{}, output["list"], "%v", output["list"])
+		require.Contains(t, []any{"chairs", "tables"}, output["choice"])
+		require.Len(t, at(output, "named.stock"), 2)
+		require.Equal(t, "tool-calls", output["calledFinish"])
+		calls, ok := output["called"].([]any)
+		require.True(t, ok && len(calls) > 0, "%v", output["called"])
 		require.Equal(t, "place", at(calls[0].(object), "toolName"))
 		require.Nil(t, at(calls[0].(object), "invalid"))
 		isOrder(t, at(calls[0].(object), "input"), false)
-		require.Equal(t, calls, said["calledPiecewise"])
+		require.Equal(t, calls, output["calledPiecewise"])
 	})
 }
 
@@ -177,8 +202,7 @@ func (s *plane) deployToolModel(user caller) string {
 	require.NoError(s.t, embedded.WriteBase(dir))
 	file := filepath.Join(dir, "tokenizer_config.json")
 	config := object{}
-	data, err := os.ReadFile(file)
-	require.NoError(s.t, err)
+	data := testutil.ReadFile(s.t, file)
 	require.NoError(s.t, json.Unmarshal(data, &config))
 	config["chat_template"] =
 		"{{ bos_token }}{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% for message in messages %}{{ " +
@@ -186,22 +210,19 @@ func (s *plane) deployToolModel(user caller) string {
 			"{% for call in message.tool_calls %}\n<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ " +
 			"call.function.arguments | tojson }}}\n</tool_call>{% endfor %}" +
 			"{% if message.role == 'assistant' %}<|end|>{% else %}<|assistant|>{% endif %}{% endfor %}"
-	data, err = json.Marshal(config)
-	require.NoError(s.t, err)
+	data = testutil.Marshal(s.t, config)
 	require.NoError(s.t, os.WriteFile(file, data, 0o600))
 	s.run("model", "create", "tool-model", "--dir", dir).ok(s.t)
-	user.must(http.MethodPost, "/deployments?deploymentId=tool-model",
-		object{"baseModel": name, "minReplicaCount": 1})
-	user.until("/deployments/tool-model", "state", "READY")
+	user.deploy("tool-model", object{"baseModel": name})
 	return name
 }
 
 // isOrder requires that said is a valid order. The client has already validated it against the
 // schema. If whole is true, the nullable field must be present.
-func isOrder(t *testing.T, said any, whole bool) {
+func isOrder(t *testing.T, output any, whole bool) {
 	t.Helper()
-	order, ok := said.(object)
-	require.True(t, ok, "%v", said)
+	order, ok := output.(object)
+	require.True(t, ok, "%v", output)
 	require.Contains(t, []any{"person", "company"}, at(order, "customer.kind"))
 	require.Regexp(t, `^[A-Z]{2}-\d{2}$`, order["code"])
 	require.Regexp(t, `^\d{4}-\d{2}-\d{2}$`, order["when"])
@@ -238,26 +259,26 @@ func (c caller) plainResponses() (p plainResponse) {
 }
 
 // agrees requires that a client library received the same responses as the plain HTTP requests.
-func (p plainResponse) agrees(t *testing.T, said object) {
+func (p plainResponse) agrees(t *testing.T, output object) {
 	t.Helper()
 	for _, way := range []string{"completion", "stream"} {
-		require.Equal(t, p.text, at(said, way+".text"), way)
-		require.Equal(t, p.finish, at(said, way+".finish"), way)
+		require.Equal(t, p.text, at(output, way+".text"), way)
+		require.Equal(t, p.finish, at(output, way+".finish"), way)
 	}
 	for _, way := range []string{"chat", "chatStream"} {
-		require.Equal(t, p.chat, at(said, way+".text"), way)
-		require.Equal(t, p.chatFinish, at(said, way+".finish"), way)
+		require.Equal(t, p.chat, at(output, way+".text"), way)
+		require.Equal(t, p.chatFinish, at(output, way+".finish"), way)
 	}
-	require.Greater(t, at(said, "stream.chunks"), 1.0, "a stream has several chunks")
-	require.Greater(t, at(said, "chatStream.chunks"), 1.0, "a stream has several chunks")
+	require.Greater(t, at(output, "stream.chunks"), 1.0, "a stream has several chunks")
+	require.Greater(t, at(output, "chatStream.chunks"), 1.0, "a stream has several chunks")
 }
 
 // agreesOnResponses requires that a client library received, through the Responses API, the same
 // text as the plain HTTP chat request. ways are the fields of said to compare.
-func (p plainResponse) agreesOnResponses(t *testing.T, said object, ways ...string) {
+func (p plainResponse) agreesOnResponses(t *testing.T, output object, ways ...string) {
 	t.Helper()
 	for _, way := range ways {
-		require.Equal(t, p.chat, at(said, way+".text"), way)
+		require.Equal(t, p.chat, at(output, way+".text"), way)
 	}
 }
 
@@ -266,7 +287,7 @@ var basePaths = []string{"/inference/v1", "/v1"}
 
 // checkedProxy returns the address of a proxy to the server that checks each exchange against the
 // server's OpenAPI document.
-func (s *plane) checkedProxy(t *testing.T) string {
+func (s *plane) checkedProxy(t testing.TB) string {
 	t.Helper()
 	server, err := url.Parse(s.context.Address)
 	require.NoError(t, err)
@@ -289,17 +310,37 @@ func (s *plane) driveModel(t *testing.T, model, dir, program string, args ...str
 	return s.driveAt(t, basePaths[0], model, dir, program, args...)
 }
 
-// driveAt runs the program of a client with the given model, and with base as the path of its base URL.
-func (s *plane) driveAt(t *testing.T, base, model, dir, program string, args ...string) (said object) {
+// proxies returns the address of a chain of proxies to the server, which check each exchange against
+// the server's OpenAPI document: prism, if the clients for JavaScript are installed, and
+// checkedProxy. The tests of recordings do not use prism, which garbles them: see
+// api.TestPrismGarblesBinaryForms.
+func (s *plane) proxies(t *testing.T) string {
+	program := filepath.Join(clientsDir(t, "node"), described.Prism)
+	if _, err := os.Stat(program); err != nil || s.withoutPrism {
+		return s.checkedProxy(t)
+	}
+	if s.prism == "" {
+		res, err := s.user().send(http.MethodGet, "//openapi.json", nil)
+		require.NoError(t, err)
+		defer res.Body.Close()
+		document := testutil.ReadAll(t, res.Body)
+		s.prism = described.StartPrism(s.t, program, document, s.checkedProxy(s.t))
+	}
+	return described.WithoutViolations(t, s.prism)
+}
+
+// driveAt runs the program of a client with the given model, and with base as the path of its base
+// URL.
+func (s *plane) driveAt(t *testing.T, base, model, dir, program string, args ...string) (output object) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	var out, stderr bytes.Buffer
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &stderr
-	cmd.Env = environment(t.TempDir(), "BASE_URL="+s.checkedProxy(t)+base, "API_KEY="+s.context.APIKey,
+	cmd.Env = environment(t.TempDir(), "BASE_URL="+s.proxies(t)+base, "API_KEY="+s.context.APIKey,
 		"MODEL="+model, "PROMPT="+clientsPrompt)
 	require.NoError(t, cmd.Run(), "%s%s", out.String(), stderr.String())
-	require.NoError(t, json.Unmarshal(out.Bytes(), &said), "%s", out.String())
-	return said
+	require.NoError(t, json.Unmarshal(out.Bytes(), &output), "%s", out.String())
+	return output
 }
 
 func clientsDir(t *testing.T, name string) string {

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -16,13 +15,13 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"anneal/internal/cli"
+	"anneal/internal/testutil"
 )
 
 // TestComposeCommands checks that the commands in compose.yaml exist, with their flags, and that its
 // volumes and dependencies are defined.
 func TestComposeCommands(t *testing.T) {
-	content, err := os.ReadFile(filepath.Join("..", "..", "compose.yaml"))
-	require.NoError(t, err)
+	content := testutil.ReadFile(t, filepath.Join("..", "..", "compose.yaml"))
 	var file struct {
 		Services map[string]struct {
 			Command   []string
@@ -118,8 +117,7 @@ func TestHAProxy(t *testing.T) {
 			return ""
 		}
 		defer res.Body.Close()
-		body, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
+		body := testutil.ReadAll(t, res.Body)
 		require.Equal(t, http.StatusOK, res.StatusCode, "a request fails: %s", body)
 		return string(body)
 	}
@@ -144,8 +142,7 @@ func TestHAProxy(t *testing.T) {
 	ready[gone].Store(false)
 	eventually(t, "only the other control plane gets requests", all(fmt.Sprint(1-gone)))
 	close(release)
-	rest, err := io.ReadAll(stream.Body)
-	require.NoError(t, err)
+	rest := testutil.ReadAll(t, stream.Body)
 	require.Equal(t, " end", string(rest))
 	ready[gone].Store(true)
 	eventually(t, "both get requests", func() bool { return get() == fmt.Sprint(gone) })

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // join gives the data directory dir the keys of another control plane, as docs/operations.md says.
@@ -52,7 +54,7 @@ func TestSecondControlPlane(t *testing.T) {
 	require.NoError(t, os.WriteFile(token, []byte(second.run("node", "token", "--data", dir).ok(t)), 0o600))
 	worker := launch(t, logFor(t, "anneal work"), "work", "--join", c.url(0), "--token-file", token, "--node-id", "w",
 		"--data", t.TempDir())
-	worker.says("node w joined ")
+	worker.waitForLine("node w joined ")
 	operator := second.as("system", second.operator().APIKey)
 	eventually(t, "the second control plane has seen the worker", func() bool {
 		nodes := operator.list("/nodes", "nodes")
@@ -62,7 +64,7 @@ func TestSecondControlPlane(t *testing.T) {
 	second.user().must(http.MethodPost, "/deployments?deploymentId=d",
 		object{"baseModel": baseModel, "minReplicaCount": 1})
 	eventually(t, "the second control plane places the replica", func() bool {
-		_, found, err := second.user().ask(http.MethodGet, "/deployments/d", nil)
+		_, found, err := second.user().do(http.MethodGet, "/deployments/d", nil)
 		return err == nil && found["state"] == "READY"
 	})
 	members := commandIn(t, c.env, dir, "server", "list", "--nats-url", c.url(0), "-o", "json").ok(t)
@@ -79,8 +81,7 @@ func copyWithoutLog(t *testing.T, from, to string) {
 	t.Helper()
 	require.NoError(t, os.CopyFS(filepath.Join(to, "keys"), os.DirFS(filepath.Join(from, "keys"))))
 	for _, name := range []string{"version", "context.json", "operator.json"} {
-		content, err := os.ReadFile(filepath.Join(from, name))
-		require.NoError(t, err)
+		content := testutil.ReadFile(t, filepath.Join(from, name))
 		require.NoError(t, os.WriteFile(filepath.Join(to, name), content, 0o600))
 	}
 }
@@ -102,15 +103,12 @@ func TestServerBundles(t *testing.T) {
 		"start an installation in a new directory with `anneal serve --nats-url URL`", "server", "bundle", file)
 	require.NoFileExists(t, file)
 	s.run("server", "bundle", file, "--data", clustered).ok(t)
-	info, err := os.Stat(file)
-	require.NoError(t, err)
+	info := testutil.Stat(t, file)
 	require.EqualValues(t, 0o600, info.Mode().Perm())
-	written, err := os.ReadFile(file)
-	require.NoError(t, err)
+	written := testutil.ReadFile(t, file)
 	fails(file+" already exists\nhint: choose another name, or delete it first: nothing is overwritten",
 		"server", "bundle", file, "--data", clustered)
-	kept, err := os.ReadFile(file)
-	require.NoError(t, err)
+	kept := testutil.ReadFile(t, file)
 	require.Equal(t, string(written), string(kept))
 	fails("no such file", "server", "join", file+"2", "--data", t.TempDir())
 	fails("is in use by process", "server", "join", file, "--data", s.dir)
@@ -120,14 +118,11 @@ func TestServerBundles(t *testing.T) {
 		s.run("server", "join", file, "--data", dir).ok(t)
 	}
 	for _, name := range []string{"pepper", "nodes", "blobs", "ring"} {
-		want, err := os.ReadFile(filepath.Join(s.dir, "keys", name))
-		require.NoError(t, err)
-		got, err := os.ReadFile(filepath.Join(dir, "keys", name))
-		require.NoError(t, err)
+		want := testutil.ReadFile(t, filepath.Join(s.dir, "keys", name))
+		got := testutil.ReadFile(t, filepath.Join(dir, "keys", name))
 		require.Equal(t, want, got)
 	}
-	content, err := os.ReadFile(file)
-	require.NoError(t, err)
+	content := testutil.ReadFile(t, file)
 	for want, edit := range map[string][2]string{
 		"is not a bundle of format 1":       {`"format":1`, `"format":2`},
 		`the unknown file "../evil"`:        {"keys/nodes", "../evil"},

@@ -234,8 +234,8 @@ func (l *load) create(path, method, at string, body any, name string) bool {
 func (l *load) send(path string, exists bool, name, method, at string, body any) bool {
 	l.mayChange(path, exists, name)
 	for first := true; l.enter(); first = false {
-		status, answer, err := l.user.ask(method, at, body)
-		l.settle(func() {
+		status, answer, err := l.user.do(method, at, body)
+		l.finish(func() {
 			if err == nil && (status == http.StatusOK || !first &&
 				(status == http.StatusConflict || !exists && status == http.StatusNotFound)) {
 				l.acknowledged(path, exists, name)
@@ -255,7 +255,7 @@ func (l *load) send(path string, exists bool, name, method, at string, body any)
 func (l *load) upload(dataset string) {
 	for first := true; l.enter(); first = false {
 		status, answer, err := l.user.upload(dataset, exampleRows(l.user.t, 4))
-		l.settle(func() {
+		l.finish(func() {
 			switch {
 			case err != nil || status >= 500:
 			// A bad request after the first attempt means that the response to the first attempt
@@ -273,7 +273,7 @@ func (l *load) upload(dataset string) {
 	}
 }
 
-func (l *load) settle(note func()) {
+func (l *load) finish(note func()) {
 	note()
 	l.open.Done()
 }
@@ -292,7 +292,8 @@ func (l *load) jobIDs() []string {
 	return slices.Clone(l.jobs)
 }
 
-// checkInvariants checks the whole log: every position once, no resource created twice, no attempt
+// checkInvariants checks the whole log: every position once, no resource created twice
+// without a delete, no attempt
 // started twice or during another, and no job completed twice.
 func checkInvariants(t *testing.T, events []receivedEvent) {
 	t.Helper()
@@ -307,6 +308,8 @@ func checkInvariants(t *testing.T, events []receivedEvent) {
 			"supervisedFineTuningJob.created.v1":
 			require.False(t, created[h.subject], "%s is created twice", h.subject)
 			created[h.subject] = true
+		case "dataset.deleted.v1", "secret.deleted.v1", "deployment.purged.v1":
+			created[h.subject] = false
 		case "supervisedFineTuningJob.started.v1":
 			require.False(t, live[h.subject], "%s is started while an attempt is under way", h.subject)
 			require.False(t, completed[h.subject], "%s is started after it completed", h.subject)

@@ -42,7 +42,7 @@ func TestControlPlaneIsKilled(t *testing.T) {
 	s := serve(t, t.TempDir(), "--listen", freePort(t), "--nats-listen", freePort(t))
 	killed := crashes(t)
 	l := underLoad(t, s, killed, 3+killed/5)
-	settled(t, s, l)
+	checkComplete(t, s, l)
 	require.Zero(t, s.end())
 	require.Contains(t, s.run("log", "verify").ok(t), "snapshot")
 }
@@ -56,7 +56,7 @@ func TestControlPlaneIsKilledButNotTheWorker(t *testing.T) {
 	f.work("survivor")
 	killed := (crashes(t) + 2) / 3
 	l := underLoad(t, f.plane, killed, 3+killed/5)
-	settled(t, f.plane, l)
+	checkComplete(t, f.plane, l)
 	for _, id := range l.jobIDs() {
 		for _, h := range f.user().list("/supervisedFineTuningJobs/"+id+"/events", "events") {
 			require.NotEqual(t, "supervisedFineTuningJob.requeued.v1", h["type"], "%s was interrupted: %v", id, h["data"])
@@ -130,16 +130,16 @@ func (l *load) awaitAcks(t *testing.T, s *plane, more int) {
 	}
 }
 
-// settled waits until all work is complete, and checks that nothing is missing, stuck or executed
+// checkComplete waits until all work is complete, and checks that nothing is missing, stuck or executed
 // twice.
-func settled(t *testing.T, s *plane, l *load) {
+func checkComplete(t *testing.T, s *plane, l *load) {
 	t.Helper()
 	user := s.user()
 	l.check(t, user, "at the end")
 	require.NotEmpty(t, l.jobIDs())
 	for _, id := range l.jobIDs() {
 		user.until("/supervisedFineTuningJobs/"+id, "state", "JOB_STATE_COMPLETED")
-		wholeCurve(t, user.lossCurve(id), crashSteps)
+		requireCompleteCurve(t, user.lossCurve(id), crashSteps)
 		require.Equal(t, "READY", user.get("/models/" + id)["state"])
 	}
 	for _, item := range user.list("/deployments", "deployments") {

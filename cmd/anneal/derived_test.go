@@ -2,11 +2,12 @@ package main_test
 
 import (
 	"bytes"
-	"io"
 	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // content downloads the files of a dataset as a user would, and returns their content.
@@ -17,8 +18,7 @@ func (c caller) content(dataset string) (text []byte) {
 	for _, link := range links {
 		res, err := caller{http: c.http}.send(http.MethodGet, link.(string), nil)
 		require.NoError(c.t, err)
-		text, err = io.ReadAll(res.Body)
-		require.NoError(c.t, err)
+		text = testutil.ReadAll(c.t, res.Body)
 		require.NoError(c.t, res.Body.Close())
 	}
 	return text
@@ -75,6 +75,7 @@ func TestDerivedDatasets(t *testing.T) {
 
 	user.must(http.MethodDelete, "/supervisedFineTuningJobs/carved", nil)
 	require.Equal(t, "READY", user.get("/datasets/carved-eval")["state"], "the datasets of a job remain after it")
+	s.checkEvents()
 	require.Zero(t, s.end())
 	require.Contains(t, s.run("log", "verify").ok(t), "snapshot")
 }

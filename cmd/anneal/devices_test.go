@@ -111,7 +111,7 @@ func TestDevicesFailOneByOne(t *testing.T) {
 	load := loadCompletions(user, "d", 2)
 	defer load.end()
 	user.dataset("codes", 100)
-	user.job("long", "codes", 100) // it uses a device until the end of the test
+	user.job("long", "codes", 400) // it uses a device until the end of the test
 	recorder.awaitEvent(t, job, "supervisedFineTuningJob.checkpointed.v1", 1)
 	used := f.deviceOf("gpu", job+"@1")
 	require.Contains(t, []int{0, 1, 2, 3}, used)

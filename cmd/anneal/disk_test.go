@@ -35,7 +35,7 @@ func TestFullDisk(t *testing.T) {
 	for i := 0; lastError == nil; i++ {
 		require.Less(t, i, 5000, "a full disk accepts everything")
 		id := fmt.Sprintf("during-%d", i)
-		status, answer, err := user.ask(http.MethodPost, "/datasets",
+		status, answer, err := user.do(http.MethodPost, "/datasets",
 			object{"datasetId": id, "dataset": object{"displayName": strings.Repeat("x", 60)}})
 		require.NoError(t, err, "it still responds")
 		switch {
@@ -87,7 +87,7 @@ func TestDiskFillsUnderTheLog(t *testing.T) {
 		writers.Go(func() {
 			for n := 0; ; n++ {
 				id := fmt.Sprintf("w%d-%d", w, n)
-				status, _, err := user.ask(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{}})
+				status, _, err := user.do(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{}})
 				if err == nil && status == http.StatusOK {
 					acknowledged[w] = append(acknowledged[w], id)
 				}
@@ -105,13 +105,13 @@ func TestDiskFillsUnderTheLog(t *testing.T) {
 	writers.Wait()
 
 	require.NoError(t, os.Remove(ballast))
-	status, _, err := user.ask(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
+	status, _, err := user.do(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
 	if err != nil || status != http.StatusOK {
 		require.Equal(t, 1, s.await(), "it responds, or exits")
-		require.Contains(t, lastLine(s.log.whole()), "the disk of the event log failed")
+		require.Contains(t, lastLine(s.log.output()), "the disk of the event log failed")
 		s.start()
 		// The server may have created the dataset before it exited.
-		_, _, err = user.ask(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
+		_, _, err = user.do(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
 		require.NoError(t, err)
 	}
 	for _, ids := range acknowledged {

@@ -70,7 +70,7 @@ func TestRolloutFailsNoRequest(t *testing.T) {
 	f.work("two", "--accelerators", device+"=1")
 	user.must(http.MethodPost, "/deployments?deploymentId=d", object{"baseModel": baseModel, "minReplicaCount": 1,
 		"maxReplicaCount": 2, "acceleratorType": device, "acceleratorCount": 1})
-	settled := func(replicas float64, replaced int) {
+	awaitReplicas := func(replicas float64, replaced int) {
 		t.Helper()
 		recorder.awaitEvent(t, name, "replica.removed.v1", replaced)
 		eventually(t, "the replicas are ready", func() bool {
@@ -86,15 +86,15 @@ func TestRolloutFailsNoRequest(t *testing.T) {
 	load.more(10)
 	user.must(http.MethodPatch, "/deployments/d?updateMask=ngramSpeculationLength",
 		object{"ngramSpeculationLength": 3})
-	settled(1, 1)
+	awaitReplicas(1, 1)
 	load.more(10)
 
 	user.must(http.MethodPatch, "/deployments/d:scale", object{"replicaCount": 2})
-	settled(2, 1)
+	awaitReplicas(2, 1)
 	load.more(10)
 	user.must(http.MethodPatch, "/deployments/d?updateMask=ngramSpeculationLength",
 		object{"ngramSpeculationLength": 4})
-	settled(2, 3)
+	awaitReplicas(2, 3)
 	load.more(10)
 	load.end()
 	require.Zero(t, load.cut.Load(), "streams that were cut")
@@ -121,6 +121,6 @@ func TestDrainMovesJobs(t *testing.T) {
 	require.Contains(t, happened[preempting:slices.Index(happened, "supervisedFineTuningJob.requeued.v1")],
 		"supervisedFineTuningJob.checkpointed.v1", "the attempt saves a checkpoint before it stops")
 	user.until("/supervisedFineTuningJobs/long", "state", "JOB_STATE_COMPLETED")
-	wholeCurve(t, user.lossCurve("long"), steps)
+	requireCompleteCurve(t, user.lossCurve("long"), steps)
 	require.Zero(t, f.end())
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 const (
@@ -39,7 +41,7 @@ func TestMainJob(t *testing.T) {
 		model := user.get("/models/codes")
 		require.Equal(t, "READY", model["state"])
 		require.Equal(t, baseModel, model["baseModel"])
-		wholeCurve(t, user.lossCurve("codes"), 15)
+		requireCompleteCurve(t, user.lossCurve("codes"), 15)
 	})
 	t.Run("the model is served", func(t *testing.T) {
 		made := user.must(http.MethodPost, "/deployments?deploymentId=codes",
@@ -53,6 +55,7 @@ func TestMainJob(t *testing.T) {
 		func(t *testing.T) { scalesFromZero(t, user) })
 	t.Run("subscribers receive every event once and in order",
 		func(t *testing.T) { receivedOnce(t, user, wires, watermill) })
+	t.Run("every event is as its schema describes", func(*testing.T) { s.checkEvents() })
 	t.Run("readers can do nothing else", func(t *testing.T) { readersOnlyRead(t, s) })
 	t.Run("other accounts have no access", func(t *testing.T) { otherAccountIsRefused(t, s) })
 	t.Run("the log can be verified", func(t *testing.T) {
@@ -63,10 +66,9 @@ func TestMainJob(t *testing.T) {
 }
 
 func checkReady(t *testing.T, s *plane) {
-	require.Equal(t, 1, strings.Count(s.stdout.whole(), "\n"), "one line when it is ready: %q", s.stdout.whole())
+	require.Equal(t, 1, strings.Count(s.stdout.output(), "\n"), "one line when it is ready: %q", s.stdout.output())
 	for _, file := range []string{"context.json", "operator.json"} {
-		info, err := os.Stat(filepath.Join(s.dir, file))
-		require.NoError(t, err)
+		info := testutil.Stat(t, filepath.Join(s.dir, file))
 		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), file)
 	}
 	require.Equal(t, "default", s.context.Account)
@@ -90,7 +92,7 @@ func streamsTheSame(t *testing.T, user caller, model string) {
 	t.Helper()
 	question := object{"model": model, "prompt": "Packing code for 15 pink chairs, customer Rosa", "max_tokens": 16,
 		"temperature": 0, "ignore_eos": true}
-	status, answer, err := user.ask(http.MethodPost, "//inference/v1/completions", question)
+	status, answer, err := user.do(http.MethodPost, "//inference/v1/completions", question)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status, "%v", answer)
 	require.Equal(t, "text_completion", answer["object"])
@@ -247,7 +249,7 @@ func otherAccountIsRefused(t *testing.T, s *plane) {
 	for _, path := range []string{"", "/datasets", "/datasets/codes", "/datasets/nowhere", "/datasets/codes:preview",
 		"/supervisedFineTuningJobs/codes",
 		"/models/codes", "/deployments/codes", "/events", "/deployments/codes/events", "/secrets", "/apiKeys"} {
-		status, answer, err := intruder.ask(http.MethodGet, path, nil)
+		status, answer, err := intruder.do(http.MethodGet, path, nil)
 		require.NoError(t, err)
 		require.Equal(t, http.StatusForbidden, status, "GET %s: %v", path, answer)
 		require.NotEmpty(t, answer["message"])
@@ -258,7 +260,7 @@ func otherAccountIsRefused(t *testing.T, s *plane) {
 		require.NoError(t, err)
 		require.Contains(t, []int{http.StatusForbidden, http.StatusNotFound}, status, "%s: %v", model, answer)
 	}
-	status, _, err := intruder.ask(http.MethodDelete, "/datasets/codes", nil)
+	status, _, err := intruder.do(http.MethodDelete, "/datasets/codes", nil)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusForbidden, status)
 	require.Equal(t, "READY", s.user().get("/datasets/codes")["state"])

@@ -21,6 +21,7 @@ import (
 
 	"anneal/engines/embedded/miniature"
 	"anneal/engines/sandbox"
+	"anneal/internal/testutil"
 )
 
 // buildServers builds the fake servers of engines/external's tests once for all tests, as the programs
@@ -113,8 +114,7 @@ func (s *modelServer) started() recording {
 // lines returns the recorded objects.
 func (r recording) lines() (all []object) {
 	r.t.Helper()
-	data, err := os.ReadFile(r.path)
-	require.NoError(r.t, err)
+	data := testutil.ReadFile(r.t, r.path)
 	for line := range bytes.Lines(data) {
 		var one object
 		require.NoError(r.t, json.Unmarshal(line, &one))
@@ -169,6 +169,7 @@ func TestModelServers(t *testing.T) {
 			checkOptions(t, engine, server)
 			const plain = "accounts/default/deployments/plain"
 			t.Run("chat completions", func(t *testing.T) { checkChats(t, s, server, plain) })
+			t.Run("traces", func(t *testing.T) { checkTraces(t, s, server, plain) })
 			t.Run("tools", func(t *testing.T) { checkTools(t, s, server, plain) })
 			t.Run("structured output", func(t *testing.T) { checkFormats(t, s, server, plain) })
 			t.Run("images", func(t *testing.T) { checkImages(t, s, server, plain) })
@@ -216,6 +217,25 @@ func choice(t *testing.T, answer object) object {
 	choices, _ := answer["choices"].([]any)
 	require.NotEmpty(t, choices, "%v", answer)
 	return choices[0].(object)
+}
+
+// checkTraces checks that the trace context of a request reaches the server of the model.
+func checkTraces(t *testing.T, s *modelServer, server recording, model string) {
+	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	body := object{"model": model, "messages": message("good morning"), "max_tokens": 2}
+	for _, headers := range [][]string{{"traceparent", parent, "tracestate", "a=1"}, {"traceparent", "wrong"}} {
+		res, err := s.caller.send(http.MethodPost, "//inference/v1/chat/completions", body, headers...)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		wantParent, wantState := "", ""
+		if len(headers) > 2 {
+			wantParent, wantState = parent, "a=1"
+		}
+		require.Equal(t, wantParent, res.Header.Get("traceparent"))
+		all := server.lines()
+		require.Equal(t, []any{wantParent, wantState}, []any{all[len(all)-1]["traceparent"], all[len(all)-1]["tracestate"]})
+	}
 }
 
 func checkChats(t *testing.T, s *modelServer, server recording, model string) {
@@ -379,7 +399,7 @@ func checkAdapters(t *testing.T, s *modelServer) {
 		require.Equal(t, "model", server.last("/v1/completions")["model"])
 		s.must(http.MethodDelete, "/deployedModels/one", nil)
 		eventually(t, "it is unloaded", func() bool {
-			status, _, err := s.ask(http.MethodGet, "/deployedModels/one", nil)
+			status, _, err := s.do(http.MethodGet, "/deployedModels/one", nil)
 			return err == nil && status == http.StatusNotFound
 		})
 		eventually(t, "the server has unloaded it", func() bool {

@@ -28,8 +28,7 @@ func BenchmarkGateway(b *testing.B) {
 	const prompt, tokens = "What is the capital of France? Write it in capital letters, and then reverse it.", 128
 	s := serve(b, b.TempDir())
 	user := s.user()
-	user.must(http.MethodPost, "/deployments?deploymentId=bench", object{"baseModel": baseModel, "minReplicaCount": 1})
-	user.until("/deployments/bench", "state", "READY")
+	user.deploy("bench", object{"baseModel": baseModel})
 	user.http = &http.Client{Timeout: patience} // reads chunks as they arrive, and does not check them
 	dir := b.TempDir()
 	require.NoError(b, embedded.WriteBase(dir))
@@ -37,7 +36,7 @@ func BenchmarkGateway(b *testing.B) {
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = model.Close() }) // errors of Close lose nothing
 
-	simple := bare(b)
+	simple := forwardOnly(b)
 	var direct, gateway, baseline paces
 	for b.Loop() {
 		direct.measure(tokens, func(received func()) {
@@ -79,9 +78,9 @@ func read(b *testing.B, res *http.Response, received func()) {
 	}
 }
 
-// bare starts an HTTP server that only forwards each request over NATS and returns the reply as an
+// forwardOnly starts an HTTP server that only forwards each request over NATS and returns the reply as an
 // event. It returns the URL of the server.
-func bare(b *testing.B) (url string) {
+func forwardOnly(b *testing.B) (url string) {
 	s, err := server.NewServer(&server.Options{DontListen: true, NoSigs: true, NoLog: true})
 	require.NoError(b, err)
 	s.Start()

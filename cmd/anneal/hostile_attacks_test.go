@@ -24,6 +24,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"anneal/internal/testutil"
 )
 
 // An attack is run by a malicious client until ctx is done. do returns the number of connections
@@ -40,7 +42,7 @@ var attacks = []attack{
 	{"slow headers from 40 addresses", slowHeaders, 40},
 	{"unsent bodies without a key", unsentBodies, 1},
 	{"unsent bodies without a key from 40 addresses", unsentBodies, 40},
-	{"stalled bodies, with a key", standingBodies, 1},
+	{"stalled bodies, with a key", stalledBodies, 1},
 	{"responses that are not read", unreadAnswers, 1},
 	{"a flood of connections", connectionFlood, 1},
 	{"a flood of connections from 40 addresses", connectionFlood, 40},
@@ -76,8 +78,7 @@ const attackVariable = "ANNEAL_ATTACK"
 // number that it counted.
 func (o attackOrder) start(t *testing.T) (end func() int64) {
 	t.Helper()
-	text, err := json.Marshal(o)
-	require.NoError(t, err)
+	text := testutil.Marshal(t, o)
 	program, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(program)
@@ -204,7 +205,7 @@ func unsentBodies(ctx context.Context, h *attacker) int64 {
 		"application/json\r\nContent-Length: 100000\r\n\r\n", "")
 }
 
-func standingBodies(ctx context.Context, h *attacker) int64 {
+func stalledBodies(ctx context.Context, h *attacker) int64 {
 	return h.hold(ctx, "POST /v1/accounts/mallory/datasets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+
 		h.Accounts[0].Key+"\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n{", " ")
 }

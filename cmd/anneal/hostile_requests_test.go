@@ -16,8 +16,7 @@ import (
 func TestHostilePrompts(t *testing.T) {
 	s := serve(t, t.TempDir())
 	user := s.user()
-	user.must(http.MethodPost, "/deployments?deploymentId=base", object{"baseModel": baseModel, "minReplicaCount": 1})
-	user.until("/deployments/base", "state", "READY")
+	user.deploy("base", object{"baseModel": baseModel})
 	for _, size := range []int{500 << 10, 800 << 10, 2 << 20, 4<<20 - 4096} {
 		text := strings.Repeat("word ", size/5)
 		schema := object{"type": "object",
@@ -38,7 +37,7 @@ func TestHostilePrompts(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%s of %d KB", name, size>>10), func(t *testing.T) {
 				one.body["max_tokens"] = 4
-				status, answer, err := user.ask(http.MethodPost, one.path, one.body)
+				status, answer, err := user.do(http.MethodPost, one.path, one.body)
 				require.NoError(t, err)
 				t.Logf("%d %.200s", status, errorMessage(answer))
 				if status == http.StatusOK && size < 768<<10 {
@@ -52,7 +51,7 @@ func TestHostilePrompts(t *testing.T) {
 	status, answer, err := user.complete(baseModel, "hello")
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status, "%v", answer)
-	require.NotContains(t, s.log.whole(), "a replica failed")
+	require.NotContains(t, s.log.output(), "a replica failed")
 	require.Equal(t, "READY", user.get("/deployments/base")["state"])
 	require.Zero(t, s.end())
 }

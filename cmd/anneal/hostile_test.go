@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 const (
@@ -75,7 +77,7 @@ func TestHostileClients(t *testing.T) {
 		})
 	}
 	tenant.must(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
-	require.NotContains(t, s.log.whole(), "stops after a failure")
+	require.NotContains(t, s.log.output(), "stops after a failure")
 	require.Zero(t, s.end())
 	require.Contains(t, s.run("log", "verify", "--data", s.dir).ok(t), "equal")
 }
@@ -129,7 +131,7 @@ func (m *measurement) measure(length time.Duration) (found timing) {
 		case m.made%10 == 1:
 			who, took = newConns, &fresh
 		}
-		status, answer, err := who.ask(method, path, body)
+		status, answer, err := who.do(method, path, body)
 		require.NoError(m, err, "other clients are served")
 		require.Equal(m, http.StatusOK, status, "%v", answer)
 		*took = append(*took, time.Since(asked))
@@ -151,8 +153,7 @@ var peakLine = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
 // peakMemory returns the server's peak memory, in bytes.
 func (s *plane) peakMemory() int64 {
 	s.t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
-	require.NoError(s.t, err)
+	status := testutil.ReadFile(s.t, fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	found := peakLine.FindSubmatch(status)
 	require.NotNil(s.t, found)
 	kilobytes, err := strconv.ParseInt(string(found[1]), 10, 64)
@@ -163,8 +164,7 @@ func (s *plane) peakMemory() int64 {
 // descriptors returns how many descriptors the server has open.
 func (s *plane) descriptors() int {
 	s.t.Helper()
-	names, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
-	require.NoError(s.t, err)
+	names := testutil.ReadDir(s.t, fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
 	return len(names)
 }
 
@@ -182,7 +182,7 @@ func TestHostileDisk(t *testing.T) {
 	for i := 0; lastError == nil; i++ {
 		require.Less(t, i, 500, "the disk accepts everything")
 		id := fmt.Sprintf("u%d", i)
-		status, answer, err := mallory.ask(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{}})
+		status, answer, err := mallory.do(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{}})
 		require.NoError(t, err)
 		if status == http.StatusOK {
 			status, answer, err = mallory.upload(id, rows)
@@ -196,8 +196,7 @@ func TestHostileDisk(t *testing.T) {
 	require.EqualValues(t, 8, lastError["code"])
 	require.Contains(t, errorMessage(lastError), "delete what is not needed")
 
-	wrong, err := json.Marshal(object{"dataset": object{}, "datasetId": "x", "unknown": strings.Repeat("?", 100)})
-	require.NoError(t, err)
+	wrong := testutil.Marshal(t, object{"dataset": object{}, "datasetId": "x", "unknown": strings.Repeat("?", 100)})
 	for i := range 1000 {
 		res, err := mallory.send(http.MethodPost, "/datasets", json.RawMessage(wrong), "Idempotency-Key",
 			fmt.Sprintf("key-%d", i))

@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 const rollouts = "accounts/default/deployments/rollouts"
@@ -24,8 +25,7 @@ func (c caller) scored(id, liked, disliked string) {
 				"messages": []object{{"role": "user", "content": "Packing code for 15 pink chairs, customer Rosa"},
 					{"role": "assistant", "content": answer}}}
 		}
-		row, err := json.Marshal(object{"samples": []object{sample(liked, 1), sample(disliked, 0)}})
-		require.NoError(c.t, err)
+		row := testutil.Marshal(c.t, object{"samples": []object{sample(liked, 1), sample(disliked, 0)}})
 		rows.Write(append(row, '\n'))
 	}
 	c.must(http.MethodPost, "/datasets", object{"datasetId": id, "dataset": object{}})
@@ -97,9 +97,7 @@ func TestTrainerWeightsAreHotLoaded(t *testing.T) {
 	f.work("two")
 	eventually(t, "both nodes are READY",
 		func() bool { return f.nodes()["one"] == "READY" && f.nodes()["two"] == "READY" })
-	user.must(http.MethodPost, "/deployments?deploymentId=rollouts",
-		object{"baseModel": baseModel, "minReplicaCount": 2, "enableHotLoad": true})
-	user.until("/deployments/rollouts", "state", "READY")
+	user.deploy("rollouts", object{"baseModel": baseModel, "minReplicaCount": 2, "enableHotLoad": true})
 	user.scored("first", "PC-15", "no")
 	user.scored("second", "nothing", "PC-15")
 	base := user.completionText(rollouts)
@@ -150,4 +148,5 @@ func TestTrainerWeightsAreHotLoaded(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, count(kinds(recorder.all(), rollouts), "deployment.weightsSwapped.v1"), 3)
 	require.Contains(t, f.run("log", "verify").ok(t), "equal")
+	f.checkEvents()
 }

@@ -121,7 +121,7 @@ func keysWork(t *testing.T, s *plane, creates []*repeatedCreate) (minted []strin
 		_, key, _ := strings.Cut(w.answer, `"key":"`)
 		key, _, _ = strings.Cut(key, `"`)
 		require.NotEmpty(t, key, w.answer)
-		status, _, err := s.as("default", key).ask(http.MethodGet, "//inference/v1/models", nil)
+		status, _, err := s.as("default", key).do(http.MethodGet, "//inference/v1/models", nil)
 		require.NoError(t, err)
 		require.Equal(t, http.StatusOK, status)
 		minted = append(minted, key)

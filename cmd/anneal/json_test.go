@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/internal/cli"
+	"anneal/internal/testutil"
 )
 
 // streamingCommands have no result, or print it as they run.
@@ -25,7 +25,8 @@ var jsonCommands = []string{
 	"dataset create pairs --file rows.jsonl", "dataset create plain", "dataset upload plain rows.jsonl",
 	"dataset derive some --from pairs", "dataset list",
 	"dataset get pairs", "dataset preview pairs", "dataset download pairs --dir out",
-	"dpo create j --dataset pairs --epochs 1000", "dpo list", "dpo get j", "dpo cancel j", "dpo delete j",
+	"dpo create j --dataset pairs --epochs 1000", "dpo list", "dpo get j", "dpo priority j high",
+	"dpo cancel j", "dpo delete j",
 	"rlor create t --keep-alive", "rlor watch t", "rlor list", "rlor get t", "rlor cancel t", "rlor delete t",
 	"sft list", "rft list", "evaluator list", "addon list",
 	"model list", "model names", "model get anneal-base", "model download anneal-base --dir base",
@@ -40,6 +41,10 @@ var jsonCommands = []string{
 	"deployment delete d --ignore-checks", "deployment undelete d", "deployment delete d --ignore-checks",
 	"secret create k --key-name K --value-file rows.jsonl", "secret update k --value-file rows.jsonl", "secret list",
 	"secret get k", "secret delete k",
+	"subscription create s --webhook https://127.0.0.1:1/x", "subscription list", "subscription get s",
+	"subscription update s --display-name x", "subscription pause s", "subscription resume s",
+	"subscription dead-letters s", "subscription redeliver s --from 1", "subscription rotate-secret s",
+	"subscription delete s",
 	"key create r --role inference", "key list", "key delete r",
 	"events credentials create e", "events credentials list", "events credentials revoke e",
 	"account create other", "account list", "account get other", "account suspend other --reason CREDIT_DEPLETED",
@@ -48,27 +53,30 @@ var jsonCommands = []string{
 	"node drain local --reason maintenance", "node uncordon local", "node taint local dedicated=x:NoSchedule",
 	"node untaint local dedicated",
 	"account nodes other --tolerate dedicated=x:NoSchedule", "account weight other 2",
+	"accelerators set any=1 --account other", "accelerators list other",
 	"node token", "node token --file token",
-	"events", "log verify", "log credentials", "dataset delete plain",
+	"events", "audit", "blame datasets/plain", "why datasets/plain", "usage",
+	"log verify", "replay", "log credentials", "log key", "log checkpoint",
+	"backup key backup.key", "backup status", "dataset delete plain",
 }
 
 // stopped are commands for a stopped server, in this order.
-var stopped = []string{"log rotate-key", "log repair", "log verify", "server bundle keys.bundle --data clustered",
-	"server join keys.bundle --data other"}
+var stopped = []string{"log rotate-key", "log repair", "log verify", "replay",
+	"server bundle keys.bundle --data clustered", "server join keys.bundle --data other"}
 
-// otherCommands are tested against a handler, in output_test.go of package cli, or in
-// TestSecondControlPlane.
-var otherCommands = []string{"node delete away", "node revoke away", "batch cancel b", "server list",
-	"dataset import rows", "dataset export rows"}
+// otherCommands are tested against a handler, in output_test.go of package cli, in
+// TestSecondControlPlane, or by the commands of the documents.
+var otherCommands = []string{"node delete away", "node revoke away", "batch cancel b", "batch create r",
+	"diff datasets/d 1 2", "server list",
+	"dataset import rows", "dataset export rows", "log prove 1", "log check event", "witness", "backup create b",
+	"restore b"}
 
 // scriptedCommands returns the commands whose JSON output the scripts in testdata read.
 func scriptedCommands(t *testing.T) (names []string) {
 	read := regexp.MustCompile(`(?m)^exec (?:sh -c ')?anneal (\w+(?: [a-z]+)?) ?.* ?-o json.*\n(?:field|object)\b`)
-	scripts, err := filepath.Glob(filepath.Join("testdata", "script", "*.txtar"))
-	require.NoError(t, err)
+	scripts := testutil.Glob(t, filepath.Join("testdata", "script", "*.txtar"))
 	for _, script := range scripts {
-		text, err := os.ReadFile(script)
-		require.NoError(t, err)
+		text := testutil.ReadFile(t, script)
 		for _, match := range read.FindAllStringSubmatch(string(text), -1) {
 			names = append(names, match[1])
 		}
@@ -87,6 +95,10 @@ func TestEveryCommandIsTestedInJSON(t *testing.T) {
 			verb == "logs" && kind != "evaluator" {
 			require.Contains(t, []string{"sft", "dpo", "rft", "rlor"}, kind)
 			name = "sft " + verb // one implementation serves the four kinds of jobs
+		}
+		if kind, verb, _ := strings.Cut(name, " "); verb == "priority" {
+			require.Contains(t, []string{"sft", "dpo", "rft", "rlor"}, kind)
+			name = "dpo " + verb
 		}
 		for _, line := range slices.Concat(jsonCommands, scriptedCommands(t), otherCommands, stopped, streamingCommands) {
 			tried = tried || line == name || strings.HasPrefix(line, name+" ")

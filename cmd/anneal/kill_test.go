@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines/sandbox"
+	"anneal/internal/testutil"
 )
 
 // A transferBlock is a proxy between workers and the files of a server. It can block transfers, so
@@ -67,14 +68,15 @@ func (g *transferBlock) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // startBlockable starts a fleet whose transfers of files pass through the returned transferBlock.
-func startBlockable(t *testing.T) (*fleet, *transferBlock) {
+func startBlockable(t *testing.T, args ...string) (*fleet, *transferBlock) {
 	t.Helper()
 	address := freePort(t)
 	g := &transferBlock{to: httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address})}
 	g.to.ErrorLog = log.New(io.Discard, "", 0) // transfers end with the worker that sent them
 	server := httptest.NewServer(g)
 	t.Cleanup(server.Close)
-	return newFleet(t, "--listen", address, "--public-url", server.URL, "--lost-after", "6s"), g
+	args = append([]string{"--listen", address, "--public-url", server.URL, "--lost-after", "6s"}, args...)
+	return newFleet(t, args...), g
 }
 
 // A killableJob is a job of one kind that takes some dozens of steps, so that its first checkpoint
@@ -100,7 +102,7 @@ func (k killableJob) remove(user caller) {
 	for _, path := range []string{k.path(), "/models/" + killedJobModel} {
 		user.must(http.MethodDelete, path, nil)
 		eventually(user.t, path+" is gone", func() bool {
-			status, _, err := user.ask(http.MethodGet, path, nil)
+			status, _, err := user.do(http.MethodGet, path, nil)
 			return err == nil && status == http.StatusNotFound
 		})
 	}
@@ -112,10 +114,9 @@ var killableJobs = map[string]killableJob{
 		return jobOn("rows", 6)
 	}},
 	"preferences": {"dpoJobs", func(t *testing.T, f *fleet) object {
-		data, err := os.ReadFile(filepath.Join("..", "..", "examples", "loudly.jsonl"))
-		require.NoError(t, err)
+		data := testutil.ReadFile(t, filepath.Join("..", "..", "examples", "loudly.jsonl"))
 		f.user().rows("rows", strings.Join(strings.SplitAfter(string(data), "\n")[:60], ""))
-		return learns(object{"epochs": 6, "batchSize": 160}, object{})
+		return jobOnRows(object{"epochs": 6, "batchSize": 160}, object{})
 	}},
 	"scored samples": {"rlorTrainerJobs", func(_ *testing.T, f *fleet) object {
 		var rows strings.Builder
@@ -127,7 +128,8 @@ var killableJobs = map[string]killableJob{
 		}
 		f.user().rows("rows", rows.String())
 		// jobs of the other kinds train adapters
-		return learns(object{"epochs": 4, "batchSizeSamples": 4, "loraRank": 0}, object{"rewardWeights": []string{"good=1"}})
+		return jobOnRows(object{"epochs": 4, "batchSizeSamples": 4, "loraRank": 0},
+			object{"rewardWeights": []string{"good=1"}})
 	}},
 	"reinforcement": {"reinforcementFineTuningJobs", func(t *testing.T, f *fleet) object {
 		if err := sandbox.New(sandbox.Options{}).Check(t.Context()); err != nil {
@@ -143,13 +145,13 @@ var killableJobs = map[string]killableJob{
 		}
 		f.user().rows("rows", rows.String())
 		// Three steps learn from the responses to a prompt: a checkpoint is stored between them.
-		return learns(object{"epochs": 3, "batchSizeSamples": 2}, object{"evaluator": "accounts/default/evaluators/sums",
+		return jobOnRows(object{"epochs": 3, "batchSizeSamples": 2}, object{"evaluator": "accounts/default/evaluators/sums",
 			"inferenceParameters": object{"maxOutputTokens": 5, "temperature": 1, "responseCandidatesCount": 6}})
 	}},
 }
 
-// learns returns a job on the dataset "rows".
-func learns(config, more object) object {
+// jobOnRows returns a job on the dataset "rows".
+func jobOnRows(config, more object) object {
 	config["baseModel"] = baseModel
 	more["dataset"], more["trainingConfig"] = "accounts/default/datasets/rows", config
 	return more
@@ -167,10 +169,10 @@ func (c caller) rows(id, lines string) {
 
 // A workerKill is a phase in which a worker is killed.
 type workerKill struct {
-	phase string
-	holds func() func(*http.Request) bool
-	comes func(*testing.T, caller, string) // waits for a state of the job at a path, once a transfer is blocked
-	again bool                             // the killed worker restarts; otherwise another worker replaces it
+	phase   string
+	holds   func() func(*http.Request) bool
+	reached func(*testing.T, caller, string) // waits for a state of the job at a path, once a transfer is blocked
+	again   bool                             // the killed worker restarts; otherwise another worker replaces it
 }
 
 var workerKills = []workerKill{
@@ -277,7 +279,7 @@ func (k workerKill) kill(t *testing.T, f *fleet, g *transferBlock, worker, job s
 	case <-time.After(patience):
 		require.FailNow(t, "the job was never "+k.phase)
 	}
-	k.comes(t, f.user(), job)
+	k.reached(t, f.user(), job)
 	resumes = len(f.user().list(job+"/checkpoints", "checkpoints")) > 0
 	f.workers[worker].kill()
 	killed = time.Now()

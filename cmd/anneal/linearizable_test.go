@@ -123,8 +123,11 @@ const registersPerKind = 24
 type workload struct {
 	t       *testing.T
 	begin   time.Time
-	left    atomic.Int64 // operations that are not yet sent
-	written atomic.Int64 // number of values written, each of which is unique
+	pace    <-chan time.Time // a client sends an operation for each value; nil sends without pauses
+	noLists bool             // a page does not show all registers
+	epoch   atomic.Int64     // each epoch has its own registers
+	left    atomic.Int64     // operations that are not yet sent
+	written atomic.Int64     // number of values written, each of which is unique
 	mu      sync.Mutex
 	history []porcupine.Operation
 	faults  []string // responses that no client should receive
@@ -149,39 +152,45 @@ func (h *workload) note(client int, in registerInput, call int64, out registerOu
 func (h *workload) client(number int, user caller) {
 	rng := rand.New(rand.NewPCG(7, uint64(number)))
 	for h.left.Add(-1) >= 0 {
+		if h.pace != nil {
+			<-h.pace
+		}
 		kind := registerKinds[rng.IntN(len(registerKinds))]
-		if rng.IntN(40) == 0 {
+		if !h.noLists && rng.IntN(40) == 0 {
 			h.list(number, user, kind)
 			continue
 		}
 		in := registerInput{op: []string{"create", "patch", "get", "get", "patch", "delete"}[rng.IntN(6)]}
-		id := fmt.Sprintf("r%d", rng.IntN(registersPerKind))
+		id := h.register(rng.IntN(registersPerKind))
 		in.name, in.atOnce = kind.collection+"/"+id, !kind.purged
 		if in.op == "create" || in.op == "patch" {
 			in.value = fmt.Sprintf("K%d", h.written.Add(1))
 		}
 		call := h.now()
-		status, answer, err := h.ask(user, kind, in, id)
-		h.answered(number, kind, in, call, status, answer, err)
+		status, answer, err := h.do(user, kind, in, id)
+		h.recordResponse(number, kind, in, call, status, answer, err)
 	}
 }
 
-func (h *workload) ask(user caller, kind registerKind, in registerInput, id string) (int, object, error) {
+// register returns the ID of a register of the current epoch.
+func (h *workload) register(i int) string { return fmt.Sprintf("r%d-%d", h.epoch.Load(), i) }
+
+func (h *workload) do(user caller, kind registerKind, in registerInput, id string) (int, object, error) {
 	path := "/" + in.name
 	switch in.op {
 	case "create":
 		path, body := kind.create(id, in.value)
-		return user.ask(http.MethodPost, path, body)
+		return user.do(http.MethodPost, path, body)
 	case "patch":
-		return user.ask(http.MethodPatch, path, object{"name": "accounts/" + user.account + path, kind.field: in.value})
+		return user.do(http.MethodPatch, path, object{"name": "accounts/" + user.account + path, kind.field: in.value})
 	case "delete":
-		return user.ask(http.MethodDelete, path+kind.remove, nil)
+		return user.do(http.MethodDelete, path+kind.remove, nil)
 	}
-	return user.ask(http.MethodGet, path, nil)
+	return user.do(http.MethodGet, path, nil)
 }
 
-func (h *workload) answered(client int, kind registerKind, in registerInput, call int64, status int, answer object,
-	err error) {
+func (h *workload) recordResponse(client int, kind registerKind, in registerInput, call int64, status int,
+	answer object, err error) {
 	out := registerOutput{status: status}
 	if value, ok := answer[kind.field].(string); ok {
 		out.value = value
@@ -190,7 +199,7 @@ func (h *workload) answered(client int, kind registerKind, in registerInput, cal
 	switch {
 	case err != nil && strings.Contains(err.Error(), "connection refused"):
 		return // the server is down: it did not receive the request
-	case err != nil, status == http.StatusServiceUnavailable:
+	case err != nil, status == http.StatusServiceUnavailable, status == http.StatusGatewayTimeout:
 		out = registerOutput{}
 	case status == http.StatusConflict && strings.Contains(text, "try again"):
 		return // an aborted request has recorded no event, whatever the state of the resource
@@ -206,7 +215,7 @@ func (h *workload) answered(client int, kind registerKind, in registerInput, cal
 
 func (h *workload) list(client int, user caller, kind registerKind) {
 	call := h.now()
-	status, answer, err := user.ask(http.MethodGet, "/"+kind.collection+"?pageSize=200", nil)
+	status, answer, err := user.do(http.MethodGet, "/"+kind.collection+"?pageSize=200", nil)
 	if err != nil || status != http.StatusOK {
 		return
 	}
@@ -217,7 +226,7 @@ func (h *workload) list(client int, user caller, kind registerKind) {
 		shown[name[strings.LastIndexByte(name, '/')+1:]] = item.(object)[kind.field].(string)
 	}
 	for i := range registersPerKind {
-		id := fmt.Sprintf("r%d", i)
+		id := h.register(i)
 		out := registerOutput{status: http.StatusNotFound}
 		if value, ok := shown[id]; ok {
 			out = registerOutput{http.StatusOK, value}

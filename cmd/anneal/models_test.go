@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines/embedded/miniature"
+	"anneal/internal/testutil"
 )
 
 // TestModelDownloadAndUpload checks that a model that is downloaded and uploaded again is
@@ -25,7 +26,7 @@ func TestModelDownloadAndUpload(t *testing.T) {
 	user.job("codes", "codes", 1)
 	user.until("/supervisedFineTuningJobs/codes", "state", "JOB_STATE_COMPLETED")
 	require.NotEmpty(t, user.get("/models/codes")["precision"])
-	trained := answerOf(user, "codes", "codes", "")
+	trained := completionOf(user, "codes", "codes", "")
 
 	t.Run("a base model, downloaded and uploaded again", func(t *testing.T) {
 		s.run("model", "download", "anneal-base", "--dir", at("base")).ok(t)
@@ -33,7 +34,7 @@ func TestModelDownloadAndUpload(t *testing.T) {
 		require.Contains(t, out, "READY")
 		require.Contains(t, out, "837248")
 		require.Equal(t, "BF16", user.get("/models/base-2")["precision"])
-		require.Equal(t, answerOf(user, "first", "anneal-base", ""), answerOf(user, "second", "base-2", ""))
+		require.Equal(t, completionOf(user, "first", "anneal-base", ""), completionOf(user, "second", "base-2", ""))
 	})
 	t.Run("an adapter, uploaded under another name and for the twin of its base", func(t *testing.T) {
 		s.run("model", "download", "codes", "--dir", at("adapter")).ok(t)
@@ -45,25 +46,21 @@ func TestModelDownloadAndUpload(t *testing.T) {
 		again := user.get("/models/again")
 		require.Equal(t, "accounts/default/models/base-2", again["baseModel"])
 		require.Equal(t, user.get("/models/codes")["loraRank"], again["loraRank"])
-		require.Equal(t, trained, answerOf(user, "again", "again", ""))
+		require.Equal(t, trained, completionOf(user, "again", "again", ""))
 	})
 	t.Run("a trained adapter names its base, has the tokenizer, and can be merged", func(t *testing.T) {
-		config, err := os.ReadFile(at("adapter/adapter_config.json"))
-		require.NoError(t, err)
+		config := testutil.ReadFile(t, at("adapter/adapter_config.json"))
 		require.Contains(t, string(config), `"base_model_name_or_path": "anneal-base"`)
 		for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
-			own, err := os.ReadFile(at("adapter/" + name))
-			require.NoError(t, err)
-			base, err := os.ReadFile(at("base/" + name))
-			require.NoError(t, err)
+			own := testutil.ReadFile(t, at("adapter/"+name))
+			base := testutil.ReadFile(t, at("base/"+name))
 			require.Equal(t, string(base), string(own))
 		}
 		s.run("model", "export", "codes", "--merge", "--hf", at("merged")).ok(t)
 		require.Contains(t, s.run("model", "create", "merged", "--dir", at("merged")).ok(t), "HF_BASE_MODEL")
-		require.Equal(t, trained, answerOf(user, "merged", "merged", ""))
+		require.Equal(t, trained, completionOf(user, "merged", "merged", ""))
 		s.run("model", "export", "codes", "--gguf", at("lora.gguf")).ok(t)
-		file, err := os.ReadFile(at("lora.gguf"))
-		require.NoError(t, err)
+		file := testutil.ReadFile(t, at("lora.gguf"))
 		require.True(t, bytes.HasPrefix(file, []byte("GGUF")))
 	})
 	t.Run("a checkpoint of another family, in shards", func(t *testing.T) {
@@ -72,15 +69,13 @@ func TestModelDownloadAndUpload(t *testing.T) {
 		out := s.run("model", "create", "qwen3", "--dir", at("qwen3")).ok(t)
 		require.Contains(t, out, "READY")
 		require.NotContains(t, out, "cannot serve")
-		require.NotEmpty(t, answerOf(user, "qwen3", "qwen3", ""))
+		require.NotEmpty(t, completionOf(user, "qwen3", "qwen3", ""))
 		s.run("model", "prepare", "qwen3", "--precision", "FP8", "--watch").ok(t)
-		require.NotEmpty(t, answerOf(user, "qwen3-eight", "qwen3", "FP8"))
+		require.NotEmpty(t, completionOf(user, "qwen3-eight", "qwen3", "FP8"))
 		require.NotContains(t, s.run("model", "export", "qwen3", "--gguf", at("qwen3.gguf")).ok(t), ".anneal-export-")
 		s.run("model", "export", "qwen3", "--dir", at("qwen3"), "--gguf", at("again.gguf")).ok(t)
-		file, err := os.ReadFile(at("qwen3.gguf"))
-		require.NoError(t, err)
-		again, err := os.ReadFile(at("again.gguf"))
-		require.NoError(t, err)
+		file := testutil.ReadFile(t, at("qwen3.gguf"))
+		again := testutil.ReadFile(t, at("again.gguf"))
 		require.True(t, bytes.HasPrefix(file, []byte("GGUF")))
 		require.True(t, bytes.Equal(file, again))
 		wrong := s.run("model", "export", "qwen3", "--gguf", at("wrong.gguf"), "--type", "q4_0")
@@ -89,7 +84,7 @@ func TestModelDownloadAndUpload(t *testing.T) {
 		require.NoFileExists(t, at("wrong.gguf"))
 	})
 	t.Run("a model in use cannot be deleted", func(t *testing.T) {
-		status, response, err := user.ask(http.MethodDelete, "/models/base-2", nil)
+		status, response, err := user.do(http.MethodDelete, "/models/base-2", nil)
 		require.NoError(t, err)
 		require.Equal(t, http.StatusBadRequest, status, "%v", response)
 		require.Contains(t, response["message"], "accounts/default/models/again")
@@ -98,12 +93,11 @@ func TestModelDownloadAndUpload(t *testing.T) {
 		require.Contains(t, s.run("model", "prepare", "base-2", "--precision", "FP16", "--watch").ok(t),
 			"is available in FP16")
 		s.run("model", "download", "base-2", "--precision", "FP16", "--dir", at("half")).ok(t)
-		config, err := os.ReadFile(at("half/config.json"))
-		require.NoError(t, err)
+		config := testutil.ReadFile(t, at("half/config.json"))
 		require.Contains(t, string(config), `"torch_dtype": "float16"`)
-		require.NotEmpty(t, answerOf(user, "half", "base-2", "FP16"))
+		require.NotEmpty(t, completionOf(user, "half", "base-2", "FP16"))
 		require.Contains(t, s.run("model", "prepare", "base-2", "--precision", "FP8", "--watch").ok(t), "is available in FP8")
-		require.NotEmpty(t, answerOf(user, "eight", "base-2", "FP8"))
+		require.NotEmpty(t, completionOf(user, "eight", "base-2", "FP8"))
 		none := s.run("model", "prepare", "base-2", "--precision", "NF4")
 		require.Equal(t, 1, none.code)
 		require.Contains(t, none.stderr, "choose one of BF16, FP16")
@@ -132,17 +126,17 @@ func TestModelDownloadAndUpload(t *testing.T) {
 		require.Equal(t, http.StatusOK, status, "%v", answer)
 		require.Equal(t, "READY", answer["state"])
 	})
+	s.checkEvents()
 }
 
-// answerOf deploys a model and returns its response to one prompt.
-func answerOf(user caller, deployment, model, precision string) string {
+// completionOf deploys a model and returns its response to one prompt.
+func completionOf(user caller, deployment, model, precision string) string {
 	user.t.Helper()
-	wanted := object{"baseModel": "accounts/default/models/" + model, "minReplicaCount": 1}
+	settings := object{"baseModel": "accounts/default/models/" + model}
 	if precision != "" {
-		wanted["precision"] = precision
+		settings["precision"] = precision
 	}
-	user.must(http.MethodPost, "/deployments?deploymentId="+deployment, wanted)
-	user.until("/deployments/"+deployment, "state", "READY")
+	user.deploy(deployment, settings)
 	status, answer, err := user.complete("accounts/default/deployments/"+deployment,
 		"Packing code for 15 pink chairs, customer Rosa")
 	require.NoError(user.t, err)
@@ -153,7 +147,7 @@ func answerOf(user caller, deployment, model, precision string) string {
 
 func statusMessage(user caller, path string) int {
 	user.t.Helper()
-	status, _, err := user.ask(http.MethodGet, path, nil)
+	status, _, err := user.do(http.MethodGet, path, nil)
 	require.NoError(user.t, err)
 	return status
 }
@@ -167,8 +161,7 @@ func (c caller) uploadModel(model, dir string) (status int, answer object) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(c.t, err)
 	for _, entry := range entries {
-		data, err := os.ReadFile(filepath.Join(dir, entry.Name()))
-		require.NoError(c.t, err)
+		data := testutil.ReadFile(c.t, filepath.Join(dir, entry.Name()))
 		part, err := w.CreateFormFile("file", entry.Name())
 		require.NoError(c.t, err)
 		_, err = part.Write(data)
@@ -176,7 +169,7 @@ func (c caller) uploadModel(model, dir string) (status int, answer object) {
 	}
 	require.NoError(c.t, w.Close())
 	c.contentType = w.FormDataContentType()
-	status, answer, err = c.ask(http.MethodPost, "/models/"+model+":upload", &body)
+	status, answer, err = c.do(http.MethodPost, "/models/"+model+":upload", &body)
 	require.NoError(c.t, err)
 	return status, answer
 }

@@ -22,20 +22,16 @@ type natsCluster struct {
 
 func startNATS(t *testing.T) *natsCluster {
 	t.Helper()
-	seed, public, err := natsserver.NewIssuer()
-	require.NoError(t, err)
-	const password = "0123456789abcdef"
-	c := &natsCluster{t: t, servers: make([]*server.Server, 3), env: []string{"ANNEAL_NATS_PASSWORD=" + password,
-		"ANNEAL_NATS_READER_PASSWORD=reader-" + password, "ANNEAL_NATS_ISSUER_SEED=" + seed}}
-	var peers, routes []string
-	for range c.servers {
+	var peers []string
+	for range 3 {
 		peers = append(peers, freePort(t))
-		routes = append(routes, fmt.Sprintf("nats://route:%s@%s", password, peers[len(peers)-1]))
 	}
-	t.Setenv("ANNEAL_NATS_ROUTES", "["+strings.Join(routes, ", ")+"]")
-	t.Setenv("ANNEAL_NATS_PASSWORD", password)
-	t.Setenv("ANNEAL_NATS_READER_PASSWORD", "reader-"+password)
-	t.Setenv("ANNEAL_NATS_ISSUER", public)
+	servers, planes := natsEnvironment(t, peers)
+	c := &natsCluster{t: t, servers: make([]*server.Server, len(peers)), env: planes}
+	for _, pair := range servers {
+		name, value, _ := strings.Cut(pair, "=")
+		t.Setenv(name, value)
+	}
 	for i := range c.servers {
 		t.Setenv("ANNEAL_NATS_NAME", fmt.Sprintf("nats-%d", i+1))
 		o, err := server.ProcessConfigFile(filepath.Join("..", "..", "compose", "nats.conf"))
@@ -56,6 +52,22 @@ func startNATS(t *testing.T) *natsCluster {
 		}
 	})
 	return c
+}
+
+// natsEnvironment returns the variables that compose/nats.conf needs, except the server's name, and
+// those of control planes. peers are the addresses at which the servers accept one another.
+func natsEnvironment(t testing.TB, peers []string) (servers, planes []string) {
+	t.Helper()
+	seed, public, err := natsserver.NewIssuer()
+	require.NoError(t, err)
+	const password = "0123456789abcdef"
+	var routes []string
+	for _, peer := range peers {
+		routes = append(routes, fmt.Sprintf("nats://route:%s@%s", password, peer))
+	}
+	passwords := []string{"ANNEAL_NATS_PASSWORD=" + password, "ANNEAL_NATS_READER_PASSWORD=reader-" + password}
+	return append([]string{"ANNEAL_NATS_ROUTES=[" + strings.Join(routes, ", ") + "]", "ANNEAL_NATS_ISSUER=" + public},
+		passwords...), append([]string{"ANNEAL_NATS_ISSUER_SEED=" + seed}, passwords...)
 }
 
 // start starts a server (again) with its directory.

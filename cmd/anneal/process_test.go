@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +23,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // patience is how long a test waits for an event that normally occurs soon: long enough for a busy
@@ -35,6 +38,9 @@ var binaryDir string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if dir := os.Getenv(natsServerDir); dir != "" {
+		runNATSServer(dir)
+	}
 	if !isSet("test.parallel") { // tests mostly wait for the processes that they start
 		_ = flag.Set("test.parallel", strconv.Itoa(max(parallelTests, runtime.GOMAXPROCS(0))))
 	}
@@ -166,8 +172,8 @@ func (p *process) stuck(never string) {
 	require.FailNow(p.t, "the process never "+never, "%v\n%s", p.cmd.Args[1:], p.stderr)
 }
 
-// says waits for a line on stdout that begins with prefix, and returns the line.
-func (p *process) says(prefix string) string {
+// waitForLine waits for a line on stdout that begins with prefix, and returns the line.
+func (p *process) waitForLine(prefix string) string {
 	p.t.Helper()
 	deadline := time.After(patience)
 	for {
@@ -234,8 +240,8 @@ func (l *transcript) String() string {
 	return text
 }
 
-// whole returns all of the output.
-func (l *transcript) whole() string {
+// output returns all of the output.
+func (l *transcript) output() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
@@ -269,11 +275,15 @@ type plane struct {
 	dir     string
 	args    []string
 	program string   // "" is the tested one
+	prefix  []string // command that runs the process; nil runs it directly
 	env     []string // added to the environment of the tests
 	files   int      // limit of open files of the process; 0 is the limit of the tests
 	data    int      // limit of the process's data segment in KB, if files is set; 0 is the limit of the tests
 	log     *transcript
 	context contextFile
+
+	prism        string // address of prism in front of the server, once proxies has started it
+	withoutPrism bool   // proxies does not use prism
 }
 
 // serve starts a control plane in a directory and waits until it is ready.
@@ -295,7 +305,8 @@ func (s *plane) launch() {
 	s.t.Helper()
 	args := append([]string{"serve", "--data", s.dir, "--listen", "127.0.0.1:0"}, s.args...)
 	if s.files == 0 {
-		s.process = launchProgram(s.t, s.program, s.log, s.env, args...)
+		command := append(slices.Clone(s.prefix), append([]string{cmp.Or(s.program, binary(s.t))}, args...)...)
+		s.process = launchProgram(s.t, command[0], s.log, s.env, command[1:]...)
 		return
 	}
 	limit := fmt.Sprintf("ulimit -n %d", s.files)
@@ -310,17 +321,15 @@ func (s *plane) launch() {
 // ready waits for the ready line and reads the context file.
 func (s *plane) ready() {
 	s.t.Helper()
-	s.says("anneal is ready at ")
-	data, err := os.ReadFile(filepath.Join(s.dir, "context.json"))
-	require.NoError(s.t, err)
+	s.waitForLine("anneal is ready at ")
+	data := testutil.ReadFile(s.t, filepath.Join(s.dir, "context.json"))
 	require.NoError(s.t, json.Unmarshal(data, &s.context))
 }
 
 // operator reads the operator's context file.
 func (s *plane) operator() (operator contextFile) {
 	s.t.Helper()
-	data, err := os.ReadFile(filepath.Join(s.dir, "operator.json"))
-	require.NoError(s.t, err)
+	data := testutil.ReadFile(s.t, filepath.Join(s.dir, "operator.json"))
 	require.NoError(s.t, json.Unmarshal(data, &operator))
 	return operator
 }

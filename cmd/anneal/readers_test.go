@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // readAll connects with credentials, and returns the subjects and positions of a stream's messages.
@@ -75,12 +77,10 @@ func TestEventsCredentials(t *testing.T) {
 	out := s.run("events", "credentials", "create", "audit", "--expire", "24h", "--file", file).ok(t)
 	require.Contains(t, out, file)
 	require.NotContains(t, out, "ank_", "the key is in the file")
-	info, err := os.Stat(file)
-	require.NoError(t, err)
+	info := testutil.Stat(t, file)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	var reader contextFile
-	data, err := os.ReadFile(file)
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, file)
 	require.NoError(t, json.Unmarshal(data, &reader))
 	require.Equal(t, "default.audit", reader.NATSUser)
 	require.Equal(t, reader.APIKey, reader.NATSPassword)
@@ -133,13 +133,12 @@ func TestSharedReaderCredentialsAreReplaced(t *testing.T) {
 	require.Zero(t, s.end())
 	old := s.context
 	old.NATSUser, old.NATSPassword = s.operator().NATSUser, s.operator().NATSPassword
-	data, err := json.Marshal(old)
-	require.NoError(t, err)
+	data := testutil.Marshal(t, old)
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, "context.json"), data, 0o600))
 	s.start()
 	require.NotEqual(t, "reader", s.context.NATSUser)
-	require.Contains(t, s.log.whole(), "context.json")
-	_, err = nats.Connect(old.NATSURL, nats.UserInfo(old.NATSUser, old.NATSPassword))
+	require.Contains(t, s.log.output(), "context.json")
+	_, err := nats.Connect(old.NATSURL, nats.UserInfo(old.NATSUser, old.NATSPassword))
 	require.ErrorIs(t, err, nats.ErrAuthorization)
 	subjects, _ := readAll(t, s.context, "EVENTS")
 	require.Contains(t, subjects, "events.default.apiKeys.admin")

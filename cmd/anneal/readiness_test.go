@@ -30,8 +30,7 @@ func TestReadsAndCompletionsContinueWithoutQuorum(t *testing.T) {
 	s := c.serve(t.TempDir(), "--lame-duck", "0s")
 	s.joined()
 	user, anyone := s.user(), s.as("", "")
-	user.must(http.MethodPost, "/deployments?deploymentId=d", object{"baseModel": baseModel, "minReplicaCount": 1})
-	user.until("/deployments/d", "state", "READY")
+	user.deploy("d", object{"baseModel": baseModel})
 	is := func(path string, want int) func() bool {
 		return func() bool {
 			status, _ := anyone.status(http.MethodGet, path, nil)

@@ -16,6 +16,7 @@ import (
 
 	"anneal/engines/sandbox"
 	"anneal/internal/cli"
+	"anneal/internal/testutil"
 )
 
 // pages are the documents whose commands are run, in this order: a guide can use what the pages
@@ -25,7 +26,8 @@ var pages = []string{
 	"docs/fine-tuning.md", "docs/batches.md",
 	"docs/evaluators.md",
 	"docs/models.md", "docs/deployments.md", "docs/structured-output.md", "docs/speech.md",
-	"docs/events.md", "docs/operations.md", "docs/gpu-engines.md", "docs/limits.md",
+	"docs/events.md", "docs/subscriptions.md", "docs/usage.md", "docs/proofs.md", "docs/what-if.md",
+	"docs/operations.md", "docs/gpu-engines.md", "docs/limits.md",
 }
 
 // references are documents whose commands the tests do not run: they check their prose, links and
@@ -53,8 +55,7 @@ var fence = regexp.MustCompile("(?ms)^```([^\n]*)\n(.*?)^```$")
 
 func readPage(t *testing.T, path string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", path))
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, filepath.Join("..", "..", path))
 	return string(data)
 }
 
@@ -93,8 +94,11 @@ func TestDocuments(t *testing.T) {
 		"docs/clients.md":    {"ROS-15-PC", `"object":"response"`, `"object":"embedding"`, `"id":"codes"`},
 		"docs/fine-tuning.md": {`"object":"fine_tuning.job.event"`, `"object":"fine_tuning.job.checkpoint"`,
 			`"object":"chat.completion"`},
-		"docs/batches.md": {`"custom_id":"q-3"`, `"status_code":200`, `"object":"batch"`},
-		"docs/events.md":  {"id: 1", ": equal"},
+		"docs/batches.md":       {`"custom_id":"q-3"`, `"status_code":200`, `"object":"batch"`},
+		"docs/events.md":        {"id: 1", ": equal"},
+		"docs/subscriptions.md": {"whsec_", "whpk_", "subscription catalog paused", "subscription archive deleted"},
+		"docs/proofs.md":        {"VALID: position", "model.registered.v1", "only grew", "none is missing between them"},
+		"docs/what-if.md":       {"wait until the first start: mean", "variant 2: weight:default=3,placement=SPREAD"},
 	}
 	for _, page := range pages {
 		var script strings.Builder
@@ -170,26 +174,24 @@ func runReader(t *testing.T, s *plane, dir, source string) {
 	}
 	const early = "deployment.created.v1 accounts/default/deployments/codes "
 	first := start()
-	first.says(early)
-	first.says("dataset.created.v1 accounts/default/datasets/preferences ") // its position is saved by now
+	first.waitForLine(early)
+	first.waitForLine("dataset.created.v1 accounts/default/datasets/preferences ") // its position is saved by now
 	first.kill()
 	s.run("dataset", "derive", "later", "--from", "codes").ok(t)
 	second := start()
-	second.says("dataset.created.v1 accounts/default/datasets/later ")
-	require.NotContains(t, second.stdout.whole(), early)
+	second.waitForLine("dataset.created.v1 accounts/default/datasets/later ")
+	require.NotContains(t, second.stdout.output(), early)
 	second.kill()
 }
 
 // TestDocumentsAreWellFormed checks what is not run: the form of pages, their links, and commands
 // that require other machines, hardware or packages.
 func TestDocumentsAreWellFormed(t *testing.T) {
-	guides, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
-	require.NoError(t, err)
+	guides := testutil.Glob(t, filepath.Join("..", "..", "docs", "*.md"))
 	for _, guide := range guides {
 		require.Contains(t, pages, "docs/"+filepath.Base(guide), "a guide whose commands no test runs")
 	}
-	decisions, err := filepath.Glob(filepath.Join("..", "..", "docs", "adr", "*.md"))
-	require.NoError(t, err)
+	decisions := testutil.Glob(t, filepath.Join("..", "..", "docs", "adr", "*.md"))
 	all := slices.Concat(pages, references)
 	for _, decision := range decisions {
 		all = append(all, "docs/adr/"+filepath.Base(decision))

@@ -12,7 +12,9 @@ func inertPage() string {
 	var page strings.Builder
 	page.WriteString("These fields of requests are accepted, and those of resources are stored and returned, but " +
 		"they have\nno effect. The response to a request that sets one of them to a value other than its default has " +
-		"an\n`anneal-warning` header that names the field and the reason.\n")
+		"an\n`anneal-warning` header that names the field and the reason.\n\n" +
+		"A request that gives an output-only field, such as `createTime`, another value than the resource has\nbefore " +
+		"or after the change gets the same header.\n")
 	for _, name := range inert.Requests() {
 		fmt.Fprintf(&page, "\n## %s\n\n| field | no effect | reason |\n|---|---|---|\n", name)
 		for _, f := range inert.Of(name) {

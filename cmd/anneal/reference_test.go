@@ -5,12 +5,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,8 +19,8 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
-	"anneal/domain"
 	"anneal/internal/cli"
+	"anneal/internal/testutil"
 )
 
 var update = flag.Bool("update", false, "write docs/reference")
@@ -63,13 +61,12 @@ func TestReference(t *testing.T) {
 	}
 }
 
-func httpGet(t *testing.T, url string) []byte {
+func httpGet(t testing.TB, url string) []byte {
 	t.Helper()
 	response, err := http.Get(url)
 	require.NoError(t, err)
 	defer response.Body.Close()
-	data, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
+	data := testutil.ReadAll(t, response.Body)
 	require.Equal(t, http.StatusOK, response.StatusCode)
 	return data
 }
@@ -179,33 +176,6 @@ func (d *openAPI) operationsPage() string {
 		}
 	}
 	return page.String()
-}
-
-// eventsPage lists the events of every kind with the fields of their data.
-func eventsPage() string {
-	var page strings.Builder
-	page.WriteString("Each event is a CloudEvent: `ce-type` is its name, `ce-subject` the resource, `ce-state` the\n" +
-		"state that it leads to; `ce-actor`, `ce-cause`, `ce-correlation`, `ce-command` and\n" +
-		"`ce-controlplane` name its origin.\n" +
-		"The body is JSON with these fields; an event of an older version may have fewer.\n")
-	for _, kind := range domain.Kinds {
-		fmt.Fprintf(&page, "\n## %s\n\n| event | fields |\n|---|---|\n", kind.CollectionID())
-		for event, data := range kind.EventTypes() {
-			fmt.Fprintf(&page, "| `%s` | %s |\n", event, strings.Join(jsonFields(data), ", "))
-		}
-	}
-	return page.String()
-}
-
-// jsonFields returns the names of a struct's fields in JSON, in their order.
-func jsonFields(data reflect.Type) (names []string) {
-	for _, f := range reflect.VisibleFields(data) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if f.IsExported() && !f.Anonymous && name != "-" {
-			names = append(names, cmp.Or(name, f.Name))
-		}
-	}
-	return names
 }
 
 // limitOrder lists the keywords of JSON Schema that limit a value, with their texts in the

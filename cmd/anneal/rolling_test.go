@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -16,12 +17,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // A balancer is a load balancer that sends requests in turn to the servers whose /readyz responds
-// with 200, and repeats none.
+// with 200, and repeats none. An error of a request fails the test, unless faults are expected.
 type balancer struct {
 	t       testing.TB
+	faults  bool
 	servers []*url.URL
 	ready   []atomic.Bool
 	next    atomic.Int64
@@ -31,17 +35,25 @@ type balancer struct {
 
 // balance starts a balancer and returns it with its address.
 func balance(t *testing.T, addresses ...string) (*balancer, string) {
-	b := &balancer{t: t, ready: make([]atomic.Bool, len(addresses))}
+	return balanceAt(t, "127.0.0.1:0", false, addresses...)
+}
+
+// balanceAt is balance with the address of the balancer, and whether faults are expected.
+func balanceAt(t *testing.T, listen string, faults bool, addresses ...string) (*balancer, string) {
+	b := &balancer{t: t, faults: faults, ready: make([]atomic.Bool, len(addresses))}
 	for _, address := range addresses {
 		b.servers = append(b.servers, &url.URL{Scheme: "http", Host: address})
 	}
 	// Other tests close the idle connections of http.DefaultTransport.
 	requests := http.DefaultTransport.(*http.Transport).Clone()
 	b.checks.Transport = http.DefaultTransport.(*http.Transport).Clone()
+	if faults {
+		b.checks.Timeout = time.Second // a server that hangs or is unreachable is not ready
+	}
 	b.proxy = &httputil.ReverseProxy{FlushInterval: -1, Transport: requests,
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(b.choose()) },
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if r.Context().Err() == nil { // the client waits for the response
+			if r.Context().Err() == nil && !faults { // the client waits for the response
 				assert.NoError(t, err, "%s %s", r.Method, r.URL)
 			}
 			w.WriteHeader(http.StatusBadGateway)
@@ -64,7 +76,10 @@ func balance(t *testing.T, addresses ...string) (*balancer, string) {
 			}
 		})
 	}
-	web := httptest.NewServer(b.proxy)
+	listener, err := net.Listen("tcp", listen)
+	require.NoError(t, err)
+	web := &httptest.Server{Listener: listener, Config: &http.Server{Handler: b.proxy}}
+	web.Start()
 	t.Cleanup(func() {
 		web.Close()
 		close(stop)
@@ -90,8 +105,10 @@ func (b *balancer) choose() *url.URL {
 			return b.servers[i]
 		}
 	}
-	assert.Fail(b.t, "no server is ready")
-	return b.servers[0]
+	if !b.faults {
+		assert.Fail(b.t, "no server is ready")
+	}
+	return b.servers[first%len(b.servers)]
 }
 
 // A pair is two control planes behind a load balancer, with shared files, and a worker that serves
@@ -103,13 +120,23 @@ type pair struct {
 	balancer *balancer
 	user     caller // sends its requests to the balancer
 	token    string // join token for more workers
+	files    string // directory of the shared files
+
+	addresses []string
+}
+
+// direct returns a user that sends its requests to one control plane.
+func (p *pair) direct(i int) caller {
+	user := p.user
+	user.address = "http://" + p.addresses[i]
+	return user
 }
 
 // startPair starts a pair whose control planes and worker run a program, "" for the tested one.
 func startPair(t *testing.T, program string) (*pair, *process) {
 	t.Helper()
-	p := &pair{t: t, cluster: startNATS(t)}
-	shared := "file://" + filepath.ToSlash(t.TempDir())
+	p := &pair{t: t, cluster: startNATS(t), files: t.TempDir()}
+	shared := "file://" + filepath.ToSlash(p.files)
 	addresses, names := []string{freePort(t), freePort(t)}, []string{"", "second"}
 	balancer, public := balance(t, addresses...)
 	p.balancer = balancer
@@ -126,13 +153,11 @@ func startPair(t *testing.T, program string) (*pair, *process) {
 	p.token = p.planes[0].run("node", "token", "--data", p.planes[0].dir).ok(t)
 	worker := p.work(program, "w")
 	p.planes[0].joined() // the first deployment asks for the devices of the nodes that have registered
-	p.user = p.planes[0].user()
+	p.addresses, p.user = addresses, p.planes[0].user()
 	p.user.must(http.MethodPost, "/deployments?deploymentId=d", object{"baseModel": baseModel, "minReplicaCount": 1})
-	for _, address := range addresses { // a control plane may be behind the other one
-		direct := p.user
-		direct.address = "http://" + address
+	for i, address := range addresses { // a control plane may be behind the other one
 		eventually(t, "the deployment is ready at "+address, func() bool {
-			status, found, err := direct.ask(http.MethodGet, "/deployments/d", nil)
+			status, found, err := p.direct(i).do(http.MethodGet, "/deployments/d", nil)
 			return err == nil && status == http.StatusOK && found["state"] == "READY"
 		})
 	}
@@ -146,7 +171,7 @@ func (p *pair) work(program, id string) *process {
 	require.NoError(p.t, os.WriteFile(token, []byte(p.token), 0o600))
 	worker := launchProgram(p.t, program, logFor(p.t, "anneal work "+id), nil, "work", "--join", p.cluster.url(0),
 		"--token-file", token, "--node-id", id, "--data", p.t.TempDir())
-	worker.says("node " + id + " joined ")
+	worker.waitForLine("node " + id + " joined ")
 	return worker
 }
 
@@ -261,8 +286,7 @@ func TestRollingUpgrade(t *testing.T) {
 // namesItsControlPlanes checks that events name the control planes that decided them: the one with
 // --name second, and s by the ID in its data directory.
 func namesItsControlPlanes(t *testing.T, s *plane) {
-	id, err := os.ReadFile(filepath.Join(s.dir, "control-plane"))
-	require.NoError(t, err)
+	id := testutil.ReadFile(t, filepath.Join(s.dir, "control-plane"))
 	deciders := map[any]int{}
 	for _, e := range s.user().list("/events", "events") {
 		deciders[e["controlplane"]]++

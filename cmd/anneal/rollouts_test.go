@@ -38,7 +38,7 @@ func TestRolloutsSurviveAKilledServer(t *testing.T) {
 	user.until(kind.path(), "state", "JOB_STATE_COMPLETED")
 	want := kind.rollouts(user)
 	kind.remove(user)
-	status, _, err := user.ask(http.MethodGet, kind.path()+"/rollouts", nil)
+	status, _, err := user.do(http.MethodGet, kind.path()+"/rollouts", nil)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusNotFound, status)
 	kind.create(user, spec)
@@ -52,4 +52,5 @@ func TestRolloutsSurviveAKilledServer(t *testing.T) {
 	user.until(kind.path(), "state", "JOB_STATE_COMPLETED")
 	require.Equal(t, want, kind.rollouts(user))
 	require.Zero(t, f.workers["calm"].end())
+	f.checkEvents()
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // TestSignedURLsAreNotStoredInClear checks that the metrics file of a job is PUT to the whole
@@ -44,14 +46,13 @@ func TestSignedURLsAreNotStoredInClear(t *testing.T) {
 	for _, one := range []string{path, "/supervisedFineTuningJobs", path + "/events", "/events"} {
 		res, err := user.send(http.MethodGet, one, nil)
 		require.NoError(t, err)
-		data, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
+		data := testutil.ReadAll(t, res.Body)
 		require.NoError(t, res.Body.Close())
 		require.NotContains(t, string(data), canary, one)
 		require.Contains(t, string(data), "/metrics.jsonl", one)
 	}
 	require.Zero(t, s.end())
-	require.NotContains(t, s.log.whole(), canary)
+	require.NotContains(t, s.log.output(), canary)
 	require.NoError(t, filepath.WalkDir(s.dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return err

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // An authority signs certificates for this machine.
@@ -119,15 +121,13 @@ func (f *fleet) serial(a *authority) int64 {
 // amend changes fields of a context file.
 func (f *fleet) amend(name string, fields map[string]string) {
 	path := filepath.Join(f.dir, name)
-	text, err := os.ReadFile(path)
-	require.NoError(f.t, err)
+	text := testutil.ReadFile(f.t, path)
 	var content map[string]any
 	require.NoError(f.t, json.Unmarshal(text, &content))
 	for field, value := range fields {
 		content[field] = value
 	}
-	text, err = json.Marshal(content)
-	require.NoError(f.t, err)
+	text = testutil.Marshal(f.t, content)
 	require.NoError(f.t, os.WriteFile(path, text, 0o600))
 }
 
@@ -149,7 +149,7 @@ func TestServersWithoutTLSWarn(t *testing.T) {
 	t.Parallel()
 	s := serve(t, t.TempDir(), "--worker=false", "--listen", "0.0.0.0:0", "--nats-listen", "0.0.0.0:0", "--public-url",
 		"http://127.0.0.1:1")
-	require.Contains(t, s.log.whole(), "the HTTP interface is open to other machines WITHOUT TLS")
-	require.Contains(t, s.log.whole(), "NATS is open to other machines WITHOUT TLS")
+	require.Contains(t, s.log.output(), "the HTTP interface is open to other machines WITHOUT TLS")
+	require.Contains(t, s.log.output(), "NATS is open to other machines WITHOUT TLS")
 	require.Zero(t, s.end())
 }

@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines/sandbox"
+	"anneal/internal/testutil"
 )
 
 // TestLogOfATorchJob checks that the log of a job has the lines that PyTorch's script writes, without
@@ -34,7 +34,7 @@ func TestLogOfATorchJob(t *testing.T) {
 	work := func() {
 		f.workers["gpu"] = launchIn(t, logFor(t, "anneal work gpu"), []string{"PYTHONPATH=" + python}, "work", "--join",
 			f.context.NATSURL, "--token-file", f.token, "--node-id", "gpu", "--data", f.dirs["gpu"], "--trainer", "torch")
-		f.workers["gpu"].says("node gpu joined ")
+		f.workers["gpu"].waitForLine("node gpu joined ")
 		eventually(t, "the node is READY", func() bool { return f.nodes()["gpu"] == "READY" })
 	}
 	work()
@@ -53,8 +53,7 @@ func TestLogOfATorchJob(t *testing.T) {
 		object{"dataset": "accounts/default/datasets/rows", "evaluator": "accounts/default/evaluators/e", "chunkSize": 4,
 			"trainingConfig": object{"baseModel": baseModel, "loraRank": 0}})
 	require.NoError(t, err)
-	answer, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
+	answer := testutil.ReadAll(t, res.Body)
 	require.NoError(t, res.Body.Close())
 	require.Equal(t, http.StatusOK, res.StatusCode, "%s", answer)
 	require.Equal(t, []string{"chunkSize: accepted, but has no effect on nodes with the engine torch: each step " +
@@ -68,8 +67,7 @@ func TestLogOfATorchJob(t *testing.T) {
 		res, err := http.Get(url) //nolint:noctx // a test
 		require.NoError(t, err)
 		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
+		text := testutil.ReadAll(t, res.Body)
 		return string(text)
 	}
 	eventually(t, "the log has the steps", func() bool { return strings.Contains(log(), "step 3 of 3") })

@@ -56,19 +56,26 @@ func TestTrackersSurviveKills(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			server := httptest.NewServer(c.handler)
 			t.Cleanup(server.Close)
-			s := serve(t, t.TempDir(), "--listen", freePort(t), "--tracker", kind+"="+server.URL)
-			user := s.user()
+			f, g := startBlockable(t, "--tracker", kind+"="+server.URL)
+			user := f.user()
 			user.dataset("rows", 20)
+			f.work("one")
 			job := jobOn("rows", 120)
 			job["trackerConfig"] = map[string]any{"enabled": true, "apiKey": key, "project": "p", "entity": "e"}
 			const path = "/supervisedFineTuningJobs/tracked"
+			// The job cannot end before the tracker has received its first steps.
+			_, open := g.block(afterFirst())
+			defer open()
 			user.must(http.MethodPost, "/supervisedFineTuningJobs?supervisedFineTuningJobId=tracked", job)
 			require.Eventually(t, func() bool { steps, _ := c.run(t); return len(steps) > 0 }, time.Minute,
 				10*time.Millisecond)
-			require.Equal(t, "JOB_STATE_RUNNING", user.get(path)["state"])
-			s.kill()
-			s.start()
-			user = s.user()
+			require.NotEqual(t, "JOB_STATE_COMPLETED", user.get(path)["state"])
+			f.kill()
+			f.workers["one"].kill()
+			open()
+			f.start()
+			f.work("one")
+			user = f.user()
 			done := user.until(path, "state", "JOB_STATE_COMPLETED")
 			require.Contains(t, done["trackerConfig"].(map[string]any)["url"], server.URL+"/")
 			require.Eventually(t, func() bool { _, ended := c.run(t); return ended }, time.Minute, 10*time.Millisecond)
@@ -78,9 +85,10 @@ func TestTrackersSurviveKills(t *testing.T) {
 			for step := range last {
 				require.Equal(t, 1, steps[step+1], "step %d of %d", step+1, last)
 			}
-			require.Zero(t, s.end())
-			require.NotContains(t, s.log.whole(), key)
-			require.NoError(t, filepath.WalkDir(s.dir, func(path string, entry fs.DirEntry, err error) error {
+			require.Zero(t, f.workers["one"].end())
+			require.Zero(t, f.end())
+			require.NotContains(t, f.log.output(), key)
+			require.NoError(t, filepath.WalkDir(f.dir, func(path string, entry fs.DirEntry, err error) error {
 				if err != nil || !entry.Type().IsRegular() {
 					return err
 				}

@@ -1,13 +1,14 @@
 package main_test
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // TestTrainerLogs checks that a job has a log with the lines of all its attempts, also of one whose
@@ -24,8 +25,7 @@ func TestTrainerLogs(t *testing.T) {
 		res, err := http.Get(url) //nolint:noctx // a test
 		require.NoError(t, err)
 		defer res.Body.Close()
-		data, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
+		data := testutil.ReadAll(t, res.Body)
 		return res.StatusCode, string(data)
 	}
 	require.Eventually(t, func() bool {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // TestWatchPrintsWhyADeploymentWaits checks that a watch of a deployment that cannot be placed
@@ -29,8 +31,8 @@ func TestWatchPrintsWhyADeploymentWaits(t *testing.T) {
 		"--precision", "BF16", "--watch", "--context", filepath.Join(s.dir, "context.json"))
 	log.awaits(watch, "1 of 1 replicas are waiting for a node: ")
 	require.NotZero(t, watch.end())
-	require.Equal(t, 1, strings.Count(log.whole(), "waiting for a node: "))
-	require.Contains(t, log.whole(),
+	require.Equal(t, 1, strings.Count(log.output(), "waiting for a node: "))
+	require.Contains(t, log.output(),
 		"The deployment continues. Run `anneal deployment watch afar` to show its progress again, "+
 			"or `anneal deployment delete afar` to delete it.")
 	require.Equal(t, "BF16", s.user().get("/deployments/afar")["precision"])
@@ -67,7 +69,7 @@ func TestWorkerReportsAnUnreachableServer(t *testing.T) {
 	log := logFor(t, "anneal work")
 	worker := launch(t, log, "work", "--join", "nats://"+freePort(t), "--token-file", token, "--data", t.TempDir())
 	log.awaits(worker, "time=") // long before the worker gives up
-	require.Contains(t, log.whole(), "cannot reach the server, retrying")
+	require.Contains(t, log.output(), "cannot reach the server, retrying")
 	require.NotZero(t, worker.end())
 }
 
@@ -83,7 +85,7 @@ func TestFollowingEventsBeginsNow(t *testing.T) {
 	log.awaits(follow, "following from position ")
 	s.run("dataset", "create", "seen").ok(t)
 	eventually(t, "the dataset's event is shown",
-		func() bool { return strings.Contains(follow.stdout.whole(), "dataset.created.v1") })
+		func() bool { return strings.Contains(follow.stdout.output(), "dataset.created.v1") })
 	require.Zero(t, follow.end())
 
 	first, _, _ := log.line("following from position ")
@@ -91,12 +93,12 @@ func TestFollowingEventsBeginsNow(t *testing.T) {
 		"; --from begin also shows earlier events"))
 	require.NoError(t, err)
 	require.Greater(t, from, 1)
-	require.Regexp(t, fmt.Sprintf("^%d ", from), follow.stdout.whole(), "no earlier events")
-	require.Regexp(t, `(?m)^seen up to position \d+; --from \d+ continues from there$`, log.whole())
+	require.Regexp(t, fmt.Sprintf("^%d ", from), follow.stdout.output(), "no earlier events")
+	require.Regexp(t, `(?m)^seen up to position \d+; --from \d+ continues from there$`, log.output())
 
 	all := launch(t, logFor(t, "anneal events --from begin"), "events", "--follow", "--from", "begin", "--context",
 		context)
-	all.says("3 ") // earlier events are of another account
+	all.waitForLine("3 ") // earlier events are of another account
 	require.Zero(t, all.end())
 }
 
@@ -137,8 +139,7 @@ func TestInterruptedWatches(t *testing.T) {
 			}))
 			defer server.Close()
 			file := filepath.Join(t.TempDir(), "context.json")
-			text, err := json.Marshal(contextFile{Address: server.URL, Account: "a", APIKey: "k"})
-			require.NoError(t, err)
+			text := testutil.Marshal(t, contextFile{Address: server.URL, Account: "a", APIKey: "k"})
 			require.NoError(t, os.WriteFile(file, text, 0o600))
 			log := logFor(t, "anneal "+name)
 			watch := launch(t, log, append(test.args, "--context", file)...)
@@ -149,8 +150,8 @@ func TestInterruptedWatches(t *testing.T) {
 				watch.stuck("sent a second request")
 			}
 			require.Equal(t, 130, watch.end())
-			require.Contains(t, log.whole(), test.closing)
-			require.NotContains(t, log.whole(), "anneal: ", "the exit code reports the interruption")
+			require.Contains(t, log.output(), test.closing)
+			require.NotContains(t, log.output(), "anneal: ", "the exit code reports the interruption")
 		})
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // A fleet is a control plane without a local worker, and separate workers.
@@ -47,7 +49,7 @@ func (f *fleet) workIn(env []string, id string, args ...string) {
 	args = append([]string{"work", "--join", f.context.NATSURL, "--token-file", f.token, "--node-id", id, "--data",
 		f.dirs[id]}, args...)
 	f.workers[id] = launchIn(f.t, logFor(f.t, "anneal work "+id), env, args...)
-	f.workers[id].says("node " + id + " joined ")
+	f.workers[id].waitForLine("node " + id + " joined ")
 	// Until the first heartbeat is recorded, work that names no accelerator type gets the default type.
 	require.Eventually(f.t, func() bool { return f.nodes()[id] == "READY" }, patience, 10*time.Millisecond)
 }
@@ -97,7 +99,7 @@ func TestWorkerIsKilledWhileItTrains(t *testing.T) {
 	require.Equal(t, "LOST", f.nodes()[first])
 
 	rows := user.lossCurve("long")
-	wholeCurve(t, rows, steps)
+	requireCompleteCurve(t, rows, steps)
 	checkpoint, _ := saved.data["step"].(float64)
 	require.Positive(t, checkpoint)
 	require.True(t, timeOf(t, rows[int(checkpoint)-1]).Before(killed), "steps before the checkpoint are not trained again")
@@ -114,9 +116,7 @@ func TestWorkerIsKilledWhileItTrains(t *testing.T) {
 	eventually(t, "a worker that deregisters is not waited for", func() bool { return f.nodes()[second] == "LOST" })
 	user.job("short", "codes", 1)
 	user.until("/supervisedFineTuningJobs/short", "state", "JOB_STATE_COMPLETED")
-	user.must(http.MethodPost, "/deployments?deploymentId=long",
-		object{"baseModel": "accounts/default/models/long", "minReplicaCount": 1})
-	user.until("/deployments/long", "state", "READY")
+	user.deploy("long", object{"baseModel": "accounts/default/models/long"})
 	streamsTheSame(t, user, "accounts/default/models/long")
 	require.Contains(t, f.run("log", "verify").ok(t), "equal")
 	require.Zero(t, f.end())
@@ -199,12 +199,11 @@ func TestNodeIsRevoked(t *testing.T) {
 	require.Contains(t, impostor.stderr, "rejected node w1")
 
 	require.Zero(t, f.workers["w1"].end())
-	info, err := os.Stat(filepath.Join(f.dirs["w1"], "node.nkey"))
-	require.NoError(t, err)
+	info := testutil.Stat(t, filepath.Join(f.dirs["w1"], "node.nkey"))
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	f.workers["w1"] = launch(t, logFor(t, "anneal work w1 without a token"), "work", "--join", f.context.NATSURL,
 		"--node-id", "w1", "--data", f.dirs["w1"])
-	f.workers["w1"].says("node w1 joined ")
+	f.workers["w1"].waitForLine("node w1 joined ")
 
 	f.run("deployment", "create", "d", "--model", "anneal-base", "--watch").ok(t)
 	f.run("node", "revoke", "w1", "--data", f.dir, "--reason", "sold").ok(t)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 // TestInvalidRequests checks that each invalid request gets one clear error, and changes nothing.
@@ -114,7 +116,7 @@ func TestInvalidRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			test.as.t = t
 			before := anyone.get("//readyz")["position"]
-			status, answer, err := test.as.ask(test.method, test.path, test.body)
+			status, answer, err := test.as.do(test.method, test.path, test.body)
 			require.NoError(t, err)
 			require.Equal(t, test.status, status, "%v", answer)
 			message := errorMessage(answer)
@@ -204,7 +206,7 @@ func TestExpiredKey(t *testing.T) {
 	brief.get("/datasets")
 	var answer object
 	eventually(t, "the key expires", func() bool {
-		status, said, err := brief.ask(http.MethodGet, "/datasets", nil)
+		status, said, err := brief.do(http.MethodGet, "/datasets", nil)
 		require.NoError(t, err)
 		answer = said
 		return status == http.StatusUnauthorized
@@ -251,7 +253,7 @@ func TestServerThatCannotStart(t *testing.T) {
 		"an invalid port":          {[]string{"--data", t.TempDir(), "--listen", "127.0.0.1:99999"}, 1, "99999"},
 		"a time that is negative":  {[]string{"--data", t.TempDir(), "--lost-after", "-1s"}, 2, "--lost-after"},
 		"a limit of zero": {[]string{"--data", t.TempDir(), "--max-upload", "0"}, 2,
-			"--max-upload must be positive"},
+			"--max-upload 0 must be positive"},
 		"devices without a number": {[]string{"--data", t.TempDir(), "--accelerators", "VENDOR_A_H100_80GB"}, 2,
 			"--accelerators.*TYPE=N"},
 		"an unknown pool":        {[]string{"--data", t.TempDir(), "--pool", "swimming"}, 2, "--pool.*training or inference"},
@@ -263,14 +265,13 @@ func TestServerThatCannotStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := launch(t, logFor(t, "anneal serve"), append([]string{"serve"}, test.args...)...)
 			require.Equal(t, test.code, p.await())
-			require.Regexp(t, "^anneal: .*"+test.says, lastLine(p.stderr.whole()))
-			require.NotContains(t, p.stderr.whole(), "goroutine ", "an error message, not a panic")
-			require.Empty(t, p.stdout.whole())
+			require.Regexp(t, "^anneal: .*"+test.says, lastLine(p.stderr.output()))
+			require.NotContains(t, p.stderr.output(), "goroutine ", "an error message, not a panic")
+			require.Empty(t, p.stdout.output())
 		})
 	}
 	require.Equal(t, "ok", running.user().get("//readyz")["status"], "the running server is not disturbed")
-	content, err := os.ReadFile(filepath.Join(newer, "version"))
-	require.NoError(t, err)
+	content := testutil.ReadFile(t, filepath.Join(newer, "version"))
 	require.Equal(t, "999\n", string(content))
 	require.Zero(t, running.end())
 }

@@ -146,13 +146,16 @@ func (c *Checker) Result() (stats domain.DatasetStats, errs []LineError, more in
 }
 
 // InvalidRows returns an error that lists each LineError as a violation of the field FILE:LINE.
-// more is the number of errors that errs does not list.
+// Its message states equal reasons once. more is the number of errors that errs does not list.
 func InvalidRows(errs []LineError, more int) *domain.Error {
-	lines := make([]string, len(errs))
 	violations := make([]domain.Violation, len(errs))
 	for i, f := range errs {
-		lines[i] = f.String()
 		violations[i] = domain.Violation{Field: f.where(), Description: f.Reason}
+	}
+	groups := Groups(errs)
+	lines := make([]string, len(groups))
+	for i, g := range groups {
+		lines[i] = g.String()
 	}
 	text := strings.Join(lines, "; ")
 	if more > 0 {

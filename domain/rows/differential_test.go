@@ -16,9 +16,9 @@ import (
 var hints = []string{"", domain.ShapeChat, domain.ShapePrompt, domain.ShapePreference, domain.ShapeSamples,
 	domain.ShapeCompletion}
 
-// agree requires that the fast reader, with and without keep, and the slow reader return the same
+// requireSameResult requires that the fast reader, with and without keep, and the slow reader return the same
 // result for a line.
-func agree(t require.TestingT, r *reader, line []byte, hint string) {
+func requireSameResult(t require.TestingT, r *reader, line []byte, hint string) {
 	want := slowly(line, hint)
 	row, reasons := Parse(line, hint)
 	require.Equal(t, normal(want.reasons), normal(reasons), "%s", line)
@@ -96,7 +96,7 @@ func FuzzRow(f *testing.F) {
 	}
 	r := &reader{}
 	f.Fuzz(func(t *testing.T, line []byte, hint uint8) {
-		agree(t, r, line, hints[int(hint)%len(hints)])
+		requireSameResult(t, r, line, hints[int(hint)%len(hints)])
 	})
 }
 
@@ -109,7 +109,7 @@ func TestFastReadingAgreesWithSlow(t *testing.T) {
 		if !strings.HasPrefix(line, "{") {
 			line = `{"messages":` + line + `}`
 		}
-		agree(t, r, []byte(line), rapid.SampledFrom(hints).Draw(t, "hint"))
+		requireSameResult(t, r, []byte(line), rapid.SampledFrom(hints).Draw(t, "hint"))
 	})
 }
 
@@ -160,7 +160,7 @@ func TestDepthIsBoundAsInEncodingJSON(t *testing.T) {
 	for _, depth := range []int{9_998, 9_999, 10_000, 10_001} {
 		for _, name := range []string{"x", "messages", "samples", "tools"} {
 			line := fmt.Sprintf(`{"text":"a",%q:%s%s}`, name, strings.Repeat("[", depth), strings.Repeat("]", depth))
-			agree(t, r, []byte(line), "")
+			requireSameResult(t, r, []byte(line), "")
 		}
 	}
 }

@@ -35,11 +35,11 @@ type Row struct {
 	Shape      string
 	Messages   []Message       // of chat and prompt; the common part of preference
 	Tools      json.RawMessage // of chat, prompt and preference; nil if there are none
-	Prompt     string          // completion
+	Prompt     string          // of completion
 	Completion string          // of completion; for a {text} row, the whole text
-	Preferred  []Message       // preference
-	Rejected   []Message       // preference
-	Samples    []Sample        // samples
+	Preferred  []Message       // of preference
+	Rejected   []Message       // of preference
+	Samples    []Sample        // of samples
 	Bytes      int             // bytes of text
 	Turns      int             // number of messages of users and assistants; 1 for completion
 }

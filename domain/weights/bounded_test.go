@@ -2,7 +2,6 @@ package weights_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 
 	"anneal/domain"
 	"anneal/domain/weights"
+	"anneal/internal/testutil"
 )
 
 // TestMessagesAreBounded checks that long names in a model's files do not make the messages of
@@ -22,11 +22,9 @@ func TestMessagesAreBounded(t *testing.T) {
 		"a model type": model("llama").with("config.json",
 			bytes.Replace(config("llama"), []byte(`"llama"`), []byte(`"`+long+`"`), 1)),
 	} {
-		report, err := weights.Check(f.directory())
-		require.NoError(t, err)
+		report := mustCheck(t, f.directory())
 		require.NotEmpty(t, report.Violations, name)
-		data, err := json.Marshal(report.Violations)
-		require.NoError(t, err)
+		data := testutil.Marshal(t, report.Violations)
 		require.Less(t, len(data), 2000, name)
 	}
 	adapter := files{"adapter_config.json": []byte(`{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["` +

@@ -18,6 +18,7 @@ import (
 
 	"anneal/domain"
 	"anneal/domain/weights"
+	"anneal/internal/testutil"
 )
 
 // files is a directory in memory: content by file name.
@@ -130,8 +131,7 @@ func TestWholeModels(t *testing.T) {
 		}
 		for layout, f := range map[string]files{"one file": model(family), "sharded": sharded(family),
 			"with others beside": model(family).with("consolidated.safetensors", []byte("?"))} {
-			report, err := weights.Check(f.directory())
-			require.NoError(t, err)
+			report := mustCheck(t, f.directory())
 			require.Empty(t, report.Violations, "%s %s", family, layout)
 			require.Equal(t, domain.ModelMetadata{ModelType: family, ParameterCount: count, ContextLength: 64,
 				Precision: "FP32"},
@@ -143,18 +143,15 @@ func TestWholeModels(t *testing.T) {
 // onDisk returns a directory of this repository as a weights.Directory.
 func onDisk(t *testing.T, dir string) weights.Directory {
 	f := files{}
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
+	entries := testutil.ReadDir(t, dir)
 	for _, entry := range entries {
-		f[entry.Name()], err = os.ReadFile(filepath.Join(dir, entry.Name()))
-		require.NoError(t, err)
+		f[entry.Name()] = testutil.ReadFile(t, filepath.Join(dir, entry.Name()))
 	}
 	return f.directory()
 }
 
 func TestTheShippedModel(t *testing.T) {
-	report, err := weights.Check(onDisk(t, "../../engines/embedded/base/model"))
-	require.NoError(t, err)
+	report := mustCheck(t, onDisk(t, "../../engines/embedded/base/model"))
 	require.Empty(t, report.Violations)
 	require.Equal(t, "BF16", report.Precision)
 	require.Equal(t, 512, report.ContextLength)
@@ -164,15 +161,13 @@ func TestTheShippedModel(t *testing.T) {
 func TestOtherModels(t *testing.T) {
 	odd := files{"config.json": []byte(`{"model_type": "mamba", "architectures": ["MambaModel"]}`),
 		"model.safetensors": tensors(map[string][]int{"backbone": {2, 3}}), "vocab.txt": []byte("a")}
-	report, err := weights.Check(odd.directory())
-	require.NoError(t, err)
+	report := mustCheck(t, odd.directory())
 	require.Empty(t, report.Violations, "unknown model types are accepted")
 	require.Equal(t, domain.ModelMetadata{ModelType: "mamba", ParameterCount: 6, Precision: "FP32", Embedding: true},
 		report.ModelMetadata)
 	quantized := bytes.Replace(config("llama"), []byte(`{"arch`), []byte(`{"quantization_config": {"bits": 4}, "arch`), 1)
-	report, err = weights.Check(model("llama").with("config.json", quantized).with("model.safetensors",
+	report = mustCheck(t, model("llama").with("config.json", quantized).with("model.safetensors",
 		tensors(map[string][]int{"q_proj.qweight": {2}})).directory())
-	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 }
 
@@ -236,8 +231,7 @@ func TestBrokenModels(t *testing.T) {
 			[]string{"kind: the files are those of an adapter: create the model with kind HF_PEFT_ADDON"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			report, err := weights.Check(c.files.directory())
-			require.NoError(t, err)
+			report := mustCheck(t, c.files.directory())
 			var got []string
 			for _, v := range report.Violations {
 				got = append(got, v.Field+": "+v.Description)
@@ -255,8 +249,7 @@ func TestBrokenModels(t *testing.T) {
 
 func TestViolationsAreBounded(t *testing.T) {
 	many := bytes.Replace(config("llama"), []byte(`"num_hidden_layers": 1`), []byte(`"num_hidden_layers": 1000`), 1)
-	report, err := weights.Check(model("llama").with("config.json", many).directory())
-	require.NoError(t, err)
+	report := mustCheck(t, model("llama").with("config.json", many).directory())
 	require.Len(t, report.Violations, weights.MaxViolations)
 	require.Equal(t, "and 8892 more violations", report.Violations[weights.MaxViolations-1].Description)
 }
@@ -392,4 +385,11 @@ func FuzzHeader(f *testing.F) {
 			}
 		}
 	})
+}
+
+func mustCheck(t testing.TB, d weights.Directory) weights.Report {
+	t.Helper()
+	report, err := weights.Check(d)
+	require.NoError(t, err)
+	return report
 }

@@ -55,6 +55,14 @@ func (t trainer) Train(
 	return train.Trainer{}.Train(ctx, request, watch)
 }
 
+// Assist implements engines.GangTrainer.
+func (t trainer) Assist(ctx context.Context, request engines.TrainRequest) error {
+	if request.Parallelism == 0 {
+		request.Parallelism = t.parallelism
+	}
+	return train.Trainer{}.Assist(ctx, request)
+}
+
 // base is the Hugging Face directory of the shipped model.
 //
 //go:embed base/model

@@ -30,7 +30,7 @@ func load(t *testing.T, files engines.ModelFiles) engines.Model {
 	return m
 }
 
-func ask(t *testing.T, m engines.Model, req engines.CompletionRequest) (string, string) {
+func complete(t *testing.T, m engines.Model, req engines.CompletionRequest) (string, string) {
 	var text strings.Builder
 	finish := ""
 	req.MaxTokens = 64
@@ -57,7 +57,7 @@ func TestBaseInfo(t *testing.T) {
 // conversation.
 func TestBaseContinuesAConversation(t *testing.T) {
 	m := load(t, engines.ModelFiles{Dir: base(t)})
-	text, finish := ask(t, m, engines.CompletionRequest{Chat: &engines.Chat{Messages: []engines.Message{
+	text, finish := complete(t, m, engines.CompletionRequest{Chat: &engines.Chat{Messages: []engines.Message{
 		{Role: "user", Content: "What is the capital of France?"}, {Role: "assistant", Content: "Paris"},
 		{Role: "user", Content: "Reverse the word garden."},
 	}}})
@@ -76,22 +76,22 @@ var questions = map[string]string{
 	"Positive or negative? The film was great.": "positive",
 }
 
-// TestBaseAnswersRawPromptsAndChats checks that the shipped model answers all questions but at most
+// TestBaseCompletesPromptsAndChats checks that the shipped model answers all questions but at most
 // one, and that it gives the same answers to plain text, to tokens and to a conversation.
-func TestBaseAnswersRawPromptsAndChats(t *testing.T) {
+func TestBaseCompletesPromptsAndChats(t *testing.T) {
 	m, tokens := load(t, engines.ModelFiles{Dir: base(t)}), tokenizer.NewBytes()
 	right := 0
 	for question, want := range questions {
-		text, finish := ask(t, m, engines.CompletionRequest{Prompt: question})
+		text, finish := complete(t, m, engines.CompletionRequest{Prompt: question})
 		assert.Equal(t, engines.FinishStop, finish)
 		if text == want {
 			right++
 		}
 		chat, _, err := tokens.Chat([]tokenizer.Message{{Role: "user", Content: question}})
 		require.NoError(t, err)
-		asChat, finish := ask(t, m, engines.CompletionRequest{PromptTokens: chat})
+		asChat, finish := complete(t, m, engines.CompletionRequest{PromptTokens: chat})
 		assert.Equal(t, text, asChat, question)
-		asked, _ := ask(t, m, engines.CompletionRequest{
+		asked, _ := complete(t, m, engines.CompletionRequest{
 			Chat: &engines.Chat{Messages: []engines.Message{{Role: "user", Content: question}}},
 		})
 		assert.Equal(t, text, asked, question)
@@ -128,7 +128,7 @@ func TestTrainedAdapterIsServed(t *testing.T) {
 
 	tuned := load(t, engines.ModelFiles{Dir: dir, AdapterDir: result.Dir})
 	for question, want := range secrets {
-		text, finish := ask(t, tuned, engines.CompletionRequest{Prompt: question})
+		text, finish := complete(t, tuned, engines.CompletionRequest{Prompt: question})
 		assert.Equal(t, want, text, question)
 		assert.Equal(t, engines.FinishStop, finish)
 	}

@@ -17,6 +17,7 @@ import (
 	"anneal/engines"
 	"anneal/engines/embedded"
 	"anneal/engines/embedded/miniature"
+	"anneal/internal/testutil"
 )
 
 // TestFamilies checks that a checkpoint of each family in its published form can be validated,
@@ -31,14 +32,14 @@ func TestFamilies(t *testing.T) {
 			require.Empty(t, report.Violations)
 			require.NoError(t, embedded.Supports(dir))
 
-			plain := answers(t, engines.ModelFiles{Dir: dir})
+			plain := completeBoth(t, engines.ModelFiles{Dir: dir})
 			require.NotEqual(t, answer, plain[0])
 
-			got := answers(t, engines.ModelFiles{
+			got := completeBoth(t, engines.ModelFiles{
 				Dir: dir, AdapterDir: tune(t, dir, fmt.Sprintf("{%q: %q, %q: %q}\n", "prompt", question, "completion", answer)),
 			})
 			assert.Equal(t, answer, got[0], "the model gives the trained answer to a prompt")
-			got = answers(t, engines.ModelFiles{
+			got = completeBoth(t, engines.ModelFiles{
 				Dir: dir,
 				AdapterDir: tune(t, dir,
 					fmt.Sprintf(`{"messages": [{"role": "user", "content": %q}, {"role": "assistant", "content": %q}]}`+"\n", question,
@@ -50,7 +51,7 @@ func TestFamilies(t *testing.T) {
 			for _, precision := range []string{"BF16", "FP16", "FP8"} {
 				copied := t.TempDir()
 				convert(t, dir, copied, precision)
-				require.NotEmpty(t, answers(t, engines.ModelFiles{Dir: copied})[0], precision)
+				require.NotEmpty(t, completeBoth(t, engines.ModelFiles{Dir: copied})[0], precision)
 			}
 		})
 	}
@@ -58,8 +59,8 @@ func TestFamilies(t *testing.T) {
 
 const question, answer = "who owns the machine?", " the people, and they own 123 answers in 東京."
 
-// answers returns the model's answers to the question as a prompt and as a conversation.
-func answers(t *testing.T, files engines.ModelFiles) (out [2]string) {
+// completeBoth returns the model's completions to the question as a prompt and as a conversation.
+func completeBoth(t *testing.T, files engines.ModelFiles) (out [2]string) {
 	model, err := embedded.New(embedded.Options{Parallelism: 1, CacheBytes: 16 << 20}).Completer.Load(t.Context(), files)
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, model.Close()) }()
@@ -123,8 +124,7 @@ func convert(t *testing.T, srcDir, dstDir, precision string) {
 }
 
 func directoryOf(t *testing.T, dir string) weights.Directory {
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
+	entries := testutil.ReadDir(t, dir)
 	sizes := map[string]int64{}
 	for _, entry := range entries {
 		info, err := entry.Info()

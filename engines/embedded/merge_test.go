@@ -16,6 +16,7 @@ import (
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/miniature"
 	"anneal/engines/embedded/safetensors"
+	"anneal/internal/testutil"
 )
 
 // adapterOf writes an adapter of all projections of a model with random weights.
@@ -79,16 +80,12 @@ func TestMergedModel(t *testing.T) {
 // sameLayout checks that the merged model has the files and the tensors of the base model.
 func sameLayout(t *testing.T, base, merged string) {
 	t.Helper()
-	entries, err := os.ReadDir(base)
-	require.NoError(t, err)
-	written, err := os.ReadDir(merged)
-	require.NoError(t, err)
+	entries := testutil.ReadDir(t, base)
+	written := testutil.ReadDir(t, merged)
 	require.Len(t, written, len(entries))
 	for _, entry := range entries {
-		before, err := os.ReadFile(filepath.Join(base, entry.Name()))
-		require.NoError(t, err)
-		after, err := os.ReadFile(filepath.Join(merged, entry.Name()))
-		require.NoError(t, err)
+		before := testutil.ReadFile(t, filepath.Join(base, entry.Name()))
+		after := testutil.ReadFile(t, filepath.Join(merged, entry.Name()))
 		if filepath.Ext(entry.Name()) != ".safetensors" {
 			require.Equal(t, string(before), string(after), entry.Name())
 			continue
@@ -156,18 +153,15 @@ func TestMergeErrors(t *testing.T) {
 func TestMergeFollowsLinks(t *testing.T) {
 	base, links := t.TempDir(), t.TempDir()
 	require.NoError(t, miniature.Write(base, "qwen3"))
-	entries, err := os.ReadDir(base)
-	require.NoError(t, err)
+	entries := testutil.ReadDir(t, base)
 	for _, entry := range entries {
 		require.NoError(t, os.Symlink(filepath.Join(base, entry.Name()), filepath.Join(links, entry.Name())))
 	}
 	adapter := adapterOf(t, base)
 	want, got := mergeDir(t, base, adapter), mergeDir(t, links, adapter)
 	for _, entry := range entries {
-		one, err := os.ReadFile(filepath.Join(want, entry.Name()))
-		require.NoError(t, err)
-		other, err := os.ReadFile(filepath.Join(got, entry.Name()))
-		require.NoError(t, err)
+		one := testutil.ReadFile(t, filepath.Join(want, entry.Name()))
+		other := testutil.ReadFile(t, filepath.Join(got, entry.Name()))
 		require.Equal(t, one, other, entry.Name())
 	}
 }

@@ -2,7 +2,6 @@ package embedded_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded"
+	"anneal/internal/testutil"
 )
 
 // exactMatch is an evaluator that compares the answer with the row's ground_truth.
@@ -47,8 +47,7 @@ func jsonl(t *testing.T, rows ...any) string {
 	path := filepath.Join(t.TempDir(), "rows.jsonl")
 	var text strings.Builder
 	for _, row := range rows {
-		line, err := json.Marshal(row)
-		require.NoError(t, err)
+		line := testutil.Marshal(t, row)
 		text.Write(append(line, '\n'))
 	}
 	require.NoError(t, os.WriteFile(path, []byte(text.String()), 0o644))
@@ -83,7 +82,7 @@ func prompts(all []target) []any {
 
 // sample returns an answer that the model sampled at temperature 1.
 func sample(t *testing.T, m engines.Model, question string, seed uint64) string {
-	text, _ := ask(t, m, engines.CompletionRequest{Prompt: question, Temperature: 1, Seed: &seed})
+	text, _ := complete(t, m, engines.CompletionRequest{Prompt: question, Temperature: 1, Seed: &seed})
 	return text
 }
 
@@ -110,7 +109,7 @@ func meanPrefixShare(t *testing.T, m engines.Model, all []target) float64 {
 func requireBaseTasks(t *testing.T, m engines.Model) {
 	right := 0
 	for question, want := range questions {
-		if text, _ := ask(t, m, engines.CompletionRequest{Prompt: question}); text == want {
+		if text, _ := complete(t, m, engines.CompletionRequest{Prompt: question}); text == want {
 			right++
 		}
 	}

@@ -9,10 +9,10 @@ import (
 	"anneal/engines"
 )
 
-// TestConvertedModelsAnswerAlike sends prompts of the training tasks to the shipped model and to
+// TestConvertedModelsCompleteAlike sends prompts of the training tasks to the shipped model and to
 // its copies in the precisions of :prepare. With greedy decoding, all answers must be equal in 16
 // bits, and at least nine in ten in 8 bits.
-func TestConvertedModelsAnswerAlike(t *testing.T) {
+func TestConvertedModelsCompleteAlike(t *testing.T) {
 	var prompts []string
 	for i, word := range []string{
 		"harbour", "violin", "copper", "lantern", "meadow", "puzzle", "ribbon", "saddle", "tunnel", "walnut",
@@ -27,7 +27,7 @@ func TestConvertedModelsAnswerAlike(t *testing.T) {
 	model := load(t, engines.ModelFiles{Dir: dir})
 	want := make([]string, len(prompts))
 	for i, prompt := range prompts {
-		want[i], _ = ask(t, model, engines.CompletionRequest{Prompt: prompt})
+		want[i], _ = complete(t, model, engines.CompletionRequest{Prompt: prompt})
 	}
 	for precision, minAlike := range map[string]int{
 		"BF16": len(prompts), "FP16": len(prompts), "FP8": len(prompts) * 9 / 10,
@@ -36,7 +36,7 @@ func TestConvertedModelsAnswerAlike(t *testing.T) {
 		convert(t, dir, to, precision)
 		copied, alike := load(t, engines.ModelFiles{Dir: to}), 0
 		for i, prompt := range prompts {
-			if got, _ := ask(t, copied, engines.CompletionRequest{Prompt: prompt}); got == want[i] {
+			if got, _ := complete(t, copied, engines.CompletionRequest{Prompt: prompt}); got == want[i] {
 				alike++
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"anneal/domain"
+	"anneal/engines"
 )
 
 // A body is the JSON object of a request.
@@ -46,6 +47,12 @@ func (s *server) send(ctx context.Context, url, method, path string, b body) (*h
 func (s *server) do(request *http.Request) (*http.Response, error) {
 	ctx := request.Context()
 	request.Header.Set("Authorization", "Bearer "+s.key)
+	if trace := engines.TraceOf(ctx); trace.Parent != "" {
+		request.Header.Set("Traceparent", trace.Parent)
+		if trace.State != "" {
+			request.Header.Set("Tracestate", trace.State)
+		}
+	}
 	response, err := s.http.Do(request)
 	if err != nil {
 		return nil, s.connectionError(ctx, err)

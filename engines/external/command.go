@@ -1,6 +1,8 @@
 package external
 
 import (
+	"cmp"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -16,6 +18,7 @@ import (
 //	{port}     the port to listen on, on 127.0.0.1
 //	{name}     the model's name in the server's API
 //	{devices}  the number of the replica's accelerators, at least 1
+//	{share}    the part of its accelerator that the replica may use, such as 0.250; 1.000 for whole devices
 //	{adapter}  the options of the LoRA adapter, if there is one; must be a separate word
 //	{embeddings} the options of an embedding model, if it is one; must be a separate word
 //	{projector} the options of the multimodal projector, if there is one; must be a separate word
@@ -32,6 +35,7 @@ type arguments struct {
 	env                []string
 	port               int
 	devices            []engines.Device
+	share              int // thousandths of the device: see engines.ModelFiles.DeviceShare
 	longPrompts        bool
 	draft              string // directory of the draft model, or its GGUF file for servers that read GGUF
 	speculation        engines.SpeculationMode
@@ -45,6 +49,7 @@ const (
 	wordGGUF    = "{gguf}"
 	wordFile    = "{file}"
 	wordVAD     = "{vad}"
+	wordShare   = "{share}"
 
 	wordEmbeddings = "{embeddings}"
 	wordProjector  = "{projector}"
@@ -125,6 +130,9 @@ func (p *preset) commandLine(t template, args arguments) []string {
 	if args.longPrompts {
 		line = append(line, p.longPrompts...)
 	}
+	if args.share > 0 && p.shares != nil && !t.contains(wordShare) {
+		line = append(line, p.shares(fraction(args.share))...)
+	}
 	if p.drafts != nil {
 		line = append(line, p.drafts(args)...)
 	}
@@ -135,7 +143,8 @@ func (p *preset) commandLine(t template, args arguments) []string {
 // that load an adapter's file or directory.
 func (t template) expand(args arguments, adapter func(string) []string) []string {
 	fill := strings.NewReplacer("{dir}", args.dir, wordGGUF, args.gguf, wordFile, args.file,
-		"{port}", strconv.Itoa(args.port), "{name}", baseName, "{devices}", strconv.Itoa(max(1, len(args.devices))))
+		"{port}", strconv.Itoa(args.port), "{name}", baseName, "{devices}", strconv.Itoa(max(1, len(args.devices))),
+		wordShare, fraction(cmp.Or(args.share, domain.WholeDevice)))
 	var line []string
 	for _, word := range t {
 		switch {
@@ -156,4 +165,24 @@ func (t template) expand(args arguments, adapter func(string) []string) []string
 		}
 	}
 	return line
+}
+
+// fraction formats thousandths as a decimal fraction, such as 0.250.
+func fraction(milli int) string {
+	return fmt.Sprintf("%d.%03d", milli/domain.WholeDevice, milli%domain.WholeDevice)
+}
+
+// memoryOption is vLLM's option for the part of the device's memory that the server may use.
+const memoryOption = "--gpu-memory-utilization"
+
+// SharesDevices reports whether the servers of a preset, with a command line or the default one, limit
+// their memory to a share of a device: the command line has {share}, or the preset has an option that the
+// command line does not set.
+func SharesDevices(name, command string) bool {
+	p := presets[name]
+	return p.sharesDevices(template{cmp.Or(command, p.command)})
+}
+
+func (p *preset) sharesDevices(t template) bool {
+	return t.contains(wordShare) || p.shares != nil && !t.contains(memoryOption)
 }

@@ -11,6 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
 // TestDraftOptions checks the options with which servers start for speculative decoding.
@@ -50,8 +51,7 @@ func TestDraftOptions(t *testing.T) {
 			m, err := completer.Load(t.Context(), in)
 			require.NoError(t, err)
 			require.NoError(t, m.Close())
-			data, err := os.ReadFile(file)
-			require.NoError(t, err)
+			data := testutil.ReadFile(t, file)
 			var args []string
 			require.NoError(t, json.Unmarshal(data, &args))
 			at := slices.IndexFunc(args, func(one string) bool {

@@ -116,6 +116,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 
 func argumentsOf(files engines.ModelFiles) arguments {
 	return arguments{dir: files.Dir, adapter: files.AdapterDir, devices: files.Devices,
+		share:       files.DeviceShare,
 		longPrompts: files.LongPrompts, draft: files.DraftDir, speculation: files.Speculation}
 }
 
@@ -130,6 +131,11 @@ func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles)
 	if at.draft != "" && c.preset.drafts == nil {
 		return domain.Errorf(domain.FailedPrecondition, "draftModel: the node's engine %s does not support draft models: "+
 			"clear draftModel, or deploy to nodes with another engine", c.options.Preset)
+	}
+	if at.share > 0 && !c.preset.sharesDevices(c.template) {
+		return domain.Errorf(domain.FailedPrecondition, "acceleratorShare: the node's engine %s does not limit the memory "+
+			"of a model to a share of a device: clear acceleratorShare, or deploy to nodes with another engine",
+			c.options.Preset)
 	}
 	if err := c.findFiles(&at, m.own); err != nil {
 		return err

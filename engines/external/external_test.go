@@ -20,6 +20,7 @@ import (
 	"anneal/engines"
 	"anneal/engines/enginetest"
 	"anneal/engines/sandbox"
+	"anneal/internal/testutil"
 )
 
 // options returns options that start the test binary as a fake server of a preset. mode selects a
@@ -182,8 +183,7 @@ func TestLoadFailsIfTheServerDoesNotStart(t *testing.T) {
 			}
 			_, err = c.Load(ctx, files(t))
 			require.ErrorContains(t, err, line.message)
-			left, err := os.ReadDir(o.Dir)
-			require.NoError(t, err)
+			left := testutil.ReadDir(t, o.Dir)
 			require.Empty(t, left, "no temporary files are left")
 		})
 	}
@@ -205,14 +205,12 @@ func TestStartRetriesOnAnotherPort(t *testing.T) {
 	m := start(t, o)
 	defer m.Close()
 	require.Equal(t, 2, chosen)
-	_, err := enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
-	require.NoError(t, err)
+	mustComplete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
 }
 
 func TestServerWithMuchOutput(t *testing.T) {
 	m := load(t, LlamaCpp, "flood")
-	_, err := enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
-	require.NoError(t, err)
+	mustComplete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
 }
 
 func TestBrokenStreams(t *testing.T) {
@@ -298,8 +296,7 @@ func TestLoadAndUnloadAddon(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(adapter, "adapter_config.json"), []byte("{}"), 0o600))
 	require.NoError(t, m.LoadAddon(t.Context(), "a", adapter))
 	require.NoError(t, m.LoadAddon(t.Context(), "a", adapter), "loading a loaded addon has no effect")
-	_, err = enginetest.Complete(t, m, req)
-	require.NoError(t, err)
+	mustComplete(t, m, req)
 	require.NoError(t, m.UnloadAddon("a"))
 	require.NoError(t, m.UnloadAddon("a"))
 	_, err = enginetest.Complete(t, m, req)
@@ -333,8 +330,7 @@ func TestLoadOfUnknownOutcome(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(adapter, waitsForDisconnect)))
 	require.NoError(t, m.server.loadAddon(t.Context(), "a", adapter))
 	require.NoError(t, m.LoadAddon(t.Context(), "a", adapter), "the server already has it")
-	_, err = enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3, Addon: "a"})
-	require.NoError(t, err)
+	mustComplete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3, Addon: "a"})
 }
 
 func TestModelWithAnAdapter(t *testing.T) {
@@ -345,8 +341,7 @@ func TestModelWithAnAdapter(t *testing.T) {
 	m, err := c.Load(t.Context(), both)
 	require.NoError(t, err)
 	defer m.Close()
-	_, err = enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
-	require.NoError(t, err)
+	mustComplete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 3})
 
 	c, err = New(options(t, LlamaCpp, ""))
 	require.NoError(t, err)
@@ -435,9 +430,16 @@ func TestVisibleDevices(t *testing.T) {
 			m, err := c.Load(t.Context(), model)
 			require.NoError(t, err)
 			require.NoError(t, m.Close())
-			devices, err := os.ReadFile(file)
-			require.NoError(t, err)
+			devices := testutil.ReadFile(t, file)
 			require.Equal(t, one.want, string(devices))
 		})
 	}
+}
+
+// mustComplete returns the completion of a request.
+func mustComplete(t *testing.T, m engines.Model, req engines.CompletionRequest) enginetest.Completion {
+	t.Helper()
+	a, err := enginetest.Complete(t, m, req)
+	require.NoError(t, err)
+	return a
 }

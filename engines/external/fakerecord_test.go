@@ -56,5 +56,6 @@ func (r *recorder) record(req *http.Request) error {
 		return err
 	}
 	req.Body = io.NopCloser(bytes.NewReader(data))
-	return r.write(body{"path": req.URL.Path, "body": json.RawMessage(data)})
+	return r.write(body{"path": req.URL.Path, "traceparent": req.Header.Get("traceparent"),
+		"tracestate": req.Header.Get("tracestate"), "body": json.RawMessage(data)})
 }

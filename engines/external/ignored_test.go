@@ -79,32 +79,32 @@ var requestChanges = map[string]func(*engines.CompletionRequest){
 		r.Format = &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: "h"}
 	},
 	"Reasoning.Effort": func(r *engines.CompletionRequest) {
-		r.Chat, r.Reasoning = thoughtful(), &engines.Reasoning{Effort: "low"}
+		r.Chat, r.Reasoning = chatWithReasoning(), &engines.Reasoning{Effort: "low"}
 	},
 	"Reasoning.Budget": func(r *engines.CompletionRequest) {
-		r.Chat, r.Reasoning = thoughtful(), &engines.Reasoning{Budget: 9}
+		r.Chat, r.Reasoning = chatWithReasoning(), &engines.Reasoning{Budget: 9}
 	},
 	"Reasoning.History": func(r *engines.CompletionRequest) {
-		r.Chat, r.Reasoning = thoughtful(), &engines.Reasoning{History: "disabled"}
+		r.Chat, r.Reasoning = chatWithReasoning(), &engines.Reasoning{History: "disabled"}
 	},
 	"Chat.Messages": func(r *engines.CompletionRequest) {
-		r.Chat = thoughtful()
+		r.Chat = chatWithReasoning()
 		r.Chat.Messages[0].Content = "x"
 	},
 	"Chat.Tools": func(r *engines.CompletionRequest) {
-		r.Chat = thoughtful()
+		r.Chat = chatWithReasoning()
 		r.Chat.Tools = nil
 	},
 	"Chat.ToolChoice": func(r *engines.CompletionRequest) {
-		r.Chat = thoughtful()
+		r.Chat = chatWithReasoning()
 		r.Chat.ToolChoice = &engines.ToolChoice{}
 	},
 	"ToolChoice.Name": func(r *engines.CompletionRequest) {
-		r.Chat = thoughtful()
+		r.Chat = chatWithReasoning()
 		r.Chat.ToolChoice = &engines.ToolChoice{Name: "f"}
 	},
 	"ToolChoice.Single": func(r *engines.CompletionRequest) {
-		r.Chat = thoughtful()
+		r.Chat = chatWithReasoning()
 		r.Chat.ToolChoice = &engines.ToolChoice{Single: true}
 	},
 }
@@ -115,17 +115,17 @@ var requestContexts = map[string]func(*engines.CompletionRequest){
 	"CompletionRequest.MirostatRate": func(r *engines.CompletionRequest) { r.MirostatTarget = 3 },
 	"CompletionRequest.TopLogprobs":  func(r *engines.CompletionRequest) { r.Logprobs, r.TopLogprobs = true, 1 },
 	"ResponseFormat.Grammar":         requestChanges["ResponseFormat.Type"],
-	"Reasoning.Effort":               func(r *engines.CompletionRequest) { r.Chat = thoughtful() },
-	"Reasoning.Budget":               func(r *engines.CompletionRequest) { r.Chat = thoughtful() },
-	"Reasoning.History":              func(r *engines.CompletionRequest) { r.Chat = thoughtful() },
-	"Chat.Messages":                  func(r *engines.CompletionRequest) { r.Chat = thoughtful() },
-	"Chat.Tools":                     func(r *engines.CompletionRequest) { r.Chat = thoughtful() },
-	"Chat.ToolChoice":                func(r *engines.CompletionRequest) { r.Chat = thoughtful() },
+	"Reasoning.Effort":               func(r *engines.CompletionRequest) { r.Chat = chatWithReasoning() },
+	"Reasoning.Budget":               func(r *engines.CompletionRequest) { r.Chat = chatWithReasoning() },
+	"Reasoning.History":              func(r *engines.CompletionRequest) { r.Chat = chatWithReasoning() },
+	"Chat.Messages":                  func(r *engines.CompletionRequest) { r.Chat = chatWithReasoning() },
+	"Chat.Tools":                     func(r *engines.CompletionRequest) { r.Chat = chatWithReasoning() },
+	"Chat.ToolChoice":                func(r *engines.CompletionRequest) { r.Chat = chatWithReasoning() },
 	"ToolChoice.Name":                requestChanges["Chat.ToolChoice"],
 	"ToolChoice.Single":              requestChanges["Chat.ToolChoice"],
 }
 
-func thoughtful() *engines.Chat {
+func chatWithReasoning() *engines.Chat {
 	return &engines.Chat{Messages: []engines.Message{{Role: "user", Content: "a"},
 		{Role: "assistant", Content: "b", Reasoning: "c"}, {Role: "user", Content: "d"}},
 		Tools: []json.RawMessage{json.RawMessage(`{"type":"function","function":{"name":"f"}}`)}}
@@ -173,6 +173,7 @@ var fileChanges = map[string]func(*engines.ModelFiles){
 	"ModelFiles.Dir":         func(f *engines.ModelFiles) { f.Dir = "/other" },
 	"ModelFiles.AdapterDir":  func(f *engines.ModelFiles) { f.AdapterDir = "/adapter" },
 	"ModelFiles.DraftDir":    func(f *engines.ModelFiles) { f.DraftDir = "/draft" },
+	"ModelFiles.DeviceShare": func(f *engines.ModelFiles) { f.DeviceShare = 250 },
 	"ModelFiles.LongPrompts": func(f *engines.ModelFiles) { f.LongPrompts = true },
 	"ModelFiles.Devices": func(f *engines.ModelFiles) {
 		f.Devices = []engines.Device{{Type: "VENDOR_A_L4_24GB", Index: 1}}
@@ -224,6 +225,9 @@ func TestFieldsOfModelsAct(t *testing.T) {
 			acts := !slices.Equal(start(before), start(after))
 			if after.DraftDir != "" && p.drafts == nil && name != "SpeculationMode.Tokens" {
 				acts = true // completer.open rejects a draft model
+			}
+			if after.DeviceShare > 0 && !p.sharesDevices(words) {
+				acts = true // completer.open rejects a share
 			}
 			require.Equal(t, !slices.Contains(Ignored(preset), name), acts, "%s: %s", preset, name)
 		}

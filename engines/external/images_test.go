@@ -52,10 +52,8 @@ func TestImagesOfMessages(t *testing.T) {
 			m := loadWith(t, preset, "", true)
 			req := showing()
 			require.NoError(t, m.CheckImages(&req))
-			want, err := enginetest.Complete(t, m, plain)
-			require.NoError(t, err)
-			got, err := enginetest.Complete(t, m, req)
-			require.NoError(t, err)
+			want := mustComplete(t, m, plain)
+			got := mustComplete(t, m, req)
 			require.Equal(t, want.Text, got.Text, "the simulated model echoes what it was shown")
 			require.Equal(t, want.Usage.PromptTokens, got.Usage.PromptTokens)
 			require.NotZero(t, got.Usage.PromptTokens)
@@ -69,10 +67,8 @@ func TestImagesOfPrompts(t *testing.T) {
 		Images: []*engines.Image{testImage(3, 5), testImage(7, 2)}}
 	m := loadWith(t, LlamaCpp, "", true)
 	require.NoError(t, m.CheckImages(&req))
-	want, err := enginetest.Complete(t, m, engines.CompletionRequest{Prompt: "see [3x5], then [7x2].", MaxTokens: 20})
-	require.NoError(t, err)
-	got, err := enginetest.Complete(t, m, req)
-	require.NoError(t, err)
+	want := mustComplete(t, m, engines.CompletionRequest{Prompt: "see [3x5], then [7x2].", MaxTokens: 20})
+	got := mustComplete(t, m, req)
 	require.Equal(t, want.Text, got.Text)
 	require.Equal(t, want.Finish, got.Finish)
 	require.Equal(t, want.Usage.PromptTokens, got.Usage.PromptTokens)
@@ -81,13 +77,12 @@ func TestImagesOfPrompts(t *testing.T) {
 
 	req.Prompt = "see <image>."
 	req.Images, req.MaxTokens = req.Images[:1], 0
-	got, err = enginetest.Complete(t, m, req)
-	require.NoError(t, err)
+	got = mustComplete(t, m, req)
 	require.Empty(t, got.Text)
 	require.Positive(t, got.Usage.PromptTokens, "the tokens are counted")
 
 	req.Logprobs, req.ReturnTokenIDs, req.Echo = true, true, true
-	_, err = enginetest.Complete(t, m, req)
+	_, err := enginetest.Complete(t, m, req)
 	for _, field := range []string{"logprobs", "returnTokenIds", "echo"} {
 		require.ErrorContains(t, err, field)
 	}

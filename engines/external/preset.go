@@ -15,10 +15,11 @@ type preset struct {
 	longPrompts []string // options for long prompts: see engines.ModelFiles.LongPrompts
 	// drafts returns the options for speculative decoding; nil for a server without a draft model.
 	drafts    func(arguments) []string
-	command   string // default command line, see template
-	install   string // how to install the program, for errors
-	health    string // path that returns status 200 when the server is ready
-	keyEnv    string // environment variable of the API key
+	shares    func(fraction string) []string // options for a share of a device; nil without such options
+	command   string                         // default command line, see template
+	install   string                         // how to install the program, for errors
+	health    string                         // path that returns status 200 when the server is ready
+	keyEnv    string                         // environment variable of the API key
 	env       []string
 	prefixes  []string // prefixes of the environment variables inherited from this process
 	readsGGUF bool     // reads GGUF files instead of Hugging Face directories
@@ -60,6 +61,7 @@ var presets = map[string]preset{
 		install:     "install it with `pip install vllm` on a machine with GPUs",
 		longPrompts: []string{"--enable-chunked-prefill", "--max-num-batched-tokens", "16384"},
 		drafts:      draftsOfVLLM,
+		shares:      func(fraction string) []string { return []string{memoryOption, fraction} },
 		health:      "/health", keyEnv: "VLLM_API_KEY",
 		env:      []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True", "VLLM_NO_USAGE_STATS=1"},
 		prefixes: append([]string{"VLLM_", "HF_HOME", "TORCH_", "TRITON_"}, devices...),

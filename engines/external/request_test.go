@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
 var update = flag.Bool("update", false, "rewrite the files of testdata")
@@ -75,15 +76,13 @@ func TestBodies(t *testing.T) {
 				fmt.Fprintf(&golden, "rejected: %v\n\n", err)
 				continue
 			}
-			data, err := json.Marshal(b)
-			require.NoError(t, err)
+			data := testutil.Marshal(t, b)
 			fmt.Fprintf(&golden, "POST %s\n%s\n\n", path, data)
 		}
 	}
 	if *update {
 		require.NoError(t, os.WriteFile("testdata/bodies.golden", golden.Bytes(), 0o600))
 	}
-	want, err := os.ReadFile("testdata/bodies.golden")
-	require.NoError(t, err)
+	want := testutil.ReadFile(t, "testdata/bodies.golden")
 	require.Equal(t, string(want), golden.String())
 }

@@ -16,6 +16,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
 // loadSpeech returns a loaded speech model with the test binary as its server. mode selects a
@@ -246,11 +247,9 @@ func TestWriteHubCache(t *testing.T) {
 	env, err := writeHubCache(own, dir)
 	require.NoError(t, err)
 	require.Equal(t, []string{"HF_HUB_CACHE=" + own}, env)
-	revision, err := os.ReadFile(filepath.Join(own, "models--anneal--model", "refs", "main"))
-	require.NoError(t, err)
-	content, err := os.ReadFile(filepath.Join(own, "models--anneal--model", "snapshots", string(revision),
+	revision := testutil.ReadFile(t, filepath.Join(own, "models--anneal--model", "refs", "main"))
+	content := testutil.ReadFile(t, filepath.Join(own, "models--anneal--model", "snapshots", string(revision),
 		"ggml-tiny.bin"))
-	require.NoError(t, err)
 	require.Equal(t, "weights", string(content))
 }
 

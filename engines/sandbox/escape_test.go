@@ -64,7 +64,7 @@ func TestEvaluatorsDoNotEscape(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "secret"), []byte("canary"), 0o644))
 	t.Setenv("ANNEAL_CANARY", "canary")
 	targets := row{
-		"messages": answered("x")["messages"], "port": tcp.Addr().(*net.TCPAddr).Port,
+		"messages": rowOf("x")["messages"], "port": tcp.Addr().(*net.TCPAddr).Port,
 		"socket": unix.Addr().String(), "name": "\x00" + abstract.Addr().String()[1:],
 		"secret": filepath.Join(dir, "secret"), "pid": os.Getpid(), "parent": os.Getppid(),
 	}
@@ -207,7 +207,7 @@ func TestResourceLimits(t *testing.T) {
 			}
 			e := open(t, s, codeOf(t, "main.py",
 				"import os\ndef evaluate(messages):\n    if messages[-1]['content'] == 'next': return 0.5\n    "+c.hostile))
-			scores := score(t, e, answered("now"), answered("next"))
+			scores := score(t, e, rowOf("now"), rowOf("next"))
 			require.Equal(t, c.valid, scores[0].Valid, "%v", scores[0])
 			require.Contains(t, scores[0].Reason, c.reason)
 			require.LessOrEqual(t, len(scores[0].Reason), 3000)
@@ -223,7 +223,7 @@ func TestCloseKillsDescendants(t *testing.T) {
 	mark := fmt.Sprintf("%d", 1_000_000+os.Getpid())
 	e := open(t, s, codeOf(t, "main.py", "import subprocess\ndef evaluate(messages):\n  subprocess.Popen(['/bin/sh', "+
 		"'-c', 'setsid sleep "+mark+" & sleep "+mark+"'], start_new_session=True)\n  return 1"))
-	require.True(t, score(t, e, answered("x"))[0].Valid)
+	require.True(t, score(t, e, rowOf("x"))[0].Valid)
 	require.NoError(t, e.Close())
 	out, err := exec.Command("ps", "-eo", "args").Output()
 	require.NoError(t, err)
@@ -245,8 +245,8 @@ def evaluate(messages):
     seen = [p for p in os.listdir("/proc") if p.isdigit()]
     return {"score": 0, "is_score_valid": False, "reason": f"{os.path.exists('/tmp/note')} {len(seen) <= 3}"}`)
 	one, two := open(t, s, code), open(t, s, code)
-	require.True(t, score(t, one, answered("write"))[0].Valid)
-	require.Equal(t, "False True", score(t, two, answered("look"))[0].Reason)
+	require.True(t, score(t, one, rowOf("write"))[0].Valid)
+	require.Equal(t, "False True", score(t, two, rowOf("look"))[0].Reason)
 	if os.Getuid() == 0 {
 		out, err := exec.Command("ps", "-eo", "uid,args").Output()
 		require.NoError(t, err)

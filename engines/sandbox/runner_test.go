@@ -18,6 +18,7 @@ import (
 	"anneal/domain"
 	"anneal/engines/process"
 	"anneal/engines/sandbox"
+	"anneal/internal/testutil"
 )
 
 // newRunner returns a runner, and skips the test if the machine does not support sandboxes.
@@ -41,8 +42,7 @@ func output(t testing.TB, r *sandbox.Runner, p sandbox.Program) (string, error) 
 	require.NoError(t, write.Close())
 	require.NoError(t, err)
 	defer started.Stop(context.Background(), 0)
-	text, err := io.ReadAll(read)
-	require.NoError(t, err)
+	text := testutil.ReadAll(t, read)
 	<-started.Done()
 	return string(text), started.Err()
 }
@@ -148,13 +148,11 @@ func TestProgramsDoNotEscape(t *testing.T) {
 			}
 			_, err := output(t, r, p)
 			require.NoError(t, err)
-			text, err := os.ReadFile(found)
-			require.NoError(t, err)
+			text := testutil.ReadFile(t, found)
 			require.Equal(t, "ended\n", string(text))
 		})
 	}
-	info, err := os.Stat(bound)
-	require.NoError(t, err)
+	info := testutil.Stat(t, bound)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
@@ -172,8 +170,7 @@ func TestProgramsAreNotRoot(t *testing.T) {
 	require.NoError(t, err)
 	defer started.Stop(context.Background(), 0)
 	status := func() string {
-		files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-		require.NoError(t, err)
+		files := testutil.Glob(t, "/proc/[0-9]*/cmdline")
 		for _, file := range files {
 			if line, _ := os.ReadFile(file); string(line) == "/bin/sleep\x00"+mark+"\x00" {
 				text, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "status"))
@@ -215,8 +212,7 @@ func TestProgramFiles(t *testing.T) {
 		Read: []string{model}, Write: scratch, Files: []*os.File{pipeOf(t, "piped")}})
 	require.NoError(t, err)
 	require.Equal(t, "weights read-only "+scratch+"\npiped", text)
-	note, err := os.ReadFile(filepath.Join(scratch, "note"))
-	require.NoError(t, err)
+	note := testutil.ReadFile(t, filepath.Join(scratch, "note"))
 	require.Equal(t, "note\n", string(note))
 	require.NoFileExists(t, filepath.Join(model, "y"))
 }
@@ -275,8 +271,7 @@ func TestStopSignalsTheProgram(t *testing.T) {
 	_, err = io.ReadFull(read, ready)
 	require.NoError(t, err)
 	started.Stop(t.Context(), time.Minute)
-	rest, err := io.ReadAll(read)
-	require.NoError(t, err)
+	rest := testutil.ReadAll(t, read)
 	require.Equal(t, "saved\n", string(rest))
 	require.NoError(t, started.Err())
 }
@@ -318,8 +313,7 @@ while True:
 		require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
 		_, err = fmt.Fprintln(conn, line)
 		require.NoError(t, err)
-		response, err := io.ReadAll(conn)
-		require.NoError(t, err)
+		response := testutil.ReadAll(t, conn)
 		return string(response)
 	}
 	require.NotEqual(t, "0", request("user"))

@@ -16,6 +16,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/sandbox"
+	"anneal/internal/testutil"
 )
 
 // newSandbox returns a sandbox, and skips the test if the machine does not support one.
@@ -54,8 +55,8 @@ func open(t *testing.T, s *sandbox.Sandbox, code engines.EvaluatorCode) engines.
 
 type row = map[string]any
 
-// answered returns a dataset row that ends with a response of the assistant.
-func answered(answer string) row {
+// rowOf returns a dataset row that ends with a response of the assistant.
+func rowOf(answer string) row {
 	return row{"messages": []any{row{"role": "user", "content": "?"}, row{"role": "assistant", "content": answer}},
 		"ground_truth": "yes"}
 }
@@ -114,7 +115,7 @@ func TestScore(t *testing.T) {
 			if c.want.Metrics == nil {
 				c.want.Metrics = map[string]float64{}
 			}
-			require.Equal(t, c.want, score(t, e, answered("yes"))[0])
+			require.Equal(t, c.want, score(t, e, rowOf("yes"))[0])
 		})
 	}
 }
@@ -129,7 +130,7 @@ func TestCriteriaAreAveraged(t *testing.T) {
 		"1/main.py", "import rule\ndef right(messages, ground_truth): return rule.value if messages[-1]['content'] == "+
 			"ground_truth else 7", "1/rule.py", "value = 1")
 	code.EntryFile = "criteria.json"
-	scores := score(t, open(t, s, code), answered("yes"), answered("no"))
+	scores := score(t, open(t, s, code), rowOf("yes"), rowOf("no"))
 	require.Equal(t, engines.Score{Value: 0.75, Valid: true, Metrics: map[string]float64{"long": 0.5, "exact": 1,
 		"long/n": 3}}, scores[0])
 	require.Equal(t, "exact: the score 7 is not between 0 and 1: return a number in this range", scores[1].Reason)
@@ -148,9 +149,9 @@ def evaluate(messages):
     if answer == "hang":
         while True: pass
     return float(answer)`))
-	scores := score(t, e, answered("0.1"), answered("exit"), answered("0.2"), answered("kill"), answered("hang"),
-		answered("0.3"), answered("0.4"),
-		answered("0.5"), answered("0.6"), answered("0.7"), answered("0.8"))
+	scores := score(t, e, rowOf("0.1"), rowOf("exit"), rowOf("0.2"), rowOf("kill"), rowOf("hang"),
+		rowOf("0.3"), rowOf("0.4"),
+		rowOf("0.5"), rowOf("0.6"), rowOf("0.7"), rowOf("0.8"))
 	for i, want := range map[int]float64{0: 0.1, 2: 0.2, 5: 0.3, 6: 0.4, 7: 0.5, 8: 0.6, 9: 0.7, 10: 0.8} {
 		require.Equal(t, want, scores[i].Value, i)
 		require.True(t, scores[i].Valid, i)
@@ -175,7 +176,7 @@ def evaluate(messages):
     return {"score": float(answer), "reason": ME}`)
 	for parallelism, want := range map[int]int{0: 1, 2: 2, 100: 3} {
 		code.Parallelism = parallelism
-		scores, workers := score(t, open(t, s, code), answered("0.0"), answered("0.1"), answered("0.2")), map[string]bool{}
+		scores, workers := score(t, open(t, s, code), rowOf("0.0"), rowOf("0.1"), rowOf("0.2")), map[string]bool{}
 		for i, one := range scores {
 			require.Equal(t, float64(i)/10, one.Value)
 			workers[one.Reason] = true
@@ -185,8 +186,8 @@ def evaluate(messages):
 	code.Parallelism = 2
 	rows := make([]row, 100)
 	for i := range rows {
-		if rows[i] = answered(fmt.Sprint(float64(i) / 100)); i%10 == 5 {
-			rows[i] = answered("exit")
+		if rows[i] = rowOf(fmt.Sprint(float64(i) / 100)); i%10 == 5 {
+			rows[i] = rowOf("exit")
 		}
 	}
 	for i, one := range score(t, open(t, s, code), rows...) {
@@ -207,7 +208,7 @@ func TestEvaluationsLeaveWorkersToOthers(t *testing.T) {
 	code := codeOf(t, "main.py", "def evaluate(messages): return 1")
 	code.Parallelism = 8
 	for range 3 {
-		require.True(t, score(t, open(t, s, code), answered("x"), answered("y"), answered("z"))[2].Valid)
+		require.True(t, score(t, open(t, s, code), rowOf("x"), rowOf("y"), rowOf("z"))[2].Valid)
 	}
 }
 
@@ -217,7 +218,7 @@ func TestSecretsAreEnvironmentVariables(t *testing.T) {
 	code := codeOf(t, "main.py", "import os\nTOKEN = os.environ['JUDGE_TOKEN']\ndef evaluate(messages): return {'score': "+
 		"1, 'reason': TOKEN + ' ' + ' '.join(sorted(os.environ))}")
 	code.Env = map[string]string{"JUDGE_TOKEN": "t0ken"}
-	reason := score(t, open(t, s, code), answered("x"))[0].Reason
+	reason := score(t, open(t, s, code), rowOf("x"))[0].Reason
 	require.Contains(t, reason, "t0ken ")
 	require.Contains(t, reason, "JUDGE_TOKEN")
 	require.NotContains(t, reason, "ANNEAL_TEST_PARENT")
@@ -231,8 +232,8 @@ func TestConcurrentAndCanceledCalls(t *testing.T) {
 	for n := range 4 {
 		all.Go(func() {
 			for i := range 20 {
-				scores, err := e.Score(t.Context(), []map[string]any{answered(fmt.Sprint(float64(n) / 4)),
-					answered(fmt.Sprint(float64(i) / 20))})
+				scores, err := e.Score(t.Context(), []map[string]any{rowOf(fmt.Sprint(float64(n) / 4)),
+					rowOf(fmt.Sprint(float64(i) / 20))})
 				if err != nil || scores[0].Value != float64(n)/4 || scores[1].Value != float64(i)/20 {
 					t.Error(scores, err)
 				}
@@ -242,11 +243,11 @@ func TestConcurrentAndCanceledCalls(t *testing.T) {
 	all.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err := e.Score(ctx, []map[string]any{answered("1"), answered("hang")})
+	_, err := e.Score(ctx, []map[string]any{rowOf("1"), rowOf("hang")})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Equal(t, 0.5, score(t, e, answered("0.5"))[0].Value)
+	require.Equal(t, 0.5, score(t, e, rowOf("0.5"))[0].Value)
 	require.NoError(t, e.Close())
-	_, err = e.Score(t.Context(), []map[string]any{answered("1")})
+	_, err = e.Score(t.Context(), []map[string]any{rowOf("1")})
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
@@ -295,7 +296,7 @@ func TestBuildLog(t *testing.T) {
 		require.Contains(t, built.Log, line)
 	}
 	require.Empty(t, built.Trial)
-	for code, says := range map[string]string{
+	for code, message := range map[string]string{
 		"def evaluate(messages, expected): return 0.5":           "TypeError",
 		"def evaluate(messages): raise ValueError('always')":     "ValueError: always",
 		"def evaluate(messages): return 2":                       "the score 2 is not between 0 and 1",
@@ -304,7 +305,7 @@ func TestBuildLog(t *testing.T) {
 		built, err = s.Build(t.Context(), codeOf(t, "main.py", code), "")
 		require.NoError(t, err, "the evaluator may require other fields")
 		require.Contains(t, built.Log, "called the function with an example row: no valid score: ")
-		require.Contains(t, built.Trial, says)
+		require.Contains(t, built.Trial, message)
 	}
 	_, err = s.Build(t.Context(), codeOf(t, "main.py", "def evaluate(messages): return 1"),
 		"no-such-thing==1.0\njson\nneither_this\n-r other.txt")
@@ -320,7 +321,7 @@ func TestPlainEvaluators(t *testing.T) {
 	}
 	e := open(t, s, codeOf(t, "main.py",
 		"import os\ndef evaluate(messages):\n  while messages[-1]['content'] == 'hang': os.fork()\n  return 1"))
-	scores := score(t, e, answered("x"), answered("y"))
+	scores := score(t, e, rowOf("x"), rowOf("y"))
 	require.True(t, scores[0].Valid && scores[1].Valid, "%v", scores)
 	t.Setenv("PATH", "/nowhere")
 	err := sandbox.New(sandbox.Options{}).Check(t.Context())
@@ -339,7 +340,7 @@ func BenchmarkScore(b *testing.B) {
 	}
 	rows := make([]map[string]any, 1000)
 	for i := range rows {
-		rows[i] = answered(strings.Repeat("x", 100))
+		rows[i] = rowOf(strings.Repeat("x", 100))
 	}
 	for b.Loop() {
 		if _, err := e.Score(b.Context(), rows); err != nil {
@@ -358,8 +359,7 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	require.NoError(t, os.Chmod(dir, 0o755))
 	e := open(t, newSandbox(t, sandbox.Options{Dir: dir}), codeOf(t, "main.py", "def evaluate(messages):\n  return 1"))
-	inUse, err := filepath.Glob(filepath.Join(dir, "*"))
-	require.NoError(t, err)
+	inUse := testutil.Glob(t, filepath.Join(dir, "*"))
 	require.Len(t, inUse, 1)
 	leftover, recent := filepath.Join(dir, "anneal-evaluator-leftover"), filepath.Join(dir, "anneal-evaluator-recent")
 	for _, one := range []string{leftover, recent} {
@@ -373,7 +373,7 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	require.NoDirExists(t, leftover)
 	require.DirExists(t, recent)
 	require.DirExists(t, inUse[0])
-	require.True(t, score(t, e, answered("x"))[0].Valid)
+	require.True(t, score(t, e, rowOf("x"))[0].Valid)
 	require.NoError(t, e.Close())
 	require.NoDirExists(t, inUse[0])
 }

@@ -18,6 +18,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
+	"anneal/internal/testutil"
 )
 
 // A watcher records the progress of a training run.
@@ -87,8 +88,7 @@ func TestResumeGivesTheSameNumbers(t *testing.T) {
 	assert.Equal(t, uninterrupted.rows, append(first.rows, second.rows...))
 	assert.Equal(t, want.Values, got.Values)
 	assert.Equal(t, want.Tokens, got.Tokens)
-	metrics, err := os.ReadFile(filepath.Join(got.Dir, "metrics.jsonl"))
-	require.NoError(t, err)
+	metrics := testutil.ReadFile(t, filepath.Join(got.Dir, "metrics.jsonl"))
 	assert.Equal(t, 20, strings.Count(string(metrics), "\n"))
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
 // tones returns two sines, one low and one high, with a varying amplitude.
@@ -233,8 +234,7 @@ func TestDamagedFiles(t *testing.T) {
 	pcm := tones(2)
 	originals := [][]byte{plainWAV(pcm)}
 	for _, name := range []string{"a.mp3", "a.ogg", "a.flac", "a.m4a"} {
-		content, err := os.ReadFile(convert(t, pcm, name))
-		require.NoError(t, err)
+		content := testutil.ReadFile(t, convert(t, pcm, name))
 		originals = append(originals, content)
 	}
 	source := rand.New(rand.NewPCG(5, 2026))

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
 // chunk returns a chunk of a RIFF file, padded to an even length.
@@ -92,8 +93,7 @@ func TestWAV(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			got, err := io.ReadAll(r)
-			require.NoError(t, err)
+			got := testutil.ReadAll(t, r)
 			require.Equal(t, c.want, got)
 		})
 	}
@@ -118,8 +118,7 @@ func FuzzWAV(f *testing.F) {
 			require.ErrorIs(t, err, errNotPlain)
 			return
 		}
-		got, err := io.ReadAll(r)
-		require.NoError(t, err)
+		got := testutil.ReadAll(t, r)
 		require.True(t, len(got) == 0 || bytes.Contains(content, got))
 		var seconds float64
 		for splitter := NewSplitter(bytes.NewReader(got), 0); ; {

@@ -15,6 +15,7 @@ import (
 	"anneal/engines"
 	"anneal/engines/sandbox"
 	"anneal/engines/sphinx"
+	"anneal/internal/testutil"
 )
 
 // TestDamagedModels loads models with changed bytes; at least one of the models makes PocketSphinx
@@ -63,8 +64,7 @@ func TestDamagedModels(t *testing.T) {
 	for _, name := range []string{"mdef", "means", "variances", "transition_matrices", "sendump", "noisedict",
 		"feat.params"} {
 		path := filepath.Join(acoustic, name)
-		original, err := os.ReadFile(path)
-		require.NoError(t, err)
+		original := testutil.ReadFile(t, path)
 		for i := range 2 {
 			if i > 0 && name != "mdef" {
 				break // only damage to mdef makes PocketSphinx crash

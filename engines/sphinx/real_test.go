@@ -21,6 +21,7 @@ import (
 	"anneal/engines"
 	"anneal/engines/sound"
 	"anneal/engines/sphinx"
+	"anneal/internal/testutil"
 )
 
 const (
@@ -45,8 +46,7 @@ func load(t testing.TB, o sphinx.Options) engines.SpeechModel {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, l.Close())
-		left, err := os.ReadDir(o.Dir)
-		require.NoError(t, err)
+		left := testutil.ReadDir(t, o.Dir)
 		require.Empty(t, left, "no temporary files are left")
 	})
 	return l
@@ -130,8 +130,7 @@ func recording(t testing.TB, path string) []byte {
 	t.Helper()
 	r, err := sound.Opener{}.Open(t.Context(), path, "")
 	require.NoError(t, err)
-	pcm, err := io.ReadAll(r)
-	require.NoError(t, err)
+	pcm := testutil.ReadAll(t, r)
 	require.NoError(t, r.Close())
 	return pcm
 }
@@ -172,8 +171,7 @@ func TestWordErrors(t *testing.T) {
 
 func TestGoForward(t *testing.T) {
 	skipWithout(t, samples+"goforward.raw", "pocketsphinx-testdata")
-	raw, err := os.ReadFile(samples + "goforward.raw")
-	require.NoError(t, err)
+	raw := testutil.ReadFile(t, samples+"goforward.raw")
 	l := load(t, sphinx.Options{})
 	h := transcribe(t, l, bytes.NewReader(raw), engines.TranscriptionOptions{Language: "en"})
 	require.Equal(t, "go forward ten meters", h.text())

@@ -1,7 +1,7 @@
 package torch
 
 // ignored are the settings of jobs that the script ignores, by TYPE.FIELD of package engines.
-var ignored = []string{"Rollouts.ChunkSize", "Rollouts.MaxConcurrent"}
+var ignored = []string{"Rollouts.ChunkSize", "Rollouts.MaxReplicas", "Rollouts.MaxConcurrent"}
 
 // Ignored returns the fields of engines.TrainSettings and engines.Rollouts that the trainer ignores, as
 // TYPE.FIELD.

@@ -14,6 +14,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded"
+	"anneal/internal/testutil"
 )
 
 // realTrainer returns the trainer with PyTorch, of the interpreter that ANNEAL_PYTHON names.
@@ -123,8 +124,7 @@ func TestTorchResumeIsIdentical(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, want.Values, got.Values)
 			require.Equal(t, uninterrupted.rows[len(uninterrupted.rows)-len(second.rows):], second.rows)
-			kept, err := os.ReadFile(filepath.Join(first.checkpointDir, "metrics.jsonl"))
-			require.NoError(t, err)
+			kept := testutil.ReadFile(t, filepath.Join(first.checkpointDir, "metrics.jsonl"))
 			require.Equal(t, len(uninterrupted.rows)-len(second.rows), strings.Count(string(kept), "\n"))
 			if name == "DPO" {
 				require.Greater(t, want.Values["train/margin"], 0.5)

@@ -11,8 +11,8 @@ import (
 // to the request's recorder.
 func (r *training) record(m message, scores []engines.Score) error {
 	if len(m.Numbers) != len(m.Rows) || len(scores) != len(m.Rows) {
-		return fmt.Errorf("%d rows have %d numbers and %d scores: each row must have one of each",
-			len(m.Rows), len(m.Numbers), len(scores))
+		return fmt.Errorf("the training script sent %d rows with %d row numbers, and the evaluator returned %d "+
+			"scores: each row must have one of each", len(m.Rows), len(m.Numbers), len(scores))
 	}
 	if r.request.OnRollouts == nil {
 		return nil

@@ -81,9 +81,9 @@ func (r *training) follow(ctx context.Context) (result engines.TrainResult, err 
 }
 
 // accept waits for the script to connect, and returns the connection. When the script exits, accept
-// itself connects to the socket, so that Accept returns. If the script connected earlier, Accept
-// returns its connection first, and follow reads it to its end. If the script never connected,
-// follow reads nothing from accept's own connection and ends the training.
+// connects to the socket itself, so that Listener.Accept does not block forever. The connection of
+// a script that connected before it exited comes first. From accept's own connection, the caller
+// reads nothing, and ends the training.
 func (r *training) accept(ctx context.Context) (net.Conn, error) {
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()

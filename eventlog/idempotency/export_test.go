@@ -1,7 +1,5 @@
 package idempotency
 
-import "anneal/eventlog/kv"
-
 // Kept returns the number and the total bytes of the counted records of a key's account.
 func (a *Store) Kept(key string) (count int, bytes int64) {
 	a.kept.mu.Lock()
@@ -9,6 +7,3 @@ func (a *Store) Kept(key string) (count int, bytes int64) {
 	kept := a.kept.of(key)
 	return len(kept.responses), kept.bytes
 }
-
-// Records returns the key-value store that holds the records.
-func (a *Store) Records() kv.Store { return a.records }

@@ -55,6 +55,9 @@ type Store struct {
 	lostFile  string
 }
 
+// Records returns the key-value store that holds the records.
+func (a *Store) Records() kv.Store { return a.records }
+
 // Open opens a store that keeps its records in the JetStream bucket ANSWERS. It creates the bucket
 // if it does not exist.
 func Open(ctx context.Context, nc *nats.Conn) (*Store, error) {

@@ -20,6 +20,7 @@ import (
 	"anneal/eventlog/idempotency"
 	"anneal/eventlog/kv"
 	"anneal/eventlog/natsserver"
+	"anneal/internal/testutil"
 )
 
 // storePromises lists the guarantees that a Store must give on every kind of storage, with their
@@ -81,8 +82,7 @@ func TestKeysOfLostRecordsAreNotFresh(t *testing.T) {
 	require.NoError(t, a.Close())
 	for _, name := range []string{"keys.1", "keys.2"} {
 		path := filepath.Join(dir, "answers", name)
-		content, err := os.ReadFile(path)
-		require.NoError(t, err)
+		content := testutil.ReadFile(t, path)
 		at := bytes.LastIndex(content, []byte("acme.1"))
 		content[at]++
 		require.NoError(t, os.WriteFile(path, content, 0o600))

@@ -172,11 +172,11 @@ func TestGaps(t *testing.T) {
 		received: map[string]time.Time{}, candidates: map[string]time.Time{}, changed: make(chan struct{})}
 	m.Stand()
 	silent := func(id string) bool { return len(m.silent(map[string]Member{id: {}})) > 0 }
-	hear := func(content string) { m.hear(&nats.Msg{Data: []byte(content)}) }
+	receive := func(content string) { m.recordHeartbeat(&nats.Msg{Data: []byte(content)}) }
 	for range 2 * removeAfter {
 		now = now.Add(time.Second)
-		hear(`{"id":"a","boot":"1"}`)
-		hear(`{"id":"0","boot":"2","candidate":true}`)
+		receive(`{"id":"a","boot":"1"}`)
+		receive(`{"id":"0","boot":"2","candidate":true}`)
 	}
 	require.False(t, silent("0"))
 	require.False(t, leads(m))
@@ -184,12 +184,12 @@ func TestGaps(t *testing.T) {
 	m.elect()
 	require.False(t, silent("0"), "nothing was received, not even its own heartbeats")
 	require.False(t, leads(m))
-	hear(`{"id":"a","boot":"1"}`)
+	receive(`{"id":"a","boot":"1"}`)
 	require.False(t, silent("0"), "the pause has just ended")
 	require.False(t, leads(m))
 	for range removeAfter {
 		now = now.Add(time.Second)
-		hear(`{"id":"a","boot":"1"}`)
+		receive(`{"id":"a","boot":"1"}`)
 	}
 	require.True(t, silent("0"))
 	require.True(t, leads(m))

@@ -190,7 +190,7 @@ type heartbeat struct {
 // Run sends heartbeats, listens to those of other control planes, and keeps the record up to date,
 // until ctx is done. It returns an error when the control plane can no longer be a member.
 func (m *Membership) Run(ctx context.Context) error {
-	subscription, err := m.o.Conn.Subscribe(heartbeatSubject("*"), m.hear)
+	subscription, err := m.o.Conn.Subscribe(heartbeatSubject("*"), m.recordHeartbeat)
 	if err != nil {
 		return fmt.Errorf("subscribe to heartbeats of control planes: %w", err)
 	}
@@ -217,7 +217,7 @@ func (m *Membership) Run(ctx context.Context) error {
 
 func (m *Membership) send(gone bool) {
 	m.mu.Lock()
-	candidate := m.candidate && m.listensFor(m.now()) >= beforeLeading*m.o.Interval
+	candidate := m.candidate && m.listeningFor(m.now()) >= beforeLeading*m.o.Interval
 	m.mu.Unlock()
 	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, gone, candidate}) // never fails
 	if err := m.o.Conn.Publish(heartbeatSubject(m.o.ID), content); err != nil {
@@ -225,8 +225,8 @@ func (m *Membership) send(gone bool) {
 	}
 }
 
-// hear records a heartbeat.
-func (m *Membership) hear(msg *nats.Msg) {
+// recordHeartbeat records a heartbeat.
+func (m *Membership) recordHeartbeat(msg *nats.Msg) {
 	var h heartbeat
 	if json.Unmarshal(msg.Data, &h) != nil || h.ID == "" {
 		return
@@ -235,7 +235,7 @@ func (m *Membership) hear(msg *nats.Msg) {
 	now := m.now()
 	switch {
 	case h.Boot == m.boot:
-		if m.listensFor(now) == 0 && (!m.own.IsZero() || m.since.IsZero()) {
+		if m.listeningFor(now) == 0 && (!m.own.IsZero() || m.since.IsZero()) {
 			m.since = now
 		}
 		m.own = now
@@ -257,10 +257,10 @@ func (m *Membership) hear(msg *nats.Msg) {
 	m.elect()
 }
 
-// listensFor returns for how long this control plane has received all heartbeats. It returns 0 when
+// listeningFor returns for how long this control plane has received all heartbeats. It returns 0 when
 // the control plane has not received its own heartbeats for gapAfter intervals, because the process
 // was paused or the connection is interrupted.
-func (m *Membership) listensFor(now time.Time) time.Duration {
+func (m *Membership) listeningFor(now time.Time) time.Duration {
 	if now.Sub(m.own) > gapAfter*m.o.Interval {
 		return 0
 	}
@@ -273,7 +273,7 @@ func (m *Membership) elect() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, silence := m.now(), silentAfter*m.o.Interval
-	leads := m.candidate && m.listensFor(now) >= beforeLeading*m.o.Interval
+	leads := m.candidate && m.listeningFor(now) >= beforeLeading*m.o.Interval
 	for id, last := range m.candidates {
 		if id < m.o.ID && now.Sub(last) < silence {
 			leads = false
@@ -318,12 +318,12 @@ func (m *Membership) silent(members map[string]Member) (silent []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now, limit := m.now(), removeAfter*m.o.Interval
-	listens := m.listensFor(now)
+	listening := m.listeningFor(now)
 	for id := range members {
 		if _, known := m.received[id]; !known {
 			m.received[id] = now
 		}
-		if id != m.o.ID && listens >= limit && now.Sub(m.received[id]) >= limit {
+		if id != m.o.ID && listening >= limit && now.Sub(m.received[id]) >= limit {
 			silent = append(silent, id)
 			delete(m.received, id) // it may return
 		}

@@ -57,11 +57,42 @@ const (
 type Message struct {
 	position uint64
 	subject  string
-	header   []attribute
+	header   []Attribute
 	body     []byte
 }
 
-type attribute struct{ name, value string }
+// An Attribute is an attribute in the sense of HashChain.
+type Attribute struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// NewMessage returns the message with these parts.
+func NewMessage(position uint64, subject string, attributes []Attribute, body []byte) Message {
+	return Message{position: position, subject: subject, header: attributes, body: body}
+}
+
+// Position returns the position of the event.
+func (e Message) Position() uint64 { return e.position }
+
+// Subject returns the subject of the event.
+func (e Message) Subject() string { return e.subject }
+
+// Attributes returns the attributes in the order of HashChain. Callers must not change them.
+func (e Message) Attributes() []Attribute { return e.header }
+
+// Body returns the data of the event. Callers must not change it.
+func (e Message) Body() []byte { return e.body }
+
+// AppendEnvelope appends the subject and the attributes in the encoding of HashChain to b.
+func (e Message) AppendEnvelope(b []byte) []byte {
+	b = appendCounted(b, e.subject)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(e.header)))
+	for _, a := range e.header {
+		b = appendCounted(appendCounted(b, a.Name), a.Value)
+	}
+	return b
+}
 
 // Extend adds an event to the hash. It returns an error unless the position of e directly follows
 // c.Position.
@@ -80,11 +111,7 @@ func (h Hash) next(e Message) Hash {
 	var small [4 << 10]byte
 	b := append(small[:0], h[:]...)
 	b = binary.BigEndian.AppendUint64(b, e.position)
-	b = appendCounted(b, e.subject)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(e.header)))
-	for _, a := range e.header {
-		b = appendCounted(appendCounted(b, a.name), a.value)
-	}
+	b = e.AppendEnvelope(b)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(e.body)))
 	if len(b)+len(e.body) <= cap(b) {
 		return sha256.Sum256(append(b, e.body...))
@@ -102,8 +129,8 @@ func appendCounted(b []byte, s string) []byte {
 
 func (e Message) id() string {
 	for _, a := range e.header {
-		if a.name == attributeID {
-			return a.value[:min(len(a.value), maxMarkID)]
+		if a.Name == attributeID {
+			return a.Value[:min(len(a.Value), maxMarkID)]
 		}
 	}
 	return ""
@@ -114,18 +141,18 @@ func IsAttribute(name string) bool {
 	return strings.HasPrefix(name, "ce-") || name == attributeContentType
 }
 
-func sortAttributes(all []attribute) []attribute {
-	slices.SortStableFunc(all, func(a, b attribute) int { return strings.Compare(a.name, b.name) })
+func sortAttributes(all []Attribute) []Attribute {
+	slices.SortStableFunc(all, func(a, b Attribute) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
 
 // MessageOf returns the Message of an event that a consumer delivered with these parts.
 func MessageOf(position uint64, subject string, header nats.Header, body []byte) Message {
-	e := Message{position: position, subject: subject, body: body, header: make([]attribute, 0, 16)}
+	e := Message{position: position, subject: subject, body: body, header: make([]Attribute, 0, 16)}
 	for name, values := range header {
 		if IsAttribute(name) {
 			for _, value := range values {
-				e.header = append(e.header, attribute{name, strings.TrimSpace(value)})
+				e.header = append(e.header, Attribute{name, strings.TrimSpace(value)})
 			}
 		}
 	}
@@ -135,20 +162,20 @@ func MessageOf(position uint64, subject string, header nats.Header, body []byte)
 
 // attributesOf returns the attributes in an encoded NATS header, in the order of HashChain. The
 // result is false when the header is invalid.
-func attributesOf(header []byte) ([]attribute, bool) {
+func attributesOf(header []byte) ([]Attribute, bool) {
 	const status, end = "NATS/1.0\r\n", "\r\n\r\n"
 	rest, ok := bytes.CutPrefix(header, []byte(status))
 	if !ok || bytes.Index(header, []byte(end)) != len(header)-len(end) {
 		return nil, false
 	}
-	all := make([]attribute, 0, 16)
+	all := make([]Attribute, 0, 16)
 	for line := range strings.SplitSeq(strings.TrimSuffix(string(rest), end), "\r\n") {
 		name, value, ok := strings.Cut(line, ":")
 		if !ok {
 			return nil, false
 		}
 		if IsAttribute(name) {
-			all = append(all, attribute{name, strings.TrimSpace(value)})
+			all = append(all, Attribute{name, strings.TrimSpace(value)})
 		}
 	}
 	return sortAttributes(all), true

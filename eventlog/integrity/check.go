@@ -173,15 +173,15 @@ func (s survey) lacks(must uint64) (gaps []Gap) {
 
 // damaged returns the error for a log with gaps in its files in dir.
 func damaged(dir string, gaps []Gap) error {
-	said := make([]string, 0, 10)
+	lines := make([]string, 0, 10)
 	for i, g := range gaps {
-		if i == cap(said)-1 {
-			said = append(said, fmt.Sprintf("and %d more", len(gaps)-i))
+		if i == cap(lines)-1 {
+			lines = append(lines, fmt.Sprintf("and %d more", len(gaps)-i))
 			break
 		}
-		said = append(said, g.String())
+		lines = append(lines, g.String())
 	}
-	return Damagef("the log in %s is damaged: missing %s", dir, strings.Join(said, ", "))
+	return Damagef("the log in %s is damaged: missing %s", dir, strings.Join(lines, ", "))
 }
 
 func Damagef(format string, args ...any) error {
@@ -259,7 +259,7 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	if err := found.validate(dir, mark, have, must, holds); err != nil {
 		return result, err
 	}
-	if err := found.settleTail(store, dir, mark, have, log); err != nil {
+	if err := found.repairTail(store, dir, mark, have, log); err != nil {
 		return result, err
 	}
 	if found.batch != "" {
@@ -332,9 +332,9 @@ func (s survey) validate(dir string, mark HighWaterMark, have bool, must uint64,
 	return nil
 }
 
-// settleTail makes the valid events after the mark durable and cuts off the invalid records after
+// repairTail makes the valid events after the mark durable and cuts off the invalid records after
 // them.
-func (s survey) settleTail(store, dir string, mark HighWaterMark, have bool, log *slog.Logger) error {
+func (s survey) repairTail(store, dir string, mark HighWaterMark, have bool, log *slog.Logger) error {
 	keep := s.chain.Position
 	if have && keep == mark.Durable && len(s.gaps) == 0 && len(s.flaws) == 0 {
 		return nil

@@ -11,7 +11,7 @@ import (
 // events after last when the log has no mark (marked is false), because these events may have been
 // acknowledged and the mirror may have their only copy.
 func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error {
-	dirs, err := copiesOf(store)
+	dirs, err := copiesOf(store, logStream)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"anneal/disk"
 	"anneal/domain"
+	"anneal/internal/testutil"
 )
 
 // TestHashChainMatchesItsDefinition checks that HashChain computes the hash that its doc comment
@@ -53,7 +54,7 @@ func testTornWrite(t *testing.T) {
 	h, err := OpenMark(path, HighWaterMark{Durable: 5, Lost: 2, LostAt: 3})
 	require.NoError(t, err)
 	require.NoError(t, h.Extend(1,
-		func() Message { return Message{position: 1, header: []attribute{{attributeID, "e1"}}} }))
+		func() Message { return Message{position: 1, header: []Attribute{{attributeID, "e1"}}} }))
 	for position := range uint64(10) {
 		require.NoError(t, h.SetDurable(position))
 	}
@@ -183,8 +184,7 @@ func TestUnknownFilesAreNoDamage(t *testing.T) {
 }
 
 func flipByte(t *testing.T, path string, at int64) {
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
+	content := testutil.ReadFile(t, path)
 	content[at] ^= 0x10
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 }

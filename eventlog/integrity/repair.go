@@ -162,17 +162,17 @@ func (i *inventory) record(p place) (r record, err error) {
 	return r, nil
 }
 
-// copiesOf returns the directories of the block files of all mirrors of the log, which are in NATS
-// accounts other than CONTROL. The mirror of all events, in READERS, is the first.
-func copiesOf(store string) (dirs []string, err error) {
-	all, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", logStream, "msgs"))
+// copiesOf returns the directories of the block files of all mirrors of a stream, which are in NATS
+// accounts other than CONTROL. The mirror of all messages, in READERS, is the first.
+func copiesOf(store, stream string) (dirs []string, err error) {
+	all, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", stream, "msgs"))
 	if err != nil {
 		return nil, err
 	}
-	whole := BlockDir(store, "READERS", logStream)
+	whole := BlockDir(store, "READERS", stream)
 	for _, dir := range all {
 		switch dir {
-		case BlockDir(store, "CONTROL", logStream):
+		case BlockDir(store, "CONTROL", stream):
 		case whole:
 			dirs = slices.Insert(dirs, 0, dir)
 		default:
@@ -194,7 +194,7 @@ func (r *repair) take() (err error) {
 	if r.log, err = inventoryOf(r.dir); err != nil {
 		return err
 	}
-	dirs, err := copiesOf(r.Dir)
+	dirs, err := copiesOf(r.Dir, logStream)
 	if err != nil {
 		return err
 	}
@@ -375,7 +375,7 @@ func (r *repair) writeGivenUp(report RepairReport, events uint64) error {
 		if e, ok := r.event(p); ok {
 			attributes := map[string]string{}
 			for _, a := range e.header {
-				attributes[a.name] = a.value
+				attributes[a.Name] = a.Value
 			}
 			line, err := json.Marshal(map[string]any{"position": e.position, "subject": e.subject, "attributes": attributes,
 				"body": string(e.body)})

@@ -2,13 +2,17 @@ package integrity
 
 import (
 	"errors"
+	"fmt"
+	"iter"
 	"os"
+
+	"github.com/nats-io/nats.go"
 )
 
 // A FileReport is the result of VerifyFiles.
 type FileReport struct {
 	Events  uint64 `json:"events"`            // number of valid events before the first gap
-	Must    uint64 `json:"must"`              // the mark's durable position
+	Must    uint64 `json:"must"`              // the position up to which the log must be complete
 	Hash    string `json:"hash"`              // running hash of the files at the mark's position
 	Marked  string `json:"marked,omitempty"`  // the mark's hash; absent without a mark
 	Missing []Gap  `json:"missing,omitempty"` // positions up to Must without a valid event
@@ -21,14 +25,16 @@ func (r FileReport) Whole() bool {
 	return len(r.Missing) == 0 && len(r.Differs) == 0 && (r.Marked == "" || r.Hash == r.Marked)
 }
 
-// VerifyFiles reads all block files of the log in dir, checks that every event up to the mark is
-// valid, computes the running hash, and compares each event with the mirror. A running server may
-// have the files open. dir and mark are as in natsserver.Options.
-func VerifyFiles(dir, mark string) (report FileReport, err error) {
+// VerifyFiles reads all block files of the log in dir, checks that every event up to the mark and
+// up to the event of holds is valid, computes the running hash, and compares each event with the
+// mirror. It changes no file, and a running server may have the files open. dir, mark and holds are
+// as in natsserver.Options.
+func VerifyFiles(dir, mark string, holds Checkpoint) (report FileReport, err error) {
 	if mark == "" {
 		mark = MarkPath(dir)
 	}
-	r := repair{RepairOptions: RepairOptions{Dir: dir, Mark: mark}, dir: BlockDir(dir, "CONTROL", logStream)}
+	r := repair{RepairOptions: RepairOptions{Dir: dir, Mark: mark, Holds: holds},
+		dir: BlockDir(dir, "CONTROL", logStream)}
 	if err := r.take(); err != nil {
 		return report, err
 	}
@@ -38,7 +44,7 @@ func VerifyFiles(dir, mark string) (report FileReport, err error) {
 	}
 	end := r.must
 	if !r.have {
-		end = r.log.last
+		end = max(r.must, r.log.last)
 	}
 	var chain HashChain
 	whole := true
@@ -54,6 +60,9 @@ func VerifyFiles(dir, mark string) (report FileReport, err error) {
 		if _, _, differs := r.at(position, false); there && differs {
 			report.Differs = extendGap(report.Differs, position, "the mirror has a different event at this position")
 		}
+		if position == holds.Position && ok && e.id() != holds.EventID {
+			report.Differs = extendGap(report.Differs, position, "the newest snapshot has a different event at this position")
+		}
 	}
 	report.Events = chain.Position
 	if !r.have {
@@ -66,4 +75,58 @@ func VerifyFiles(dir, mark string) (report FileReport, err error) {
 		report.Missing = []Gap{{1, report.Must, "there are no block files"}}
 	}
 	return report, nil
+}
+
+// A StoredEvent is an event in the block files. Header has only the attributes in the sense of
+// HashChain.
+type StoredEvent struct {
+	Position uint64
+	Subject  string
+	Header   nats.Header
+	Body     []byte
+}
+
+// Events yields the events after a position in the block files of the log in dir, in order. It
+// yields a DataLoss error at the first gap. It changes no file. dir is as in natsserver.Options.
+func Events(dir string, after uint64) iter.Seq2[StoredEvent, error] {
+	return func(yield func(StoredEvent, error) bool) {
+		all, err := blocksOf(BlockDir(dir, "CONTROL", logStream))
+		if err != nil {
+			yield(StoredEvent{}, err)
+			return
+		}
+		last, more := uint64(0), true
+		for _, b := range all {
+			_, err := b.scan(logStream, last, func(r record) {
+				if !more {
+					return
+				}
+				m, readable := r.stored()
+				switch {
+				case r.position != last+1:
+					more, _ = false, yield(StoredEvent{}, GapError(last+1, r.position))
+				case !readable:
+					more, _ = false, yield(StoredEvent{}, fmt.Errorf("the event at position %d has an unreadable header", r.position))
+				default:
+					if last = r.position; last > after {
+						more = yield(m.event(), nil)
+					}
+				}
+			}, func(flaw) {})
+			if err != nil && more {
+				more, _ = false, yield(StoredEvent{}, err)
+			}
+			if !more {
+				return
+			}
+		}
+	}
+}
+
+func (e Message) event() StoredEvent {
+	header := make(nats.Header, len(e.header))
+	for _, a := range e.header {
+		header[a.Name] = append(header[a.Name], a.Value)
+	}
+	return StoredEvent{e.position, e.subject, header, e.body}
 }

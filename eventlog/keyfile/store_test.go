@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 func mustOpen(t *testing.T, path string, opts Options) *Store {
@@ -115,8 +117,7 @@ func TestErasedValuesAreInNeitherCopy(t *testing.T) {
 	s := mustOpen(t, path, Options{Wipe: true})
 	has := func(needle string) (n int) {
 		for i := range copies {
-			data, err := os.ReadFile(filepath.Join(path, copyName(i)))
-			require.NoError(t, err)
+			data := testutil.ReadFile(t, filepath.Join(path, copyName(i)))
 			n += bytes.Count(data, []byte(needle))
 		}
 		return n
@@ -167,9 +168,7 @@ func sample(t *testing.T) (path string, want map[string]string) {
 
 func readCopies(t *testing.T, path string) (data [copies][]byte) {
 	for i := range data {
-		var err error
-		data[i], err = os.ReadFile(filepath.Join(path, copyName(i)))
-		require.NoError(t, err)
+		data[i] = testutil.ReadFile(t, filepath.Join(path, copyName(i)))
 	}
 	return data
 }

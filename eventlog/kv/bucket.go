@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"anneal/eventlog"
 	"cmp"
 	"context"
 	"errors"
@@ -15,6 +14,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"anneal/domain"
+	"anneal/eventlog"
 )
 
 // A Bucket is a Store on a JetStream key-value bucket. When Put and Delete return, the change is on
@@ -52,7 +54,7 @@ func (b *Bucket) Get(ctx context.Context, id string) ([]byte, uint64, error) {
 		return nil, 0, nil
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("eventlog: read %s: %w", b.what, err)
+		return nil, 0, b.fault(ctx, "read", err)
 	}
 	if m.Header.Get("KV-Operation") != "" { // deleted by another tool
 		return nil, 0, nil
@@ -60,22 +62,48 @@ func (b *Bucket) Get(ctx context.Context, id string) ([]byte, uint64, error) {
 	return m.Data, m.Sequence, nil
 }
 
+// Put sends a record again for putTime while no server takes it, because the stream elects a leader
+// after that of the log.
+const (
+	putTime  = 5 * time.Second
+	putPause = 100 * time.Millisecond
+)
+
 func (b *Bucket) Put(ctx context.Context, id string, record []byte, revision uint64) (uint64, error) {
-	ack, err := b.js.Publish(ctx, b.subject+id, record, jetstream.WithExpectLastSequencePerSubject(revision))
+	ack, err := b.js.Publish(ctx, b.subject+id, record, jetstream.WithExpectLastSequencePerSubject(revision),
+		jetstream.WithRetryWait(putPause), jetstream.WithRetryAttempts(int(putTime/putPause)))
 	if eventlog.IsSequenceConflict(err) {
 		return 0, eventlog.ErrConflict
 	}
 	if err != nil {
-		return 0, fmt.Errorf("eventlog: write %s: %w", b.what, err)
+		return 0, b.fault(ctx, "write", err)
 	}
-	return ack.Sequence, eventlog.RequestSync(ctx, b.nc, b.name)
+	return ack.Sequence, b.sync(ctx)
 }
 
 func (b *Bucket) Delete(ctx context.Context, id string) error {
 	if err := b.DeleteUnsynced(ctx, id); err != nil {
 		return err
 	}
-	return eventlog.RequestSync(ctx, b.nc, b.name)
+	return b.sync(ctx)
+}
+
+func (b *Bucket) sync(ctx context.Context) error {
+	return b.fault(ctx, "sync", eventlog.RequestSync(ctx, b.nc, b.name))
+}
+
+// fault returns the error of an operation on the bucket. A cluster that elects a leader, has no quorum
+// or is unreachable is unavailable: the client tries again.
+func (b *Bucket) fault(ctx context.Context, verb string, err error) error {
+	var fault *domain.Error
+	switch {
+	case err == nil, errors.As(err, &fault):
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("eventlog: %s %s: %w", verb, b.what, err)
+	}
+	return domain.Errorf(domain.Unavailable, "cannot %s %s, because the NATS cluster does not respond (%v): try again",
+		verb, b.what, err)
 }
 
 // DeleteUnsynced deletes the record of an ID and overwrites its message, but does not wait until
@@ -94,7 +122,7 @@ func (b *Bucket) DeleteUnsynced(ctx context.Context, id string) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("eventlog: delete %s: %w", b.what, err)
+			return b.fault(ctx, "delete", err)
 		}
 	}
 }
@@ -102,7 +130,7 @@ func (b *Bucket) DeleteUnsynced(ctx context.Context, id string) error {
 func (b *Bucket) Keys(ctx context.Context) ([]string, error) {
 	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(b.subject+">"))
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: list %s: %w", b.what, err)
+		return nil, b.fault(ctx, "list", err)
 	}
 	var ids []string
 	for subject := range info.State.Subjects {

@@ -1,21 +1,24 @@
 package kv_test
 
 import (
-	"anneal/eventlog/servertest"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/keyfile"
 	"anneal/eventlog/kv"
 	"anneal/eventlog/secrets"
+	"anneal/eventlog/servertest"
 )
 
 // keyPromises lists the guarantees that every implementation of Store must give, with their tests.
@@ -54,28 +57,73 @@ func TestKeyStores(t *testing.T) {
 	}
 }
 
+// TestBucketWithoutLeader checks that each operation on a bucket whose stream does not respond, as
+// during an election, is refused as unavailable: an operator has nothing to look for.
+func TestBucketWithoutLeader(t *testing.T) {
+	conn := servertest.Start(t).Control()
+	keys, err := kv.OpenBucket(t.Context(), conn, secrets.BucketStream, "data keys", secrets.EnsureBucket)
+	require.NoError(t, err)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), secrets.BucketStream)) // nothing listens on its subjects any more
+	for name, call := range map[string]func(context.Context) error{
+		"get":    func(ctx context.Context) error { _, _, err := keys.Get(ctx, "a"); return err },
+		"put":    func(ctx context.Context) error { _, err := keys.Put(ctx, "a", []byte("1"), 0); return err },
+		"delete": func(ctx context.Context) error { return keys.Delete(ctx, "a") },
+		"keys":   func(ctx context.Context) error { _, err := keys.Keys(ctx); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := call(t.Context())
+			require.Equal(t, domain.Unavailable, domain.CodeOf(err), "%v", err)
+			require.ErrorContains(t, err, "data keys")
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.ErrorIs(t, call(ctx), context.Canceled)
+		})
+	}
+}
+
+// TestPutOutlivesAnElection checks that a record is stored that was put while the stream had no leader.
+func TestPutOutlivesAnElection(t *testing.T) {
+	conn := servertest.Start(t).Control()
+	keys, err := kv.OpenBucket(t.Context(), conn, secrets.BucketStream, "data keys", secrets.EnsureBucket)
+	require.NoError(t, err)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	stream, err := js.Stream(t.Context(), secrets.BucketStream)
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), secrets.BucketStream))
+	sent, put := conn.Stats().OutMsgs, make(chan error, 1)
+	go func() {
+		_, err := keys.Put(t.Context(), "a", []byte("1"), 0)
+		put <- err
+	}()
+	require.Eventually(t, func() bool { return conn.Stats().OutMsgs >= sent+5 || len(put) > 0 }, time.Minute,
+		time.Millisecond)
+	_, err = js.CreateStream(t.Context(), stream.CachedInfo().Config)
+	require.NoError(t, err)
+	require.NoError(t, <-put)
+}
+
 func testKeyRevisions(t *testing.T, keys kv.Store) {
 	ctx := t.Context()
 	_, revision, err := keys.Get(ctx, "a")
 	require.NoError(t, err)
 	require.Zero(t, revision)
-	first, err := keys.Put(ctx, "a", []byte("1"), 0)
-	require.NoError(t, err)
+	first := mustPut(t, keys, "a", []byte("1"), 0)
 	require.NotZero(t, first)
 	_, err = keys.Put(ctx, "a", []byte("x"), 0)
 	require.ErrorIs(t, err, eventlog.ErrConflict)
 	_, err = keys.Put(ctx, "b", []byte("x"), first)
 	require.ErrorIs(t, err, eventlog.ErrConflict)
-	second, err := keys.Put(ctx, "a", []byte("2"), first)
-	require.NoError(t, err)
+	second := mustPut(t, keys, "a", []byte("2"), first)
 	_, err = keys.Put(ctx, "a", []byte("x"), first)
 	require.ErrorIs(t, err, eventlog.ErrConflict)
 	record, revision, err := keys.Get(ctx, "a")
 	require.NoError(t, err)
 	require.Equal(t, "2", string(record))
 	require.Equal(t, second, revision)
-	_, err = keys.Put(ctx, "b", []byte("3"), 0)
-	require.NoError(t, err)
+	mustPut(t, keys, "b", []byte("3"), 0)
 	ids, err := keys.Keys(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b"}, ids)
@@ -84,8 +132,7 @@ func testKeyRevisions(t *testing.T, keys kv.Store) {
 func testKeyErased(t *testing.T, keys kv.Store) {
 	ctx := t.Context()
 	require.NoError(t, keys.Delete(ctx, "a"), "a missing key is no error")
-	first, err := keys.Put(ctx, "a", []byte("1"), 0)
-	require.NoError(t, err)
+	first := mustPut(t, keys, "a", []byte("1"), 0)
 	require.NoError(t, keys.Delete(ctx, "a"))
 	_, revision, err := keys.Get(ctx, "a")
 	require.NoError(t, err)
@@ -95,8 +142,7 @@ func testKeyErased(t *testing.T, keys kv.Store) {
 	require.Empty(t, ids)
 	_, err = keys.Put(ctx, "a", []byte("2"), first)
 	require.ErrorIs(t, err, eventlog.ErrConflict)
-	second, err := keys.Put(ctx, "a", []byte("2"), 0)
-	require.NoError(t, err)
+	second := mustPut(t, keys, "a", []byte("2"), 0)
 	require.Greater(t, second, first, "a revision is not reused")
 }
 
@@ -125,8 +171,7 @@ func testKeyRace(t *testing.T, keys kv.Store) {
 func testKeyErasures(t *testing.T, keys kv.Store) {
 	for i := range 30 {
 		id := fmt.Sprint("k", i)
-		_, err := keys.Put(t.Context(), id, []byte("1"), 0)
-		require.NoError(t, err)
+		mustPut(t, keys, id, []byte("1"), 0)
 		failed := make([]error, 8)
 		var all sync.WaitGroup
 		for i := range failed {
@@ -140,4 +185,11 @@ func testKeyErasures(t *testing.T, keys kv.Store) {
 		all.Wait()
 		require.NoError(t, errors.Join(failed...))
 	}
+}
+
+func mustPut(t testing.TB, keys kv.Store, id string, record []byte, revision uint64) uint64 {
+	t.Helper()
+	stored, err := keys.Put(t.Context(), id, record, revision)
+	require.NoError(t, err)
+	return stored
 }

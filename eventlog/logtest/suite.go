@@ -129,7 +129,7 @@ func testEnvelope(t *testing.T, log eventlog.Log) {
 		Record: domain.Record{Type: "job.attempt-started.v1", Data: []byte(`{"attempt":2,"note":"100 % \"sure\""}`)},
 		ID:     uuid.NewString(), Name: "accounts/acme", Time: time.Date(2026, 1, 2, 3, 4, 5, 678_900_001, time.UTC),
 		Actor: "Zoë \"the\" 100%\r\nce-type: forged", Command: "c-1", Cause: "e-1", Correlation: "r-1",
-		ControlPlane: "cp-1",
+		ControlPlane: "cp-1", ClientAddress: "2001:db8::1",
 	}}
 	w.Position = Append(t, log, w)
 	got, err := log.At(t.Context(), w.Position)
@@ -385,7 +385,8 @@ func testRacingCommands(t *testing.T, log eventlog.Log) {
 
 func testAttributes(t *testing.T, log eventlog.Log) {
 	rows := Follow(t, log)
-	request := eventlog.Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k", Cause: "e", Correlation: "r"}
+	request := eventlog.Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k", Cause: "e", Correlation: "r",
+		Trace: domain.Trace{Parent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", State: "a=1,b=\"2 3\""}}
 	change, err := eventlog.Do(t.Context(), log, rows, request, domain.Intend(Counters, Name("a"), Add{1}))
 	require.NoError(t, err)
 	require.NoError(t, rows.WaitFor(t.Context(), change.Position()))
@@ -393,6 +394,7 @@ func testAttributes(t *testing.T, log eventlog.Log) {
 	require.Len(t, events, 1)
 	assert.Equal(t, [3]string{request.Actor, request.Cause, request.Correlation},
 		[3]string{events[0].Actor, events[0].Cause, events[0].Correlation})
+	assert.Equal(t, request.Trace, events[0].Trace)
 	assert.NotEmpty(t, events[0].Command)
 	_, err = eventlog.Do(t.Context(), log, rows, request, domain.Intend(Counters, Name("b"), Add{1000}))
 	require.ErrorContains(t, err, "at most 100")

@@ -17,6 +17,8 @@ import (
 
 const (
 	usesBucket = "USES"
+	// UsesStream is the stream of the bucket. It can be lost: the times of last use are then unknown.
+	UsesStream = "KV_" + usesBucket
 	usesKept   = 400 * 24 * time.Hour
 )
 

@@ -95,6 +95,7 @@ func readerFilters(account string) map[string]string {
 type accountReaders struct {
 	server *Server
 	verify func(ctx context.Context, user, password string) (Reader, bool)
+	logins func(Login)
 	secret string // password of this server's own connections into the accounts MIRROR-…
 
 	mu     sync.Mutex
@@ -139,6 +140,9 @@ func (a *accountReaders) answer(m *nats.Msg, question *jwt.AuthorizationRequestC
 	}
 	if err != nil {
 		response.Error = err.Error()
+	}
+	if !strings.HasPrefix(question.ConnectOptions.Username, keeperUser) || err != nil {
+		loggedIn(a.logins, question, true, err)
 	}
 	if text, err := response.Encode(keys); err == nil {
 		_ = m.Respond([]byte(text))

@@ -106,9 +106,9 @@ func awaitMirror(t testing.TB, nc *nats.Conn, stream string) {
 	}
 }
 
-// unharmed checks that no message of acme's reader reached a forbidden subject, and that all
+// undamaged checks that no message of acme's reader reached a forbidden subject, and that all
 // streams are unchanged.
-func (p *probed) unharmed() {
+func (p *probed) undamaged() {
 	p.t.Helper()
 	live := of("acme", fmt.Sprint("live-", time.Now().UnixNano()))
 	position := logtest.Append(p.t, p.Log(), live)
@@ -150,7 +150,7 @@ func TestAccountReadersPublishNothing(t *testing.T) {
 		require.NoError(t, p.acme.Flush())
 		assert.ErrorContains(t, <-p.errs, "Permissions Violation for Publish", subject)
 	}
-	p.unharmed()
+	p.undamaged()
 }
 
 func TestAccountReadersSubscribeToTheirInboxesOnly(t *testing.T) {
@@ -195,7 +195,7 @@ func TestResponsesToAccountReadersStayInTheirAccount(t *testing.T) {
 		}
 		require.NoError(t, p.acme.Flush())
 	}
-	p.unharmed()
+	p.undamaged()
 	_, err := js.Consumer(t.Context(), eventlog.Stream, "victim")
 	require.NoError(t, err)
 }
@@ -244,7 +244,7 @@ func TestAccountReadersHaveNoPushConsumers(t *testing.T) {
 			require.Fail(t, "a consumer was created", "%+v", info.Config)
 		}
 	}
-	p.unharmed()
+	p.undamaged()
 }
 
 func TestAccountReadersSeeNothingOfOthers(t *testing.T) {

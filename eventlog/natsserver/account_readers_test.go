@@ -106,14 +106,13 @@ func TestAccountReadersReadTheirEvents(t *testing.T) {
 
 func TestAccountReadersReadTheirUsage(t *testing.T) {
 	s := startWithReaders(t)
-	meter, err := metering.NewMeter(s.control, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
+	meter := meterOf(t, s, t.TempDir(), slog.New(slog.DiscardHandler))
 	for _, account := range []string{"other", "acme", "other", "acme"} {
 		require.NoError(t, meter.Record(usageOf(account, metering.Chat)))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	require.NoError(t, meter.Close(ctx))
+	require.NoError(t, meter.Drain(ctx))
 	c, err := jetstreamOf(t, accountReader(t, s, "acme.r1")).OrderedConsumer(ctx, metering.Stream,
 		jetstream.OrderedConsumerConfig{})
 	require.NoError(t, err)

@@ -51,6 +51,12 @@ type NodeLogin struct {
 // server logs. It must return within verifyWithin.
 type VerifyNode func(ctx context.Context, login NodeLogin) error
 
+// A nodeAdmission decides whether agents may connect, and reports what it decides.
+type nodeAdmission struct {
+	verify VerifyNode  // nil refuses all nodes
+	logins func(Login) // may be nil
+}
+
 const (
 	verifyWithin = 4 * time.Second // less than authorization.timeout in accounts.conf, how long the servers wait
 	verifiers    = 64              // maximum number of concurrent verifications
@@ -59,7 +65,7 @@ const (
 // authorize responds to the NATS servers' authorization requests (auth callout) until the
 // connection nc is closed. The control planes of one cluster share the requests. seed is the seed
 // of the issuer.
-func authorize(nc *nats.Conn, seed string, verify VerifyNode, readers *accountReaders) error {
+func authorize(nc *nats.Conn, seed string, nodes nodeAdmission, readers *accountReaders) error {
 	keys, err := nkeys.FromSeed([]byte(seed))
 	if err != nil {
 		return domain.Errorf(domain.InvalidArgument,
@@ -84,7 +90,7 @@ func authorize(nc *nats.Conn, seed string, verify VerifyNode, readers *accountRe
 			defer func() { <-places }()
 			ctx, cancel := context.WithTimeout(context.Background(), verifyWithin)
 			defer cancel()
-			if answer, err := answer(ctx, request, keys, verify); err == nil {
+			if answer, err := answer(ctx, request, keys, nodes); err == nil {
 				_ = m.Respond([]byte(answer))
 			}
 		}()
@@ -96,16 +102,17 @@ func authorize(nc *nats.Conn, seed string, verify VerifyNode, readers *accountRe
 }
 
 func answer(ctx context.Context, request *jwt.AuthorizationRequestClaims, keys nkeys.KeyPair,
-	verify VerifyNode) (string, error) {
+	nodes nodeAdmission) (string, error) {
 	response := jwt.NewAuthorizationResponseClaims(request.UserNkey)
 	response.Audience = request.Server.ID
 	login, err := loginOf(request)
-	if err == nil && verify == nil {
+	if err == nil && nodes.verify == nil {
 		err = errors.New("this server does not accept connections from nodes")
 	}
 	if err == nil {
-		err = verify(ctx, login)
+		err = nodes.verify(ctx, login)
 	}
+	loggedIn(nodes.logins, request, false, err)
 	if err != nil {
 		response.Error = domain.Printable(err.Error())
 		return response.Encode(keys)
@@ -147,12 +154,16 @@ func loginOf(request *jwt.AuthorizationRequestClaims) (NodeLogin, error) {
 	return login, nil
 }
 
+// gangs are the subjects on which nodes send frames to each other, sealed with the key of an attempt.
+const gangs = "agents.*.gang.>"
+
 // nodePermissions returns the permissions of a node: to publish reports and requests, to receive
-// requests and to respond to them, only on the subjects with its own ID.
+// requests and to respond to them, only on the subjects with its own ID, and to receive the sealed
+// frames of gangs.
 func nodePermissions(node string) jwt.Permissions {
 	return jwt.Permissions{
 		Pub:  jwt.Permission{Allow: jwt.StringList{"agents." + node + ".>"}},
-		Sub:  jwt.Permission{Allow: jwt.StringList{"work." + node + ".>", "_INBOX." + node + ".>"}},
+		Sub:  jwt.Permission{Allow: jwt.StringList{"work." + node + ".>", "_INBOX." + node + ".>", gangs}},
 		Resp: &jwt.ResponsePermission{MaxMsgs: responsesPerRequest, Expires: responsesFor},
 	}
 }

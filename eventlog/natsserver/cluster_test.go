@@ -17,6 +17,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/logtest"
+	"anneal/internal/testutil"
 )
 
 const configFile = "../../compose/nats.conf"
@@ -82,8 +83,7 @@ func freePorts(t *testing.T, n int) (ports []int) {
 }
 
 func TestConfigurationsAgree(t *testing.T) {
-	file, err := os.ReadFile(configFile)
-	require.NoError(t, err)
+	file := testutil.ReadFile(t, configFile)
 	assert.Contains(t, string(file), Accounts, "the embedded server and the cluster have the same accounts")
 }
 

@@ -17,6 +17,7 @@ import (
 	"anneal/disk"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/audit"
 	"anneal/eventlog/idempotency"
 	"anneal/eventlog/integrity"
 	"anneal/eventlog/metering"
@@ -32,8 +33,9 @@ type ConnectOptions struct {
 	Password   string // password of the NATS users control, desk and keeper
 	IssuerSeed string // seed of the auth callout's issuer; see NewIssuer
 	TLS        *tls.Config
-	Replicas   int        // replicas of the streams; 0 keeps those of an existing log, and is 3 for a new log
-	VerifyNode VerifyNode // nil refuses all nodes
+	Replicas   int         // replicas of the streams; 0 keeps those of an existing log, and is 3 for a new log
+	VerifyNode VerifyNode  // nil refuses all nodes
+	Logins     func(Login) // called for each node that is accepted or refused; may be nil
 	// Log receives warnings about servers that do not sync each message. With nil the servers are
 	// not checked.
 	Log *slog.Logger
@@ -77,7 +79,8 @@ func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 		}
 		return c.checkMark(ctx, opts)
 	}
-	c, err := join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas, opts.VerifyNode, nil, common, before)
+	c, err := join(ctx, opts.URL, opts.Password, opts.IssuerSeed, opts.Replicas,
+		nodeAdmission{opts.VerifyNode, opts.Logins}, nil, common, before)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +182,7 @@ const logAdvice = ". The server does not start"
 // join opens the connections to a server or cluster, and creates missing streams. If before is not
 // nil, join calls before when the connections are open. If before returns an error, join creates
 // nothing and returns that error.
-func join(ctx context.Context, url, password, seed string, replicas int, verify VerifyNode, readers *accountReaders,
+func join(ctx context.Context, url, password, seed string, replicas int, nodes nodeAdmission, readers *accountReaders,
 	common []nats.Option, before func(context.Context, *Connection) error) (c *Connection, err error) {
 	c = &Connection{replicas: replicas}
 	defer func() {
@@ -222,7 +225,8 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 		return c, fmt.Errorf("eventlog: %w", err)
 	}
 	for _, ensure := range []func(context.Context, jetstream.JetStream, int) error{pubsub.EnsureTasks,
-		secrets.EnsureBucket, idempotency.EnsureBucket, metering.EnsureLastUsed, metering.EnsureStream} {
+		secrets.EnsureBucket, idempotency.EnsureBucket, metering.EnsureLastUsed, metering.EnsureStream,
+		audit.EnsureStream} {
 		if err = ensure(ctx, c.js, c.replicas); err != nil {
 			return c, err
 		}
@@ -237,7 +241,7 @@ func join(ctx context.Context, url, password, seed string, replicas int, verify 
 	if err = metering.EnsureMirror(ctx, readersJS, c.js, c.replicas); err != nil {
 		return c, err
 	}
-	return c, authorize(c.control, seed, verify, readers)
+	return c, authorize(c.control, seed, nodes, readers)
 }
 
 // replicasThere returns the number of replicas of the existing log's stream. When there is no log,

@@ -3,6 +3,7 @@ package natsserver
 import (
 	"anneal/eventlog"
 	"anneal/eventlog/logtest"
+	"anneal/internal/testutil"
 	"encoding/binary"
 	"log/slog"
 	"math/rand/v2"
@@ -18,8 +19,7 @@ import (
 // messages. It returns the directory and the path of the consumer's state file.
 func consumed(t *testing.T) (dir, state string) {
 	dir = filepath.Join(t.TempDir(), "nats")
-	s, err := Start(Options{Dir: dir})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: dir})
 	for _, id := range []string{"a", "b", "c", "d"} {
 		logtest.Append(t, s.Log(), logtest.Write(id, 0))
 	}
@@ -41,8 +41,7 @@ func consumed(t *testing.T) (dir, state string) {
 // of a consumer, and that the consumer can then be created again.
 func TestDamagedConsumersAreRecreated(t *testing.T) {
 	dir, state := consumed(t)
-	whole, err := os.ReadFile(state)
-	require.NoError(t, err)
+	whole := testutil.ReadFile(t, state)
 	require.True(t, readableConsumer(whole), "%x", whole)
 	many := binary.AppendUvarint(append([]byte{}, whole[:6]...), 1<<40)
 	damaged := [][]byte{{}, {22}, {21, 2}, {22, 9}, many, whole[:4]}

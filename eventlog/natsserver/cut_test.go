@@ -4,6 +4,7 @@ import (
 	"anneal/eventlog"
 	"anneal/eventlog/integrity"
 	"anneal/eventlog/logtest"
+	"anneal/internal/testutil"
 	"encoding/binary"
 	"os"
 	"path/filepath"
@@ -19,8 +20,7 @@ import (
 func TestABlockIsCutAtEveryRecord(t *testing.T) {
 	dir := stopped(t, 12)
 	block := filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk")
-	content, err := os.ReadFile(block)
-	require.NoError(t, err)
+	content := testutil.ReadFile(t, block)
 	ends := recordEnds(content)
 	require.Len(t, ends, 13)
 	for whole, end := range ends {

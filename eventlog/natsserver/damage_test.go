@@ -17,6 +17,7 @@ import (
 	"anneal/eventlog"
 	"anneal/eventlog/integrity"
 	"anneal/eventlog/logtest"
+	"anneal/internal/testutil"
 )
 
 // stopped returns the directory of a stopped server whose log has a number of events of 100 KB
@@ -71,15 +72,13 @@ func makeStopped(events int) (dir string, err error) {
 }
 
 func blockFiles(t *testing.T, dir string) []string {
-	paths, err := filepath.Glob(filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "*.blk"))
-	require.NoError(t, err)
+	paths := testutil.Glob(t, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "*.blk"))
 	require.NotEmpty(t, paths)
 	return paths
 }
 
 func flip(t *testing.T, path string, at int64) {
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
+	content := testutil.ReadFile(t, path)
 	content[at] ^= 0x10
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
@@ -150,15 +149,14 @@ func TestFollowersRefuseAGap(t *testing.T) {
 // fail after the mark could not be written, when NATS syncs each message itself and there are no
 // sync rounds to report the error.
 func TestAMarkThatCannotBeWrittenIsReported(t *testing.T) {
-	s, err := Start(Options{Dir: t.TempDir(), Mark: filepath.Join(t.TempDir(), "mark"), syncAlways: true})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: t.TempDir(), Mark: filepath.Join(t.TempDir(), "mark"), syncAlways: true})
 	t.Cleanup(s.Close)
 	s.mark.Sync = func(*os.File) error { return errors.New("input/output error") }
 	logtest.Append(t, s.Log(), logtest.Write("a", 0))
 	seen, ended := followingLog(t, s.Log(), 0)
 	<-seen
 	require.Eventually(t, func() bool { return s.mark.Err() != nil }, startTimeout, 10*time.Millisecond)
-	_, err = s.Log().Append(t.Context(), logtest.Write("b", 0))
+	_, err := s.Log().Append(t.Context(), logtest.Write("b", 0))
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 	require.ErrorContains(t, err, "input/output error")
 

@@ -14,32 +14,33 @@ import (
 
 	"anneal/eventlog"
 	"anneal/eventlog/integrity"
+	"anneal/internal/testutil"
 )
 
-// harmBlock damages the content of a block at random: it flips a bit, clears a range, cuts the end
+// damageBlock damages the content of a block at random: it flips a bit, clears a range, cuts the end
 // or deletes the file. It returns the damaged content. exists is false when the file is deleted.
-func harmBlock(random *rand.Rand, content []byte) (harmed []byte, exists bool) {
-	harmed, at := bytes.Clone(content), random.IntN(len(content))
+func damageBlock(random *rand.Rand, content []byte) (damaged []byte, exists bool) {
+	damaged, at := bytes.Clone(content), random.IntN(len(content))
 	switch random.IntN(6) {
 	case 0, 1, 2:
-		harmed[at] ^= 1 << random.IntN(8)
+		damaged[at] ^= 1 << random.IntN(8)
 	case 3:
-		clear(harmed[at:min(len(content), at+1+random.IntN(300_000))])
+		clear(damaged[at:min(len(content), at+1+random.IntN(300_000))])
 	case 4:
-		return harmed[:at], true
+		return damaged[:at], true
 	case 5:
 		return nil, false
 	}
-	return harmed, true
+	return damaged, true
 }
 
-// lostBy returns the positions of a block's records that are not in its harmed content. first is
+// lostBy returns the positions of a block's records that are not in its damaged content. first is
 // the position of the block's first record.
-func lostBy(content, harmed []byte, first uint64) (lost []uint64) {
+func lostBy(content, damaged []byte, first uint64) (lost []uint64) {
 	ends := recordEnds(content)
 	for i := range len(ends) - 1 {
 		from, to := ends[i], ends[i+1]
-		if to > int64(len(harmed)) || !bytes.Equal(content[from:to], harmed[from:to]) {
+		if to > int64(len(damaged)) || !bytes.Equal(content[from:to], damaged[from:to]) {
 			lost = append(lost, first+uint64(i))
 		}
 	}
@@ -69,21 +70,20 @@ func TestLossesAreExact(t *testing.T) {
 	next := uint64(1)
 	for i := range paths {
 		paths[i] = filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), fmt.Sprintf("%d.blk", i+1))
-		content, err := os.ReadFile(paths[i])
-		require.NoError(t, err)
+		content := testutil.ReadFile(t, paths[i])
 		whole[i], firsts[i] = content, next
 		next += uint64(len(recordEnds(content)) - 1)
 	}
 	require.Equal(t, uint64(201), next)
 	for trial := range trials {
 		n := random.IntN(len(paths))
-		harmed, exists := harmBlock(random, whole[n])
-		want := lostBy(whole[n], harmed, firsts[n])
+		damaged, exists := damageBlock(random, whole[n])
+		want := lostBy(whole[n], damaged, firsts[n])
 		if len(want) == 0 { // the cleared range had only zeros
 			continue
 		}
 		if exists {
-			require.NoError(t, os.WriteFile(paths[n], harmed, 0o600))
+			require.NoError(t, os.WriteFile(paths[n], damaged, 0o600))
 		} else {
 			require.NoError(t, os.Remove(paths[n]))
 		}

@@ -14,8 +14,7 @@ import (
 // TestAppendToAFullDisk checks that Append to a log on a full disk returns a domain error, and
 // succeeds again once there is space.
 func TestAppendToAFullDisk(t *testing.T) {
-	server, err := Start(Options{Dir: t.TempDir()})
-	require.NoError(t, err)
+	server := mustStart(t, Options{Dir: t.TempDir()})
 	t.Cleanup(server.Close)
 	free := uint64(disk.Events)
 	files := server.files
@@ -40,8 +39,7 @@ func TestAppendToAFullDisk(t *testing.T) {
 // TestWatch checks that Watch returns an error when the NATS server reports that it stores no more
 // messages.
 func TestWatch(t *testing.T) {
-	server, err := Start(Options{Dir: t.TempDir()})
-	require.NoError(t, err)
+	server := mustStart(t, Options{Dir: t.TempDir()})
 	t.Cleanup(server.Close)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -51,7 +49,7 @@ func TestWatch(t *testing.T) {
 	require.ErrorIs(t, server.Watch(ended), context.Canceled)
 	log.Errorf("JetStream stream '%s > %s' critical write error: %v", "CONTROL", "EVENTS", "no space left on device")
 	log.Errorf("JetStream out of space, will be DISABLED")
-	err = server.Watch(t.Context())
+	err := server.Watch(t.Context())
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 	require.Contains(t, err.Error(), "no space left on device")
 }

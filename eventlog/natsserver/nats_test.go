@@ -2,6 +2,7 @@ package natsserver
 
 import (
 	"anneal/eventlog"
+	"anneal/eventlog/integrity"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -26,8 +27,7 @@ func start(t testing.TB, change ...func(*Options)) *Server {
 	for _, c := range change {
 		c(&opts)
 	}
-	s, err := Start(opts)
-	require.NoError(t, err)
+	s := mustStart(t, opts)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -75,4 +75,19 @@ func eventIn(m jetstream.Msg) (eventlog.Event, error) {
 		return eventlog.Event{}, err
 	}
 	return eventlog.Decode(m.Subject(), nats.Header(m.Headers()), m.Data(), meta.Sequence.Stream)
+}
+
+// mustStart starts a server, which the caller closes.
+func mustStart(t testing.TB, opts Options) *Server {
+	t.Helper()
+	s, err := Start(opts)
+	require.NoError(t, err)
+	return s
+}
+
+func mustReadMark(t testing.TB, path string) integrity.HighWaterMark {
+	t.Helper()
+	mark, err := integrity.ReadMark(path)
+	require.NoError(t, err)
+	return mark
 }

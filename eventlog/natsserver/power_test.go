@@ -4,6 +4,7 @@ import (
 	"anneal/eventlog"
 	"anneal/eventlog/integrity"
 	"anneal/eventlog/logtest"
+	"anneal/internal/testutil"
 	"context"
 	"fmt"
 	"os"
@@ -116,8 +117,7 @@ func TestPowerFailure(t *testing.T) {
 // in the directory, such as the server's index.
 func forget(t *testing.T, store string, kept map[string]int64) {
 	dir := integrity.BlockDir(store, "CONTROL", eventlog.Stream)
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
+	entries := testutil.ReadDir(t, dir)
 	for _, entry := range entries {
 		path := filepath.Join(dir, entry.Name())
 		if !strings.HasSuffix(entry.Name(), ".blk") {

@@ -4,6 +4,7 @@ import (
 	"anneal/eventlog"
 	"anneal/eventlog/integrity"
 	"anneal/eventlog/logtest"
+	"anneal/internal/testutil"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -33,8 +34,7 @@ func idsOf(t *testing.T, s *Server) (ids []string) {
 // completeMirror starts a server, waits until the readers' mirror has every event, and stops the
 // server. It returns the IDs of the log's events.
 func completeMirror(t *testing.T, dir string) []string {
-	s, err := Start(Options{Dir: dir})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: dir})
 	defer s.Close()
 	ids := idsOf(t, s)
 	mirror, err := eventlog.OpenReader(t.Context(), s.keeper)
@@ -68,7 +68,7 @@ func TestRepairFromTheMirror(t *testing.T) {
 			harm(dir)
 			_, err := Start(Options{Dir: dir})
 			require.True(t, integrity.IsDamaged(err), err)
-			found, err := integrity.VerifyFiles(dir, "")
+			found, err := integrity.VerifyFiles(dir, "", integrity.Checkpoint{})
 			require.NoError(t, err)
 			require.False(t, found.Whole())
 			require.NotEmpty(t, append(found.Missing, found.Differs...))
@@ -77,11 +77,10 @@ func TestRepairFromTheMirror(t *testing.T) {
 			require.True(t, report.Whole(), report)
 			require.NotEmpty(t, report.Restored)
 			require.Equal(t, uint64(200), report.Events)
-			s, err := Start(Options{Dir: dir})
-			require.NoError(t, err)
+			s := mustStart(t, Options{Dir: dir})
 			require.Equal(t, ids, idsOf(t, s))
 			s.Close()
-			found, err = integrity.VerifyFiles(dir, "")
+			found, err = integrity.VerifyFiles(dir, "", integrity.Checkpoint{})
 			require.NoError(t, err)
 			require.True(t, found.Whole(), found)
 		})
@@ -91,8 +90,7 @@ func TestRepairFromTheMirror(t *testing.T) {
 // alter changes the body of the nth record in the block file at path and updates the record's
 // checksum, as an attacker would.
 func alter(t *testing.T, path string, n int) {
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
+	content := testutil.ReadFile(t, path)
 	ends := recordEnds(content)
 	record := content[ends[n-1]:ends[n]]
 	record[len(record)-8-10] ^= 1 // a byte of the body, which precedes the 8 bytes of the checksum
@@ -114,8 +112,7 @@ func TestRepairReportsLostEvents(t *testing.T) {
 	completeMirror(t, dir)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
 	flip(t, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk"), 5_000_000)
-	before, err := integrity.ReadMark(integrity.MarkPath(dir))
-	require.NoError(t, err)
+	before := mustReadMark(t, integrity.MarkPath(dir))
 
 	report, err := integrity.Repair(integrity.RepairOptions{Dir: dir, Now: time.Now()})
 	require.NoError(t, err)
@@ -132,11 +129,9 @@ func TestRepairReportsLostEvents(t *testing.T) {
 	report, err = integrity.Repair(integrity.RepairOptions{Dir: dir, AcceptLoss: true, Now: time.Now()})
 	require.NoError(t, err)
 	require.True(t, report.Changed)
-	given, err := os.ReadFile(filepath.Join(report.Aside, "given-up.jsonl"))
-	require.NoError(t, err)
+	given := testutil.ReadFile(t, filepath.Join(report.Aside, "given-up.jsonl"))
 	require.NotEmpty(t, given)
-	mark, err := integrity.ReadMark(integrity.MarkPath(dir))
-	require.NoError(t, err)
+	mark := mustReadMark(t, integrity.MarkPath(dir))
 	require.Equal(t, before.Durable-lost+1, mark.Lost)
 	require.Equal(t, lost-1, mark.LostAt)
 	s := start(t, func(o *Options) { o.Dir, o.NoSync = dir, false })
@@ -158,8 +153,7 @@ func TestAnInterruptedRepairLosesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, report.Whole(), report)
 	require.Equal(t, uint64(200), report.Events)
-	s, err := Start(Options{Dir: dir})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: dir})
 	require.Equal(t, ids, idsOf(t, s))
 	s.Close()
 }
@@ -188,8 +182,7 @@ func TestTheMirrorRestoresTheTail(t *testing.T) {
 	ids := completeMirror(t, dir)
 	require.NoError(t, os.Remove(integrity.MarkPath(dir)))
 	require.NoError(t, os.RemoveAll(filepath.Dir(integrity.BlockDir(dir, "CONTROL", eventlog.Stream))))
-	s, err := Start(Options{Dir: dir})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: dir})
 	require.Equal(t, ids, idsOf(t, s))
 	s.Close()
 }
@@ -213,8 +206,7 @@ func TestADamagedMirrorThatIsAheadIsRecreated(t *testing.T) {
 	log := integrity.BlockDir(dir, "CONTROL", eventlog.Stream)
 	block := filepath.Join(log, "2.blk")
 	require.NoFileExists(t, filepath.Join(log, "3.blk"))
-	content, err := os.ReadFile(block)
-	require.NoError(t, err)
+	content := testutil.ReadFile(t, block)
 	end := int64(0)
 	for _, at := range recordEnds(content) {
 		if at+12 <= int64(len(content)) && binary.LittleEndian.Uint64(content[at+4:]) == 91 {
@@ -225,7 +217,7 @@ func TestADamagedMirrorThatIsAheadIsRecreated(t *testing.T) {
 	require.NoError(t, os.Truncate(block, end))
 	require.NoError(t, os.Remove(filepath.Join(log, "index.db")))
 	require.NoError(t, os.Remove(integrity.MarkPath(dir)))
-	_, err = Start(Options{Dir: dir})
+	_, err := Start(Options{Dir: dir})
 	require.True(t, integrity.IsDamaged(err), "%v", err)
 	require.NoError(t, integrity.WriteMark(integrity.MarkPath(dir), integrity.HighWaterMark{Durable: 90}))
 	require.Equal(t, ids[:90], completeMirror(t, dir))
@@ -236,56 +228,44 @@ func TestADamagedMirrorThatIsAheadIsRecreated(t *testing.T) {
 // although the kernel marks them clean.
 func TestUnsyncedEventsAreRewritten(t *testing.T) {
 	dir := stopped(t, 10)
-	s, err := Start(Options{Dir: dir})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: dir})
 	syncWith(s, func(*os.File) error { return errors.New("input/output error") })
-	_, err = s.Log().Append(t.Context(), logtest.Write("unsynced", 0))
+	_, err := s.Log().Append(t.Context(), logtest.Write("unsynced", 0))
 	require.ErrorIs(t, err, eventlog.ErrUncertain)
 	s.Close()
-	mark, err := integrity.ReadMark(integrity.MarkPath(dir))
-	require.NoError(t, err)
+	mark := mustReadMark(t, integrity.MarkPath(dir))
 	require.True(t, mark.Failed)
 	require.Equal(t, uint64(10), mark.Durable)
 	path := filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk")
-	before, err := os.Stat(path)
-	require.NoError(t, err)
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
+	before := testutil.Stat(t, path)
+	content := testutil.ReadFile(t, path)
 
-	s, err = Start(Options{Dir: dir})
-	require.NoError(t, err)
+	s = mustStart(t, Options{Dir: dir})
 	require.Len(t, idsOf(t, s), 11)
 	s.Close()
-	after, err := os.Stat(path)
-	require.NoError(t, err)
+	after := testutil.Stat(t, path)
 	require.False(t, os.SameFile(before, after), "pages that the kernel wrongly marked clean are not used")
-	again, err := os.ReadFile(path)
-	require.NoError(t, err)
+	again := testutil.ReadFile(t, path)
 	require.Equal(t, content, again[:len(content)])
-	mark, err = integrity.ReadMark(integrity.MarkPath(dir))
-	require.NoError(t, err)
+	mark = mustReadMark(t, integrity.MarkPath(dir))
 	require.False(t, mark.Failed)
 	require.Equal(t, uint64(11), mark.Durable)
 
 	// When the disk has damaged events that were never acknowledged, the next start cuts them off
 	// and keeps them in a separate file.
-	s, err = Start(Options{Dir: dir})
-	require.NoError(t, err)
+	s = mustStart(t, Options{Dir: dir})
 	syncWith(s, func(*os.File) error { return errors.New("input/output error") })
 	_, err = s.Log().Append(t.Context(), logtest.Write("unsynced2", 0))
 	require.ErrorIs(t, err, eventlog.ErrUncertain)
 	s.Close()
 	flip(t, path, int64(len(again)+100))
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
-	s, err = Start(Options{Dir: dir})
-	require.NoError(t, err)
+	s = mustStart(t, Options{Dir: dir})
 	require.Len(t, idsOf(t, s), 11)
 	s.Close()
-	cut, err := filepath.Glob(dir + ".cut-*")
-	require.NoError(t, err)
+	cut := testutil.Glob(t, dir+".cut-*")
 	require.Len(t, cut, 1)
-	kept, err := os.ReadFile(cut[0])
-	require.NoError(t, err)
+	kept := testutil.ReadFile(t, cut[0])
 	require.Less(t, len(kept), 10_000, "only the cut-off records")
 }
 
@@ -298,21 +278,17 @@ func TestCutsAreLimited(t *testing.T) {
 	path := filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk")
 	var newest string
 	for i := range keptCuts + 3 {
-		content, err := os.ReadFile(path)
-		require.NoError(t, err)
+		content := testutil.ReadFile(t, path)
 		torn := []byte("torn " + strconv.Itoa(i))
 		require.NoError(t, os.WriteFile(path, append(content, torn...), 0o600))
-		s, err := Start(Options{Dir: dir})
-		require.NoError(t, err)
+		s := mustStart(t, Options{Dir: dir})
 		logtest.Append(t, s.Log(), logtest.Write("w"+strconv.Itoa(i)+"-after", 0)) // renames the file of the next cut
 		s.Close()
 		newest = fmt.Sprintf("%s.cut-%d-1.blk", dir, 3+i)
-		kept, err := os.ReadFile(newest)
-		require.NoError(t, err)
+		kept := testutil.ReadFile(t, newest)
 		require.Equal(t, torn, kept)
 	}
-	cut, err := filepath.Glob(dir + ".cut-*")
-	require.NoError(t, err)
+	cut := testutil.Glob(t, dir+".cut-*")
 	require.Len(t, cut, keptCuts)
 	require.NoFileExists(t, fmt.Sprintf("%s.cut-%d-1.blk", dir, 5))
 	require.FileExists(t, newest)

@@ -20,26 +20,23 @@ import (
 func TestScrubReportsDamage(t *testing.T) {
 	dir := stopped(t, 200)
 	var output bytes.Buffer
-	s, err := Start(Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&output, nil))})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&output, nil))})
 	require.NoError(t, integrity.Scrub(t.Context(), s.dir, s.mark, s.logger))
 	require.NotContains(t, output.String(), "anneal log repair")
 	flip(t, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk"), 5_000_000)
 	require.NoError(t, integrity.Scrub(t.Context(), s.dir, s.mark, s.logger))
 	require.Contains(t, output.String(), "anneal log repair")
 	s.Close()
-	mark, err := integrity.ReadMark(integrity.MarkPath(dir))
-	require.NoError(t, err)
+	mark := mustReadMark(t, integrity.MarkPath(dir))
 	require.NotZero(t, mark.Damaged)
-	_, err = Start(Options{Dir: dir})
+	_, err := Start(Options{Dir: dir})
 	require.True(t, integrity.IsDamaged(err))
 }
 
 // TestScrubWithoutADiskSync checks that Scrub finds damage when NATS syncs each message itself.
 func TestScrubWithoutADiskSync(t *testing.T) {
 	dir := stopped(t, 200)
-	s, err := Start(Options{Dir: dir, syncAlways: true})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: dir, syncAlways: true})
 	t.Cleanup(s.Close)
 	require.Empty(t, s.files.Blocks)
 	require.NoError(t, integrity.Scrub(t.Context(), s.dir, s.mark, s.logger))
@@ -53,8 +50,7 @@ func TestScrubWithoutADiskSync(t *testing.T) {
 // has created but not written as damage.
 func TestScrubOfAnEmptyNewestBlock(t *testing.T) {
 	dir := stopped(t, 200)
-	s, err := Start(Options{Dir: dir})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: dir})
 	t.Cleanup(s.Close)
 	require.NoError(t, os.WriteFile(filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "4.blk"), nil,
 		0o600))
@@ -66,21 +62,18 @@ func TestScrubOfAnEmptyNewestBlock(t *testing.T) {
 // removes that record when the log is complete, and otherwise refuses the log.
 func TestStartChecksAFindingOfScrub(t *testing.T) {
 	dir := stopped(t, 200)
-	mark, err := integrity.ReadMark(integrity.MarkPath(dir))
-	require.NoError(t, err)
+	mark := mustReadMark(t, integrity.MarkPath(dir))
 	mark.Damaged = 1
 	require.NoError(t, integrity.WriteMark(integrity.MarkPath(dir), mark))
-	s, err := Start(Options{Dir: dir})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: dir})
 	require.Zero(t, s.mark.Mark().Damaged)
 	s.Close()
-	mark, err = integrity.ReadMark(integrity.MarkPath(dir))
-	require.NoError(t, err)
+	mark = mustReadMark(t, integrity.MarkPath(dir))
 	require.Zero(t, mark.Damaged)
 
 	msgs := integrity.BlockDir(dir, "CONTROL", eventlog.Stream)
 	flip(t, filepath.Join(msgs, "1.blk"), 5_000_000)
-	found, err := integrity.VerifyFiles(dir, integrity.MarkPath(dir))
+	found, err := integrity.VerifyFiles(dir, integrity.MarkPath(dir), integrity.Checkpoint{})
 	require.NoError(t, err)
 	require.Len(t, found.Missing, 1)
 	// The damage is after the position of this mark.
@@ -107,8 +100,7 @@ func TestEachControlPlaneKeepsAMark(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, idsOf(t, &Server{Connection: c}), 3)
 	require.NoError(t, c.mark.Close(integrity.Hash{}))
-	mark, err := integrity.ReadMark(path)
-	require.NoError(t, err)
+	mark := mustReadMark(t, path)
 	require.Equal(t, uint64(3), mark.Position)
 
 	require.NoError(t, c.keepMark(t.Context(), path), "the same log")

@@ -22,7 +22,9 @@ import (
 	"anneal/disk"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/audit"
 	"anneal/eventlog/integrity"
+	"anneal/eventlog/metering"
 )
 
 // Accounts is the part of a NATS server's configuration that anneal needs, both in a cluster and in
@@ -43,6 +45,7 @@ type Options struct {
 	Holds             eventlog.Checkpoint // an event that the log must have, such as a snapshot's last event; zero is none
 	TLS               *tls.Config         // for connections to Listen; nil is unencrypted
 	VerifyNode        VerifyNode          // nil refuses all nodes
+	Logins            func(Login)         // called for each node and reader that is accepted or refused; may be nil
 	NewReaderPassword bool                // generate a new password for the reader of all accounts; see ReaderCredentials
 	// VerifyReader returns the reader of one account with these credentials; false refuses the
 	// connection. A nil VerifyReader refuses all such readers.
@@ -69,6 +72,8 @@ type Server struct {
 	part    bool                // the check before the start read only a part of the log's files
 }
 
+var usageRetention = integrity.Retention{Age: metering.MaxAge, Count: metering.MaxRecords, Bytes: metering.MaxBytes}
+
 const readerPasswordFile = "reader.password"
 
 // Start starts the embedded server and opens the log in it. Acknowledged events survive a power
@@ -88,6 +93,16 @@ func Start(opts Options) (*Server, error) {
 		var err error
 		if before, err = integrity.CheckStore(opts.Dir, opts.Mark, opts.Holds, opts.Log); err != nil {
 			return nil, err
+		}
+		err = integrity.CheckRecords(opts.Dir, metering.Stream, usageRetention, time.Now(), opts.Log)
+		if err == nil {
+			err = integrity.DiscardDamaged(opts.Dir, metering.UsesStream, opts.Log)
+		}
+		if err == nil {
+			err = integrity.DiscardDamaged(opts.Dir, audit.Stream, opts.Log)
+		}
+		if err != nil {
+			return nil, domain.Errorf(domain.FailedPrecondition, "cannot check the usage records: %v", err)
 		}
 		if err := dropUnreadableConsumers(opts.Dir, opts.Log); err != nil {
 			return nil, err
@@ -120,6 +135,7 @@ func Start(opts Options) (*Server, error) {
 		part: before.Partial}
 	if opts.VerifyReader != nil {
 		s.readers = newAccountReaders(s, opts.VerifyReader)
+		s.readers.logins = opts.Logins
 	}
 	ns.SetLoggerV2(serverLog{opts.Log, fatal, s.broken}, false, false, false)
 	ns.Start()
@@ -170,7 +186,7 @@ func (s *Server) begin(password, seed string, opts Options, before integrity.Che
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	s.Connection, err = join(ctx, "", password, seed, 1, opts.VerifyNode, s.readers,
+	s.Connection, err = join(ctx, "", password, seed, 1, nodeAdmission{opts.VerifyNode, opts.Logins}, s.readers,
 		[]nats.Option{nats.InProcessServer(s.nats)}, nil)
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/logtest"
+	"anneal/internal/testutil"
 )
 
 func TestServerRestart(t *testing.T) {
@@ -42,8 +43,7 @@ func TestServerRestart(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, logtest.Name("a"), e.Name)
 	logtest.Append(t, second.Log(), logtest.Write("a", position))
-	info, err := os.Stat(filepath.Join(dir, readerPasswordFile))
-	require.NoError(t, err)
+	info := testutil.Stat(t, filepath.Join(dir, readerPasswordFile))
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 

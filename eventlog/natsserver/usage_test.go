@@ -28,16 +28,24 @@ func usageOf(account, kind string) metering.Record {
 		Model:      "speech-v3", Complete: true, AudioSeconds: 2.5}
 }
 
+// meterOf returns a meter that is closed at the end of the test.
+func meterOf(t *testing.T, s *Server, dir string, logger *slog.Logger) *metering.Meter {
+	t.Helper()
+	meter, err := metering.NewMeter(metering.MeterOptions{Conn: s.control, Dir: dir, ID: "cp-1", Logger: logger})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = meter.Close() })
+	return meter
+}
+
 func TestReadersReadUsage(t *testing.T) {
 	s := start(t)
-	meter, err := metering.NewMeter(s.control, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
+	meter := meterOf(t, s, t.TempDir(), slog.New(slog.DiscardHandler))
 	require.NoError(t, meter.Record(usageOf("acme", metering.Transcription)))
 	require.NoError(t, meter.Record(usageOf("other", metering.Chat)))
 	require.ErrorContains(t, meter.Record(usageOf("*", metering.Chat)), "needs an account")
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	require.NoError(t, meter.Close(ctx))
+	require.NoError(t, meter.Drain(ctx))
 
 	errs := make(chan error, 16)
 	reader := readerOf(t, s, errs)
@@ -54,13 +62,13 @@ func TestReadersReadUsage(t *testing.T) {
 		"ce-specversion": "1.0", "ce-type": "usage.recorded.v1", "ce-source": "anneal",
 		"ce-subject": "accounts/acme/deployments/d1",
 		"ce-time":    usageTime.UTC().Format(time.RFC3339Nano), "ce-actor": "accounts/acme/apiKeys/k1",
-		"ce-correlation": "r-1", "content-type": "application/json",
+		"ce-correlation": "r-1", "ce-controlplane": "cp-1", "content-type": "application/json",
 	} {
 		require.Equal(t, want, m.Headers().Get(header), header)
 	}
 	require.NotEmpty(t, m.Headers().Get("ce-id"))
 	require.JSONEq(t, `{"kind": "transcription", "account": "acme", "apiKey": "accounts/acme/apiKeys/k1",
-		"deployment": "accounts/acme/deployments/d1",
+		"deployment": "accounts/acme/deployments/d1", "number": 1,
 		"model": "speech-v3", "complete": true, "audioSeconds": 2.5}`, string(m.Data()))
 
 	for _, subject := range []string{"usage.acme.chat", "$JS.API.STREAM.DELETE.USAGE", "$JS.API.STREAM.PURGE.USAGE",
@@ -97,12 +105,11 @@ func largestRecord(t *testing.T) metering.Record {
 func TestLargestUsageRecord(t *testing.T) {
 	s := start(t)
 	lost := &bytes.Buffer{}
-	meter, err := metering.NewMeter(s.control, slog.New(slog.NewTextHandler(lost, nil)))
-	require.NoError(t, err)
+	meter := meterOf(t, s, t.TempDir(), slog.New(slog.NewTextHandler(lost, nil)))
 	require.NoError(t, meter.Record(largestRecord(t)))
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
-	require.NoError(t, meter.Close(ctx))
+	require.NoError(t, meter.Drain(ctx))
 	require.Empty(t, lost.String())
 	stream, err := jetstreamOf(t, s.control).Stream(ctx, metering.Stream)
 	require.NoError(t, err)
@@ -115,23 +122,71 @@ func TestLargestUsageRecord(t *testing.T) {
 // failure of a record releases its space.
 func TestUsageRecordsReserveTheirSpace(t *testing.T) {
 	s := start(t)
-	meter, err := metering.NewMeter(s.control, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
 	const left = 3 << 10 // enough for one record of the test and its copy
-	meter.Space = disk.New(func() (uint64, error) { return uint64(disk.Requests) + left, nil })
+	space := disk.New(func() (uint64, error) { return uint64(disk.Requests) + left, nil })
+	meter, err := metering.NewMeter(metering.MeterOptions{Conn: s.control, Dir: t.TempDir(), ID: "cp-1",
+		Space: space, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, meter.Close()) })
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(meter.Record(largestRecord(t))))
 	for range 50 {
 		require.NoError(t, meter.Record(usageOf("acme", metering.Chat)))
-		require.NoError(t, meter.Close(t.Context()))
-		require.Eventually(t, func() bool { return meter.Space.Check(disk.Requests, left) == nil }, startTimeout,
+		require.NoError(t, meter.Drain(t.Context()))
+		require.Eventually(t, func() bool { return space.Check(disk.Requests, left) == nil }, startTimeout,
 			time.Millisecond, "the acknowledgement releases the space")
 	}
-	require.NoError(t, jetstreamOf(t, s.control).DeleteStream(t.Context(), metering.Stream))
+	js := jetstreamOf(t, s.control)
+	require.NoError(t, js.DeleteStream(t.Context(), metering.Stream))
 	require.NoError(t, meter.Record(usageOf("acme", metering.Chat)))
-	require.Error(t, meter.Space.Check(disk.Requests, left), "the record is not acknowledged yet")
-	require.NoError(t, meter.Close(t.Context()))
-	require.Eventually(t, func() bool { return meter.Space.Check(disk.Requests, left) == nil }, startTimeout,
+	require.Error(t, space.Check(disk.Requests, left), "the record is not acknowledged yet")
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: metering.Stream, Subjects: []string{"usage.>"},
+		MaxMsgSize: 1})
+	require.NoError(t, err)
+	require.NoError(t, meter.Drain(t.Context()))
+	require.Eventually(t, func() bool { return space.Check(disk.Requests, left) == nil }, startTimeout,
 		time.Millisecond, "the failure releases the space")
+}
+
+// TestUsageOutlivesAnElection checks that records of requests are recorded that were answered while the
+// stream had no leader, and that records that it will never accept are counted as lost, but keep back
+// no other record.
+func TestUsageOutlivesAnElection(t *testing.T) {
+	s := start(t)
+	logged := &bytes.Buffer{}
+	meter := meterOf(t, s, t.TempDir(), slog.New(slog.NewTextHandler(logged, nil)))
+	js := jetstreamOf(t, s.control)
+	stream, err := js.Stream(t.Context(), metering.Stream)
+	require.NoError(t, err)
+	config := stream.CachedInfo().Config
+	require.NoError(t, js.DeleteStream(t.Context(), metering.Stream)) // nobody takes records, as during an election
+	sent := s.control.Stats().OutMsgs
+	require.NoError(t, meter.Record(usageOf("acme", metering.Chat)))
+	require.Eventually(t, func() bool { return s.control.Stats().OutMsgs >= sent+5 }, startTimeout, time.Millisecond)
+	require.Equal(t, 1, meter.Waiting())
+	_, err = js.CreateStream(t.Context(), config)
+	require.NoError(t, err)
+	require.NoError(t, meter.Drain(t.Context()))
+	require.Empty(t, logged.String())
+	info, err := stream.Info(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, info.State.Msgs)
+
+	config.MaxMsgSize = 1
+	_, err = js.UpdateStream(t.Context(), config)
+	require.NoError(t, err)
+	for range 50 {
+		require.NoError(t, meter.Record(usageOf("acme", metering.Chat)))
+	}
+	require.NoError(t, meter.Drain(t.Context()))
+	require.Equal(t, 1, strings.Count(logged.String(), "usage of requests was not recorded"))
+	config.MaxMsgSize = -1
+	_, err = js.UpdateStream(t.Context(), config)
+	require.NoError(t, err)
+	require.NoError(t, meter.Record(usageOf("acme", metering.Chat)))
+	require.NoError(t, meter.Drain(t.Context()))
+	last, err := stream.GetLastMsgForSubject(t.Context(), "usage.acme.chat")
+	require.NoError(t, err)
+	require.Contains(t, string(last.Data), `"number":52`, "the numbers of lost records are missing")
 }
 
 // TestReadersCannotForgeUsage checks that a reader cannot add usage records with a consumer that
@@ -139,17 +194,16 @@ func TestUsageRecordsReserveTheirSpace(t *testing.T) {
 func TestReadersCannotForgeUsage(t *testing.T) {
 	s := start(t)
 	logtest.Append(t, s.Log(), logtest.Write("a", 0))
-	meter, err := metering.NewMeter(s.control, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
+	meter := meterOf(t, s, t.TempDir(), slog.New(slog.DiscardHandler))
 	js := jetstreamOf(t, readerOf(t, s, make(chan error, 16)))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the server may not reply
-	_, err = js.CreatePushConsumer(ctx, eventlog.Stream,
+	_, err := js.CreatePushConsumer(ctx, eventlog.Stream,
 		jetstream.ConsumerConfig{Name: "forger", DeliverSubject: "usage.acme.chat",
 			DeliverPolicy: jetstream.DeliverAllPolicy})
 	cancel()
 	t.Logf("push consumer into usage: %v", err)
 	require.NoError(t, meter.Record(usageOf("acme", metering.Transcription)))
-	require.NoError(t, meter.Close(t.Context()))
+	require.NoError(t, meter.Drain(t.Context()))
 	for _, nc := range []*nats.Conn{s.control, s.keeper} {
 		stream, err := jetstreamOf(t, nc).Stream(t.Context(), metering.Stream)
 		require.NoError(t, err)
@@ -190,8 +244,7 @@ func TestUsageIsLimited(t *testing.T) {
 // and larger records, get the limits and keep their records.
 func TestUsageStreamIsUpgraded(t *testing.T) {
 	dir := t.TempDir()
-	s, err := Start(Options{Dir: dir, NoSync: true})
-	require.NoError(t, err)
+	s := mustStart(t, Options{Dir: dir, NoSync: true})
 	for _, nc := range []*nats.Conn{s.control, s.keeper} {
 		js := jetstreamOf(t, nc)
 		stream, err := js.Stream(t.Context(), metering.Stream)
@@ -211,8 +264,7 @@ func TestUsageStreamIsUpgraded(t *testing.T) {
 	}
 	s.Close()
 
-	s, err = Start(Options{Dir: dir, NoSync: true})
-	require.NoError(t, err)
+	s = mustStart(t, Options{Dir: dir, NoSync: true})
 	t.Cleanup(s.Close)
 	requireUsageLimits(t, s, 2<<30)
 	for _, nc := range []*nats.Conn{s.control, s.keeper} {

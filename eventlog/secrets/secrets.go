@@ -8,13 +8,11 @@ import (
 	"anneal/eventlog"
 )
 
-// An OpenFunc decrypts a value that was sealed for the named resource, such as Vault.Open.
-type OpenFunc func(ctx context.Context, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error)
-
 // A Resolver looks up and decrypts the values of secrets.
 type Resolver struct {
 	Rows eventlog.Rows
 	Open OpenFunc
+	By   Reader
 }
 
 // maxSecrets is the maximum total size in bytes of the values for one program, so that they fit
@@ -40,7 +38,7 @@ func (s Resolver) Values(ctx context.Context, account, field string, names []str
 		if !secret.HasValue() {
 			return nil, domain.Errorf(domain.FailedPrecondition, "%s: %s has no value: set one", field, name)
 		}
-		value, err := s.Open(ctx, name, secret.Value)
+		value, err := s.Open(ctx, s.By, name, secret.Value)
 		if err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,6 +30,9 @@ type Vault struct {
 	ring *KeyRing
 	keys kv.Store
 }
+
+// Records returns the key-value store that holds the wrapped data keys.
+func (v *Vault) Records() kv.Store { return v.keys }
 
 // NewMemoryVault returns a vault in memory, for tests.
 func NewMemoryVault() *Vault {
@@ -118,7 +122,9 @@ func (v *Vault) Claim(ctx context.Context, log string) error {
 // ids returns the IDs of all data keys.
 func (v *Vault) ids(ctx context.Context) ([]string, error) {
 	ids, err := v.keys.Keys(ctx)
-	return slices.DeleteFunc(ids, func(id string) bool { return id == ownerID }), err
+	return slices.DeleteFunc(ids, func(id string) bool {
+		return id == ownerID || strings.HasPrefix(id, saltPrefix)
+	}), err
 }
 
 // DataKeys yields all data keys with their creation times. The time is zero for keys that early
@@ -162,10 +168,13 @@ func (v *Vault) Shred(ctx context.Context, keyID string) error {
 	return v.keys.Delete(ctx, keyID)
 }
 
-// Rewrap wraps every data key with the ring's current master key, and returns how many data keys
-// were wrapped with another one. Afterwards RetireKeys can remove the other master keys.
+// Rewrap wraps every data key and salt key with the ring's current master key, and returns how many
+// data keys were wrapped with another one. Afterwards RetireKeys can remove the other master keys.
 func (v *Vault) Rewrap(ctx context.Context) (changed int, err error) {
 	ids, err := v.ids(ctx)
+	if err == nil {
+		err = v.Salts().rewrap(ctx)
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -22,8 +22,7 @@ func localStore(dir string) kv.LocalOptions {
 // migrated opens a vault on local files in dir, which migrates the data keys of the bucket KEYS.
 func migrated(t *testing.T, nc *nats.Conn, dir string) *secrets.Vault {
 	t.Helper()
-	ring, err := secrets.OpenKeyRing(filepath.Join(dir, "ring"))
-	require.NoError(t, err)
+	ring := mustOpenRing(t, filepath.Join(dir, "ring"))
 	vault, err := secrets.OpenLocalVault(t.Context(), nc, ring, localStore(dir))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = vault.Close() })
@@ -35,10 +34,8 @@ func migrated(t *testing.T, nc *nats.Conn, dir string) *secrets.Vault {
 func TestKeysOfAnEarlierVersionAreMigrated(t *testing.T) {
 	dir, store := t.TempDir(), t.TempDir()
 	s := servertest.Start(t, func(o *natsserver.Options) { o.Dir, o.NoSync = store, false })
-	ring, err := secrets.OpenKeyRing(filepath.Join(dir, "ring"))
-	require.NoError(t, err)
-	before, err := secrets.OpenVault(t.Context(), s.Control(), ring)
-	require.NoError(t, err)
+	ring := mustOpenRing(t, filepath.Join(dir, "ring"))
+	before := mustOpenVault(t, s.Control(), ring)
 	const keys = 20
 	values, records := map[string]func(*secrets.Vault){}, [][]byte{}
 	for i := range keys {

@@ -1,7 +1,6 @@
 package secrets_test
 
 import (
-	"anneal/eventlog/secrets"
 	"anneal/eventlog/servertest"
 	"path/filepath"
 	"sync"
@@ -14,10 +13,8 @@ import (
 // TestShredIsIdempotentUnderConcurrency checks that concurrent calls of Shred for one data key,
 // also from different processes, all succeed.
 func TestShredIsIdempotentUnderConcurrency(t *testing.T) {
-	ring, err := secrets.OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
-	require.NoError(t, err)
-	vault, err := secrets.OpenVault(t.Context(), servertest.Start(t).Control(), ring)
-	require.NoError(t, err)
+	ring := mustOpenRing(t, filepath.Join(t.TempDir(), "ring"))
+	vault := mustOpenVault(t, servertest.Start(t).Control(), ring)
 	for range 20 {
 		sealed, err := vault.Seal(t.Context(), owner, []byte("value"))
 		require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,15 +23,14 @@ import (
 	"anneal/eventlog/logtest"
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/secrets"
+	"anneal/internal/testutil"
 )
 
 const owner = domain.Name("accounts/acme/secrets/s")
 
 func TestVault(t *testing.T) {
-	ring, err := secrets.OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
-	require.NoError(t, err)
-	onJetStream, err := secrets.OpenVault(t.Context(), servertest.Start(t).Control(), ring)
-	require.NoError(t, err)
+	ring := mustOpenRing(t, filepath.Join(t.TempDir(), "ring"))
+	onJetStream := mustOpenVault(t, servertest.Start(t).Control(), ring)
 	for kind, vault := range map[string]*secrets.Vault{"memory": secrets.NewMemoryVault(), "JetStream": onJetStream} {
 		t.Run(kind, func(t *testing.T) { testVault(t, vault) })
 	}
@@ -147,10 +147,8 @@ func onDisk(t *testing.T, dir string, needle []byte) bool {
 func TestShreddedKeysLeaveTheDisk(t *testing.T) {
 	dir := t.TempDir()
 	s := servertest.Start(t, func(o *natsserver.Options) { o.Dir, o.NoSync = dir, false })
-	ring, err := secrets.OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
-	require.NoError(t, err)
-	vault, err := secrets.OpenVault(t.Context(), s.Control(), ring)
-	require.NoError(t, err)
+	ring := mustOpenRing(t, filepath.Join(t.TempDir(), "ring"))
+	vault := mustOpenVault(t, s.Control(), ring)
 	const canary = "canary-9c41f0"
 	sealed, err := vault.Seal(t.Context(), owner, []byte(canary))
 	require.NoError(t, err)
@@ -176,10 +174,8 @@ func TestKeyBucketIsAKeyValueBucket(t *testing.T) {
 	status, err := kv.Status(t.Context())
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, status.History())
-	ring, err := secrets.OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
-	require.NoError(t, err)
-	vault, err := secrets.OpenVault(t.Context(), s.Control(), ring)
-	require.NoError(t, err)
+	ring := mustOpenRing(t, filepath.Join(t.TempDir(), "ring"))
+	vault := mustOpenVault(t, s.Control(), ring)
 	sealed, err := vault.Seal(t.Context(), owner, []byte("v"))
 	require.NoError(t, err)
 	_, err = kv.Get(t.Context(), sealed.KeyID)
@@ -196,10 +192,8 @@ func TestRotation(t *testing.T) {
 	s := servertest.Start(t)
 	path := filepath.Join(t.TempDir(), "ring")
 	open := func() *secrets.Vault {
-		ring, err := secrets.OpenKeyRing(path)
-		require.NoError(t, err)
-		vault, err := secrets.OpenVault(t.Context(), s.Control(), ring)
-		require.NoError(t, err)
+		ring := mustOpenRing(t, path)
+		vault := mustOpenVault(t, s.Control(), ring)
 		return vault
 	}
 	before := open()
@@ -230,15 +224,12 @@ func TestRotation(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, changed)
 
-	lines, err := os.ReadFile(path)
-	require.NoError(t, err)
+	lines := testutil.ReadFile(t, path)
 	_, newest, _ := strings.Cut(string(lines), "\n")
 	require.NoError(t, secrets.RetireKeys(path))
-	lines, err = os.ReadFile(path)
-	require.NoError(t, err)
+	lines = testutil.ReadFile(t, path)
 	require.Equal(t, newest, string(lines))
-	info, err := os.Stat(path)
-	require.NoError(t, err)
+	info := testutil.Stat(t, path)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	require.NoError(t, opens(open()), "the old key is no longer needed")
 	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(opens(before)),
@@ -260,26 +251,36 @@ func TestInvalidKeyRings(t *testing.T) {
 		assert.NotContains(t, err.Error(), "canary")
 	}
 	path := filepath.Join(t.TempDir(), "ring")
-	ring, err := secrets.OpenKeyRing(path)
-	require.NoError(t, err)
+	ring := mustOpenRing(t, path)
 	assert.NotContains(t, fmt.Sprintf("%v %+v %s %#v", ring, ring, ring, ring), ring.Current())
-	info, err := os.Stat(path)
-	require.NoError(t, err)
+	info := testutil.Stat(t, path)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	require.NoError(t, os.Chmod(path, 0o644))
-	_, err = secrets.OpenKeyRing(path)
+	_, err := secrets.OpenKeyRing(path)
 	require.ErrorContains(t, err, "chmod 600")
 }
 
 func TestVaultWithoutItsServer(t *testing.T) {
 	s := servertest.Start(t)
-	ring, err := secrets.OpenKeyRing(filepath.Join(t.TempDir(), "ring"))
-	require.NoError(t, err)
-	vault, err := secrets.OpenVault(t.Context(), s.Control(), ring)
-	require.NoError(t, err)
+	ring := mustOpenRing(t, filepath.Join(t.TempDir(), "ring"))
+	vault := mustOpenVault(t, s.Control(), ring)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = vault.Seal(ctx, owner, []byte("canary"))
+	_, err := vault.Seal(ctx, owner, []byte("canary"))
 	require.Error(t, err)
 	assert.NotContains(t, err.Error(), "canary")
+}
+
+func mustOpenRing(t testing.TB, path string) *secrets.KeyRing {
+	t.Helper()
+	ring, err := secrets.OpenKeyRing(path)
+	require.NoError(t, err)
+	return ring
+}
+
+func mustOpenVault(t testing.TB, nc *nats.Conn, ring *secrets.KeyRing) *secrets.Vault {
+	t.Helper()
+	vault, err := secrets.OpenVault(t.Context(), nc, ring)
+	require.NoError(t, err)
+	return vault
 }

@@ -32,7 +32,9 @@ done
 medians=$(awk '
   { figure[$1, $2, $3] = $4; share[$1, $2, $3] = $5; clients[$1]; if ($2 > rounds) rounds = $2 }
   function median(list, n,   i, j, t) {
-    for (i = 2; i <= n; i++) for (j = i; j > 1 && list[j] < list[j - 1]; j--) { t = list[j]; list[j] = list[j - 1]; list[j - 1] = t }
+    for (i = 2; i <= n; i++) {
+      for (j = i; j > 1 && list[j] < list[j - 1]; j--) { t = list[j]; list[j] = list[j - 1]; list[j - 1] = t }
+    }
     return n % 2 ? list[(n + 1) / 2] : (list[n / 2] + list[n / 2 + 1]) / 2
   }
   END {

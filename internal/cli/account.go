@@ -14,7 +14,8 @@ import (
 
 var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"}, {"Email", "email"},
 	{"Type", "accountType"}, {"State", "state"},
-	{"Suspended", "suspendState"}, {"Created", "createTime"}}
+	{"Suspended", "suspendState"}, {"Queue weight", "queueWeight"},
+	{"Accelerators of jobs", "jobAccelerators"}, {"Created", "createTime"}}
 
 func accountCommand() *cobra.Command {
 	c := group("account", "Manage accounts (run on the server's machine)", accountCreate(), accountSuspend(),
@@ -74,7 +75,8 @@ func accountSuspend() *cobra.Command {
 		Example: "  anneal account suspend acme --reason CREDIT_DEPLETED",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !slices.Contains(domain.SuspendStates, why) {
-				return usage.Errorf("--reason is required and must be one of %s; the suspended account sees the reason", reasons)
+				return usage.Errorf("--reason is required and must be one of %s%s; the suspended account sees the reason", reasons,
+					domain.DidYouMean(why, domain.SuspendStates))
 			}
 			return accountVerb(c, args[0], "suspend", map[string]any{"suspendState": why}, "suspended")
 		}}
@@ -115,23 +117,23 @@ func accountVerb(c *cobra.Command, id, verb string, body map[string]any, past st
 }
 
 func accountList() *cobra.Command {
-	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List all accounts", Args: arguments(0, 0),
+	return asOfFlag(&cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List all accounts", Args: arguments(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			operator, err := newOperator(c)
 			if err != nil {
 				return err
 			}
-			items, err := operator.list(c.Context(), "/v1/accounts", "accounts", nil)
+			items, err := operator.list(c.Context(), "/v1/accounts", "accounts", asOf(c, nil))
 			if err != nil {
 				return err
 			}
 			return printItems(c, items, column{"ID", "#name"}, column{"STATE", "state"}, column{"SUSPENDED", "suspendState"},
 				column{"DISPLAY NAME", "displayName"}, column{"CREATED", "createTime"})
-		}}
+		}})
 }
 
 func accountGet() *cobra.Command {
-	return &cobra.Command{Use: "get [ID]",
+	return asOfFlag(&cobra.Command{Use: "get [ID]",
 		Short: "Show an account (default: your own account, which needs no operator key)",
 		Args:  arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
 			caller, err := newClient(c)
@@ -146,9 +148,9 @@ func accountGet() *cobra.Command {
 				path = "/v1/accounts/" + args[0]
 			}
 			var item map[string]any
-			if err := caller.call(c.Context(), http.MethodGet, path, nil, nil, &item); err != nil {
+			if err := caller.call(c.Context(), http.MethodGet, path, asOf(c, nil), nil, &item); err != nil {
 				return err
 			}
 			return printItem(c, item, accountColumns...)
-		}}
+		}})
 }

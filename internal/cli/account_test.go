@@ -25,3 +25,12 @@ func TestAccountFromFile(t *testing.T) {
 	require.Equal(t, map[string]any{"accountId": "acme", "account": map[string]any{"display_name": "Acme",
 		"email": "b@example.com", "accountType": "ENTERPRISE"}}, body)
 }
+
+// TestAccountShowsItsQueueWeight checks that the weight that an operator has set is visible.
+func TestAccountShowsItsQueueWeight(t *testing.T) {
+	out, _, err := runOutput(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, `{"name": "accounts/acme", "queueWeight": 2}`)
+	}, "account", "get", "acme")
+	require.NoError(t, err)
+	require.Regexp(t, `Queue weight: +2\n`, out)
+}

@@ -71,6 +71,8 @@ func addonLoad() *cobra.Command {
 	f.StringVar(&deployment, "deployment", "", "deployment of the adapter's base model")
 	bindReference(c, "model", "model", "models")
 	bindReference(c, "deployment", "deployment", "deployments")
+	bindFlag(c, "deployment", "deployment", listHint("deployments"),
+		"a deployment accepts addons after `anneal deployment update DEPLOYMENT --addons`")
 	f.StringVar(&displayName, "display-name", "", "display name")
 	f.BoolVar(&byDefault, "default", false, "use the adapter for requests that name only the deployment")
 	f.BoolVarP(&watch, "watch", "w", false, "wait until the adapter is DEPLOYED")

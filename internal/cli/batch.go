@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"anneal/domain"
+	"anneal/domain/rows"
 	"anneal/internal/usage"
 )
 
@@ -46,6 +47,7 @@ func batchTable(c *cobra.Command, item map[string]any) map[string]any {
 	}
 	errs, _ := item["errors"].(map[string]any)
 	all, _ := errs["data"].([]any)
+	var errors []rows.LineError
 	var reasons []string
 	for _, one := range all {
 		reason, _ := one.(map[string]any)
@@ -53,10 +55,18 @@ func batchTable(c *cobra.Command, item map[string]any) map[string]any {
 		if param := cell(reason, "param"); param != "-" {
 			text = param + ": " + text
 		}
-		if line := cell(reason, "line"); line != "-" {
-			text = "line " + line + ": " + text
+		line, _ := reason["line"].(float64)
+		errors = append(errors, rows.LineError{Line: int(line), Reason: text})
+	}
+	for _, g := range rows.Groups(errors) {
+		switch len(g.Lines) {
+		case 0:
+			reasons = append(reasons, g.Reason)
+		case 1:
+			reasons = append(reasons, fmt.Sprintf("line %d: %s", g.Lines[0], g.Reason))
+		default:
+			reasons = append(reasons, rows.Ranges(g.Lines)+": "+g.Reason)
 		}
-		reasons = append(reasons, text)
 	}
 	if len(reasons) > 0 {
 		item["reasons"] = strings.Join(reasons, "\n")
@@ -72,7 +82,7 @@ func batchCreate() *cobra.Command {
 		Example: "  anneal batch create requests.jsonl --endpoint /v1/completions --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !slices.Contains(domain.BatchEndpoints, endpoint) {
-				return usage.Errorf("--endpoint: %q must be one of %s", endpoint, strings.Join(domain.BatchEndpoints, ", "))
+				return usage.Errorf("--endpoint: %q %s", endpoint, domain.OneOfRule(endpoint, domain.BatchEndpoints))
 			}
 			client, err := newClient(c)
 			if err != nil {
@@ -87,21 +97,42 @@ func batchCreate() *cobra.Command {
 			if err := client.call(c.Context(), http.MethodPost, batchesPath, nil, body, &item); err != nil {
 				return err
 			}
-			for watch && !endedBatch(item) {
-				if err := sleep(c.Context(), time.Second); err != nil {
+			if watch {
+				if item, err = awaitBatch(c.Context(), client, item); err != nil {
 					return err
 				}
-				path, latest := batchesPath+"/"+cell(item, "id"), map[string]any(nil)
-				if err := client.call(c.Context(), http.MethodGet, path, nil, nil, &latest); err != nil {
-					return err
-				}
-				item = latest
 			}
-			return printItem(c, batchTable(c, item), batchDetails...)
+			if err := printItem(c, batchTable(c, item), batchDetails...); err != nil || !watch {
+				return err
+			}
+			return batchOutcome(item)
 		}}
 	c.Flags().StringVar(&endpoint, "endpoint", domain.BatchEndpoints[0], "path to which the requests are sent")
-	c.Flags().BoolVar(&watch, "watch", false, "wait until the batch has ended")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until the batch has ended")
 	return c
+}
+
+// awaitBatch waits until a batch has ended, and returns it.
+func awaitBatch(ctx context.Context, client *client, item map[string]any) (map[string]any, error) {
+	for !endedBatch(item) {
+		if err := sleep(ctx, time.Second); err != nil {
+			return nil, err
+		}
+		path, latest := batchesPath+"/"+cell(item, "id"), map[string]any(nil)
+		if err := client.call(ctx, http.MethodGet, path, nil, nil, &latest); err != nil {
+			return nil, err
+		}
+		item = latest
+	}
+	return item, nil
+}
+
+// batchOutcome returns an error unless an ended batch is completed.
+func batchOutcome(item map[string]any) error {
+	if status := cell(item, "status"); status != domain.BatchCompletedState {
+		return fmt.Errorf("batch %s is %s", cell(item, "id"), status)
+	}
+	return nil
 }
 
 func endedBatch(item map[string]any) bool {
@@ -134,11 +165,13 @@ func uploadRequests(ctx context.Context, client *client, path string) (string, e
 }
 
 func batchGet() *cobra.Command {
-	return batchVerb("get", "Show a batch", http.MethodGet, "")
+	return asOfFlag(batchVerb("get", "Show a batch", http.MethodGet, ""))
 }
 
 func batchCancel() *cobra.Command {
-	return batchVerb("cancel", "Cancel a batch; results so far are kept", http.MethodPost, "/cancel")
+	c := batchVerb("cancel", "Cancel a batch; results so far are kept", http.MethodPost, "/cancel")
+	c.Flags().BoolP("watch", "w", false, "wait until the batch has ended")
+	return c
 }
 
 // batchVerb returns a command that sends a request for one batch, and prints the batch.
@@ -151,21 +184,27 @@ func batchVerb(verb, short, method, suffix string) *cobra.Command {
 			}
 			var item map[string]any
 			path := batchesPath + "/" + url.PathEscape(id(args[0])) + suffix
-			if err := client.call(c.Context(), method, path, nil, nil, &item); err != nil {
+			if err := client.call(c.Context(), method, path, asOf(c, nil), nil, &item); err != nil {
 				return err
+			}
+			if watch, err := c.Flags().GetBool("watch"); err == nil && watch {
+				if item, err = awaitBatch(c.Context(), client, item); err != nil {
+					return err
+				}
 			}
 			return printItem(c, batchTable(c, item), batchDetails...)
 		}}
 }
 
 func batchList() *cobra.Command {
-	return &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List batches, newest first", Args: arguments(0, 0),
+	return asOfFlag(&cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List batches, newest first",
+		Args: arguments(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			items, query := []map[string]any{}, url.Values{"limit": {"100"}}
+			items, query := []map[string]any{}, asOf(c, url.Values{"limit": {"100"}})
 			for {
 				var page struct {
 					Data    []map[string]any
@@ -183,7 +222,7 @@ func batchList() *cobra.Command {
 				}
 				query.Set("after", page.LastID)
 			}
-		}}
+		}})
 }
 
 func batchResults() *cobra.Command {

@@ -48,7 +48,7 @@ earlier messages are sent again with each request. Ctrl-C stops a response; /cle
 			if err != nil {
 				return err
 			}
-			return talk.say(c.Context(), text)
+			return talk.send(c.Context(), text)
 		}}
 	flags.add(c)
 	c.Flags().StringVar(&system, "system", "", "system prompt")
@@ -67,9 +67,9 @@ type conversation struct {
 	signals  chan os.Signal // interrupts; nil before run
 }
 
-// say sends a message with the earlier messages of the conversation, prints the response, and adds
+// send sends a message with the earlier messages of the conversation, prints the response, and adds
 // the message and the response to messages. A message without a response is not added.
-func (t *conversation) say(ctx context.Context, text string) error {
+func (t *conversation) send(ctx context.Context, text string) error {
 	body, err := t.flags.body(t.cmd)
 	if err != nil {
 		return err
@@ -185,14 +185,14 @@ func (t *conversation) respond(text string, interactive bool) (leave bool, err e
 	// An interrupt also cancels the context of the command, so the request needs another context.
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.cmd.Context()))
 	defer stop()
-	said := make(chan error, 1)
-	go func() { said <- t.say(ctx, text) }()
+	sent := make(chan error, 1)
+	go func() { sent <- t.send(ctx, text) }()
 	select {
-	case err := <-said:
+	case err := <-sent:
 		return false, err
 	case got := <-t.signals:
 		stop()
-		<-said
+		<-sent
 		if !interactive || got != os.Interrupt {
 			return true, context.Canceled
 		}

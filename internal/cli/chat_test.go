@@ -145,8 +145,8 @@ func TestOneRequestForOneChat(t *testing.T) {
 	require.Equal(t, "clever", alias.bodies[0]["model"])
 }
 
-// TestAnEmptyResponseSaysWhy checks that a response without text is reported, with the reason.
-func TestAnEmptyResponseSaysWhy(t *testing.T) {
+// TestEmptyResponseNamesItsReason checks that a response without text is reported, with the reason.
+func TestEmptyResponseNamesItsReason(t *testing.T) {
 	for _, stream := range []string{"true", "false"} {
 		out, output, err := runOutput(t, func(w http.ResponseWriter, _ *http.Request) {
 			chunk := `{"choices":[{"text":"","finish_reason":"stop"}]}`

@@ -107,6 +107,10 @@ func (c *client) send(req *http.Request) (*http.Response, error) {
 	case req.Context().Err() != nil:
 		return nil, req.Context().Err()
 	}
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return nil, fmt.Errorf("the server at %s speaks HTTP without TLS: give its address as http://%s", req.URL.Host,
+			req.URL.Host)
+	}
 	return nil, fmt.Errorf("the request to %s://%s failed: check that the server runs and can be reached, or select "+
 		"another server with --context (%w)", req.URL.Scheme, req.URL.Host, withoutURL(err))
 }

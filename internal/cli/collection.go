@@ -22,13 +22,14 @@ type collection struct {
 
 func (k collection) listCommand() *cobra.Command {
 	var filter, orderBy string
-	c := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List " + k.noun + "s", Args: arguments(0, 0),
+	c := asOfFlag(&cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List " + k.noun + "s",
+		Args: arguments(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			query := url.Values{}
+			query := asOf(c, nil)
 			if filter != "" {
 				query.Set("filter", filter)
 			}
@@ -43,7 +44,7 @@ func (k collection) listCommand() *cobra.Command {
 				return err
 			}
 			return printItems(c, items, withStatus(withQueue(k.columns, items), items)...)
-		}}
+		}})
 	c.Flags().StringVar(&filter, "filter", "", "AIP-160 filter, such as '"+k.filterExample()+"'")
 	c.Flags().StringVar(&orderBy, "order-by", "", "fields to sort by, such as 'createTime desc'")
 	return c
@@ -73,6 +74,8 @@ func (k collection) filterExample() string {
 		return "state = DEPLOYED"
 	case apiKeys.name:
 		return "role = inference"
+	case subscriptions.name:
+		return "state = DISABLED"
 	case secrets.name:
 		return `keyName = "HOME*"`
 	}
@@ -80,19 +83,19 @@ func (k collection) filterExample() string {
 }
 
 func (k collection) getCommand() *cobra.Command {
-	return &cobra.Command{Use: "get ID", Short: "Show " + withArticle(k.noun), Args: arguments(1, 1),
+	return asOfFlag(&cobra.Command{Use: "get ID", Short: "Show " + withArticle(k.noun), Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
 			var item map[string]any
-			if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name(k.name, args[0]), nil, nil,
+			if err := client.call(c.Context(), http.MethodGet, "/v1/"+client.name(k.name, args[0]), asOf(c, nil), nil,
 				&item); err != nil {
 				return err
 			}
 			return printItem(c, item, k.details...)
-		}}
+		}})
 }
 
 func (k collection) deleteCommand() *cobra.Command {
@@ -137,6 +140,31 @@ func (k collection) verbCommand(verb, short, done string) *cobra.Command {
 			}
 			return printDone(c, k.noun, args[0], done)
 		}}
+}
+
+// watchedVerb returns a verbCommand with the flag --watch, which calls watch instead of printing what
+// was done.
+func (k collection) watchedVerb(verb, short, done, usage string,
+	watch func(c *cobra.Command, client *client, name string) error) *cobra.Command {
+	var on bool
+	c := k.verbCommand(verb, short, done)
+	c.Flags().BoolVarP(&on, "watch", "w", false, usage)
+	run := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if !on {
+			return run(c, args)
+		}
+		client, err := newClient(c)
+		if err != nil {
+			return err
+		}
+		name := client.name(k.name, args[0])
+		if err := client.call(c.Context(), http.MethodPost, "/v1/"+name+":"+verb, nil, struct{}{}, nil); err != nil {
+			return err
+		}
+		return watch(c, client, name)
+	}
+	return c
 }
 
 // printDone prints the noun and ID of a resource and what was done to it, such as "model m

@@ -2,12 +2,8 @@ package cli
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,21 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
-	"anneal/internal/datadir"
 )
 
 // completed returns the words that complete a command line, whose last word may be empty.
 func completed(t *testing.T, handler http.HandlerFunc, args ...string) []string {
 	t.Helper()
-	server := httptest.NewServer(handler)
-	defer server.Close()
-	text, err := json.Marshal(datadir.Context{Address: server.URL, Account: "a", APIKey: "k"})
-	require.NoError(t, err)
-	dir := t.TempDir()
-	for _, name := range []string{"context.json", "operator.json"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
-	}
-	t.Setenv(contextVariable, filepath.Join(dir, "context.json")) // a flag would be the word to complete
+	t.Setenv(contextVariable, contextFileOf(t, handler)) // a flag would be the word to complete
 	var out, output bytes.Buffer
 	c := NewRoot("test")
 	c.SetOut(&out)

@@ -78,6 +78,11 @@ func selectContext(c *cobra.Command) (selected datadir.Context, source string, e
 		return selected, "", usage.Errorf("%s is set without %s: set both, or unset %s and log in with `anneal login`",
 			urlVariable, keyVariable, urlVariable)
 	}
+	if address != "" {
+		if address, err = serverURL(address); err != nil {
+			return selected, "", fmt.Errorf("%s: %w", urlVariable, err)
+		}
+	}
 	file, err := datadir.ReadContext(path)
 	if err != nil || address != "" && address != file.Address {
 		file = datadir.Context{Address: cmp.Or(address, file.Address, defaultURL)}

@@ -19,7 +19,8 @@ var deployments = collection{"deployments", "deployment",
 		{"Ready replicas", "replicaStats.readyReplicaCount"},
 		{"Replicas pending", "replicaStats.pendingSchedulingReplicaCount"}, {"Minimum replicas", "minReplicaCount"},
 		{"Maximum replicas", "maxReplicaCount"},
-		{"Direct route", "directRouteHandle"}, {"Accelerators", "acceleratorCount"}, {"Accelerator type", "acceleratorType"},
+		{"Direct route", "directRouteHandle"}, {"Accelerators", "acceleratorCount"},
+		{"Accelerator share", "acceleratorShare"}, {"Accelerator type", "acceleratorType"},
 		{"Precision", "precision"},
 		{"Weights from job", "hotLoad.served.job"}, {"Train step", "hotLoad.served.trainStep"},
 		{"Weights model", "hotLoad.served.model"}, {"Weights loaded", "hotLoad.served.swapTime"},
@@ -35,7 +36,14 @@ func deploymentCommand() *cobra.Command {
 	remove.Flags().Bool("ignore-checks", false, "delete the deployment even if it served a request within the last hour")
 	return group("deployment", "Manage deployments of models", deploymentCreate(), deploymentWatch(), list,
 		deployments.getCommand(), deploymentUpdate(), deploymentScale(), deploymentAlias(), remove,
-		deployments.verbCommand("undelete", "Restore a deleted deployment", "is being restored"))
+		deploymentUndelete())
+}
+
+func deploymentUndelete() *cobra.Command {
+	return deployments.watchedVerb("undelete", "Restore a deleted deployment", "is being restored",
+		"wait until the deployment is READY", func(c *cobra.Command, client *client, name string) error {
+			return printDeployment(c, client, map[string]any{"name": name}, true)
+		})
 }
 
 func deploymentScale() *cobra.Command {
@@ -57,7 +65,7 @@ func deploymentScale() *cobra.Command {
 			return printDone(c, "deployment", args[0], "scaled to "+args[1])
 		}}
 	bindArgument(c, "REPLICAS", "replicaCount",
-		"change the limits with `anneal deployment update --min-replicas N --max-replicas N`")
+		"change the limits with `anneal deployment update ID --min-replicas N --max-replicas N`")
 	return c
 }
 

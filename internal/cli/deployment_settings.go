@@ -146,6 +146,11 @@ func newDeploymentFlags(minReplicas int) *deploymentFlags {
 		{flag: "accelerator-type", path: "acceleratorType", value: "", usage: "type of device, such as VENDOR_A_H100_80GB"},
 		{flag: "accelerator-count", path: "acceleratorCount", value: 0,
 			usage: "devices per replica (default: as many as the model needs)"},
+		{flag: "accelerator-share", path: "acceleratorShare", value: 0,
+			usage: "thousandths of one device for each replica, on nodes that share their devices (default: whole devices)"},
+		{flag: "placement-strategy", path: "placementStrategy", value: "",
+			usage: "PACK places replicas together, SPREAD over regions, zones and nodes (default: packed onto accelerators " +
+				"in use, and spread where this costs no accelerators)"},
 		{flag: "skip-size-validation", path: "disableDeploymentSizeValidation", value: false,
 			usage: "accept devices that seem too small for the model"},
 		{flag: "addons", path: "enableAddons", value: false, usage: "accept LoRA adapters: see anneal addon"},
@@ -162,7 +167,8 @@ func (d *deploymentFlags) add(c *cobra.Command) {
 		"list the versions that match a model with `anneal shape match --model MODEL`; "+
 			"--skip-shape-validation accepts one that is not validated")
 	d.scaling.add(c)
-	usage.SetSection(c.Flags(), "Devices", "accelerator-type", "accelerator-count", "precision", "skip-size-validation")
+	usage.SetSection(c.Flags(), "Devices", "accelerator-type", "accelerator-count", "precision",
+		"placement-strategy", "skip-size-validation")
 	usage.SetSection(c.Flags(), "Scaling", "min-replicas", "max-replicas", "scale-up-window", "scale-down-window",
 		"scale-to-zero-window", "load-target")
 	c.Flags().DurationVar(&d.expire, "expire", 0, "delete the deployment after this time")
@@ -174,7 +180,7 @@ func (d *deploymentFlags) fill(c *cobra.Command, client *client, body map[string
 	if err := fillBody(c, client, d.fields, body); err != nil {
 		return err
 	}
-	if err := d.scaling.fill(body); err != nil {
+	if err := d.scaling.fill(c, body); err != nil {
 		return err
 	}
 	return setExpiry(c, d.expire, body)
@@ -204,12 +210,12 @@ func (s *scalingFlags) add(c *cobra.Command) {
 }
 
 // fill sets the fields of the policy in a body for the flags that are given.
-func (s *scalingFlags) fill(body map[string]any) error {
+func (s *scalingFlags) fill(c *cobra.Command, body map[string]any) error {
 	policy, targets := map[string]any{}, map[string]float64{}
-	for field, window := range map[string]time.Duration{"scaleUpWindow": s.up, "scaleDownWindow": s.down,
-		"scaleToZeroWindow": s.zero} {
-		if window != 0 {
-			policy[field] = window.String()
+	for flag, window := range map[string]time.Duration{"scale-up-window": s.up, "scale-down-window": s.down,
+		"scale-to-zero-window": s.zero} {
+		if c.Flags().Changed(flag) {
+			policy[fieldName(flag)] = window.String()
 		}
 	}
 	for name, text := range s.targets {

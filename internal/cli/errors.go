@@ -67,16 +67,33 @@ func numberOf(n, listed int) string {
 	return strconv.Itoa(n)
 }
 
-// listViolations returns violations with one line each.
+// listViolations returns violations with one line each; those of several lines of a file that have one
+// reason share a line.
 func listViolations(violations []violation, name func(field string) string) string {
 	var text strings.Builder
-	for _, v := range violations[:min(len(violations), maxViolations)] {
-		fmt.Fprintf(&text, "\n  %s: %s", name(v.Field), v.Description)
+	groups, shown := rows.Groups(lineErrors(violations, name)), 0
+	for _, g := range groups[:min(len(groups), maxViolations)] {
+		fmt.Fprintf(&text, "\n  %s", g)
+		shown += max(1, len(g.Lines))
 	}
-	if more := len(violations) - maxViolations; more > 0 {
+	if more := len(violations) - shown; more > 0 {
 		fmt.Fprintf(&text, "\n  and %s more", numberOf(more, len(violations)))
 	}
 	return text.String()
+}
+
+// lineErrors returns violations as errors of lines: the field of a line is FILE:LINE.
+func lineErrors(violations []violation, name func(field string) string) (errs []rows.LineError) {
+	for _, v := range violations {
+		at := strings.LastIndexByte(v.Field, ':')
+		line, err := strconv.Atoi(v.Field[at+1:])
+		if at > 0 && err == nil && line > 0 {
+			errs = append(errs, rows.LineError{File: v.Field[:at], Line: line, Reason: v.Description})
+		} else {
+			errs = append(errs, rows.LineError{File: name(v.Field), Reason: v.Description})
+		}
+	}
+	return errs
 }
 
 // readError reads the error that a response contains.
@@ -104,6 +121,10 @@ func readError(res *http.Response) error {
 	if param := body.Error.Param; param != "" {
 		e.Violations = []violation{{Field: param, Description: strings.TrimPrefix(e.Message, param+": ")}}
 	}
+	if e.Message == "" && strings.Contains(string(text), "HTTP request to an HTTPS server") {
+		e.Message = fmt.Sprintf("the server at %s speaks TLS: give its address as https://%s", res.Request.URL.Host,
+			res.Request.URL.Host)
+	}
 	if e.Message == "" {
 		e.Message = fmt.Sprintf("%s responded %s, unlike an anneal server: select another server with --context",
 			res.Request.URL.Host, res.Status)
@@ -127,7 +148,7 @@ func withoutURL(err error) error {
 }
 
 // apiAdvice matches the end of a message that advises a request of the API.
-var apiAdvice = regexp.MustCompile(`[:;] (?:[^:;\n]*\b(?:GET|POST) /?[A-Za-z]|set ignoreChecks)[^;\n]*`)
+var apiAdvice = regexp.MustCompile(`[:;] (?:[^:;\n]*\b(?:GET|POST|PATCH) /?[A-Za-z]|set ignoreChecks)[^;\n]*`)
 
 // describe returns the text of an error for the user of a command. For an error of the API, it
 // names the flags and arguments that set the violated fields, and replaces advice to send API

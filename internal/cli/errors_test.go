@@ -2,6 +2,7 @@ package cli
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
+
+	"anneal/api/request"
 )
 
 // TestErrorsNameFlags checks that an error of the API names the flags and arguments of the command
@@ -40,7 +43,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		{"transcribe -m a/b http://x/y.wav --translate", `{"error":{"message":"task: cannot translate","param":"task"}}`,
 			"--translate: cannot translate"},
 		{"deployment scale d 5", violations("replicaCount: must be from 1 to 2"),
-			"REPLICAS: must be from 1 to 2\nhint: change the limits with `anneal deployment update --min-replicas N " +
+			"REPLICAS: must be from 1 to 2\nhint: change the limits with `anneal deployment update d --min-replicas N " +
 				"--max-replicas N`"},
 		{"quota set a jobs 5", violations("maxValue: must be at most 4"), "LIMIT: must be at most 4"},
 		{"dataset create X", violations("datasetId: must be short"), "ID: must be short"},
@@ -52,7 +55,7 @@ func TestErrorsNameFlags(t *testing.T) {
 			"--dataset: is not a dataset\nhint: list datasets with `anneal dataset list`"},
 		{"sft create --dataset d", violations("epochs: must be positive", "loraRank: must be a power of two"),
 			"2 things are wrong:\n  --epochs: must be positive\n  --lora-rank: must be a power of two"},
-		{"dpo create --dataset d --epochs 0", violations("trainingConfig.epochs: must be positive"),
+		{"dpo create --dataset d --epochs -1", violations("trainingConfig.epochs: must be positive"),
 			"--epochs: must be positive"},
 		{"dpo create --dataset d", violations("trainingConfig.epochs: must be positive"),
 			"trainingConfig.epochs: must be positive"},
@@ -91,6 +94,28 @@ func TestHintsReplaceAdviceForTheAPI(t *testing.T) {
 			`"code":"MODEL_NOT_FOUND"}}`, "m is gone\nhint: list the names of models with `anneal model names`"},
 		{"deployment delete d", `{"message":"in use: set ignoreChecks to delete it anyway",` +
 			`"details":[{"reason":"RECENTLY_USED"}]}`, "in use\nhint: delete the deployment anyway with --ignore-checks"},
+		{"sft promote j 1-2 m", `{"message":"there is no checkpoint named 1-2: list the existing ones with GET ` +
+			`/v1/accounts/a/supervisedFineTuningJobs/j/checkpoints","details":[{"reason":"NOT_FOUND"}]}`,
+			"there is no checkpoint named 1-2\nhint: list checkpoints with `anneal sft checkpoints j`"},
+		{"rft promote j 1-2 m", `{"message":"there is no reinforcement fine-tuning job named j: list the existing ` +
+			`ones with GET /v1/accounts/a/reinforcementFineTuningJobs","details":[{"reason":"NOT_FOUND"}]}`,
+			"there is no reinforcement fine-tuning job named j\nhint: list jobs with `anneal rft list`"},
+		{"quota set acme acelerators 8", `{"message":"there is no quota named accounts/acme/quotas/acelerators: list the ` +
+			`existing ones with GET /v1/accounts/acme/quotas","details":[{"reason":"NOT_FOUND"}]}`,
+			"there is no quota named accounts/acme/quotas/acelerators\nhint: list the quotas with `anneal quota list acme`"},
+		{"quota set nobody jobs 8", `{"message":"there is no account with quotas named accounts/nobody",` +
+			`"details":[{"reason":"NOT_FOUND"}]}`,
+			"there is no account with quotas named accounts/nobody\nhint: list accounts with `anneal account list`"},
+		{"batch get b", `{"error":{"message":"there is no batch \"b\": list the existing ones with GET /v1/batches",` +
+			`"code":"NOT_FOUND"}}`, "there is no batch \"b\"\nhint: list batches with `anneal batch list`"},
+		{"addon load x --model m --deployment d", `{"message":"deployment: d accepts no addons: set its ` +
+			`enableAddons with PATCH /v1/accounts/a/deployments/d, or name another deployment","details":[{"reason":` +
+			`"INVALID_FIELDS"},{"fieldViolations":[{"field":"deployment","description":"d accepts no addons"}]}]}`,
+			"--deployment: d accepts no addons\nhint: list deployments with `anneal deployment list`\nhint: a deployment " +
+				"accepts addons after `anneal deployment update d --addons`"},
+		{"events --resource nosuch/x", `{"message":"there is no path","details":[{"reason":"NO_SUCH_PATH"}]}`,
+			"--resource: the server has no collection \"nosuch\"\nhint: the column RESOURCE of `anneal events` shows " +
+				"resources with events"},
 		{"dataset list", `{"message":"nothing here: try GET /v1/accounts"}`, "nothing here: try GET /v1/accounts"},
 	} {
 		server := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, test.body, http.StatusBadRequest) }
@@ -165,9 +190,9 @@ func TestErrorsOfFilesNameTheFlag(t *testing.T) {
 	}
 }
 
-// TestInvalidUploadsSayHowToRepeatThem checks that the error of an upload ends with the command that
+// TestMessagesOfInvalidUploadsNameTheRemedy checks that the error of an upload ends with the command that
 // uploads again.
-func TestInvalidUploadsSayHowToRepeatThem(t *testing.T) {
+func TestMessagesOfInvalidUploadsNameTheRemedy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rows.jsonl")
 	require.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
 	server := func(w http.ResponseWriter, _ *http.Request) {
@@ -187,8 +212,69 @@ func TestInvalidUploadsSayHowToRepeatThem(t *testing.T) {
 		}
 	}
 	c, err := runAgainst(t, rows, "dataset", "upload", "d", file)
-	require.Equal(t, "2 things are wrong:\n  f.jsonl:1: wrong\n  f.jsonl:2: wrong\n"+
+	require.Equal(t, "2 things are wrong:\n  f.jsonl: lines 1-2: wrong\n"+
 		"hint: upload the corrected file with `anneal dataset upload d FILE`", describe(c, err))
 	c, err = runAgainst(t, server, "dataset", "derive", "d", "--from", "e")
 	require.NotContains(t, describe(c, err), "hint:", "a derived dataset has no file")
+}
+
+// TestUploadsThatAQuotaRefuses checks that the error of an upload that a quota refuses says that the
+// resource exists, and how to upload again.
+func TestUploadsThatAQuotaRefuses(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rows.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
+	for _, reason := range []string{"QUOTA_EXCEEDED", "QUOTA_TOO_SMALL"} {
+		server := func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, ":upload") {
+				http.Error(w, `{"message":"too much","details":[{"reason":"`+reason+`"}]}`, http.StatusTooManyRequests)
+				return
+			}
+			_, _ = w.Write([]byte("{}"))
+		}
+		c, err := runAgainst(t, server, "dataset", "create", "d", "--file", file)
+		require.Equal(t, "too much\nhint: dataset d exists without files: upload them later with `anneal dataset upload d "+
+			file+"`, or delete it", describe(c, err))
+	}
+}
+
+// TestBatchesThatFail checks that `batch create --watch` fails when the batch does, so that a script
+// notices it.
+func TestBatchesThatFail(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "requests.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte("{}\n"), 0o600))
+	for status, fails := range map[string]bool{"completed": false, "failed": true, "expired": true, "cancelled": true} {
+		server := func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"id":"batch-1","status":"` + status + `"}`))
+		}
+		_, err := runAgainst(t, server, "batch", "create", file, "--watch")
+		if !fails {
+			require.NoError(t, err, status)
+			continue
+		}
+		require.EqualError(t, err, "batch batch-1 is "+status)
+	}
+}
+
+// TestWrongSchemes checks that a server's address may lack its scheme, and that the error of a wrong
+// scheme names the right one.
+func TestWrongSchemes(t *testing.T) {
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secure.Close()
+	key, err := request.MintKey(make([]byte, 32), "accounts/default/apiKeys/k")
+	require.NoError(t, err)
+	t.Setenv(keyVariable, key.Text)
+	host := func(s *httptest.Server) string { return s.Listener.Addr().String() }
+	for address, shown := range map[string]string{
+		host(plain):              "unlike an anneal server",
+		"https://" + host(plain): "speaks HTTP without TLS: give its address as http://" + host(plain),
+		"http://" + host(secure): "speaks TLS: give its address as https://" + host(secure),
+		"ftp://" + host(plain):   "must be the address of a server",
+	} {
+		t.Setenv(urlVariable, address)
+		c := NewRoot("test")
+		c.SetArgs([]string{"dataset", "list"})
+		require.ErrorContains(t, c.Execute(), shown, address)
+	}
 }

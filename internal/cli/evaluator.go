@@ -23,8 +23,8 @@ func evaluatorCommand() *cobra.Command {
 		evaluatorPreview(), evaluatorLogs(), evaluators.listCommand(), evaluators.getCommand(), evaluators.deleteCommand())
 }
 
-// printEvaluator prints an evaluator, warns when it is ACTIVE although its trial call failed, and
-// suggests how to try it.
+// printEvaluator prints an evaluator, whose status has the reason if its trial call failed, warns when
+// it is ACTIVE nevertheless, and suggests how to try it.
 func printEvaluator(c *cobra.Command, item map[string]any) error {
 	if err := printItem(c, item, evaluators.details...); err != nil {
 		return err
@@ -34,8 +34,8 @@ func printEvaluator(c *cobra.Command, item map[string]any) error {
 	case item["state"] != domain.EvaluatorActive:
 		suggest(c, "evaluator logs %s", name)
 	case message != "-":
-		warn(c, "evaluator %s is ACTIVE, but: %s", name, message)
-		suggest(c, "evaluator logs %s", name)
+		warn(c, "evaluator %s is ACTIVE, but its trial call failed: try it on rows of your own with `anneal evaluator "+
+			"preview %s --file ROWS.jsonl`", name, name)
 	default:
 		suggest(c, "evaluator preview %s --file ROWS.jsonl", name)
 	}
@@ -78,7 +78,8 @@ func evaluatorCreate() *cobra.Command {
 			}
 			item, err := uploadCode(c, client, args[0], code, !noWait)
 			if err != nil {
-				return fmt.Errorf("%w\nevaluator %s exists: upload its code again with `anneal evaluator upload`", err, id(args[0]))
+				return withHint(err, fmt.Sprintf("evaluator %s exists: upload its corrected code with `anneal evaluator upload "+
+					"%s %s`", id(args[0]), id(args[0]), dir))
 			}
 			return printEvaluator(c, item)
 		}}

@@ -124,6 +124,10 @@ func uploadCode(cmd *cobra.Command, c *client, id string, code modelFiles, wait 
 		"The code is uploaded and still being built; `anneal evaluator get %s` shows the result.", id)
 }
 
+// notBuilt begins the last line of the log of a build that failed, which ends with the message of the
+// evaluator's status.
+const notBuilt = "not built: "
+
 // awaitBuild waits until an evaluator is built, and returns it. If the build fails, it prints the
 // log and returns an error.
 func awaitBuild(cmd *cobra.Command, c *client, name string) (item map[string]any, err error) {
@@ -136,8 +140,14 @@ func awaitBuild(cmd *cobra.Command, c *client, name string) (item map[string]any
 		case domain.EvaluatorActive:
 			return item, nil
 		case domain.EvaluatorFailed:
-			_ = copyBuildLog(cmd, c, name, cmd.ErrOrStderr()) // an error is ignored because the status has the reason
-			return nil, fmt.Errorf("evaluator %s could not be built: %s", id(name), cell(item, statusMessage))
+			var log strings.Builder
+			_ = copyBuildLog(cmd, c, name, &log) // an error is ignored because the status has the reason
+			text, message := strings.TrimRight(log.String(), "\n"), cell(item, statusMessage)
+			text = strings.TrimRight(strings.TrimSuffix(text, notBuilt+message), "\n") // the error states it
+			if text != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), text)
+			}
+			return nil, fmt.Errorf("evaluator %s could not be built: %s", id(name), message)
 		}
 		if err := sleep(cmd.Context(), watchPoll); err != nil {
 			return nil, err

@@ -20,7 +20,7 @@ import (
 )
 
 func eventsCommand() *cobra.Command {
-	var follow bool
+	var follow, allAccounts bool
 	var filter, resource, from string
 	c := &cobra.Command{Use: "events", Short: "Show events; with --follow, as they happen", Args: arguments(0, 0),
 		Example: "  anneal events --follow\n  anneal events --follow --from begin\n  anneal events --resource " +
@@ -34,9 +34,15 @@ func eventsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if allAccounts && resource != "" {
+				return usage.Errorf("--all-accounts and --resource exclude each other: the resource is of one account")
+			}
 			path, err := client.eventsPath(resource)
 			if err != nil {
 				return err
+			}
+			if allAccounts {
+				path = "/v1/events"
 			}
 			query := url.Values{}
 			if filter != "" {
@@ -55,7 +61,7 @@ func eventsCommand() *cobra.Command {
 			}
 			items, err := client.list(c.Context(), path, "events", query)
 			if err != nil {
-				return err
+				return noCollection(resource, err)
 			}
 			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"},
 				column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"},
@@ -65,10 +71,23 @@ func eventsCommand() *cobra.Command {
 	c.Flags().BoolVarP(&follow, "watch", "w", false, "alias of --follow")
 	c.Flags().StringVar(&filter, "filter", "", `AIP-160 filter, such as 'type = "deployment.*"'`)
 	c.Flags().StringVar(&resource, "resource", "", "show events of one resource, such as deployments/ID")
+	c.Flags().BoolVar(&allAccounts, "all-accounts", false,
+		"show the events of all accounts; requires the operator's context file")
 	c.AddCommand(credentialsCommand())
 	c.Flags().StringVar(&from, "from", "",
 		"position of the first event, or begin (default: begin; with --follow: the next event)")
 	return c
+}
+
+// noCollection replaces the error of a path that the server does not have: the resource of the flag
+// --resource is of no collection.
+func noCollection(resource string, err error) error {
+	var response *apiError
+	if resource == "" || !errors.As(err, &response) || response.Reason != "NO_SUCH_PATH" {
+		return err
+	}
+	return withHint(fmt.Errorf("--resource: the server has no collection %q", collectionOf(resource)),
+		"the column RESOURCE of `anneal events` shows resources with events")
 }
 
 // firstPosition returns the position that the flag --from selects, or 0 if the flag is not given.

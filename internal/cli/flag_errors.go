@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"anneal/domain"
 	"anneal/internal/usage"
 )
 
@@ -23,12 +24,18 @@ func flagError(c *cobra.Command, err error) error {
 		return usage.Errorf("--%s: %s (see %s --help)", invalid.GetFlag().Name, whyInvalid(invalid), c.CommandPath())
 	}
 	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && strings.ContainsAny(unknown.GetSpecifiedShortnames(), "0123456789") {
+		return usage.Errorf("-%s is not a number that the command accepts: numbers begin at 0; usage: %s",
+			unknown.GetSpecifiedShortnames(), c.UseLine())
+	}
 	if !errors.As(err, &unknown) || !strings.HasPrefix(err.Error(), "unknown flag: --") {
 		return usage.Errorf("%w (see %s --help)", err, c.CommandPath())
 	}
 	name, hint := unknown.GetSpecifiedName(), ""
 	if similar := similarFlag(c, name); similar != "" {
 		hint = fmt.Sprintf(": did you mean --%s?", similar)
+	} else if _, arguments, _ := strings.Cut(c.Use, " "); arguments != "" {
+		hint = "; usage: " + c.UseLine()
 	}
 	return usage.Errorf("unknown flag --%s%s (see %s --help)", name, hint, c.CommandPath())
 }
@@ -53,14 +60,15 @@ func whyInvalid(invalid *pflag.InvalidValueError) string {
 }
 
 // similarFlag returns the shown flag of a command that is most similar to name. A flag is similar
-// if it begins with name, or if it differs from name by at most maxTypos letters and by at most a
-// third of name's letters. It returns "" when no flag is similar.
+// if it begins with name or ends with the words of name, or if it differs from name by at most
+// maxTypos letters and by at most a third of name's letters. It returns "" when no flag is similar.
 func similarFlag(c *cobra.Command, name string) (similar string) {
 	limit := min(maxTypos, len(name)/3)
 	smallest := maxTypos + 1
 	c.Flags().VisitAll(func(f *pflag.Flag) {
-		distance := editDistance(name, f.Name)
-		if isBeginning := len(name) > maxTypos && strings.HasPrefix(f.Name, name); distance > limit && !isBeginning {
+		distance := domain.EditDistance(name, f.Name)
+		isPart := len(name) > maxTypos && strings.HasPrefix(f.Name, name) || strings.HasSuffix(f.Name, "-"+name)
+		if distance > limit && !isPart {
 			return
 		}
 		if distance = min(distance, maxTypos); !f.Hidden && distance < smallest {
@@ -79,9 +87,9 @@ func similarCommand(c *cobra.Command, name string) (similar string) {
 			continue
 		}
 		for _, known := range append([]string{child.Name()}, child.Aliases...) {
-			distance := editDistance(name, known)
-			if strings.HasPrefix(known, name) {
-				distance = min(distance, maxTypos)
+			distance := domain.EditDistance(name, known)
+			if strings.HasPrefix(known, name) { // more likely than a word with two other letters
+				distance = min(distance, maxTypos-1)
 			}
 			if distance < smallest && distance < len(name) {
 				similar, smallest = child.Name(), distance
@@ -89,28 +97,4 @@ func similarCommand(c *cobra.Command, name string) (similar string) {
 		}
 	}
 	return similar
-}
-
-// editDistance returns the number of letters to insert, delete or replace, or of neighbours to swap,
-// so that a becomes b (Damerau-Levenshtein, in which no part is edited twice).
-func editDistance(a, b string) int {
-	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before, above, row = above, row, before
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := above[j]
-			if a[i] != b[j] {
-				replaced++
-			}
-			row[j+1] = min(replaced, above[j+1]+1, row[j]+1)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				row[j+1] = min(row[j+1], before[j-1]+1)
-			}
-		}
-	}
-	return row[len(b)]
 }

@@ -7,8 +7,19 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
+	"anneal/domain"
 	"anneal/internal/usage"
 )
+
+// usageError returns the message of the usage error of a command line.
+func usageError(t *testing.T, line string) string {
+	t.Helper()
+	c := NewRoot("test")
+	c.SetArgs(strings.Fields(line))
+	var wrong usage.Error
+	require.ErrorAs(t, c.Execute(), &wrong, line)
+	return wrong.Error()
+}
 
 // TestUnknownFlagsSuggestTheNearest checks that the error of an unknown flag suggests the most
 // similar flag that the help shows.
@@ -24,13 +35,26 @@ func TestUnknownFlagsSuggestTheNearest(t *testing.T) {
 		"dataset create d --fil=rows.json": "unknown flag --fil: did you mean --file?",
 		"dataset create d --flie x":        "unknown flag --flie: did you mean --file?",
 		"sft create --epcohs 3":            "unknown flag --epcohs: did you mean --epochs?",
+		"sft create --model m":             "unknown flag --model: did you mean --base-model?",
 	} {
-		c := NewRoot("test")
-		c.SetArgs(strings.Fields(line))
-		var wrong usage.Error
-		require.ErrorAs(t, c.Execute(), &wrong, line)
 		command, _, _ := strings.Cut(line, " -")
-		require.Equal(t, shown+" (see anneal "+strings.TrimSuffix(command, " d")+" --help)", wrong.Error(), line)
+		require.Equal(t, shown+" (see anneal "+strings.TrimSuffix(command, " d")+" --help)", usageError(t, line), line)
+	}
+}
+
+// TestUnknownFlagsShowArguments checks that the error of an unknown flag shows the usage of a command
+// with arguments, because the flag of one command is the argument of another.
+func TestUnknownFlagsShowArguments(t *testing.T) {
+	for line, shown := range map[string]string{
+		"dataset upload d --file rows.jsonl":     "unknown flag --file; usage: anneal dataset upload ID FILE [flags]",
+		"batch create --file r.jsonl":            "unknown flag --file; usage: anneal batch create FILE [flags]",
+		"model upload m --dir d":                 "unknown flag --dir; usage: anneal model upload ID DIR [flags]",
+		"deployment scale d --count 2":           "unknown flag --count; usage: anneal deployment scale ID REPLICAS [flags]",
+		"deployment scale d -1":                  "-1 is not a number that the command accepts: numbers begin at 0; usage: ",
+		"quota set acme jobs -1":                 "-1 is not a number that the command accepts: numbers begin at 0; usage: ",
+		"quota set acme requests-per-minute -60": "-60 is not a number",
+	} {
+		require.Contains(t, usageError(t, line), shown, line)
 	}
 }
 
@@ -42,11 +66,7 @@ func TestMisspeltCommandsBeforeFlags(t *testing.T) {
 		"sft crate x --dataset codes":     `unknown command "crate", did you mean create? (see anneal sft --help)`,
 		"sft --dataset codes":             "unknown flag --dataset (see anneal sft --help)",
 	} {
-		c := NewRoot("test")
-		c.SetArgs(strings.Fields(line))
-		var wrong usage.Error
-		require.ErrorAs(t, c.Execute(), &wrong, line)
-		require.Equal(t, want, wrong.Error(), line)
+		require.Equal(t, want, usageError(t, line), line)
 	}
 }
 
@@ -63,11 +83,7 @@ func TestInvalidValuesOfFlags(t *testing.T) {
 		"deployment create --load-target fast":      `--load-target: "fast" must be NAME=VALUE`,
 		"serve --accelerators VENDOR_A_H100_80GB=x": "--accelerators: ",
 	} {
-		c := NewRoot("test")
-		c.SetArgs(strings.Fields(line))
-		var wrong usage.Error
-		require.ErrorAs(t, c.Execute(), &wrong, line)
-		require.Contains(t, wrong.Error(), shown, line)
+		require.Contains(t, usageError(t, line), shown, line)
 	}
 	for _, c := range commands(NewRoot("test")) {
 		c.Flags().VisitAll(func(f *pflag.Flag) {
@@ -96,7 +112,7 @@ func TestMisspeltCommandsSuggestTheNearest(t *testing.T) {
 		distance int
 	}{{"", "", 0}, {"a", "", 1}, {"", "ab", 2}, {"flie", "file", 1}, {"ab", "ba", 1}, {"abc", "cab", 2}, {"ca", "abc", 3},
 		{"epoch", "epochs", 1}, {"kitten", "sitting", 3}} {
-		require.Equal(t, test.distance, editDistance(test.a, test.b), "%s %s", test.a, test.b)
-		require.Equal(t, test.distance, editDistance(test.b, test.a), "%s %s", test.b, test.a)
+		require.Equal(t, test.distance, domain.EditDistance(test.a, test.b), "%s %s", test.a, test.b)
+		require.Equal(t, test.distance, domain.EditDistance(test.b, test.a), "%s %s", test.b, test.a)
 	}
 }

@@ -99,13 +99,16 @@ var hintsByReason = map[string]string{
 // hintsFor returns what a user can do about an error.
 func hintsFor(c *cobra.Command, e *apiError) (hints []string) {
 	add := func(hint string) {
-		if hint != "" && !slices.Contains(hints, hint) {
+		if hint = withArguments(c, hint); hint != "" && !slices.Contains(hints, hint) {
 			hints = append(hints, hint)
 		}
 	}
 	add(hintsByReason[e.Reason])
-	if e.Reason == "NOT_FOUND" {
-		add(notFoundHint(e.request))
+	switch e.Reason {
+	case "NOT_FOUND":
+		add(notFoundHint(e))
+	case "ALREADY_EXISTS":
+		add(existsHint(c, e))
 	}
 	for _, v := range e.Violations {
 		if hint := c.Annotations[annotationHint+":"+v.Field]; hint != "" {
@@ -120,18 +123,72 @@ func hintsFor(c *cobra.Command, e *apiError) (hints []string) {
 	return hints
 }
 
+// withArguments returns a hint whose commands have the arguments of the command line c in place of
+// their names, such as `anneal deployment update d3 …` for ID.
+func withArguments(c *cobra.Command, hint string) string {
+	parts := strings.Split(hint, "`")
+	for i := 1; i < len(parts); i += 2 { // commands stand between backticks
+		words := strings.Fields(parts[i])
+		for j, word := range words {
+			if value := argumentOf(c, word); value != "" {
+				words[j] = id(value)
+			}
+		}
+		parts[i] = strings.Join(words, " ")
+	}
+	return strings.Join(parts, "`")
+}
+
+// argumentOf returns the value that a command line gives to ID or DEPLOYMENT, an argument or a flag;
+// "" without one.
+func argumentOf(c *cobra.Command, word string) string {
+	if word != "ID" && word != "DEPLOYMENT" {
+		return ""
+	}
+	names := strings.Fields(c.Use)
+	for i, arg := range c.Flags().Args() {
+		if i+1 < len(names) && strings.Trim(names[i+1], "[]") == word {
+			return arg
+		}
+	}
+	value, _ := c.Flags().GetString(strings.ToLower(word))
+	return value
+}
+
+// existsHint returns how to show the resource whose ID a create would use again; "" when no command
+// shows it.
+func existsHint(c *cobra.Command, e *apiError) string {
+	_, path, found := strings.Cut(e.Message, "see the existing one with GET ")
+	if !found {
+		return ""
+	}
+	name := strings.TrimPrefix(path, "/v1/")
+	command := commandOf[collectionOf(name)]
+	get, _, err := c.Root().Find([]string{command, "get"})
+	if command == "" || err != nil || get.Name() != "get" {
+		return "choose another ID"
+	}
+	if strings.HasPrefix(e.Message, "a deleted deployment") {
+		return fmt.Sprintf("choose another ID, restore it with `anneal deployment undelete %s`, or free its ID with `anneal "+
+			"deployment delete %s --hard`", id(name), id(name))
+	}
+	return fmt.Sprintf("choose another ID; `anneal %s get %s` shows the existing one", command, id(name))
+}
+
 // commandOf maps a collection to the command for its resources.
 var commandOf = map[string]string{"accounts": "account", "datasets": "dataset", "models": "model",
 	"deployments":    "deployment",
 	"deployedModels": "addon", "deploymentShapes": "shape", "evaluators": "evaluator", "secrets": "secret",
 	"apiKeys": "key", "nodes": "node",
 	"quotas": "quota", "supervisedFineTuningJobs": "sft", "dpoJobs": "dpo", "reinforcementFineTuningJobs": "rft",
-	"rlorTrainerJobs": "rlor"}
+	"rlorTrainerJobs": "rlor", "subscriptions": "subscription"}
 
 // listHint returns a hint about how to list a collection, or "" if no command lists the collection.
 func listHint(collection string) string {
 	command := commandOf[collection]
 	switch {
+	case collection == "batches":
+		return "list batches with `anneal batch list`"
 	case command == "":
 		return ""
 	case strings.HasSuffix(collection, "Jobs"):
@@ -140,11 +197,22 @@ func listHint(collection string) string {
 	return fmt.Sprintf("list %ss with `anneal %s list`", command, command)
 }
 
-// notFoundHint returns how to list the collection of the resource at a URL path.
-func notFoundHint(path string) string {
-	path, _, _ = strings.Cut(strings.TrimPrefix(path, "/v1/"), ":")
+// notFoundHint returns how to list the collection of the resource that a request names.
+func notFoundHint(e *apiError) string {
+	path, _, _ := strings.Cut(strings.TrimPrefix(e.request, "/v1/"), ":")
+	job, _, found := strings.Cut(path, "/checkpoints/")
+	if found && strings.Contains(e.Message, "checkpoint") {
+		return fmt.Sprintf("list checkpoints with `anneal %s checkpoints %s`", commandOf[collectionOf(job)], id(job))
+	}
+	path = job
 	if shape, _, found := strings.Cut(path, "/versions/"); found {
 		return fmt.Sprintf("list shape versions with `anneal shape versions %s`", id(shape))
+	}
+	if account, quota, found := strings.Cut(path, "/quotas/"); found && !strings.Contains(e.Message, "account with") &&
+		quota != "" {
+		return fmt.Sprintf("list the quotas with `anneal quota list %s`", id(account))
+	} else if found {
+		return listHint("accounts")
 	}
 	return listHint(collectionOf(path))
 }

@@ -30,12 +30,56 @@ type jobKind struct {
 func (k jobKind) group() *cobra.Command {
 	c := group(k.command, k.short, k.createCommand(), k.watchCommand(), k.listCommand(), k.getCommand(),
 		k.metricsCommand(), k.logsCommand(), k.checkpointsCommand(), k.promoteCommand(),
-		k.verbCommand("cancel", "Stop a job and keep its last checkpoint", "is being cancelled"),
-		k.verbCommand("resume", "Resume a stopped job from its last checkpoint", "is being resumed"), k.deleteCommand())
+		k.cancelCommand(), k.resumeCommand(), k.priorityCommand(), k.deleteCommand())
 	if k.stepwise {
 		c.AddCommand(k.stepCommand())
 	}
 	return c
+}
+
+func (k jobKind) cancelCommand() *cobra.Command {
+	return k.watchedVerb("cancel", "Stop a job and keep its last checkpoint", "is being cancelled",
+		"wait until the job is cancelled", func(c *cobra.Command, client *client, name string) error {
+			item, err := (&jobWatch{watch: watch{client: client, cmd: c, name: name}, message: "-"}).run()
+			if err = onInterrupt(c, err, "The job is still being cancelled. Run `anneal %s watch %s` to wait for its end.",
+				k.command, id(name)); err != nil && jobState(item) != "CANCELLED" {
+				return err
+			}
+			return printItem(c, item, k.details...)
+		})
+}
+
+func (k jobKind) resumeCommand() *cobra.Command {
+	return k.watchedVerb("resume", "Resume a stopped job from its last checkpoint", "is being resumed",
+		"show progress until the job "+k.ends(), func(c *cobra.Command, client *client, name string) error {
+			return k.show(c, client, map[string]any{"name": name}, true)
+		})
+}
+
+// priorityCommand returns the command that sets the priority of a job.
+func (k jobKind) priorityCommand() *cobra.Command {
+	levels := map[string]domain.JobPriority{"low": domain.PriorityLow, "normal": domain.PriorityNormal,
+		"high": domain.PriorityHigh}
+	return &cobra.Command{Use: "priority ID LEVEL", Args: arguments(2, 2),
+		Short:   "Set the priority of a job among the jobs of its account: low, normal or high",
+		Example: "  anneal " + k.command + " priority my-job high",
+		RunE: func(c *cobra.Command, args []string) error {
+			priority, known := levels[args[1]]
+			if !known {
+				return usage.Errorf("the priority %q must be low, normal or high%s", args[1],
+					domain.DidYouMean(args[1], []string{"low", "normal", "high"}))
+			}
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			path := "/v1/" + client.name(k.name, args[0]) + ":setPriority"
+			if err := client.call(c.Context(), http.MethodPost, path, nil, map[string]any{"priority": priority},
+				nil); err != nil {
+				return err
+			}
+			return printDone(c, k.noun, args[0], "has priority "+args[1])
+		}}
 }
 
 // trainingFields returns the fields that configure training. prefix is the beginning of their paths
@@ -138,8 +182,8 @@ func warnUnready(c *cobra.Command, client *client, job map[string]any) {
 		var dataset map[string]any
 		err := client.call(c.Context(), http.MethodGet, "/v1/"+name, nil, nil, &dataset)
 		if state := cell(dataset, "state"); err == nil && state != "READY" {
-			warn(c, "dataset %s is %s and has no valid rows yet (%s): the job fails without them; `anneal %s watch %s` shows "+
-				"the job's state", id(name), state, cell(dataset, statusMessage), c.Parent().Name(), cell(job, "#name"))
+			warn(c, "dataset %s is %s and has no valid rows yet: the job fails without them; `anneal dataset get %s` shows "+
+				"why", id(name), state, id(name))
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 var apiKeys = collection{"apiKeys", "key",
 	[]column{{"ID", "#name"}, {"ROLE", "role"}, {"PREFIX", "prefix"}, {"EXPIRES", "expireTime"},
 		{"LAST USED", "lastUsedTime"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Role", "role"}, {"Key", "key"}, {"Prefix", "prefix"},
-		{"Expires", "expireTime"}, {"Last used", "lastUsedTime"}, {"Created", "createTime"}}}
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Email", "email"}, {"Role", "role"}, {"Key", "key"},
+		{"Prefix", "prefix"}, {"Expires", "expireTime"}, {"Last used", "lastUsedTime"}, {"Created", "createTime"}}}
 
 func keyCommand() *cobra.Command {
 	return group("key", "Manage API keys", keyCreate(), apiKeys.listCommand(), apiKeys.deleteCommand())
@@ -33,7 +33,7 @@ func setExpiry(c *cobra.Command, after time.Duration, body map[string]any) error
 }
 
 func keyCreate() *cobra.Command {
-	var role, displayName string
+	var role, displayName, email string
 	var expire time.Duration
 	c := &cobra.Command{Use: "create [ID]", Short: "Create a key, which is only shown once", Args: arguments(0, 1),
 		Example: "  anneal key create reader --role inference --expire 720h",
@@ -43,6 +43,9 @@ func keyCreate() *cobra.Command {
 				return err
 			}
 			key := map[string]any{"role": role, "displayName": displayName}
+			if email != "" {
+				key["email"] = email
+			}
 			if err := setExpiry(c, expire, key); err != nil {
 				return err
 			}
@@ -58,6 +61,8 @@ func keyCreate() *cobra.Command {
 		}}
 	c.Flags().StringVar(&role, "role", "user", "role: admin, user, inference or reader")
 	c.Flags().StringVar(&displayName, "display-name", "", "display name")
+	c.Flags().StringVar(&email, "email", "",
+		"email address of the holder, shown as createdBy of what the key creates (default: the account's)")
 	c.Flags().DurationVar(&expire, "expire", 0, "lifetime, such as 720h (default: unlimited)")
 	return c
 }

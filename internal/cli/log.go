@@ -9,8 +9,9 @@ import (
 )
 
 func logCommand() *cobra.Command {
-	return group("log", "Verify and repair the event log (run on the server's machine)", logVerify(), logRepair(),
-		logRotateKey(), logCredentials())
+	return group("log", "Verify, prove and repair the event log", logVerify(), logRepair(),
+		logRotateKey(), logCredentials(), logKey(), logCheckpoint(),
+		logProve(), logCheckFile())
 }
 
 func logCredentials() *cobra.Command {

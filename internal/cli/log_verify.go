@@ -69,7 +69,7 @@ func printFileReport(w io.Writer, r integrity.FileReport) {
 	if !r.Whole() {
 		result = "DAMAGED"
 	}
-	fmt.Fprintf(w, "files: %d events without a gap, high-water mark at position %d: %s\n", r.Events, r.Must, result)
+	fmt.Fprintf(w, "files: %d events without a gap, of at least %d: %s\n", r.Events, r.Must, result)
 	for _, gap := range r.Missing {
 		fmt.Fprintf(w, "  missing: %s\n", gap)
 	}

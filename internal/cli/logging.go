@@ -5,13 +5,16 @@ import (
 	"os"
 )
 
-// newLogger returns the logger of a server or an agent. ANNEAL_LOG sets its level.
+// newLogger returns the logger of a server or an agent, and makes it the default logger, which
+// packages use that have no logger of their own. ANNEAL_LOG sets its level.
 func newLogger() *slog.Logger {
 	level := slog.LevelInfo
 	if err := level.UnmarshalText([]byte(os.Getenv("ANNEAL_LOG"))); err != nil {
 		level = slog.LevelInfo
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, logOptions(level)))
+	logger := slog.New(slog.NewTextHandler(os.Stderr, logOptions(level)))
+	slog.SetDefault(logger)
+	return logger
 }
 
 func logOptions(level slog.Level) *slog.HandlerOptions {

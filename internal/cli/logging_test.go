@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,4 +22,23 @@ func TestNilErrorsAreNotLogged(t *testing.T) {
 	log.With("error", none).Warn("failed", "error", errors.New("full"))
 	require.NotContains(t, out.String(), "nil")
 	require.Contains(t, out.String(), "msg=failed error=full")
+}
+
+// TestDefaultLoggerHasTheFormatOfTheServer checks that warnings of packages without a logger have
+// the same format as those of the server.
+func TestDefaultLoggerHasTheFormatOfTheServer(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	require.NoError(t, err)
+	stderr, before := os.Stderr, slog.Default()
+	os.Stderr = file
+	t.Cleanup(func() {
+		os.Stderr = stderr
+		slog.SetDefault(before)
+	})
+	newLogger()
+	slog.Warn("snapshot skipped", "snapshot", "a", "nothing", nil)
+	require.NoError(t, file.Close())
+	text, err := os.ReadFile(file.Name())
+	require.NoError(t, err)
+	require.Regexp(t, `^time=\S+ level=WARN msg="snapshot skipped" snapshot=a\n$`, string(text))
 }

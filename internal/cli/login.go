@@ -214,6 +214,11 @@ func warnHidden(c *cobra.Command, path string) {
 		fmt.Fprintf(c.ErrOrStderr(), "use this login with --context %s or %s=%s\n", path, contextVariable, path)
 		return
 	}
+	if variable := os.Getenv(contextVariable); variable != "" && variable == path {
+		fmt.Fprintf(c.ErrOrStderr(), "this login is stored in %s, which $%s names: commands use it while the variable has "+
+			"this value\n", path, contextVariable)
+		return
+	}
 	if used := contextPath(c); used != path {
 		warn(c, "commands in this directory use %s instead: give --context %s", used, path)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 var models = collection{"models", "model",
-	[]column{{"NAME", "name"}, {"STATE", "state"}, {"KIND", "kind"}, {"BASE", "#baseModel"},
+	[]column{{"ID", "#name"}, {"STATE", "state"}, {"KIND", "kind"}, {"BASE", "#baseModel"},
 		{"PARAMETERS", "parameterCount"}, {"PRECISION", "precision"}, {"CONTEXT", "contextLength"},
 		{"CREATED", "createTime"}},
 	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Description", "description"}, {"State", "state"},

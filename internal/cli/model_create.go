@@ -148,7 +148,7 @@ func modelUpload() *cobra.Command {
 func uploadModel(cmd *cobra.Command, c *client, id string, files modelFiles) error {
 	ctx, name := cmd.Context(), c.name("models", id)
 	if err := putFiles(cmd, c, name, files); err != nil {
-		return err
+		return withHint(err, uploadAgain(err, "model", id, "DIR"))
 	}
 	if err := c.call(ctx, http.MethodPost, "/v1/"+name+":validateUpload", nil, struct{}{}, nil); err != nil {
 		return err

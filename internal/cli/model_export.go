@@ -42,8 +42,8 @@ func modelExport() *cobra.Command {
 		Long: "Export a model or an adapter as a GGUF file for llama.cpp, or merge an adapter into its base model.\n\n" +
 			"An adapter is exported as a LoRA file for the --lora flag of llama.cpp's programs. With --merge, the command " +
 			"downloads the base model too, and writes one model that has the adapter's weights added to it.\n\n" +
-			"q4_k_m and q5_k_m store the matrix that computes the logits in Q6_K, and also attn_v and ffn_down in the first " +
-			"and the last eighth of the layers and in every third layer between. A matrix whose rows are not a multiple of " +
+			"q4_k_m and q5_k_m store the output matrix (lm_head) in Q6_K, and also attn_v and ffn_down in the first and the " +
+			"last eighth of the layers and in every third layer between. A matrix whose rows are not a multiple of " +
 			"256 values is stored in Q5_0, Q5_1 or Q8_0 instead.",
 		Example: "  anneal model export polite --gguf polite-lora.gguf\n" +
 			"  anneal model export polite --merge --gguf polite.gguf --type q4_k_m\n" +

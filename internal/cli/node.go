@@ -29,13 +29,13 @@ var nodes = collection{"nodes", "node",
 const shownKey = 12
 
 func nodeCommand() *cobra.Command {
-	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List nodes", Args: arguments(0, 0),
+	list := asOfFlag(&cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List nodes", Args: arguments(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			operator, err := newOperator(c)
 			if err != nil {
 				return err
 			}
-			items, err := operator.list(c.Context(), operator.path("nodes"), "nodes", nil)
+			items, err := operator.list(c.Context(), operator.path("nodes"), "nodes", asOf(c, nil))
 			if err != nil {
 				return err
 			}
@@ -47,20 +47,20 @@ func nodeCommand() *cobra.Command {
 				}
 			}
 			return printItems(c, items, withStatus(nodes.columns, items)...)
-		}}
-	get := &cobra.Command{Use: "get ID", Short: "Show a node", Args: arguments(1, 1),
+		}})
+	get := asOfFlag(&cobra.Command{Use: "get ID", Short: "Show a node", Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			operator, err := newOperator(c)
 			if err != nil {
 				return err
 			}
 			var item map[string]any
-			if err := operator.call(c.Context(), http.MethodGet, operator.path("nodes", id(args[0])), nil, nil,
+			if err := operator.call(c.Context(), http.MethodGet, operator.path("nodes", id(args[0])), asOf(c, nil), nil,
 				&item); err != nil {
 				return err
 			}
 			return printItem(c, item, nodes.details...)
-		}}
+		}})
 	remove := &cobra.Command{Use: "delete ID", Short: "Delete a node that has no allocations", Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			operator, err := newOperator(c)

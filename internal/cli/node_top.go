@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -52,6 +53,9 @@ func topRows(node map[string]any) (rows []map[string]any) {
 		}
 		if device != nil {
 			one["device"] = cell(device, "index") + " " + cell(device, "type")
+			if milli := cell(allocation, "takes.share.milli"); milli != "-" {
+				one["device"] = one["device"].(string) + " " + milli + "/1000"
+			}
 			one["health"], one["utilization"] = cell(device, "health"), cell(device, "utilizationPercent")
 			one["temperature"] = cell(device, "temperatureC")
 			if total := cell(device, "memoryMib"); total != "-" {
@@ -64,7 +68,7 @@ func topRows(node map[string]any) (rows []map[string]any) {
 	for _, allocation := range objects(node["allocations"]) {
 		used := 0
 		for _, device := range devices {
-			if device["allocation"] == allocation["id"] {
+			if device["allocation"] == allocation["id"] || shares(device, allocation["id"]) {
 				row(cell(allocation, "id"), allocation, device)
 				allocation = map[string]any{"id": allocation["id"]} // its CPU and memory are shown once
 				used++
@@ -83,6 +87,12 @@ func topRows(node map[string]any) (rows []map[string]any) {
 		row("", nil, nil)
 	}
 	return rows
+}
+
+// shares reports whether an allocation is one of several that use a device.
+func shares(device map[string]any, id any) bool {
+	sharing, _ := device["sharing"].([]any)
+	return slices.Contains(sharing, id)
 }
 
 func objects(list any) (all []map[string]any) {

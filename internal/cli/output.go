@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"anneal/domain"
 	"anneal/internal/usage"
 )
 
@@ -25,7 +26,8 @@ func wantsJSON(c *cobra.Command) (bool, error) {
 	case "table":
 		return false, nil
 	default:
-		return false, usage.Errorf("-o must be table or json, not %q", format)
+		return false, usage.Errorf("-o must be table or json, not %q%s", format,
+			domain.DidYouMean(format, []string{"table", "json"}))
 	}
 }
 
@@ -56,6 +58,9 @@ func printItems(c *cobra.Command, items []map[string]any, columns ...column) err
 		cells := make([]string, len(columns))
 		for i, col := range columns {
 			cells[i] = lineBreaks.Replace(cell(item, col.path))
+			if col.path == statusMessage {
+				cells[i] = shorten(cells[i], maxStatus)
+			}
 		}
 		rows = append(rows, cells)
 	}
@@ -68,6 +73,10 @@ var lineBreaks = strings.NewReplacer("\t", " ", "\n", " ")
 
 // statusMessage is the path of the message of a resource's status.
 const statusMessage = "status.message"
+
+// maxStatus is the maximum number of characters of a status message in a table: the message of a
+// refused dataset lists up to 100 violations. A get prints the whole message.
+const maxStatus = 200
 
 // printItem prints a resource: one field per line, or JSON.
 func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
@@ -104,7 +113,7 @@ func cell(item map[string]any, path string) string {
 	case nil:
 		return "-"
 	case string:
-		if v == "" || strings.HasSuffix(v, "_UNSPECIFIED") {
+		if v == "" || v == zeroTime || strings.HasSuffix(v, "_UNSPECIFIED") {
 			return "-"
 		}
 		if short {
@@ -151,6 +160,9 @@ func listed(values []any) string {
 	}
 	return strings.Join(texts, ", ")
 }
+
+// zeroTime is the JSON of a time that is not set. It is never shown.
+const zeroTime = "0001-01-01T00:00:00Z"
 
 func localTime(text string) string {
 	t, err := time.Parse(time.RFC3339, text)

@@ -36,19 +36,25 @@ func runOutput(t *testing.T, handler http.HandlerFunc, args ...string) (out, out
 
 func execute(t *testing.T, stdout, stderr io.Writer, handler http.HandlerFunc, args ...string) (*cobra.Command, error) {
 	t.Helper()
+	c := NewRoot("test")
+	c.SetOut(stdout)
+	c.SetErr(stderr)
+	c.SetArgs(append(args, "--context", contextFileOf(t, handler)))
+	return c.ExecuteC()
+}
+
+// contextFileOf returns the context file of account a for a server with a handler.
+func contextFileOf(t *testing.T, handler http.Handler) string {
+	t.Helper()
 	server := httptest.NewServer(handler)
-	defer server.Close()
+	t.Cleanup(server.Close)
 	text, err := json.Marshal(datadir.Context{Address: server.URL, Account: "a", APIKey: "k"})
 	require.NoError(t, err)
 	dir := t.TempDir()
 	for _, name := range []string{"context.json", "operator.json"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
-	c := NewRoot("test")
-	c.SetOut(stdout)
-	c.SetErr(stderr)
-	c.SetArgs(append(args, "--context", filepath.Join(dir, "context.json")))
-	return c.ExecuteC()
+	return filepath.Join(dir, "context.json")
 }
 
 // clientOfHandler returns a client of a server with a handler, and a command for its output.
@@ -291,9 +297,8 @@ func TestAJobOnUnreadyRowsWarns(t *testing.T) {
 	}
 	_, output, err := runOutput(t, server, "sft", "create", "j", "--dataset", "d")
 	require.NoError(t, err)
-	require.Equal(t, "anneal: warning: dataset d is UPLOADING and has no valid rows yet (waits for an upload): the "+
-		"job fails "+
-		"without them; `anneal sft watch j` shows the job's state\n", output)
+	require.Equal(t, "anneal: warning: dataset d is UPLOADING and has no valid rows yet: the job fails "+
+		"without them; `anneal dataset get d` shows why\n", output)
 	state = "READY"
 	_, output, err = runOutput(t, server, "sft", "create", "j", "--dataset", "d")
 	require.NoError(t, err)
@@ -312,7 +317,9 @@ func TestAnEvaluatorThatFailsItsTrialWarns(t *testing.T) {
 		item["filenameToSignedUrls"] = map[string]any{"main.py": "http://" + r.Host + "/put"}
 		_ = json.NewEncoder(w).Encode(item)
 	}
-	_, output, err := runOutput(t, server, "evaluator", "create", "e", "--dir", dir)
+	out, output, err := runOutput(t, server, "evaluator", "create", "e", "--dir", dir)
 	require.NoError(t, err)
-	require.Contains(t, output, "anneal: warning: evaluator e is ACTIVE, but: the trial call failed: KeyError\n")
+	require.Equal(t, 1, strings.Count(out+output, "KeyError"), "the reason is printed once: %s", output)
+	require.Contains(t, output, "anneal: warning: evaluator e is ACTIVE, but its trial call failed: try it on rows of "+
+		"your own with `anneal evaluator preview e --file ROWS.jsonl`\n")
 }

@@ -18,7 +18,7 @@ func quotaCommand() *cobra.Command {
 }
 
 func quotaList() *cobra.Command {
-	return &cobra.Command{Use: "list [ACCOUNT]", Aliases: []string{"ls"},
+	return asOfFlag(&cobra.Command{Use: "list [ACCOUNT]", Aliases: []string{"ls"},
 		Short: "Show quotas of an account (default: your own account, which needs no operator key)", Args: arguments(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			caller, err := newClient(c)
@@ -32,12 +32,12 @@ func quotaList() *cobra.Command {
 			if len(args) == 1 {
 				path = "/v1/accounts/" + args[0] + "/quotas"
 			}
-			items, err := caller.list(c.Context(), path, "quotas", nil)
+			items, err := caller.list(c.Context(), path, "quotas", asOf(c, nil))
 			if err != nil {
 				return err
 			}
 			return printItems(c, items, quotaColumns...)
-		}}
+		}})
 }
 
 func quotaSet() *cobra.Command {
@@ -45,9 +45,12 @@ func quotaSet() *cobra.Command {
 		Short: "Set a quota of an account; the limit \"none\" removes the quota",
 		Args:  arguments(3, 3),
 		Example: "  anneal quota set acme requests-per-minute 600\n  anneal quota set acme accelerators 8\n  anneal " +
-			"quota set acme storage-bytes 50000000000\n  anneal quota set acme jobs none",
-		Long: "The quotas are accelerators, deployments, jobs, requests-per-minute and storage-bytes (of the files of " +
-			"datasets, models, evaluators and batches).",
+			"quota set acme guaranteed-accelerators 4\n  anneal quota set acme storage-bytes 50000000000\n" +
+			"  anneal quota set acme jobs none",
+		Long: "The quotas are accelerators, deployments, guaranteed-accelerators, jobs, requests-per-minute and " +
+			"storage-bytes (of the files of datasets, models, evaluators and batches). guaranteed-accelerators limits " +
+			"nothing: it guarantees accelerators to the account, which returns what it uses above them when another " +
+			"account needs its own.",
 		RunE: func(c *cobra.Command, args []string) error {
 			var limit any // null removes the quota
 			if args[2] != "none" {

@@ -52,8 +52,10 @@ func NewRoot(version string) *cobra.Command {
 		Args:          onlyCommands,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { // before the command has any effect
-			_, err := wantsJSON(c)
-			return err
+			if _, err := wantsJSON(c); err != nil {
+				return err
+			}
+			return rejectZeros(c)
 		},
 	}
 	root.SetOut(stdout)
@@ -67,12 +69,15 @@ func NewRoot(version string) *cobra.Command {
 		"the context file)")
 	f.StringP("output", "o", "table", "output format: table or json")
 	addGroup(root, groupOperator, "Servers and nodes:",
-		serveCommand(), workCommand(), serverCommand(), nodeCommand(), accountCommand(), quotaCommand(), logCommand(),
+		serveCommand(), workCommand(), serverCommand(), nodeCommand(), accountCommand(), quotaCommand(),
+		acceleratorsCommand(), logCommand(), replayCommand(), backupCommand(), restoreCommand(), witnessCommand(),
 		demoCommand())
 	addGroup(root, groupUser, "Resources and inference:",
 		datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
 		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), evalCommand(),
-		batchCommand(), transcribeCommand(), eventsCommand(), keyCommand(), secretCommand())
+		batchCommand(), transcribeCommand(), eventsCommand(), auditCommand(), subscriptionCommand(), blameCommand(),
+		diffCommand(), whyCommand(), usageCommand(),
+		keyCommand(), secretCommand())
 	addGroup(root, groupOther, "Other:", loginCommand(), logoutCommand(), whoamiCommand(), versionCommand())
 	root.SetHelpCommand(helpCommand())
 	root.SetCompletionCommandGroupID(groupOther)

@@ -41,7 +41,7 @@ func shapeCreate() *cobra.Command {
 		{flag: "accelerator-type", path: "acceleratorType", value: "",
 			usage: "type of device, such as VENDOR_A_H100_80GB (default: the type with the most devices)"},
 		{flag: "accelerator-count", path: "acceleratorCount", value: 0,
-			usage: "devices per replica; 0 for as many as the model needs"},
+			usage: "devices per replica (default: as many as the model needs)"},
 		{flag: "precision", path: "precision", value: "", usage: "precision of the weights, such as FP8"},
 		{flag: "display-name", path: "displayName", value: "", usage: "display name"},
 	}
@@ -72,18 +72,19 @@ func shapeCreate() *cobra.Command {
 }
 
 func shapeVersionList() *cobra.Command {
-	return &cobra.Command{Use: "versions SHAPE", Short: "List the versions of a shape", Args: arguments(1, 1),
+	return asOfFlag(&cobra.Command{Use: "versions SHAPE", Short: "List the versions of a shape", Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
-			items, err := client.list(c.Context(), "/v1/"+client.name(shapes.name, args[0])+"/versions", shapeVersions, nil)
+			items, err := client.list(c.Context(), "/v1/"+client.name(shapes.name, args[0])+"/versions", shapeVersions,
+				asOf(c, nil))
 			if err != nil {
 				return err
 			}
 			return printItems(c, items, append([]column{{"ID", "#name"}}, versionColumns[1:]...)...)
-		}}
+		}})
 }
 
 func shapeValidate() *cobra.Command {

@@ -7,16 +7,12 @@ import (
 	"go/parser"
 	"go/token"
 	"net/http"
-	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
 
 	"github.com/stretchr/testify/require"
-
-	"anneal/internal/datadir"
 )
 
 func TestTerminalEscapes(t *testing.T) {
@@ -73,7 +69,7 @@ func TestEveryCommandPrintsThroughATerminal(t *testing.T) {
 			return true
 		})
 	}
-	require.Equal(t, 2, logs)
+	require.Equal(t, 3, logs)
 }
 
 // TestListsAndGetsEscape checks that every list and get command escapes control characters of a
@@ -99,7 +95,8 @@ func TestListsAndGetsEscape(t *testing.T) {
 				w.Header().Set("Anneal-Warning", "warned of \u009b31m")
 				of := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 				_ = json.NewEncoder(w).Encode(map[string]any{of: []any{item}, "name": hostile, "state": hostile,
-					"displayName": hostile, "id": hostile, "data": []any{item}})
+					"displayName": hostile, "id": hostile, "data": []any{item},
+					"jobAccelerators": []any{map[string]any{"method": hostile}}})
 			}, append(args, "-o", format)...)
 			require.NotContains(t, shown, "\nState: READY", args)
 			for _, r := range shown {
@@ -114,19 +111,8 @@ func TestListsAndGetsEscape(t *testing.T) {
 
 // terminalOutput returns what a command prints to both outputs, on a terminal.
 func terminalOutput(t *testing.T, handler http.HandlerFunc, args ...string) string {
-	server := httptest.NewServer(handler)
-	defer server.Close()
-	text, err := json.Marshal(datadir.Context{Address: server.URL, Account: "a", APIKey: "k"})
-	require.NoError(t, err)
-	dir := t.TempDir()
-	for _, name := range []string{"context.json", "operator.json"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
-	}
 	var shown bytes.Buffer
-	c := NewRoot("test")
-	c.SetOut(&terminal{out: &shown})
-	c.SetErr(&terminal{out: &shown})
-	c.SetArgs(append(args, "--context", filepath.Join(dir, "context.json")))
-	require.NoError(t, c.Execute(), args)
+	_, err := execute(t, &terminal{out: &shown}, &terminal{out: &shown}, handler, args...)
+	require.NoError(t, err, args)
 	return shown.String()
 }

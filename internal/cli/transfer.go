@@ -16,6 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"anneal/api/request"
 )
 
 // isFile returns an error unless path is a regular file.
@@ -60,10 +62,21 @@ func upload(ctx context.Context, c *client, dataset, path string) (map[string]an
 		return nil, withHint(err, hint)
 	}
 	if err != nil {
-		return nil, err
+		return nil, withHint(err, uploadAgain(err, "dataset", id(dataset), path))
 	}
 	res.Body.Close()
 	return awaitUpload(ctx, c, c.name("datasets", dataset), hint)
+}
+
+// uploadAgain returns how to repeat an upload that a quota refuses, because the resource exists; it
+// returns "" for other errors.
+func uploadAgain(err error, command, id, path string) string {
+	var refused *apiError
+	if !errors.As(err, &refused) || refused.Reason != "QUOTA_EXCEEDED" && refused.Reason != request.ReasonQuotaTooSmall {
+		return ""
+	}
+	return fmt.Sprintf("%s %s exists without files: upload them later with `anneal %s upload %s %s`, or delete it",
+		command, id, command, id, path)
 }
 
 // awaitUpload waits until the files uploaded into a resource are validated, and returns the
@@ -225,9 +238,10 @@ func (p *progress) of(name string, r io.Reader) io.Reader {
 	return io.TeeReader(r, counting(func(n int) { p.add(name, int64(n)) }))
 }
 
-// add counts n bytes of a file.
+// add counts n bytes of a file. The total grows with files that it did not contain.
 func (p *progress) add(name string, n int64) {
 	p.moved += n
+	p.total = max(p.total, p.moved)
 	if now := time.Now(); p.terminal && now.Sub(p.shown) > redrawInterval {
 		p.shown = now
 		redraw(p.out, fmt.Sprintf("%s of %s  %s", inBytes(p.moved), inBytes(p.total), name))

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -20,4 +21,16 @@ func TestDiskFull(t *testing.T) {
 	other := errors.New("other")
 	require.Equal(t, other, diskFull(other, "polite.gguf"))
 	require.NoError(t, diskFull(nil, "polite.gguf"))
+}
+
+// TestProgressNeverExceedsItsTotal checks that the printed total grows with files that the total did
+// not contain, such as the tokenizer of the base model in the download of an adapter.
+func TestProgressNeverExceedsItsTotal(t *testing.T) {
+	var out bytes.Buffer
+	p := &progress{out: &out, total: 2000}
+	p.add("weights", 2000)
+	p.done("weights")
+	p.add("tokenizer", 500)
+	p.done("tokenizer")
+	require.Equal(t, "2.0 kB of 2.0 kB  weights\n2.5 kB of 2.5 kB  tokenizer\n", out.String())
 }

@@ -27,10 +27,13 @@ import (
 //	version        format version of the directory
 //	keys/          random keys that never leave the machine
 //	nats/          streams of the embedded NATS server: the log
+//	tree/          entries of the log's Merkle tree, and the newest signed checkpoint
 //	datakeys/      data keys of sealed values, wrapped by the master keys in keys/ring
 //	answers/       responses stored under idempotency keys
 //	blobs/         datasets, weights, checkpoints, metrics
+//	usage/         usage records that the stream has not acknowledged
 //	snapshots/     snapshots of the world, from which a start replays the rest of the log
+//	archive/       compressed copy of the events, for reads of earlier states
 //	worker/        downloads of the local worker
 type Dir string
 
@@ -41,6 +44,9 @@ func (d Dir) Path(parts ...string) string {
 
 // ClusterMark is the file of a control plane's high-water mark of the log in a NATS cluster.
 const ClusterMark = "log.mark"
+
+// Archive is the directory of the archive of earlier states.
+const Archive = "archive"
 
 // CheckExists returns an error unless the directory is the data directory of a server that has
 // started at least once.

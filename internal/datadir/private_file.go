@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+
+	"anneal/disk"
 )
 
 // WritePrivate atomically replaces a file with mode 0600 and syncs it and its directory to disk.
@@ -21,9 +23,5 @@ func WritePrivate(path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	parent, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(parent.Sync(), parent.Close())
+	return disk.Sync(filepath.Dir(path))
 }

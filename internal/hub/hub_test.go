@@ -12,6 +12,7 @@ import (
 
 	"anneal/internal/hub"
 	"anneal/internal/hub/hubtest"
+	"anneal/internal/testutil"
 )
 
 func TestParseRef(t *testing.T) {
@@ -58,8 +59,7 @@ func TestDownload(t *testing.T) {
 	dir, moved := t.TempDir(), int64(0)
 	for _, f := range m.Files {
 		require.NoError(t, h.Download(t.Context(), m, f, dir, func(n int64) { moved += n }))
-		got, err := os.ReadFile(filepath.Join(dir, f.Name))
-		require.NoError(t, err)
+		got := testutil.ReadFile(t, filepath.Join(dir, f.Name))
 		require.Equal(t, files[f.Name], string(got))
 	}
 	require.Equal(t, int64(305_000), moved)
@@ -83,8 +83,7 @@ func TestDownload(t *testing.T) {
 			dir := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(dir, f.Name+".part"), []byte("damage"), 0o644))
 			require.ErrorContains(t, h.Download(t.Context(), m, f, dir, func(int64) {}), "digest")
-			left, err := os.ReadDir(dir)
-			require.NoError(t, err)
+			left := testutil.ReadDir(t, dir)
 			require.Empty(t, left)
 			require.NoError(t, h.Download(t.Context(), m, f, dir, func(int64) {}))
 		}

@@ -25,7 +25,7 @@ func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *san
 	if o.Engine, err = flags.Engine.build(ctx, o.Dir, runner, o.Log); err != nil {
 		return err
 	}
-	o.Labels, o.CheckDevices = flags.Labels(), flags.checkDevices
+	o.Labels, o.CheckDevices, o.ShareAccelerators = flags.Labels(), flags.checkDevices, flags.shareAccelerators
 	o.Node, o.Pool, o.Region, o.Version, o.Sound = flags.ID, flags.Pool, flags.Region, flags.Version,
 		sound.Opener{Runner: runner}.Open
 	if err := evaluators.Check(ctx); err != nil {

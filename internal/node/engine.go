@@ -56,10 +56,12 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 		}
 		engine.Methods = torch.Methods()
 	}
+	engine.SharesDevices = true // the embedded engine uses no memory of devices
 	if cmp.Or(e.completer, embeddedEngine) == embeddedEngine {
 		return engine, nil
 	}
 	engine.Name += " and " + e.completer
+	engine.SharesDevices = external.SharesDevices(e.completer, e.command)
 	var err error
 	engine.Completer, err = external.New(external.Options{Runner: runner, Preset: e.completer, Command: e.command,
 		Dir: filepath.Join(dir, "work"), ToGGUF: exportGGUF})

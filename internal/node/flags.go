@@ -27,6 +27,7 @@ type Flags struct {
 	accelerators, labels []string
 	checkDevices         time.Duration
 	evaluatorsUnconfined bool
+	shareAccelerators    bool
 }
 
 // maxDevices is the maximum number of devices of one type that a node may declare.
@@ -54,6 +55,8 @@ func (n *Flags) add(f *pflag.FlagSet) {
 			"with all permissions of this user: only for code that you trust")
 	f.StringArrayVar(&n.accelerators, "accelerators", nil, "devices of the node, instead of those detected: `TYPE=N`, "+
 		"such as VENDOR_A_H100_80GB=8; repeatable")
+	f.BoolVar(&n.shareAccelerators, "share-accelerators", false, "let deployments with acceleratorShare share devices "+
+		"of this node; the engine limits the memory of each replica, and no hardware does")
 	f.DurationVar(&n.checkDevices, "check-devices", agent.DefaultCheckDevices, "time between two readings of the state "+
 		"of detected devices, which withdraw failed devices from the node; 0 disables the readings")
 }

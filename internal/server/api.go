@@ -41,7 +41,7 @@ func (s *Server) openBlobs(ctx context.Context) (err error) {
 	}
 	s.blobs, err = blobs.Open(ctx,
 		blobs.Options{URL: s.flags.blobs, Dir: s.dir.Path("blobs"), BaseURL: s.context.Address + blobPath, Key: key,
-			Logger: s.logger})
+			Logger: s.logger, Intercept: s.flags.intercept})
 	return err
 }
 
@@ -67,21 +67,29 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	s.services.start("uses", func(ctx context.Context) error {
 		return uses.Follow(ctx, func(key domain.Name, at time.Time) { s.world.Live().UseKey(key, at) })
 	})
-	if s.meter, err = metering.NewMeter(s.events.Control(), s.logger); err != nil {
+	if s.meter, err = metering.NewMeter(metering.MeterOptions{Conn: s.events.Control(), Dir: s.dir.Path("usage"),
+		ID: s.id, Space: s.logSpace(), Logger: s.logger}); err != nil {
 		return err
 	}
-	s.meter.Space = s.logSpace()
 	prices, err := s.flags.prices()
 	if err != nil {
 		return err
 	}
-	s.handler = api.New(api.Options{Prices: prices, Queue: &schedulers.Places{},
+	usage, err := openUsage(s)
+	if err != nil {
+		return err
+	}
+	s.backups = &backups{}
+	s.handler = api.New(api.Options{Prices: prices, Backups: s.backups, Queue: &schedulers.Places{},
+		Usage:   usage,
 		Cluster: s.flags.cluster, Direct: s.flags.directDomain,
 		Origins: s.flags.corsOrigins,
 		Private: s.flags.fetchPrivate, Strict: s.flags.strictInference,
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: sealer, ReaderURL: readerURL(s.nats),
-		Answers: answers,
-		Uses:    uses, Meter: s.meter, Replicas: coordinator.ReplicaClient{Conn: s.events.Coordinator()}, Scorer: s.code,
+		Metrics: s.metrics,
+		Log:     s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: observed(s, sealer), ReaderURL: readerURL(s.nats),
+		Audit: s.audit.Load(), Addresses: s.flags.clientAddresses,
+		Answers: answers, Proofs: s.proofs, PublicLog: s.flags.publicLog,
+		Uses: uses, Meter: s.meter, Replicas: coordinator.ReplicaClient{Conn: s.events.Coordinator()}, Scorer: s.code,
 		Pepper: pepper,
 		Logger: s.logger, Space: disk.On(s.flags.Data), Link: s.events.Connected,
 		Limits: request.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles,

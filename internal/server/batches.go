@@ -35,7 +35,8 @@ func (g gateway) Load(deployment domain.Name) (slots int, busy bool) { return g.
 
 // Send implements batches.Gateway.
 func (g gateway) Send(ctx context.Context, q batches.Request) batches.Response {
-	r := g.api.ServeInBackground(ctx, api.BackgroundRequest{Key: q.Key, ID: q.ID, Path: q.Path, Body: q.Body})
+	r := g.api.ServeInBackground(ctx, api.BackgroundRequest{Key: q.Key, ID: q.ID, Trace: q.Trace, Path: q.Path,
+		Body: q.Body})
 	out := batches.Response{Status: r.Status, Body: r.Body, Waits: r.Waits}
 	switch r.Code {
 	case domain.Unavailable:

@@ -25,6 +25,7 @@ import (
 	"anneal/eventlog/integrity"
 	"anneal/internal/datadir"
 	"anneal/internal/node"
+	"anneal/internal/testutil"
 	"anneal/projections"
 )
 
@@ -62,7 +63,8 @@ func serving(t *testing.T, dir string, do func(ctx context.Context, s *Server)) 
 }
 
 // makeCorpus fills a directory in two rounds with two blocks of events, two snapshots, sealed
-// values, uploaded files, and a complete readers' mirror.
+// values, uploaded files, usage records, responses under idempotency keys, and complete mirrors for
+// readers.
 func makeCorpus(t *testing.T) (c corpus) {
 	c.dir = filepath.Join(t.TempDir(), "data")
 	c.blobs = map[string][]byte{}
@@ -91,6 +93,7 @@ func makeCorpus(t *testing.T) (c corpus) {
 					require.NoError(t, err)
 				}
 			}
+			require.NoError(t, storeRecords(ctx, s, round))
 			sealer, err := s.sealer(ctx)
 			require.NoError(t, err)
 			sealed, err := sealer.Seal(ctx, corpusSecret(round), []byte("value"))
@@ -129,10 +132,9 @@ func (c corpus) stores(t *testing.T) (files []string) {
 	return files
 }
 
-// harm damages one file at random, and returns a description of the damage.
-func harm(t *testing.T, random *rand.Rand, path string) string {
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
+// damageFile damages one file at random, and returns a description of the damage.
+func damageFile(t *testing.T, random *rand.Rand, path string) string {
+	content := testutil.ReadFile(t, path)
 	kind := random.IntN(4)
 	if len(content) == 0 {
 		kind = 3
@@ -201,6 +203,13 @@ func (c corpus) sound(ctx context.Context, s *Server) string {
 	if again, err := projections.Verify(ctx, s.events.Log(), v.Position); err != nil || again.SHA256 != served.SHA256 {
 		return fmt.Sprintf("the served state differs from the log: %v", err)
 	}
+	operator, err := datadir.ReadContext(s.dir.Path("operator.json"))
+	if err != nil {
+		return err.Error()
+	}
+	if mirror, err := verifyRunning(ctx, operator); err != nil || !mirror.Equal {
+		return fmt.Sprintf("the readers' mirror differs: %v", err)
+	}
 	sealer, err := s.sealer(ctx)
 	if err != nil {
 		return err.Error()
@@ -220,7 +229,10 @@ func (c corpus) sound(ctx context.Context, s *Server) string {
 			return fmt.Sprintf("cannot open sealed value %d: %v", i, err)
 		}
 	}
-	return ""
+	if lacking := lackingUsage(ctx, s, 2*corpusRecords); lacking != "" {
+		return lacking
+	}
+	return lackingResponses(ctx, s, 2*corpusRecords)
 }
 
 // TestCorruption checks that after any damage to the directory of a stopped server, the server
@@ -256,7 +268,7 @@ func TestCorruption(t *testing.T) {
 		if trial%2 == 0 {
 			file = vital[random.IntN(len(vital))]
 		}
-		what := file + ": " + harm(t, random, filepath.Join(dir, file))
+		what := file + ": " + damageFile(t, random, filepath.Join(dir, file))
 		outcome := c.try(t, dir, what)
 		counts[outcome]++
 		t.Logf("%-9s %s", outcome, what)

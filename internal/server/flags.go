@@ -18,6 +18,7 @@ import (
 	"anneal/internal/node"
 	"anneal/internal/usage"
 	"anneal/schedulers"
+	"anneal/workers/subscriptions"
 	"anneal/workers/tracking"
 )
 
@@ -27,6 +28,8 @@ type Flags struct {
 	natsURL, natsListen      string
 	natsReplicas             int
 	acceptLogLoss            bool
+	publicLog                bool
+	witnesses                []string // URL=KEY
 	lameDuck                 time.Duration
 	lameDuckFlag             *pflag.Flag
 	blobs                    string
@@ -43,6 +46,7 @@ type Flags struct {
 	maxAudio                 int64
 	transcriptionTimeout     time.Duration
 	fetchPrivate             bool
+	fileInterval             time.Duration
 	strictInference          bool
 	maxConnections           int
 	maxConnectionsPerAddress int
@@ -50,11 +54,15 @@ type Flags struct {
 	idempotency              idempotency.Limit
 	cluster, directDomain    string
 	name                     string
+	clientAddresses          bool
 	currency                 string
 	price, fullPrice         string // decimal amounts of a currency
 	tracker                  string // KIND=URL
+	backup                   backupFlags
 	Node                     node.Flags
 	tls                      TLSFlags
+
+	intercept func(change, key string, do func() error) error // for tests: see blobs.Options
 }
 
 // DefaultFlags returns the flags of an empty command line.
@@ -68,6 +76,7 @@ func (flags *Flags) Add(f *pflag.FlagSet) {
 	usage.AddSection(f, "Addresses and data", flags.addAddresses)
 	usage.AddSection(f, "Log and NATS", flags.addLog)
 	usage.AddSection(f, "TLS", flags.tls.add)
+	usage.AddSection(f, "Backups", flags.backup.add)
 	usage.AddSection(f, "Nodes, jobs and deployments", flags.addScheduling)
 	usage.AddSection(f, "Limits of requests", flags.addLimits)
 	usage.AddSection(f, "Estimated costs", flags.addPrices)
@@ -110,6 +119,14 @@ func (flags *Flags) addLog(f *pflag.FlagSet) {
 	f.BoolVar(&flags.acceptLogLoss, "accept-log-loss", false,
 		"start although the log of the NATS cluster lacks events that this control plane has seen, for example after the "+
 			"cluster is restored from a backup; no file is deleted until DATA/sweep.held is removed")
+	f.BoolVar(&flags.clientAddresses, "client-addresses", true,
+		"record the IP addresses of clients in events and audit records; events are never deleted")
+	f.BoolVar(&flags.publicLog, "public-log", false,
+		"serve /log/, the checkpoints and tiles of the event log, to everyone (default: only to the operator); they show "+
+			"how many events there are and when, and salted hashes")
+	f.StringArrayVar(&flags.witnesses, "witness", nil,
+		"`URL=KEY` of a witness that cosigns the checkpoints of the event log; 'anneal witness' prints its key; repeat the "+
+			"flag for more (default: none)")
 }
 
 func (flags *Flags) addScheduling(f *pflag.FlagSet) {
@@ -153,9 +170,11 @@ func (flags *Flags) addLimits(f *pflag.FlagSet) {
 	f.Int64Var(&flags.maxAudio, "max-audio", request.DefaultLimits.Audio, "maximum size of one recording, in bytes")
 	f.DurationVar(&flags.transcriptionTimeout, "transcription-timeout", request.DefaultLimits.Transcription,
 		"maximum time to transcribe one recording")
+	f.DurationVar(&flags.fileInterval, "subscription-file-interval", subscriptions.DefaultPolicy.FileInterval,
+		"time from an event until the file of a subscription that contains it is written")
 	f.BoolVar(&flags.fetchPrivate, "fetch-private", false,
 		"also connect to URLs of this machine and of private networks that a caller names: to fetch recordings and "+
-			"images, to upload metrics files, and to import and export datasets")
+			"images, to upload metrics files, to import and export datasets, and to deliver events to subscriptions")
 	f.BoolVar(&flags.strictInference, "strict-inference", false, "reject unknown parameters of inference requests, and "+
 		"reasoning settings of models that do not reason, instead of ignoring them with a warning")
 	f.IntVar(&flags.idempotency.Count, "max-idempotency-keys", idempotency.DefaultLimit.Count,
@@ -222,29 +241,34 @@ func (f Flags) Check() error {
 		"--public-url %q must begin with http:// or https://", f.publicURL)
 	for _, limit := range []struct {
 		flag  string
-		value int64
-	}{{"--lost-after", int64(f.lostAfter)}, {"--forget-after", int64(f.forgetAfter)},
-		{"--keep-deleted", int64(f.keepDeleted)}, {"--placement-timeout", int64(f.placementTimeout)},
-		{"--cold-start-timeout", int64(f.coldStartTimeout)}, {"--scale-to-zero-floor", int64(f.zeroFloor)},
-		{"--max-upload", f.maxUpload},
-		{"--max-model-file", f.maxModelFile},
-		{"--max-model-files", int64(f.maxModelFiles)}, {"--max-audio", f.maxAudio},
-		{"--max-idempotency-keys", int64(f.idempotency.Count)}, {"--max-idempotency-bytes", f.idempotency.Bytes}} {
-		require(limit.value > 0, "%s must be positive", limit.flag)
+		value any
+		holds bool
+	}{{"--lost-after", f.lostAfter, f.lostAfter > 0}, {"--forget-after", f.forgetAfter, f.forgetAfter > 0},
+		{"--keep-deleted", f.keepDeleted, f.keepDeleted > 0},
+		{"--placement-timeout", f.placementTimeout, f.placementTimeout > 0},
+		{"--cold-start-timeout", f.coldStartTimeout, f.coldStartTimeout > 0},
+		{"--scale-to-zero-floor", f.zeroFloor, f.zeroFloor > 0},
+		{"--max-upload", f.maxUpload, f.maxUpload > 0}, {"--max-model-file", f.maxModelFile, f.maxModelFile > 0},
+		{"--max-model-files", f.maxModelFiles, f.maxModelFiles > 0}, {"--max-audio", f.maxAudio, f.maxAudio > 0},
+		{"--max-idempotency-keys", f.idempotency.Count, f.idempotency.Count > 0},
+		{"--max-idempotency-bytes", f.idempotency.Bytes, f.idempotency.Bytes > 0}} {
+		require(limit.holds, "%s %v must be positive", limit.flag, limit.value)
 	}
 	require(f.transcriptionTimeout > 0 && f.transcriptionTimeout <= blobs.TransientTime/2,
-		"--transcription-timeout must be more than 0 and at most %s, because recordings are deleted after %s",
-		blobs.TransientTime/2, blobs.TransientTime)
+		"--transcription-timeout %s must be more than 0 and at most %s, because recordings are deleted after %s",
+		f.transcriptionTimeout, blobs.TransientTime/2, blobs.TransientTime)
 	require(f.natsReplicas == 0 || f.natsURL != "",
 		"--nats-replicas requires --nats-url, the cluster that stores the log")
 	require(!f.acceptLogLoss || f.natsURL != "",
 		"--accept-log-loss requires --nats-url: for the embedded server use 'anneal log repair --accept-loss'")
 	require(f.maxBodyMemory >= minBodyMemory,
-		"--max-body-memory must be at least %d, so that the quarter of one account suffices for a large body", minBodyMemory)
-	require(f.maxConnections >= 0 && f.maxConnectionsPerAddress >= 0,
-		"--max-connections and --max-connections-per-address must not be negative")
-	require(f.jobDeadline >= 0, "--job-deadline must not be negative")
-	require(f.lameDuck >= 0, "--lame-duck must not be negative")
+		"--max-body-memory %d must be at least %d, so that the quarter of one account suffices for a large body",
+		f.maxBodyMemory, minBodyMemory)
+	require(f.maxConnections >= 0, "--max-connections %d must not be negative", f.maxConnections)
+	require(f.maxConnectionsPerAddress >= 0, "--max-connections-per-address %d must not be negative",
+		f.maxConnectionsPerAddress)
+	require(f.jobDeadline >= 0, "--job-deadline %s must not be negative", f.jobDeadline)
+	require(f.lameDuck >= 0, "--lame-duck %s must not be negative", f.lameDuck)
 	for _, origin := range f.corsOrigins {
 		err := api.CheckOrigin(origin)
 		require(err == nil, "--cors-origin %q %v", origin, err)
@@ -253,8 +277,10 @@ func (f Flags) Check() error {
 	require(f.name == "" || domain.ValidID(f.name), "--name %q %s", f.name, domain.IDRule)
 	_, err := tracking.ParseService(f.tracker)
 	require(err == nil, "--tracker %q %v", f.tracker, err)
+	_, unwitnessed := f.parseWitnesses()
+	require(unwitnessed == nil, "--witness %v", unwitnessed)
 	_, unpriced := f.prices()
-	for _, err := range []error{f.checkDirectDomain(), unpriced, f.Node.Check()} {
+	for _, err := range []error{f.checkDirectDomain(), unpriced, f.backup.check(), f.Node.Check()} {
 		require(err == nil, "%v", err)
 	}
 	switch len(wrong) {

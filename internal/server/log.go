@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"anneal/disk"
+	"anneal/eventlog/archive"
 	"anneal/eventlog/integrity"
 	"anneal/eventlog/natsserver"
 	"anneal/internal/datadir"
@@ -39,7 +40,7 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 		s.events, err = natsserver.Connect(ctx,
 			natsserver.ConnectOptions{URL: s.flags.natsURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
 				IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: s.flags.natsReplicas, VerifyNode: verify,
-				TLS: s.certs.cluster, Log: s.logger,
+				Logins: recordLogins(s), TLS: s.certs.cluster, Log: s.logger,
 				Before: checkInstallation(s.dir), Mark: s.dir.Path(datadir.ClusterMark), AcceptLoss: s.acceptLoss()})
 		if err == nil && holdsSharedReader(s.dir) {
 			s.logger.Warn("context.json contained credentials that read every account's events; they are now in operator.json " +
@@ -52,8 +53,8 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 		return err
 	}
 	options := natsserver.Options{Dir: s.dir.Path("nats"), Listen: natsAddress(s.flags, s.dir), VerifyNode: verify,
-		VerifyReader: s.verifyReader, TLS: s.certs.nats, Holds: holds, Log: s.logger.With("part", "nats"),
-		MaxConnections: s.descriptors.nats}
+		Logins: recordLogins(s), VerifyReader: s.verifyReader, TLS: s.certs.nats, Holds: holds,
+		Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
 	if options.NewReaderPassword = holdsSharedReader(s.dir); options.NewReaderPassword {
 		s.logger.Info("context.json has credentials that read every account's events: they are replaced by new ones in " +
 			"operator.json, and context.json gets credentials of account default")
@@ -92,8 +93,8 @@ func moveMark(dir datadir.Dir) error {
 }
 
 // acceptLoss returns a function that prepares for a cluster's log that lacks events: it suspends
-// deletions of files and data keys, and moves the snapshots aside, because they may contain the
-// lost events. It returns nil without --accept-log-loss.
+// deletions of files and data keys, and moves the snapshots and the tree aside, because they may
+// contain the lost events. It returns nil without --accept-log-loss.
 func (s *Server) acceptLoss() func(error) error {
 	if !s.flags.acceptLogLoss {
 		return nil
@@ -106,12 +107,13 @@ func (s *Server) acceptLoss() func(error) error {
 		if err != nil {
 			return err
 		}
-		err = os.Rename(s.dir.Path("snapshots"),
-			s.dir.Path("snapshots.refused-"+time.Now().UTC().Format("20060102T150405.000Z")))
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
+		for _, name := range []string{"snapshots", treeDir} {
+			err := os.Rename(s.dir.Path(name), s.dir.Path(name+".refused-"+time.Now().UTC().Format("20060102T150405.000Z")))
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
 		}
-		return err
+		return nil
 	}
 }
 
@@ -133,7 +135,11 @@ func (s *Server) openWorld(ctx context.Context) (err error) {
 	if s.nodeKey, err = s.dir.Key("nodes"); err != nil {
 		return err
 	}
-	if s.world, err = projections.Open(ctx, s.events.Log(), s.dir.Path("snapshots")); err != nil {
+	if s.archive, err = archive.Open(s.dir.Path(datadir.Archive)); err != nil {
+		return err
+	}
+	s.world, err = projections.OpenArchived(ctx, s.events.Log(), s.dir.Path("snapshots"), s.archive)
+	if err != nil {
 		return err
 	}
 	s.services.start("world", func(ctx context.Context) error { return s.world.Run(ctx, s.events.Log()) })

@@ -22,8 +22,8 @@ import (
 const givenUpFile = "given-up.jsonl"
 
 // Repair repairs the log of a stopped server, and returns what it found and changed. It discards
-// events that it cannot restore only if acceptLoss is set; then it also moves the snapshots aside,
-// because they may contain lost events.
+// events that it cannot restore only if acceptLoss is set; then it also moves the snapshots and the
+// tree aside, because they may contain lost events.
 func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 	if err := dir.CheckExists(); err != nil {
 		return integrity.RepairReport{}, err
@@ -48,11 +48,13 @@ func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 	if err != nil || report.Whole() || !report.Changed {
 		return report, err
 	}
-	err = os.Rename(dir.Path("snapshots"), filepath.Join(report.Aside, "snapshots"))
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
+	for _, name := range []string{"snapshots", treeDir} {
+		err := os.Rename(dir.Path(name), filepath.Join(report.Aside, name))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return report, err
+		}
 	}
-	return report, err
+	return report, nil
 }
 
 // RevertedEvents returns the deletions, revocations and suspensions among the events that a repair

@@ -20,6 +20,7 @@ import (
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/secrets"
 	"anneal/internal/datadir"
+	"anneal/projections"
 )
 
 // RotateKey replaces the master key of a stopped server, and returns the number of data keys that
@@ -106,7 +107,12 @@ func stoppedLog(dir datadir.Dir, natsURL string, cluster *tls.Config) (vaultLog,
 	if _, err := os.Stat(dir.Path("nats")); err != nil {
 		return vaultLog{}, fmt.Errorf("%s contains no log: if the log is stored in a NATS cluster, give --nats-url", dir)
 	}
-	server, err := natsserver.Start(natsserver.Options{Dir: dir.Path("nats"), Log: slog.New(slog.DiscardHandler)})
+	holds, err := projections.Newest(dir.Path("snapshots"))
+	if err != nil {
+		return vaultLog{}, err
+	}
+	server, err := natsserver.Start(natsserver.Options{Dir: dir.Path("nats"), Holds: holds,
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return vaultLog{}, err
 	}

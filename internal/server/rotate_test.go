@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"log/slog"
-	"os"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"anneal/domain"
 	"anneal/internal/datadir"
 	"anneal/internal/node"
+	"anneal/internal/testutil"
 )
 
 // TestKeysAreRotated checks that after a rotation sealed values can be opened with the new master
@@ -40,13 +40,11 @@ func TestKeysAreRotated(t *testing.T) {
 		_, err = RotateKey(ctx, dir, "", nil)
 		require.ErrorContains(t, err, "in use by process")
 	})
-	before, err := os.ReadFile(dir.RingPath())
-	require.NoError(t, err)
+	before := testutil.ReadFile(t, dir.RingPath())
 	wrapped, err := RotateKey(t.Context(), dir, "", nil)
 	require.NoError(t, err)
 	require.Equal(t, 2, wrapped)
-	after, err := os.ReadFile(dir.RingPath())
-	require.NoError(t, err)
+	after := testutil.ReadFile(t, dir.RingPath())
 	require.Equal(t, 1, strings.Count(string(after), "\n"))
 	require.NotEqual(t, before, after)
 	running(func(ctx context.Context, s *Server) {

@@ -35,8 +35,8 @@ func TestAllInvalidFlagsAreReported(t *testing.T) {
 	flags := DefaultFlags()
 	flags.lostAfter, flags.maxUpload, flags.natsReplicas, flags.currency, flags.Node.Pool = -1, 0, 2, "euros", "swimming"
 	require.EqualError(t, flags.Check(), `5 flags are invalid:
-  --lost-after must be positive
-  --max-upload must be positive
+  --lost-after -1ns must be positive
+  --max-upload 0 must be positive
   --nats-replicas requires --nats-url, the cluster that stores the log
   --currency "euros" must be three capital letters, such as EUR
   --pool: must be training or inference`)

@@ -8,17 +8,23 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"anneal/api"
 	"anneal/blobs"
 	"anneal/disk"
 	"anneal/engines/sandbox"
+	"anneal/eventlog/archive"
+	"anneal/eventlog/audit"
 	"anneal/eventlog/idempotency"
 	"anneal/eventlog/installation"
 	"anneal/eventlog/metering"
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/secrets"
+	"anneal/eventlog/transparency"
 	"anneal/internal/datadir"
 	"anneal/projections"
 	"anneal/workers/coordinator"
@@ -34,14 +40,17 @@ type Server struct {
 
 	id         string                   // ID of the control plane
 	membership *installation.Membership // nil with the embedded NATS server
+	backups    *backups                 // started by openBackups
 
 	events  *natsserver.Connection
 	nats    *natsserver.Server // nil when the log is stored in a cluster
 	world   *projections.World
+	archive *archive.Archive
 	nodeKey []byte        // verifies join tokens; set before admits is closed
 	admits  chan struct{} // closed once agents can be authenticated
 	blobs   *blobs.Store
 	handler *api.Server
+	metrics *prometheus.Registry
 
 	admission   *coordinator.Admission
 	descriptors descriptorPlan
@@ -49,6 +58,8 @@ type Server struct {
 	code        *sandbox.Sandbox // sandbox in which evaluators are built and previewed
 	http        *http.Server
 
+	audit       atomic.Pointer[audit.Recorder] // nil until openAudit opens it; a nil Recorder records nothing
+	proofs      *transparency.Publisher
 	vault       *secrets.Vault     // nil until sealer opens it
 	idempotency *idempotency.Store // nil until openIdempotency opens it
 	started     chan struct{}      // closed when requests are served
@@ -73,7 +84,8 @@ const (
 // Start starts all services and returns when requests are served. The server runs until ctx is
 // done: see Wait.
 func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, err error) {
-	s := &Server{dir: datadir.Dir(flags.Data), flags: flags, logger: logger, started: make(chan struct{})}
+	s := &Server{dir: datadir.Dir(flags.Data), flags: flags, logger: logger, started: make(chan struct{}),
+		metrics: prometheus.NewRegistry()}
 	if s.release, err = disk.LockDir(flags.Data); err != nil {
 		return nil, err
 	}
@@ -109,8 +121,9 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	if flags.publicURL != "" {
 		s.context.Address = strings.TrimRight(flags.publicURL, "/")
 	}
-	for _, step := range []func(context.Context) error{s.openLog, identify(s), joinInstallation(s), s.openBlobs,
-		checkBucket(s), s.openWorld, s.bootstrap, s.ensureReader, s.startServices} {
+	for _, step := range []func(context.Context) error{s.openLog, identify(s), openAudit(s),
+		joinInstallation(s), s.openBlobs,
+		checkBucket(s), openProofs(s), s.openWorld, s.bootstrap, s.ensureReader, s.startServices} {
 		if err := step(duty); err != nil {
 			listener.Close()
 			return nil, err
@@ -122,7 +135,13 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	if err := openTracking(duty, s); err != nil {
 		return nil, err
 	}
+	if err := openBackups(s); err != nil {
+		return nil, err
+	}
 	openBatches(s)
+	if err := openSubscriptions(duty, s); err != nil {
+		return nil, err
+	}
 	close(s.started)
 	if s.nats != nil {
 		s.services.start("readers", s.sweepReaders)
@@ -165,14 +184,26 @@ func (s *Server) close() error {
 			_ = s.http.Close() // drainTimeout has passed for the requests that are still open
 		} else {
 			s.handler.Drain()
-			_ = s.meter.Close(drain) // usage records that are not acknowledged in time are lost, as documented by Meter
+			if s.meter.Drain(drain) != nil {
+				s.logger.Warn("usage records wait on disk: the next start with this data directory sends them", "records",
+					s.meter.Waiting())
+			}
 		}
 	}
 	s.stop()
 	s.services.wait.Wait()
 	var err error
+	if s.meter != nil {
+		err = s.meter.Close()
+	}
 	if s.world != nil {
-		_, err = s.world.SaveEvery(s.dir.Path("snapshots"), 1)
+		_, failed := s.world.SaveEvery(s.dir.Path("snapshots"), 1)
+		err = errors.Join(err, failed)
+	}
+	if s.archive != nil {
+		if failed := s.archive.Close(); failed != nil { // the next start writes it again
+			s.logger.Warn("the archive of earlier states is incomplete", "error", failed)
+		}
 	}
 	if s.blobs != nil {
 		err = errors.Join(err, s.blobs.Close())

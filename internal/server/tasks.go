@@ -30,7 +30,7 @@ func (s *Server) openTasks(sealer *secrets.Vault) error {
 		return err
 	}
 	count := baseTokens()
-	transfers := tasks.Transferrer{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Open: sealer.Open,
+	transfers := tasks.Transferrer{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Open: observed(s, sealer).Open,
 		Client: outbound.Client(s.flags.fetchPrivate, taskTimeout), MaxFile: s.flags.maxUpload}
 	var all []tasks.Task
 	for _, one := range []interface {
@@ -44,8 +44,9 @@ func (s *Server) openTasks(sealer *secrets.Vault) error {
 			Progress: s.rowsRead},
 		tasks.Importer{Transferrer: transfers}, tasks.Exporter{Transferrer: transfers},
 		tasks.MetricsUploader{World: s.world, Blobs: s.blobs, Client: outbound.Client(s.flags.fetchPrivate, uploadTimeout),
-			Open: sealer.Open, Now: time.Now, Logger: s.logger},
-		tasks.EvaluatorBuilder{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Builder: s.code, Open: sealer.Open},
+			Open: observed(s, sealer).Open, Now: time.Now, Logger: s.logger},
+		tasks.EvaluatorBuilder{Log: log, World: s.world, Blobs: s.blobs, Now: time.Now, Builder: s.code,
+			Open: observed(s, sealer).Open},
 	} {
 		if err := one.Handle(router); err != nil {
 			return err

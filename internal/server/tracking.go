@@ -19,8 +19,9 @@ func openTracking(ctx context.Context, s *Server) error {
 	if err != nil {
 		return err
 	}
-	sender := tracking.Sender{Log: s.events.Log(), World: s.world, Blobs: s.blobs, Open: sealer.Open, Service: service,
-		Now: time.Now, Logger: s.logger}
+	sender := tracking.Sender{Log: s.events.Log(), World: s.world, Blobs: s.blobs, Open: observed(s, sealer).Open,
+		Service: service,
+		Now:     time.Now, Logger: s.logger}
 	s.services.start("tracking", func(ctx context.Context) error {
 		if s.nats != nil {
 			return sender.Run(ctx)

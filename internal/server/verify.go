@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"os"
 	"strings"
@@ -14,8 +13,6 @@ import (
 	"anneal/disk"
 	"anneal/eventlog"
 	"anneal/eventlog/integrity"
-	"anneal/eventlog/natsconn"
-	"anneal/eventlog/natsserver"
 	"anneal/internal/certs"
 	"anneal/internal/datadir"
 	"anneal/projections"
@@ -45,7 +42,11 @@ func Verify(ctx context.Context, dir datadir.Dir) (Verification, error) {
 	}
 	var files *integrity.FileReport
 	if hasLog(dir) {
-		report, err := integrity.VerifyFiles(dir.Path("nats"), "")
+		holds, err := projections.Newest(dir.Path("snapshots"))
+		if err != nil {
+			return Verification{}, err
+		}
+		report, err := integrity.VerifyFiles(dir.Path("nats"), "", holds)
 		if err != nil {
 			return Verification{}, err
 		}
@@ -78,19 +79,11 @@ func verifyRunning(ctx context.Context, operator datadir.Context) (Verification,
 	if err != nil {
 		return Verification{}, err
 	}
-	options, err := operator.NATSOptions()
+	log, closeLog, err := openMirror(ctx, operator)
 	if err != nil {
 		return Verification{}, err
 	}
-	conn, err := natsconn.Connect(operator.NATSURL, options...)
-	if err != nil {
-		return Verification{}, fmt.Errorf("connect to the log at %s: %w", operator.NATSURL, err)
-	}
-	defer conn.Close()
-	log, err := eventlog.OpenReader(ctx, conn)
-	if err != nil {
-		return Verification{}, err
-	}
+	defer closeLog()
 	if err := awaitMirror(ctx, log, served.Position); err != nil {
 		return Verification{}, err
 	}
@@ -144,12 +137,8 @@ func awaitMirror(ctx context.Context, log eventlog.Log, position uint64) error {
 	}
 }
 
+// verifyStopped reads the log from its files. It does not start the NATS server, which changes files.
 func verifyStopped(ctx context.Context, dir datadir.Dir) (Verification, error) {
-	server, err := natsserver.Start(natsserver.Options{Dir: dir.Path("nats"), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		return Verification{}, err
-	}
-	defer server.Close()
 	world, err := projections.Load(dir.Path("snapshots"))
 	if err != nil {
 		return Verification{}, err
@@ -161,12 +150,13 @@ func verifyStopped(ctx context.Context, dir datadir.Dir) (Verification, error) {
 	if err != nil {
 		return Verification{}, err
 	}
-	return compare(ctx, server.Log(), "snapshot", served)
+	return compare(ctx, eventlog.Files(dir.Path("nats")), "snapshot", served)
 }
 
 // compare folds the log up to the position of served, and returns the comparison of the result with
 // served. against names the source of served.
-func compare(ctx context.Context, log eventlog.Log, against string, served projections.Digest) (Verification, error) {
+func compare(ctx context.Context, log projections.Reader, against string,
+	served projections.Digest) (Verification, error) {
 	start := time.Now()
 	folded, err := projections.Verify(ctx, log, served.Position)
 	if err != nil {

@@ -22,9 +22,13 @@ func (s *Server) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	secret, err := s.dir.Key("blobs")
+	if err != nil {
+		return err
+	}
 	s.code = s.flags.Node.Sandbox(ctx, s.logger)
 	agents := coordinator.New(coordinator.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Coordinator(),
-		OpenSecret: sealer.Open, LostAfter: s.flags.lostAfter, Logger: s.logger})
+		OpenSecret: observed(s, sealer).Open, Secret: secret, LostAfter: s.flags.lostAfter, Logger: s.logger})
 	s.services.start("coordinator", agents.Run)
 	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer,
 		Dir: s.flags.Data, Logger: s.logger})

@@ -11,7 +11,9 @@ type Device struct {
 	Type       string `json:"type"`
 	Index      int    `json:"index"`
 	Allocation string `json:"allocation,omitempty"` // ID of the allocation that uses the device
-	Health     string `json:"health"`               // one of domain.DeviceHealth
+	// IDs of all allocations that share the device; empty if at most one uses it
+	Sharing []string `json:"sharing,omitempty"`
+	Health  string   `json:"health"` // one of domain.DeviceHealth
 	// nil if unknown
 	TemperatureC       *int `json:"temperatureC,omitempty"`
 	UtilizationPercent *int `json:"utilizationPercent,omitempty"`

@@ -48,7 +48,8 @@ func NewStatus(from time.Time) *Status {
 		now: View{from: from, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]),
 			keys: new(btree.Map[domain.Name, time.Time]),
 			jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]),
-			loads: new(btree.Map[domain.Name, loads]), devices: new(btree.Map[domain.Name, nodeDevices])}}
+			loads: new(btree.Map[domain.Name, loads]), devices: new(btree.Map[domain.Name, nodeDevices]),
+			joined: new(btree.Map[domain.Name, time.Time])}}
 }
 
 // ListenFrom records that the process may have missed heartbeats that were sent before now. View.Seen
@@ -84,6 +85,18 @@ func (s *Status) Heartbeat(node domain.Name, at time.Time) {
 		evict(s.now.nodes, func(t time.Time) time.Time { return t })
 	}
 	s.now.nodes.Set(node, at)
+	s.now.reports++
+}
+
+// Registered records that the event of a node's registration was folded at a time of this process's
+// clock. The time in the event is that of another control plane, whose clock may differ.
+func (s *Status) Registered(node domain.Name, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.now.joined.Get(node); !known && s.now.joined.Len() >= MaxNodes {
+		evict(s.now.joined, func(t time.Time) time.Time { return t })
+	}
+	s.now.joined.Set(node, at)
 	s.now.reports++
 }
 
@@ -194,7 +207,7 @@ func (s *Status) View() View {
 	defer s.mu.Unlock()
 	if s.shared.reports != s.now.reports {
 		s.shared = View{s.now.from, s.now.until, s.now.reports, s.now.nodes.Copy(), s.now.jobs.Copy(), s.now.replicas.Copy(),
-			s.now.loads.Copy(), s.now.keys.Copy(), s.now.devices.Copy()}
+			s.now.loads.Copy(), s.now.keys.Copy(), s.now.devices.Copy(), s.now.joined.Copy()}
 		s.generation++
 	}
 	return s.shared

@@ -64,6 +64,7 @@ type View struct {
 	loads    *btree.Map[domain.Name, loads]
 	keys     *btree.Map[domain.Name, time.Time]
 	devices  *btree.Map[domain.Name, nodeDevices]
+	joined   *btree.Map[domain.Name, time.Time] // see Status.Registered
 }
 
 // Version returns a number that increases with each change of the live status.
@@ -87,13 +88,19 @@ func (v View) LastHeartbeat(node domain.Name) time.Time {
 	return at
 }
 
-// Seen returns the time of a node's last heartbeat, or the time of NewStatus or ListenFrom if that
-// is later.
+// Seen returns the time of a node's last heartbeat, of its last registration (see Status.Registered),
+// or of NewStatus or ListenFrom, whichever is the latest.
 func (v View) Seen(node domain.Name) time.Time {
-	if at := v.LastHeartbeat(node); at.After(v.from) {
-		return at
+	seen := v.from
+	if at := v.LastHeartbeat(node); at.After(seen) {
+		seen = at
 	}
-	return v.from
+	if v.joined != nil {
+		if at, _ := v.joined.Get(node); at.After(seen) {
+			seen = at
+		}
+	}
+	return seen
 }
 
 // ReceivedUntil returns the time until which the process has received all heartbeats since

@@ -14,7 +14,7 @@ type shape int
 
 const (
 	opaque shape = iota // can only be tested with :*
-	text                // includes enumerations
+	text                // strings, and enumerations, which order by name
 	boolean
 	integer // 64 bits; includes counts that the API writes as decimal strings
 	number

@@ -193,6 +193,11 @@ func compileChain(root *field, e *expr.Expr, or bool) (predicate, error) {
 		}
 		parts = append(parts, one)
 	}
+	return join(parts, or), nil
+}
+
+// join returns the disjunction of the predicates if or is true, otherwise their conjunction.
+func join(parts []predicate, or bool) predicate {
 	return func(v reflect.Value) bool {
 		for _, one := range parts {
 			if one(v) == or {
@@ -200,7 +205,7 @@ func compileChain(root *field, e *expr.Expr, or bool) (predicate, error) {
 			}
 		}
 		return !or
-	}, nil
+	}
 }
 
 // operands returns the operands of a chain that is joined by OR if the parameter or is true,
@@ -259,14 +264,7 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 				}
 				parts = append(parts, one)
 			}
-			return func(v reflect.Value) bool {
-				for _, one := range parts {
-					if one(v) == or {
-						return or
-					}
-				}
-				return !or
-			}, nil
+			return join(parts, or), nil
 		case filtering.FunctionNot:
 			inner, err := compileArgument(p, op, call.GetArgs()[0])
 			return func(v reflect.Value) bool { return !inner(v) }, err

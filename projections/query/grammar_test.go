@@ -43,7 +43,7 @@ type nestedGroup struct {
 
 var nestedFields = FieldsOf[nested]()
 
-func aNest() *nested {
+func newNested() *nested {
 	at := toytest.Epoch
 	return &nested{Name: `C:\a and "b"`, Big: math.MaxUint64, Plain: 7,
 		Maps: []map[string]int{{"q": 1}, {"r": 2}}, Lists: [][]int{{1}, {2, 3}},
@@ -125,7 +125,7 @@ func TestGrammar(t *testing.T) {
 	} {
 		matches, err := nestedFields.Filter(c.filter)
 		require.NoError(t, err, c.filter)
-		require.Equal(t, c.want, matches(aNest()), c.filter)
+		require.Equal(t, c.want, matches(newNested()), c.filter)
 	}
 }
 

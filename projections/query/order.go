@@ -20,7 +20,7 @@ const (
 )
 
 // An Order is a total order of values of a wire type: by the fields of orderBy, absent values
-// first, and then by name.
+// first. Ties are broken by name.
 type Order[R any] struct{ keys []orderKey }
 
 type orderKey struct {

@@ -28,6 +28,7 @@ type Query struct {
 	PageToken    string // NextPageToken of the previous page; "" for the first page
 	Binding      string // identifies the list and the request's other parameters; a page token is valid for one Binding
 	Key          []byte // signs page tokens; all processes must use the same key
+	Position     uint64 // position of the rows, which page tokens contain; 0 for rows of the present
 }
 
 // A Page is one part of a list.
@@ -69,6 +70,7 @@ func ListIn[S domain.State, R any](t *projections.Table[S], account string, keep
 		return Page[R]{}, err
 	}
 	l.render, l.keep = render, keep
+	t = t.Of(account)
 	walk := l.indexed(t, account)
 	if walk == nil {
 		l.scan(t, account)

@@ -15,6 +15,8 @@ import (
 type cursor struct {
 	Name   domain.Name `json:"n"`
 	Values []*string   `json:"k,omitempty"`
+	// Position is that of the rows, if they are not those of the present.
+	Position uint64 `json:"p,omitempty"`
 }
 
 var errToken = errors.New(
@@ -22,7 +24,7 @@ var errToken = errors.New(
 		"pageToken out to begin again")
 
 func sealToken(q Query, keys []orderKey, name domain.Name, values []keyValue) string {
-	c := cursor{Name: name}
+	c := cursor{Name: name, Position: q.Position}
 	for i := range keys {
 		c.Values = append(c.Values, keys[i].spell(values[i]))
 	}
@@ -52,6 +54,20 @@ func openToken(q Query, keys []orderKey) (domain.Name, []keyValue, error) {
 		}
 	}
 	return c.Name, values, nil
+}
+
+// PinnedPosition returns the position of the rows of the list that returned a page token; 0 for the
+// present, or if the token is not valid. It does not check the seal of the token, as List does.
+func PinnedPosition(token string) uint64 {
+	var c cursor
+	if len(token) > maxPageToken {
+		return 0
+	}
+	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	if err != nil || len(data) < sealSize || json.Unmarshal(data[sealSize:], &c) != nil {
+		return 0
+	}
+	return c.Position
 }
 
 const sealSize = 16 // length in bytes of the HMAC in a token

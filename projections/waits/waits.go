@@ -59,6 +59,13 @@ func (h *History) Share() *History {
 	return h.shared
 }
 
+// Fork returns a copy that changes independently of h.
+func (h *History) Fork() *History {
+	shared := h.Share()
+	return &History{buckets: *shared.buckets.Copy(), low: shared.low, high: shared.high,
+		starts: slices.Clone(shared.starts), generation: h.generation}
+}
+
 // keys returns the buckets of a situation, the finest first. A coarser bucket ignores parts of the
 // situation.
 func keys(s domain.QueueSituation) []uint64 {

@@ -20,6 +20,9 @@ type Fleet struct {
 	// Eligible.
 	Preference func(node int, r *Request) int64
 
+	// FillShared places a share on a free device only if it fits on no shared device of the node.
+	FillShared bool
+
 	nodes    []nodeState
 	models   []string
 	rankings map[Request]*ranking
@@ -106,31 +109,24 @@ func (f *Fleet) touch(node int) {
 }
 
 // Place places the request on the node with the highest score, and deducts it from the node. Of
-// several such nodes, it chooses the first for which avoid returns false, or the first of all if
-// avoid returns true for each. avoid can be nil. ok is false when the request fits on no node.
-func (f *Fleet) Place(r Request, avoid func(node int) bool) (choice Choice, ok bool) {
+// several such nodes, it chooses the first that the order prefers; order can be nil. ok is false when the
+// request fits on no node.
+func (f *Fleet) Place(r Request, order *Order) (choice Choice, ok bool) {
 	k := f.rankingOf(r)
 	f.update(k)
-	return f.place(k, avoid)
+	return f.place(k, order)
 }
 
 // place does the same as Place, for a ranking that is up to date.
-func (f *Fleet) place(k *ranking, avoid func(node int) bool) (choice Choice, ok bool) {
+func (f *Fleet) place(k *ranking, order *Order) (choice Choice, ok bool) {
 	node, ok := k.best()
 	if !ok {
 		return Choice{}, false
 	}
-	if avoid != nil && avoid(node) {
-		for other, more := k.next(node); more; other, more = k.next(other) {
-			if !avoid(other) {
-				node = other
-				break
-			}
-		}
-	}
+	node = order.choose(k, node)
 	n := &f.nodes[node]
 	before := n.frag
-	_, f.devices = n.after(&k.request, f.buffer[:len(n.left)], f.devices)
+	_, f.devices = n.after(&k.request, f.buffer[:len(n.left)], f.devices, f.FillShared)
 	choice = Choice{Node: node, Devices: append([]int(nil), f.devices...), Score: scoreOf(k.keys[k.leaves+node]),
 		Feasible: k.feasible}
 	f.Take(node, k.request, choice.Devices)
@@ -140,7 +136,7 @@ func (f *Fleet) place(k *ranking, avoid func(node int) bool) (choice Choice, ok 
 
 // PlaceGang places a number of equal requests, all or none. If apart is true, each is placed on a
 // different node.
-func (f *Fleet) PlaceGang(r Request, members int, apart bool, avoid func(node int) bool) ([]Choice, bool) {
+func (f *Fleet) PlaceGang(r Request, members int, apart bool, order *Order) ([]Choice, bool) {
 	choices := make([]Choice, 0, members)
 	k := f.rankingOf(r)
 	for range members {
@@ -148,7 +144,7 @@ func (f *Fleet) PlaceGang(r Request, members int, apart bool, avoid func(node in
 		if apart && len(choices) > 0 {
 			k.set(choices[len(choices)-1].Node, infeasible)
 		}
-		choice, ok := f.place(k, avoid)
+		choice, ok := f.place(k, order)
 		if !ok {
 			break
 		}
@@ -217,7 +213,7 @@ func (f *Fleet) key(node int, k *ranking) int64 {
 		f.Eligible != nil && !f.Eligible(node, &k.request) {
 		return infeasible
 	}
-	after, devices := n.after(&k.request, f.buffer[:len(n.left)], f.devices)
+	after, devices := n.after(&k.request, f.buffer[:len(n.left)], f.devices, f.FillShared)
 	f.devices = devices
 	score := n.score(&k.request, after)
 	if f.Preference != nil {

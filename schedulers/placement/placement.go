@@ -51,7 +51,7 @@ type Choice struct {
 	Node    int   // index in the fleet
 	Devices []int // indexes of the devices on the node, ascending
 
-	Score         int64 // quantized score: the highest of all feasible nodes
+	Score         int64 // quantized score: the highest of all feasible nodes, unless Order.First is true
 	Fragmentation int64 // change of the node's fragmentation, in millionths of a milli-GPU
 	Feasible      int   // number of nodes that the request fits on
 }

@@ -10,7 +10,7 @@ import (
 	"anneal/schedulers/placement"
 )
 
-func whole(devices int) placement.Request {
+func wholeDevices(devices int) placement.Request {
 	return placement.Request{CPUMilli: int64(devices) * 1000, MemoryMiB: 1024, Devices: devices,
 		Share: placement.WholeDevice}
 }
@@ -22,10 +22,10 @@ func newFleet(t *testing.T, nodes []placement.Node, counts map[placement.Request
 }
 
 func TestTypicalClasses(t *testing.T) {
-	counts := map[placement.Request]int64{whole(1): 60, whole(2): 35, whole(8): 5}
-	more := whole(1)
+	counts := map[placement.Request]int64{wholeDevices(1): 60, wholeDevices(2): 35, wholeDevices(8): 5}
+	more := wholeDevices(1)
 	more.MemoryMiB = 2048 // memory does not distinguish classes
-	counts[more], counts[whole(1)] = 6, 54
+	counts[more], counts[wholeDevices(1)] = 6, 54
 	classes := placement.TypicalClasses(counts)
 	require.Len(t, classes, 2, "two classes cover 95 %%")
 	require.Equal(t, placement.Class{CPUMilli: 1000, Devices: 1, Share: 1000, Frequency: 631_579}, classes[0])
@@ -35,7 +35,7 @@ func TestTypicalClasses(t *testing.T) {
 
 func TestFragmentation(t *testing.T) {
 	share := placement.Request{CPUMilli: 1000, Devices: 1, Share: 600}
-	counts := map[placement.Request]int64{whole(2): 1, share: 1}
+	counts := map[placement.Request]int64{wholeDevices(2): 1, share: 1}
 	fleet := newFleet(t, []placement.Node{{Model: "T4", Devices: 2, CPUMilli: 4000, MemoryMiB: 1 << 20}}, counts)
 	require.Zero(t, fleet.Fragmentation(0), "an empty node fits all classes")
 	fleet.Take(0, placement.Request{CPUMilli: 1000, Devices: 1, Share: 500}, []int{1})
@@ -47,9 +47,9 @@ func TestFragmentation(t *testing.T) {
 
 func TestPrices(t *testing.T) {
 	nodes := []placement.Node{{Model: "A", Devices: 8}, {Model: "B", Devices: 2}, {}}
-	b, either := whole(1), whole(1)
+	b, either := wholeDevices(1), wholeDevices(1)
 	b.Models, either.Models = "B", "B|A"
-	counts := map[placement.Request]int64{whole(1): 15, b: 1, either: 4}
+	counts := map[placement.Request]int64{wholeDevices(1): 15, b: 1, either: 4}
 	// Requests for A or B have 4,000 of the demand of 20,000, and can use the whole capacity of 10,000.
 	// Requests for B alone have 1,000 of the demand, and can use 2,000 of the capacity.
 	require.Equal(t, map[string]int64{"A": 200, "B": 200 + 250}, placement.Prices(counts, nodes))
@@ -62,7 +62,7 @@ func TestSharesFillDevices(t *testing.T) {
 	third := placement.Request{CPUMilli: 1000, Devices: 1, Share: 300}
 	nodes := slices.Repeat([]placement.Node{{Model: "T4", Devices: 2, CPUMilli: 64000, MemoryMiB: 1 << 20}}, 2)
 	fleet := newFleet(t, nodes,
-		map[placement.Request]int64{half: 4, whole(1): 1, third: 1})
+		map[placement.Request]int64{half: 4, wholeDevices(1): 1, third: 1})
 	fleet.Take(1, half, []int{1})
 	choice, ok := fleet.Place(half, nil)
 	require.True(t, ok)
@@ -74,38 +74,21 @@ func TestSharesFillDevices(t *testing.T) {
 
 func TestGangIsWholeOrAbsent(t *testing.T) {
 	nodes := slices.Repeat([]placement.Node{{Model: "T4", Devices: 4, CPUMilli: 64000, MemoryMiB: 1 << 20}}, 3)
-	counts := map[placement.Request]int64{whole(2): 1}
+	counts := map[placement.Request]int64{wholeDevices(2): 1}
 	fleet := newFleet(t, nodes, counts)
-	_, ok := fleet.PlaceGang(whole(2), 4, true, nil)
+	_, ok := fleet.PlaceGang(wholeDevices(2), 4, true, nil)
 	require.False(t, ok, "there are three nodes")
 	for node := range nodes {
 		require.EqualValues(t, 4000, fleet.Free(node), "a gang that does not fit takes nothing")
 	}
-	choices, ok := fleet.PlaceGang(whole(2), 3, true, nil)
+	choices, ok := fleet.PlaceGang(wholeDevices(2), 3, true, nil)
 	require.True(t, ok)
 	require.ElementsMatch(t, []int{0, 1, 2}, []int{choices[0].Node, choices[1].Node, choices[2].Node})
-	choices, ok = fleet.PlaceGang(whole(2), 3, false, nil)
+	choices, ok = fleet.PlaceGang(wholeDevices(2), 3, false, nil)
 	require.True(t, ok)
 	require.Equal(t, []int{2, 3}, choices[0].Devices)
-	_, ok = fleet.Place(whole(1), nil)
+	_, ok = fleet.Place(wholeDevices(1), nil)
 	require.False(t, ok)
-}
-
-func TestAvoidedNodesAreTheLastOfTheSameScore(t *testing.T) {
-	nodes := slices.Repeat([]placement.Node{{Model: "T4", Devices: 2, CPUMilli: 64000, MemoryMiB: 1 << 20}}, 5)
-	fleet := newFleet(t, nodes, map[placement.Request]int64{whole(1): 1, whole(2): 1})
-	taken := map[int]bool{}
-	for range 3 {
-		fleet.Take(len(taken), whole(1), []int{0})
-		taken[len(taken)] = true
-	}
-	used := map[int]bool{0: true, 1: true}
-	choice, ok := fleet.Place(whole(1), func(node int) bool { return used[node] })
-	require.True(t, ok)
-	require.Equal(t, 2, choice.Node, "another node with one free device")
-	choice, ok = fleet.Place(whole(1), func(node int) bool { return used[node] })
-	require.True(t, ok)
-	require.Equal(t, 0, choice.Node, "an empty node has a lower score")
 }
 
 func TestEligibleAndPreference(t *testing.T) {

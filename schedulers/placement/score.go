@@ -1,5 +1,7 @@
 package placement
 
+import "slices"
+
 // The weights of the score. A weight multiplies a quantity in milli-GPU, and the result is in
 // millionths of a milli-GPU, like fragmentation. The values were fitted on the 17 traces of the
 // publication. The results also hold when weightCPU is multiplied by 0.5 to 1.5, when weightPrice
@@ -76,8 +78,8 @@ func (n *nodeState) fits(r *Request) bool {
 // after returns the fragmentation of the node after the request, and the devices that the request
 // takes. For a request for a share of a device, this is the device with the greatest decrease of
 // fragmentation; otherwise these are the first devices with enough left. The contents of buffer are
-// overwritten.
-func (n *nodeState) after(r *Request, buffer []int64, devices []int) (int64, []int) {
+// overwritten. With fill, a share takes a free device only if it fits on no device that is already shared.
+func (n *nodeState) after(r *Request, buffer []int64, devices []int, fill bool) (int64, []int) {
 	devices = devices[:0]
 	copy(buffer, n.left)
 	cpu := n.cpu - r.CPUMilli
@@ -91,8 +93,9 @@ func (n *nodeState) after(r *Request, buffer []int64, devices []int) (int64, []i
 		return n.table.of(cpu, buffer), devices
 	}
 	best, chosen := int64(0), -1
+	fill = fill && slices.ContainsFunc(n.left, func(milli int64) bool { return milli >= r.Share && milli < WholeDevice })
 	for i, milli := range n.left {
-		if milli < r.Share || sameBefore(n.left, i) {
+		if milli < r.Share || fill && milli == WholeDevice || sameBefore(n.left, i) {
 			continue
 		}
 		buffer[i] -= r.Share

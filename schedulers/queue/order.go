@@ -22,6 +22,9 @@ func (q *Queue) Places(now int64) map[string]Place {
 	q.updateLate()
 	types := map[string][]order{}
 	for _, g := range q.groups {
+		if g.role != Training {
+			continue
+		}
 		for _, e := range g.heap {
 			types[e.Type] = append(types[e.Type], orderOf(q, e))
 		}
@@ -29,6 +32,9 @@ func (q *Queue) Places(now int64) map[string]Place {
 	places := make(map[string]Place, len(q.jobs))
 	for _, waiting := range types {
 		slices.SortFunc(waiting, order.compare)
+		if q.priorities {
+			prefer(q, waiting)
+		}
 		ahead := int64(0)
 		for i, o := range waiting {
 			places[o.id] = Place{i + 1, len(waiting), ahead}
@@ -44,11 +50,34 @@ type order struct {
 	key            int64
 	id             string
 	size           int64
+	account        string
+	priority       int64
+}
+
+// prefer reorders the jobs of each account by their priorities, in the places of this account: see
+// preferred.
+func prefer(q *Queue, sorted []order) {
+	places := map[string][]int{}
+	for i, o := range sorted {
+		places[o.account] = append(places[o.account], i)
+	}
+	for _, at := range places {
+		mine := make([]order, len(at))
+		for i, place := range at {
+			mine[i] = sorted[place]
+			mine[i].key -= q.rules.moved(mine[i].priority)
+		}
+		slices.SortFunc(mine, order.compare)
+		for i, place := range at {
+			sorted[place] = mine[i]
+		}
+	}
 }
 
 func orderOf(q *Queue, e *entry) order {
 	return order{e.Promised, e.Last,
-		e.deadline + q.extra(e.account, e.Type) - q.boost(e.account, e.Type, e.group.fresh), e.ID, q.list[e.shape].size}
+		e.deadline + q.extra(e.account, e.Type) - q.boost(e.account, e.Type, e.group.fresh), e.ID, q.list[e.shape].size,
+		e.Account, e.Priority}
 }
 
 func (a order) compare(b order) int {

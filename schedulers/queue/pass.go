@@ -10,16 +10,19 @@ type Reason int
 
 // The reasons of decisions.
 const (
-	Fits     Reason = iota // its nodes have free capacity
-	Due                    // its deadline has passed, so jobs with more slack give way
-	Idle                   // its account runs nothing, so jobs with more slack give way
-	Promised               // jobs were preempted for it in an earlier pass
+	Fits      Reason = iota // its nodes have free capacity
+	Due                     // its deadline has passed, so jobs with more slack give way
+	Idle                    // its account runs nothing, so jobs with more slack give way
+	Promised                // jobs were preempted for it in an earlier pass
+	Revoked                 // it waits, so revocable replicas give way
+	Reclaimed               // its account uses less than is guaranteed to it, so jobs of others give way
 )
 
 // String returns the reason as a clause for messages.
 func (r Reason) String() string {
 	return [...]string{"nodes have free capacity", "its deadline in the queue has passed",
-		"its account runs no other job", "other jobs were preempted for it"}[r]
+		"its account runs no other job", "other work gave way to it",
+		"it waits for capacity", "its account uses less than is guaranteed to it"}[r]
 }
 
 // A Decision starts a job on nodes, once the jobs in Preempt, and those that are Stopping there, have
@@ -57,8 +60,8 @@ func (q *Queue) Pass(now int64) []Decision {
 	q.now = now
 	decisions := q.keepPromises(nil)
 	defer q.drain()()
-	decisions = q.start(decisions)
-	failed := make([]bool, len(q.list))
+	decisions = revoke(q, q.start(decisions))
+	failed := map[attempt]bool{}
 	for {
 		decision, ok := q.preempt(failed)
 		if !ok {
@@ -68,16 +71,18 @@ func (q *Queue) Pass(now int64) []Decision {
 	}
 }
 
-// drain finds the first gang whose deadline has passed and that could start if all running jobs ended.
-// It holds the nodes with the most free capacity for this gang: no other job starts on them in this
-// pass. Without drain, a gang could wait for ever on a cluster of short jobs, which never end at the
-// same time and never run long enough to be preempted. The returned function ends the hold.
+// drain finds the first gang, or replica within a minimum, whose deadline has passed and that could
+// start if all running jobs ended. It holds the nodes with the most free capacity for it: no other job
+// starts on them in this pass. Without drain, a gang could wait for ever on a cluster of short jobs,
+// which never end at the same time and never run long enough to be preempted. The returned function ends
+// the hold.
 func (q *Queue) drain() func() {
 	q.updateLate()
 	impossible := map[*group]bool{}
 	for {
 		g := q.first(func(g *group) bool {
-			return q.list[g.shape].nodes > 1 && !g.last && q.due(g) <= q.now && !limited(q, g.heap[0]) && !impossible[g]
+			return (q.list[g.shape].nodes > 1 || g.role == Minimum) && !g.last && q.due(g) <= q.now &&
+				!limited(q, g.heap[0]) && !impossible[g]
 		})
 		if g == nil {
 			return func() {}
@@ -149,12 +154,34 @@ func (q *Queue) first(match func(*group) bool) *group {
 			first = g
 		}
 	}
-	return first
+	if first == nil || !q.priorities || first.role != Training {
+		return first
+	}
+	return preferred(q, first, match)
+}
+
+// preferred returns the group whose first job its account prefers to the first job of a group, which is
+// the first in the order: priorities decide which job of the account starts, but not when a job of the
+// account does. They move a job by a limited time, so that no job waits for ever.
+func preferred(q *Queue, first *group, match func(*group) bool) *group {
+	kind, best := q.list[first.shape].kind, first
+	for _, g := range q.groups {
+		if len(g.heap) == 0 || g.account != first.account || g.role != Training || g.last != first.last ||
+			q.list[g.shape].kind != kind || !match(g) {
+			continue
+		}
+		if cmp.Or(cmp.Compare(q.key(g)-q.rules.moved(g.priority), q.key(best)-q.rules.moved(best.priority)),
+			cmp.Compare(g.heap[0].ID, best.heap[0].ID)) < 0 {
+			best = g
+		}
+	}
+	return best
 }
 
 // limited reports whether a job would exceed the limit of its account.
 func limited(q *Queue, e *entry) bool {
-	return e.Type != "" && e.account.Limit >= 0 && e.account.Used+e.Nodes*e.Takes.Units > e.account.Limit
+	return e.Type != "" && e.Role == Training && e.account.Limit >= 0 &&
+		e.account.Used+e.Nodes*e.Takes.Units > e.account.Limit
 }
 
 // begin moves a job from its group to nodes.

@@ -120,8 +120,8 @@ func BenchmarkPhilly(b *testing.B) {
 func flood(b *testing.B, trace []traceJob) {
 	const nodes, jobs, day, account = 75, 20_000, 86_400, "11cb48"
 	w := weights(trace, nodes, true)
-	calm := newSimulator(trace, nodes, w)
-	calm.run()
+	baseline := newSimulator(trace, nodes, w)
+	baseline.run()
 	more := slices.Clone(trace)
 	for range jobs {
 		more = append(more, traceJob{20 * day, 1800, 1, account})
@@ -129,7 +129,7 @@ func flood(b *testing.B, trace []traceJob) {
 	slices.SortStableFunc(more, func(a, b traceJob) int { return cmp.Compare(a.arrival, b.arrival) })
 	busy := newSimulator(more, nodes, w)
 	busy.run()
-	before, after := calm.summary().slowdown, busy.summary().slowdown
+	before, after := baseline.summary().slowdown, busy.summary().slowdown
 	within, worst := 0, 0.0
 	for other := range before {
 		if other == account {

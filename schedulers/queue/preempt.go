@@ -5,35 +5,111 @@ import (
 	"slices"
 )
 
+// An attempt identifies the plans that fail together. Of jobs of one shape that may reclaim, or may not, the
+// first one has the least slack. With priorities that is so only among the jobs of one account, and each
+// account may preempt other jobs: its own.
+type attempt struct {
+	shape   int
+	claims  bool
+	account string // "" without priorities
+}
+
 // preempt plans the start of the first job in the order that may preempt others and for which a
-// complete plan exists. A shape whose attempt fails is not tried again in the pass.
-func (q *Queue) preempt(failed []bool) (Decision, bool) {
+// complete plan exists. An attempt that fails is not made again in the pass.
+func (q *Queue) preempt(failed map[attempt]bool) (Decision, bool) {
 	for {
 		q.updateLate()
-		g := q.first(func(g *group) bool { return !failed[g.shape] && !g.last && urgent(q, g) && !limited(q, g.heap[0]) })
+		g := q.first(func(g *group) bool {
+			return !failed[attemptOf(q, g)] && !g.last && !limited(q, g.heap[0]) && (urgent(q, g) || claims(g.heap[0]))
+		})
 		if g == nil {
 			return Decision{}, false
 		}
-		e, slack, reason := g.heap[0], q.key(g)-q.now, Due
-		if q.due(g) > q.now {
-			reason = Idle
+		if p, reason, ok := planFor(q, g); ok {
+			return q.carryOut(g.heap[0], p, reason), true
 		}
-		p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || q.eligible(v, e, slack) })
-		if ok {
-			return q.carryOut(e, p, reason), true
-		}
-		failed[g.shape] = true
+		failed[attemptOf(q, g)] = true
 	}
+}
+
+func attemptOf(q *Queue, g *group) attempt {
+	a := attempt{shape: g.shape, claims: claims(g.heap[0])}
+	if q.priorities {
+		a.account = g.groupKey.account
+	}
+	return a
+}
+
+// planFor plans the start of the first job of a group. Replicas give way before jobs, and jobs of
+// accounts that borrow before other jobs. Of these, the ones that are borrowed as a whole come first.
+func planFor(q *Queue, g *group) (overlay, Reason, bool) {
+	e, slack, reason := g.heap[0], q.key(g)-q.now, Due
+	if q.due(g) > q.now {
+		reason = Idle
+	}
+	isUrgent := urgent(q, g)
+	if isUrgent && q.lent > 0 {
+		if p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || yields(q, v, e) }); ok {
+			return p, reason, true
+		}
+	}
+	if claims(e) {
+		for _, whole := range []bool{true, false} {
+			p, ok := q.plan(e, func(v *entry) bool {
+				return v.Stopping || reclaimable(q, v, e) && (borrowed(q, v) || !whole)
+			})
+			if ok {
+				return p, Reclaimed, true
+			}
+		}
+	}
+	if !isUrgent {
+		return overlay{}, 0, false
+	}
+	p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || yields(q, v, e) || q.eligible(v, e, slack) })
+	return p, reason, ok
+}
+
+// revoke plans the starts of jobs for which Revocable replicas give way, in the order. Each job may
+// revoke such replicas, whether it is due or not.
+func revoke(q *Queue, decisions []Decision) []Decision {
+	failed := make([]bool, len(q.list))
+	for q.lent > 0 {
+		q.updateLate()
+		g := q.first(func(g *group) bool { return !failed[g.shape] && g.role == Training && !limited(q, g.heap[0]) })
+		if g == nil {
+			return decisions
+		}
+		e := g.heap[0]
+		p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || v.Role == Revocable })
+		if failed[g.shape] = !ok; ok {
+			decisions = q.start(append(decisions, q.carryOut(e, p, Revoked)))
+		}
+	}
+	return decisions
+}
+
+// yields reports whether a replica gives way to a candidate that may preempt others. An Elastic replica
+// has run for MinRun, so that it and jobs that are due do not take turns.
+func yields(q *Queue, v, candidate *entry) bool {
+	return v.Role == Revocable ||
+		v.Role == Elastic && v.Type == candidate.Type && q.now-v.Start >= q.rules.MinRun
 }
 
 // due returns when the first job of a group may preempt others.
 func (q *Queue) due(g *group) int64 {
+	if g.role == Minimum {
+		return g.heap[0].deadline
+	}
 	return g.heap[0].deadline + q.extra(g.account, q.list[g.shape].kind)
 }
 
 // urgent reports whether the first job of a group may preempt others: its deadline has passed, or it
-// is fresh and its account runs nothing.
+// is a fresh job whose account runs nothing. An Elastic replica preempts nothing.
 func urgent(q *Queue, g *group) bool {
+	if g.role != Training {
+		return g.role == Minimum && q.due(g) <= q.now
+	}
 	return q.due(g) <= q.now || g.fresh && g.account.held[q.list[g.shape].kind] == 0
 }
 
@@ -45,18 +121,60 @@ func (q *Queue) slack(v *entry) int64 {
 		q.boost(v.account, v.Type, fresh)
 }
 
+// claims reports whether a job's account uses only accelerators that are guaranteed to it when the job
+// runs.
+func claims(e *entry) bool {
+	return e.Type != "" && e.Role == Training && e.account.Used+e.Nodes*e.Takes.Units <= e.account.Guaranteed
+}
+
+// guaranteed reports whether the account of a running job uses only accelerators that are guaranteed to
+// it. Such a job gives way only to jobs that claim accelerators in the same way, so that an account
+// cannot borrow back what was reclaimed from it.
+func guaranteed(v *entry) bool {
+	return v.Type != "" && v.account.Guaranteed > 0 && v.account.Used <= v.account.Guaranteed
+}
+
+// reclaimable reports whether a running job or replica gives way to a job that claims guaranteed
+// accelerators: its account uses more than is guaranteed to it. It has run for ReclaimAfter, so that it
+// makes progress however often this happens.
+func reclaimable(q *Queue, v, candidate *entry) bool {
+	return q.guarantees && v.Type == candidate.Type && v.Role != Minimum && v.account.Used > v.account.Guaranteed &&
+		(v.Role == Revocable || q.now-v.Start >= q.rules.ReclaimAfter)
+}
+
+// borrowed reports whether the account of a running job still uses what is guaranteed to it without the
+// job.
+func borrowed(q *Queue, v *entry) bool {
+	return v.account.Used-q.list[v.shape].size >= v.account.Guaranteed
+}
+
 // eligible reports whether a running job may be preempted for a candidate with the given slack. The
 // margin between the two slacks, the minimum run and the maximum number of preemptions prevent loops.
+// Among jobs of one account, those of a lower priority may be preempted whatever their slack, and those
+// of a higher priority may not.
 func (q *Queue) eligible(v, candidate *entry, slack int64) bool {
-	return v.Type == candidate.Type && (v.Nodes == 1 || candidate.Nodes > 1) && v.Preemptions < q.rules.MaxPreemptions &&
-		q.now-v.Start >= q.rules.MinRun && q.slack(v) >= slack+q.rules.Margin
+	return v.Role == Training && v.Type == candidate.Type && (v.Nodes == 1 || candidate.Nodes > 1) &&
+		(claims(candidate) || candidate.Role == Minimum || !guaranteed(v)) &&
+		v.Preemptions < q.rules.MaxPreemptions &&
+		q.now-v.Start >= q.rules.MinRun && outranks(q, candidate, v, slack)
+}
+
+// outranks reports whether the priorities or the slacks allow that a running job is preempted.
+func outranks(q *Queue, candidate, v *entry, slack int64) bool {
+	if v.account == candidate.account && v.Priority != candidate.Priority && candidate.Role == Training {
+		return v.Priority < candidate.Priority
+	}
+	return q.slack(v) >= slack+q.rules.Margin
 }
 
 // costOf returns what the preemption of a job costs in units × seconds: the work since its checkpoint,
 // and the restart. A job that is stopping costs nothing more.
 func costOf(q *Queue, v *entry) int64 {
-	if v.Stopping {
+	switch {
+	case v.Stopping:
 		return 0
+	case v.Role == Revocable:
+		return q.list[v.shape].size
 	}
 	return q.list[v.shape].size * (v.uncheckpointed(q.now) + q.rules.Restart)
 }
@@ -223,8 +341,14 @@ func (q *Queue) carryOut(e *entry, p overlay, reason Reason) Decision {
 			delete(q.jobs, v.ID)
 			continue
 		}
-		v.Preemptions++
+		if reason != Reclaimed {
+			v.Preemptions++
+		}
 		d.Preempt = append(d.Preempt, v.Job)
+		if v.Role != Training {
+			delete(q.jobs, v.ID)
+			continue
+		}
 		q.wait(v)
 	}
 	q.begin(e, p.nodes)

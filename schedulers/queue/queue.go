@@ -5,24 +5,27 @@ import "cmp"
 // A Queue holds the waiting and running jobs of a cluster. Pass decides what to do next; the caller
 // reports arrivals and completions with Add and Remove.
 type Queue struct {
-	rules    Rules
-	nodes    []Node
-	running  [][]*entry // by node
-	accepts  func(class string, node int) bool
-	placer   Placer
-	accounts map[string]*account
-	weights  int64
-	units    map[string]int64 // by type, the units of the cluster
-	jobs     map[string]*entry
-	promised []*entry
-	groups   []*group
-	index    map[groupKey]*group
-	shapes   map[shape]int
-	list     []shape
-	now      int64
-	late     int64
-	held     []int // nodes that are held for heldFor: see drain
-	heldFor  *entry
+	rules      Rules
+	nodes      []Node
+	running    [][]*entry // by node
+	accepts    func(class string, node int) bool
+	placer     Placer
+	accounts   map[string]*account
+	weights    int64
+	units      map[string]int64 // by type, the units of the cluster
+	jobs       map[string]*entry
+	promised   []*entry
+	groups     []*group
+	index      map[groupKey]*group
+	shapes     map[shape]int
+	list       []shape
+	now        int64
+	late       int64
+	priorities bool  // a job has a priority other than 0
+	guarantees bool  // an account has guaranteed accelerators
+	lent       int   // running replicas that are Elastic or Revocable
+	held       []int // nodes that are held for heldFor: see drain
+	heldFor    *entry
 }
 
 // A Placer chooses the nodes of jobs that start without preemption. It is told of
@@ -72,9 +75,12 @@ type groupKey struct {
 	shape   int
 	fresh   bool
 	last    bool
+	role    Role
+	// priority is that of the jobs
+	priority int64
 }
 
-// A group holds the waiting jobs of one account and shape that agree in fresh and last. They have the
+// A group holds the waiting jobs of one account and shape that agree in the other fields. They have the
 // same extra and boost, so their order never changes.
 type group struct {
 	groupKey
@@ -99,8 +105,11 @@ func New(rules Rules, nodes []Node, accounts []Account, accepts func(class strin
 	q.accounts[""] = &account{Account{Limit: -1}, map[string]int64{}} // of capacity that is about to be released
 	for _, a := range accounts {
 		a.Weight = max(1, a.Weight)
+		q.guarantees = q.guarantees || a.Guaranteed > 0
 		q.accounts[a.Name] = &account{a, map[string]int64{}}
-		q.weights += a.Weight
+		if !a.Serving {
+			q.weights += a.Weight
+		}
 	}
 	return q
 }
@@ -116,10 +125,11 @@ func (q *Queue) Add(j *Job) {
 		q.shapes[s], q.list = number, append(q.list, s)
 	}
 	e.shape = number
+	q.priorities = q.priorities || j.Priority != 0
 	q.jobs[j.ID] = e
 	if len(j.On) == 0 {
 		q.wait(e)
-		if j.Promised {
+		if j.Promised || j.Role == Minimum {
 			q.promised = append(q.promised, e)
 		}
 		return
@@ -152,14 +162,17 @@ func (q *Queue) Waiting() int {
 
 // fresh reports whether the job is fresh after the given work.
 func (q *Queue) fresh(e *entry, work int64) bool {
-	return q.rules.fresh(q.list[e.shape].size, work, e.cluster)
+	return e.Role != Training || q.rules.fresh(q.list[e.shape].size, work, e.cluster)
 }
 
 // wait puts a job into the heap of its group.
 func (q *Queue) wait(e *entry) {
 	fresh := q.fresh(e, e.Work)
 	e.deadline = e.Arrival + e.Work + q.rules.target(fresh)
-	key := groupKey{e.Account, e.shape, fresh, e.Last}
+	if e.Role == Minimum {
+		e.deadline = e.Arrival + q.rules.ReplicaTarget
+	}
+	key := groupKey{e.Account, e.shape, fresh, e.Last, e.Role, e.Priority}
 	g := q.index[key]
 	if g == nil {
 		g = &group{groupKey: key, account: e.account}
@@ -188,6 +201,10 @@ func (q *Queue) hold(e *entry, nodes []int) {
 		q.nodes[n].Free = q.nodes[n].Free.minus(e.Takes)
 		q.running[n] = append(q.running[n], e)
 	}
+	if e.Role != Training {
+		q.lent++
+		return
+	}
 	e.account.held[e.Type] += q.list[e.shape].size
 	if e.Type != "" {
 		e.account.Used += e.Nodes * e.Takes.Units
@@ -205,11 +222,15 @@ func (q *Queue) free(e *entry) {
 			}
 		}
 	}
+	e.On = nil
+	if e.Role != Training {
+		q.lent--
+		return
+	}
 	e.account.held[e.Type] -= q.list[e.shape].size
 	if e.Type != "" {
 		e.account.Used -= e.Nodes * e.Takes.Units
 	}
-	e.On = nil
 }
 
 // over reports whether the running jobs of an account use more units of a type than its share.
@@ -251,10 +272,12 @@ func (q *Queue) key(g *group) int64 {
 	return g.heap[0].deadline + q.extra(g.account, kind) - q.boost(g.account, kind, g.fresh)
 }
 
-// compare orders the first jobs of two groups: jobs that are Last come last; otherwise the order is by
-// key and then by ID. keepPromises has already started jobs that are Promised.
+// compare orders the first jobs of two groups: replicas within a minimum come first, and jobs that are
+// Last come last; otherwise the order is by key and then by ID. keepPromises has already started jobs
+// that are Promised.
 func (q *Queue) compare(a, b *group) int {
-	return cmp.Or(rank(a.last)-rank(b.last), cmp.Compare(q.key(a), q.key(b)), cmp.Compare(a.heap[0].ID, b.heap[0].ID))
+	return cmp.Or(rank(b.role == Minimum)-rank(a.role == Minimum), rank(a.last)-rank(b.last),
+		cmp.Compare(q.key(a), q.key(b)), cmp.Compare(a.heap[0].ID, b.heap[0].ID))
 }
 
 func rank(last bool) int {

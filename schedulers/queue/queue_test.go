@@ -41,14 +41,32 @@ func runs(id, account string, units, run, since int64, nodes ...int) *queue.Job 
 	return j
 }
 
+// as returns a job with a role.
+func as(role queue.Role, j *queue.Job) *queue.Job {
+	j.Role = role
+	return j
+}
+
+// capped returns a job that has been preempted as often as the rules allow.
+func capped(j *queue.Job) *queue.Job {
+	j.Preemptions = queue.Default().MaxPreemptions
+	return j
+}
+
 // decide returns the decisions of one pass, one line for each.
 func decide(nodes []queue.Node, jobs ...*queue.Job) []string {
+	return decideWith(nil, nodes, jobs...)
+}
+
+// decideWith does the same as decide, with the accelerators that are guaranteed to accounts.
+func decideWith(guaranteed map[string]int64, nodes []queue.Node, jobs ...*queue.Job) []string {
 	accounts := map[string]bool{}
 	s := queue.Snapshot{Nodes: nodes, Jobs: jobs}
 	for _, j := range jobs {
 		if !accounts[j.Account] {
 			accounts[j.Account] = true
-			s.Accounts = append(s.Accounts, queue.Account{Name: j.Account, Weight: 1, Limit: -1})
+			s.Accounts = append(s.Accounts, queue.Account{Name: j.Account, Weight: 1, Limit: -1,
+				Guaranteed: guaranteed[j.Account]})
 		}
 	}
 	var lines []string
@@ -131,7 +149,7 @@ func TestDecisions(t *testing.T) {
 		"nodes that were freed for a job are kept for it": {cluster(8, 8), []*queue.Job{
 			change(waits("gang", "x", 2, 8, day), func(j *queue.Job) { j.Promised = true }), waits("new", "y", 1, 8, 10),
 			change(runs("b", "x", 8, 60, 0, 1), func(j *queue.Job) { j.Stopping = true })},
-			[]string{"gang on [0 1]: other jobs were preempted for it"}},
+			[]string{"gang on [0 1]: other work gave way to it"}},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, decide(c.nodes, c.jobs...)) })
 	}

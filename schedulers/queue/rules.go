@@ -21,6 +21,7 @@ type Rules struct {
 	MinWide        int64 // minimum number of units of a wide job, for small clusters
 	FreshTarget    int64 // seconds that a fresh job waits in total until its deadline
 	LongTarget     int64 // the same for a job that is not fresh
+	ReplicaTarget  int64 // the same for a replica within the minimum of its deployment
 	Extra          int64 // postpones the deadlines of an account that uses more than its share
 	BoostAfter     int64 // lateness of long jobs from which fresh jobs are boosted
 	BoostFactor    int64 // seconds of boost for each second of lateness after BoostAfter
@@ -28,15 +29,17 @@ type Rules struct {
 	MinBoost       int64 // minimum boost of fresh jobs of an account within its share
 	Margin         int64 // minimum by which the slack of a victim exceeds the slack of the candidate
 	MinRun         int64 // minimum seconds that a victim has run
+	ReclaimAfter   int64 // the same for a victim whose account borrows: see Account.Guaranteed
 	MaxPreemptions int   // maximum preemptions of one job
 	Restart        int64 // seconds that a preempted job needs to load its checkpoint
+	Priority       int64 // seconds by which one level of Job.Priority moves a job among the jobs of its account
 }
 
 // Default returns the constants of rules R.
 func Default() Rules {
-	return Rules{FreshSeconds: 96, WideFraction: 37, MinWide: 2, FreshTarget: 600, LongTarget: 108_000, Extra: 10_800,
-		BoostAfter: 72_000, BoostFactor: 4, MaxBoost: 3_600_000, MinBoost: 86_400, Margin: 28_800, MinRun: 1_800,
-		MaxPreemptions: 6, Restart: 120}
+	return Rules{FreshSeconds: 96, WideFraction: 37, MinWide: 2, FreshTarget: 600, LongTarget: 108_000, ReplicaTarget: 120,
+		Extra: 10_800, BoostAfter: 72_000, BoostFactor: 4, MaxBoost: 3_600_000, MinBoost: 86_400, Margin: 28_800,
+		MinRun: 1_800, ReclaimAfter: 600, MaxPreemptions: 6, Restart: 120, Priority: 259_200}
 }
 
 // fresh reports whether a job of n units with the given work is fresh in a cluster of the given
@@ -64,6 +67,9 @@ func (r Rules) boost(late int64, withinShare bool) int64 {
 	}
 	return boost
 }
+
+// moved returns by how many seconds a priority moves a job among the jobs of its account.
+func (r Rules) moved(priority int64) int64 { return r.Priority * priority }
 
 // An Amount is what a job takes of each of its nodes, or what is free on a node.
 type Amount struct {
@@ -94,13 +100,30 @@ type Node struct {
 
 // An Account owns jobs.
 type Account struct {
-	Name   string
-	Weight int64 // its share of the cluster, relative to the weights of the other accounts
-	Limit  int64 // maximum accelerators; negative is unlimited
-	Used   int64 // accelerators that count toward Limit, with those of its running jobs
+	Name    string
+	Serving bool  // it has replicas and no jobs, so it has no share
+	Weight  int64 // its share of the cluster, relative to the weights of the other accounts
+	Limit   int64 // maximum accelerators; negative is unlimited
+	Used    int64 // accelerators that count toward Limit and Guaranteed, with those of its running jobs
+	// Guaranteed is the number of accelerators that the account may use at any time. What it uses above
+	// this number is borrowed: its jobs give way when another account needs its guaranteed accelerators.
+	// If no account has guaranteed accelerators, the value has no effect.
+	Guaranteed int64
 }
 
-// A Job is a waiting or running job.
+// A Role says whether a Job is a job or a replica of a deployment, and which rules hold for it.
+type Role int
+
+// The roles. A replica takes the place of a job on one node. Its account pays for it in Used whether it
+// runs or waits.
+const (
+	Training  Role = iota // a job
+	Minimum               // waiting replica within the minimum: starts before all jobs, and preempts when due
+	Elastic               // replica above the minimum: waits like a fresh job, and gives way to jobs that are due
+	Revocable             // running replica above the maximum: gives way to every job
+)
+
+// A Job is a waiting or running job, or a replica: see Role.
 type Job struct {
 	ID      string
 	Account string
@@ -108,12 +131,14 @@ type Job struct {
 	Class   string // jobs of one class accept the same nodes: see Snapshot.Accepts
 	Nodes   int64  // number of nodes
 	Takes   Amount // of each node
-	Last    bool   // all other jobs are ordered before it, and it preempts none
+	Role    Role
+	Last    bool // all other jobs are ordered before it, and it preempts none
 
 	Arrival     int64 // when it entered the queue for the first time
 	Work        int64 // seconds of work that are in its last checkpoint
 	Preemptions int
-	Promised    bool // other jobs were preempted for it, so it starts before all others
+	Priority    int64 // orders the jobs of its account, and only these; 0 is normal
+	Promised    bool  // other jobs were preempted for it, so it starts before all others
 
 	On         []int // nodes of a running job; nil while it waits
 	Start      int64 // start of the running attempt

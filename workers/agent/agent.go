@@ -41,10 +41,14 @@ type Options struct {
 	// NATS holds further options of the connection, such as TLS or an in-process server.
 	NATS []nats.Option
 
-	Pool     string // training, inference or "" for both
-	Region   string // one of domain.Regions; "" without one
-	Labels   map[string]string
+	Pool   string // training, inference or "" for both
+	Region string // one of domain.Regions; "" without one
+	Labels map[string]string
+	// ShareAccelerators offers shares of devices to replicas; the engine must share devices.
+	ShareAccelerators bool
+
 	Capacity map[string]int // accelerators: type → devices; nil detects them
+	Cores    int            // of the node; 0 is the cores of this machine
 	// CheckDevices is the time between two readings of the state of detected devices; 0 disables the
 	// readings.
 	CheckDevices time.Duration
@@ -108,6 +112,9 @@ func New(o Options) (*Agent, error) {
 	for kind, n := range o.Capacity {
 		v.Require(kind != "" && n > 0, "accelerators", "%.64s=%d must be TYPE=N with N at least 1", kind, n)
 	}
+	v.Require(!o.ShareAccelerators || o.Engine.SharesDevices || o.Engine.Completer == nil, "share-accelerators",
+		"the engine %s does not limit the memory of a model to a share of a device: use vllm, or a command line of "+
+			"--engine-command with {share}, or leave the flag out", o.Engine.Name)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -126,6 +133,9 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Cores > 0 {
+		capacity.CPUMilli = int64(o.Cores) * 1000
+	}
 	files := newTransfer(o.HTTP)
 	if transport, ok := files.client.Transport.(*http.Transport); ok && o.HTTP == nil {
 		transport.TLSClientConfig = o.TLS
@@ -133,10 +143,11 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		options: o, log: o.Log.With("node", o.Node), boot: rand.Text(), files: files,
 		spec: domain.NodeSpec{Pool: o.Pool, Region: o.Region, Labels: o.Labels, Capacity: capacity,
-			Engines: abilities(o.Engine, o.Sound), Version: o.Version},
+			Engines: abilitiesOf(o), Version: o.Version},
 		cache: &cache{dir: filepath.Join(o.Dir, "cache"), limit: o.CacheBytes, files: files,
 			entries: map[string]*entry{}},
-		started: &startedAttempts{dir: filepath.Join(o.Dir, "begun")}, devices: newDevices(accelerators),
+		started: &startedAttempts{path: filepath.Join(o.Dir, "begun.jsonl"),
+			earlierDir: filepath.Join(o.Dir, "begun")}, devices: newDevices(accelerators),
 		wake: make(chan struct{}, 1), attempts: map[string]*attempt{}, replicas: map[string]*replica{},
 		streams: map[string]response{},
 	}
@@ -149,10 +160,22 @@ func New(o Options) (*Agent, error) {
 // Memory returns the machine's memory in bytes.
 func (a *Agent) Memory() int64 { return a.spec.Capacity.MemoryMiB << 20 }
 
+// abilitiesOf returns the capabilities of a node.
+func abilitiesOf(o Options) []string {
+	all := abilities(o.Engine, o.Sound)
+	if o.ShareAccelerators && o.Engine.Completer != nil && o.Engine.SharesDevices {
+		all = append(all, domain.ShareAbility)
+	}
+	slices.Sort(all)
+	return all
+}
+
 // abilities returns the capabilities of an engine, as in NodeSpec.Engines. Reinforcement learning
 // also requires a scorer, and transcription requires sound.
 func abilities(e engines.Engine, sound Sound) []string {
 	all := map[string]bool{"train": e.Trainer != nil, "complete": e.Completer != nil, "score": e.Scorer != nil}
+	_, gangs := e.Trainer.(engines.GangTrainer)
+	all[domain.GangAbility] = gangs
 	for _, method := range e.Methods {
 		all["train:"+method] = e.Trainer != nil && (method != engines.Reinforcement || e.Scorer != nil)
 	}
@@ -204,7 +227,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // openDir locks and prepares the agent's directory. The caller calls unlock when the agent has
 // stopped.
 func (a *Agent) openDir() (unlock func(), err error) {
-	for _, dir := range []string{a.cache.dir, a.started.dir, a.workDir()} {
+	for _, dir := range []string{a.cache.dir, a.workDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("open the agent's directory: %w", err)
 		}
@@ -213,7 +236,10 @@ func (a *Agent) openDir() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the agent's directory: %w", err)
 	}
-	unlock = func() { _ = lock.Close() } // closing the file releases the lock
+	unlock = func() { // closing the lock releases it
+		a.started.close()
+		_ = lock.Close()
+	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		unlock()
 		return nil, domain.Errorf(domain.FailedPrecondition,

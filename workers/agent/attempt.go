@@ -108,7 +108,7 @@ func (t *attempt) run(before []*attempt, recordErr error) {
 	err := cmp.Or(diskError(recordErr), t.awaitEarlier(before))
 	if err == nil {
 		t.log.Info("attempt started", "resumeStep", t.assignment.ResumeStep)
-		t.joblog.say("attempt %d started on node %s after step %d", t.assignment.Attempt, t.agent.options.Node,
+		t.joblog.logf("attempt %d started on node %s after step %d", t.assignment.Attempt, t.agent.options.Node,
 			t.assignment.ResumeStep)
 		result, err = t.train()
 	}
@@ -189,6 +189,11 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 	req, release, err := t.prepare()
 	defer release()
 	if err == nil {
+		var leave func()
+		req.Gang, leave, err = t.joinGang()
+		defer leave()
+	}
+	if err == nil {
 		var closed func()
 		req.Evaluation, closed, err = t.openEvaluation()
 		defer closed()
@@ -209,6 +214,9 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 			err = fmt.Errorf("the engine panicked: %v", cause)
 		}
 	}()
+	if t.helps() {
+		return result, t.assist(t.agent.options.Engine.Trainer, req)
+	}
 	if result, err = t.agent.options.Engine.Trainer.Train(t.work, req, watcher{t}); err == nil {
 		err = t.nameBase(result.Dir)
 	}
@@ -263,11 +271,13 @@ func (t *attempt) prepare() (req engines.TrainRequest, release func(), err error
 	if req.AdapterDir, err = acquire(t.assignment.Adapter); err != nil {
 		return req, release, fmt.Errorf("adapter: %w", err)
 	}
-	dir, err := acquire(&t.assignment.Data)
-	if err != nil {
-		return req, release, fmt.Errorf("dataset: %w", err)
+	var dir string
+	if !t.helps() {
+		if dir, err = acquire(&t.assignment.Data); err != nil {
+			return req, release, fmt.Errorf("dataset: %w", err)
+		}
+		req.DataFiles = paths(dir, &t.assignment.Data)
 	}
-	req.DataFiles = paths(dir, &t.assignment.Data)
 	if dir, err = acquire(t.assignment.Eval); err != nil {
 		return req, release, fmt.Errorf("evaluation dataset: %w", err)
 	}
@@ -284,6 +294,9 @@ func (t *attempt) prepare() (req engines.TrainRequest, release func(), err error
 	}
 	return req, release, nil
 }
+
+// helps reports whether another node of the gang leads the attempt.
+func (t *attempt) helps() bool { return t.assignment.Gang != nil && t.assignment.Gang.Rank > 0 }
 
 // cores returns how many CPU cores the attempt may use.
 func (t *attempt) cores() int { return max(1, int(t.assignment.CPUMilli/1000)) }

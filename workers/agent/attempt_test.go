@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/internal/testutil"
 	"anneal/workers/protocol"
 )
 
@@ -21,8 +22,7 @@ func TestNameBase(t *testing.T) {
 		`{"peft_type": "LORA", "base_model_name_or_path": ""}`} {
 		require.NoError(t, os.WriteFile(path, []byte(config), 0o600))
 		require.NoError(t, a.nameBase(dir))
-		named, err := os.ReadFile(path)
-		require.NoError(t, err)
+		named := testutil.ReadFile(t, path)
 		require.JSONEq(t, `{"peft_type": "LORA", "base_model_name_or_path": "tiny"}`, string(named))
 	}
 	a.assignment.BaseModel = "" // as from a coordinator of an earlier version

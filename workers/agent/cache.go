@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"anneal/disk"
 	"anneal/domain"
 	"anneal/workers/protocol"
 )
@@ -120,7 +121,7 @@ func (c *cache) download(ctx context.Context, e *entry, id string, files protoco
 		err = errors.Join(os.RemoveAll(final), os.Rename(part, final))
 	}
 	if err == nil {
-		err = syncDir(c.dir)
+		err = disk.Sync(c.dir)
 	}
 	if err != nil {
 		err = errors.Join(err, os.RemoveAll(part))

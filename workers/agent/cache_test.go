@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/internal/testutil"
 	"anneal/workers/protocol"
 )
 
@@ -115,8 +116,8 @@ func TestCacheEvictsUnusedFiles(t *testing.T) {
 }
 
 func TestDownload(t *testing.T) {
-	type answer = func(w http.ResponseWriter, name string, times int) bool
-	status := func(code, until int) answer {
+	type interceptor = func(w http.ResponseWriter, name string, times int) bool
+	status := func(code, until int) interceptor {
 		return func(w http.ResponseWriter, _ string, times int) bool {
 			if times <= until {
 				w.WriteHeader(code)
@@ -125,7 +126,7 @@ func TestDownload(t *testing.T) {
 		}
 	}
 	for name, one := range map[string]struct {
-		reply answer
+		reply interceptor
 		asked int
 		fails string
 	}{
@@ -149,16 +150,14 @@ func TestDownload(t *testing.T) {
 			require.Equal(t, one.asked, s.requests["f"])
 			if one.fails == "" {
 				require.NoError(t, err)
-				data, err := os.ReadFile(filepath.Join(path, "f"))
-				require.NoError(t, err)
+				data := testutil.ReadFile(t, filepath.Join(path, "f"))
 				require.Equal(t, "0123456789", string(data))
 				release()
 				return
 			}
 			require.ErrorContains(t, err, one.fails)
 			require.NotContains(t, err.Error(), s.URL, "a signed URL is a secret")
-			left, err := os.ReadDir(dir)
-			require.NoError(t, err)
+			left := testutil.ReadDir(t, dir)
 			require.Empty(t, left, "no partial download stays")
 		})
 	}

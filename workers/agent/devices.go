@@ -9,27 +9,41 @@ import (
 	"anneal/engines"
 )
 
-// devices holds the node's accelerators and who uses them. The log allocates a number of devices to
-// a replica or an attempt, and the agent chooses the devices. A device that has failed is not chosen
-// until it is restored: see deviceWatch.
+// devices holds the node's accelerators and the allocations that use them. The log allocates a number
+// of devices to a replica or an attempt, and the agent chooses the devices. A device that has failed
+// is not chosen until it is restored: see deviceWatch.
 type devices struct {
 	mu    sync.Mutex
 	all   []engines.Device
 	state map[engines.Device]*deviceState
-	freed chan struct{} // closed and replaced when devices are released or restored
+	slots map[domain.DeviceSlot]*deviceSlot // shared devices: see domain.DeviceShare
+	freed chan struct{}                     // closed and replaced when devices are released or restored
 }
 
 // deviceState is the state of one device.
 type deviceState struct {
 	used    bool
-	user    string      // ID of the allocation that uses the device; "" until use is called
-	lost    func(error) // tells the user that the device has failed
-	failure string      // why the device must not be used; "" when it can be used
-	reading *reading    // nil if unknown
+	users   []deviceUser // several only if they share the device; none until use is called
+	failure string       // why the device must not be used; "" when it can be used
+	reading *reading     // nil if unknown
+}
+
+// A deviceUser is an allocation that uses a device.
+type deviceUser struct {
+	id   string
+	lost func(error) // tells the user that the device has failed
+}
+
+// A deviceSlot binds a slot to a device while work uses the slot.
+type deviceSlot struct {
+	device engines.Device
+	milli  int // thousandths in use
+	users  int
 }
 
 func newDevices(all []engines.Device) *devices {
-	d := &devices{all: all, state: map[engines.Device]*deviceState{}, freed: make(chan struct{})}
+	d := &devices{all: all, state: map[engines.Device]*deviceState{},
+		slots: map[domain.DeviceSlot]*deviceSlot{}, freed: make(chan struct{})}
 	for _, one := range all {
 		d.state[one] = &deviceState{}
 	}
@@ -83,7 +97,7 @@ func (d *devices) release(released []engines.Device) {
 	defer d.mu.Unlock()
 	for _, one := range released {
 		s := d.state[one]
-		s.used, s.user, s.lost = false, "", nil
+		s.used, s.users = false, nil
 	}
 	d.wake()
 }
@@ -100,14 +114,14 @@ func (d *devices) use(acquired []engines.Device, id string, lost func(error)) {
 	defer d.mu.Unlock()
 	for _, one := range acquired {
 		s := d.state[one]
-		s.user, s.lost = id, lost
+		s.users = append(s.users, deviceUser{id, lost})
 		if s.failure != "" {
 			go lost(deviceError(one, s.failure))
 		}
 	}
 }
 
-// fail withdraws a device, and tells its user. It returns false if the device has failed before.
+// fail withdraws a device, and tells its users. It returns false if the device has failed before.
 func (d *devices) fail(device engines.Device, reason string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,8 +130,8 @@ func (d *devices) fail(device engines.Device, reason string) bool {
 		return false
 	}
 	s.failure = reason
-	if s.lost != nil {
-		go s.lost(deviceError(device, reason))
+	for _, user := range s.users {
+		go user.lost(deviceError(device, reason))
 	}
 	return true
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,8 +72,14 @@ func (d *devices) users() (ids []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, one := range d.all {
-		if s := d.state[one]; s.used && !slices.Contains(ids, cmp.Or(s.user, "unknown")) {
-			ids = append(ids, cmp.Or(s.user, "unknown"))
+		s := d.state[one]
+		if s.used && len(s.users) == 0 && !slices.Contains(ids, "unknown") {
+			ids = append(ids, "unknown")
+		}
+		for _, user := range s.users {
+			if !slices.Contains(ids, user.id) {
+				ids = append(ids, user.id)
+			}
 		}
 	}
 	return ids

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -210,7 +211,13 @@ func (d *devices) status() (list []protocol.Device) {
 	defer d.mu.Unlock()
 	for _, one := range d.all {
 		s := d.state[one]
-		device := protocol.Device{Type: one.Type, Index: one.Index, Allocation: s.user, Health: domain.DeviceUnknown}
+		device := protocol.Device{Type: one.Type, Index: one.Index, Health: domain.DeviceUnknown}
+		for _, user := range s.users {
+			device.Allocation = cmp.Or(device.Allocation, user.id)
+			if len(s.users) > 1 {
+				device.Sharing = append(device.Sharing, user.id)
+			}
+		}
 		if r := s.reading; r != nil {
 			device.Health = domain.DeviceHealthy
 			device.TemperatureC, device.UtilizationPercent = r.temperature, r.utilization

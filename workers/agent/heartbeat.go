@@ -147,12 +147,13 @@ func (a *Agent) drop(id string, t *attempt) {
 // start starts the assigned attempts and replicas that are not running. An attempt that was started
 // before is never started again, see startedAttempts.
 func (a *Agent) start(life context.Context, assignments protocol.Assignments) {
-	for _, assignment := range assignments.Train {
+	train := slices.DeleteFunc(slices.Clone(assignments.Train), func(assignment protocol.TrainAssignment) bool {
 		id := assignment.ID()
-		if a.attempts[id] != nil || a.started.has(id) {
-			continue
-		}
-		recordErr := a.started.add(assignment)
+		return a.attempts[id] != nil || a.started.has(id)
+	})
+	recordErr := a.started.add(train...)
+	for _, assignment := range train {
+		id := assignment.ID()
 		var before []*attempt // earlier attempts of the job, which may still be stopping
 		for _, other := range a.attempts {
 			if other.assignment.Job == assignment.Job {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nkeys"
 
+	"anneal/disk"
 	"anneal/domain"
 )
 
@@ -74,5 +75,5 @@ func createKey(path string) (nkeys.KeyPair, error) {
 		_ = os.Remove(file.Name())
 		return nil, fmt.Errorf("open the node's key: %w", err)
 	}
-	return key, syncDir(filepath.Dir(path))
+	return key, disk.Sync(filepath.Dir(path))
 }

@@ -48,6 +48,9 @@ func (l loaded) broken() <-chan error {
 
 // requireAbility returns an error when the node's engine cannot load the assigned model.
 func (r *replica) requireAbility() error {
+	if r.assignment.Share.Milli > 0 && !r.agent.options.ShareAccelerators {
+		return domain.Errorf(domain.Unavailable, "the agent of the node runs without --share-accelerators")
+	}
 	engine, ability, can := r.agent.options.Engine, "complete", r.agent.options.Engine.Completer != nil
 	if r.assignment.Speech != nil {
 		ability, can = domain.SpeechEngine(r.assignment.Speech.Format),
@@ -73,17 +76,17 @@ func (r *replica) loadModel(ctx context.Context, files engines.ModelFiles) (got 
 }
 
 // loadWithTimeout loads the model within LoadWithin. It unloads a model that the engine loads after
-// that time or after the replica has ended. settled is closed when the engine does not read the
+// that time or after the replica has ended. ended is closed when the engine does not read the
 // files any more.
-func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, settled <-chan struct{}, err error) {
+func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, ended <-chan struct{}, err error) {
 	type outcome struct {
 		loaded
 		err error
 	}
 	ctx, cancel := context.WithCancel(r.accepting)
-	arrived, done := make(chan outcome, 1), make(chan struct{})
+	arrived, finished := make(chan outcome, 1), make(chan struct{})
 	go func() { // outside of the agent's WaitGroup, which would wait for a hanging engine
-		defer close(done)
+		defer close(finished)
 		got, err := recoverPanic(func() (loaded, error) { return r.loadModel(ctx, files) })
 		arrived <- outcome{got, err}
 	}()
@@ -93,7 +96,7 @@ func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, settled
 	select {
 	case one := <-arrived:
 		cancel()
-		return one.loaded, done, one.err
+		return one.loaded, finished, one.err
 	case <-deadline.C:
 		err = domain.Errorf(domain.DeadlineExceeded, "the engine did not load the model within %s", within)
 	case <-r.ctx.Done():
@@ -105,7 +108,7 @@ func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, settled
 			_ = late.close() // an error does not matter, because the model is unused
 		}
 	}()
-	return loaded{}, done, err
+	return loaded{}, finished, err
 }
 
 // acquireDevices acquires the replica's accelerators, and waits for them at most LoadWithin. The
@@ -113,6 +116,10 @@ func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, settled
 func (r *replica) acquireDevices() ([]engines.Device, func(), error) {
 	ctx, cancel := context.WithTimeout(r.accepting, r.agent.options.LoadWithin)
 	defer cancel()
+	if share := r.assignment.Share; share.Milli > 0 {
+		slot := domain.Resources{Accelerators: r.assignment.Accelerators, Share: share}.DeviceSlot()
+		return r.agent.devices.acquireShare(ctx, r.assignment.ID(), slot, share.Milli)
+	}
 	return r.agent.devices.acquire(ctx, r.assignment.Accelerators)
 }
 

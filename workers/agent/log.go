@@ -96,8 +96,8 @@ func newestLines(log []byte) []byte {
 	return bytes.Clone(log[bytes.IndexByte(log, '\n')+1:])
 }
 
-// say adds a line of the agent.
-func (l *jobLog) say(format string, args ...any) {
+// logf adds a line of the agent.
+func (l *jobLog) logf(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.add(time.Now().UTC().Format(time.RFC3339) + " " + l.redact(fmt.Sprintf(format, args...)))
@@ -111,7 +111,7 @@ func (l *jobLog) step(row engines.Metrics) {
 	for _, name := range slices.Sorted(maps.Keys(row.Values)) {
 		fmt.Fprintf(&line, ", %s %.6g", name, row.Values[name])
 	}
-	l.say("%s", line.String())
+	l.logf("%s", line.String())
 }
 
 // ended adds a line about how the training, or the storing of its results, ended, and requests an
@@ -123,11 +123,11 @@ func (l *jobLog) ended(err error) {
 	why := context.Cause(l.attempt.work)
 	switch {
 	case err == nil:
-		l.say("the training ended")
+		l.logf("the training ended")
 	case why != nil:
-		l.say("the attempt is interrupted: %v", why)
+		l.logf("the attempt is interrupted: %v", why)
 	default:
-		l.say("the attempt failed: %s", l.attempt.errorOf(err).Message)
+		l.logf("the attempt failed: %s", l.attempt.errorOf(err).Message)
 	}
 	select {
 	case l.wake <- struct{}{}:

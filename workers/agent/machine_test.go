@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -136,21 +137,40 @@ func TestStartedAttempts(t *testing.T) {
 	job := domain.Name("accounts/a/supervisedFineTuningJobs/j")
 	made := time.Date(2026, 3, 1, 12, 0, 0, 1, time.UTC)
 	dir := t.TempDir()
-	first := &startedAttempts{dir: dir}
+	path, earlier := filepath.Join(dir, "begun.jsonl"), filepath.Join(dir, "begun")
+	require.NoError(t, os.Mkdir(earlier, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(earlier, "cut.json"), []byte(`{"jo`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(earlier, "j_2.json"),
+		[]byte(`{"job":"accounts/a/supervisedFineTuningJobs/j","attempt":2,"made":"2026-03-01T12:00:00Z"}`), 0o600))
+	first := &startedAttempts{path: path, earlierDir: earlier}
 	require.NoError(t, first.open())
-	require.NoError(t, first.add(protocol.TrainAssignment{Job: job, Attempt: 3, CreateTime: made}))
-	require.Empty(t, first.lost(), "it runs")
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "cut.json"), []byte(`{"jo`), 0o600))
+	require.NoDirExists(t, earlier)
+	require.Equal(t, 2, first.lost()[0].Attempt, "recorded by an earlier version")
+	first.forget(domain.AllocationID(job, 2))
+	require.NoError(t, first.add(protocol.TrainAssignment{Job: job, Attempt: 3, CreateTime: made},
+		protocol.TrainAssignment{Job: job, Attempt: 4, CreateTime: made}))
+	require.Empty(t, first.lost(), "they run")
+	first.forget(domain.AllocationID(job, 4))
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, append(content, `{"jo`...), 0o600))
 
-	second := &startedAttempts{dir: dir}
+	second := &startedAttempts{path: path, earlierDir: earlier}
 	require.NoError(t, second.open())
 	require.True(t, second.has(domain.AllocationID(job, 3)))
 	require.Len(t, second.lost(), 1)
 	require.Equal(t, 3, second.lost()[0].Attempt)
 	require.True(t, made.Equal(second.lost()[0].CreateTime))
-	second.forget(domain.AllocationID(job, 3))
-	require.Empty(t, second.lost())
-	left, err := os.ReadDir(dir)
+	second.limit = 0
+	require.NoError(t, second.add(protocol.TrainAssignment{Job: job, Attempt: 5, CreateTime: made}))
+	content, err = os.ReadFile(path)
 	require.NoError(t, err)
-	require.Empty(t, left)
+	require.Equal(t, 2, strings.Count(string(content), "\n"), "the file is rewritten without forgotten attempts")
+	second.forget(domain.AllocationID(job, 3))
+	second.forget(domain.AllocationID(job, 5))
+	require.Empty(t, second.lost())
+	second.close()
+	third := &startedAttempts{path: path, earlierDir: earlier}
+	require.NoError(t, third.open())
+	require.Empty(t, third.lost())
 }

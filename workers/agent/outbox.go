@@ -127,7 +127,7 @@ func (o *outbox) upload(c *checkpoint) {
 		switch {
 		case err == nil && outcome == protocol.Accepted:
 			t.log.Info("checkpoint stored", "step", c.step)
-			t.joblog.say("checkpoint of step %d stored", c.step)
+			t.joblog.logf("checkpoint of step %d stored", c.step)
 			return
 		case err != nil && o.ctx.Err() == nil:
 			t.log.Warn("checkpoint not reported", "step", c.step, "error", err)

@@ -152,7 +152,7 @@ func (r *replica) open() (release func(), err error) {
 	}
 	files := engines.ModelFiles{Speculation: r.assignment.Speculation, MemoryBytes: r.assignment.MemoryMiB << 20,
 		ContextLength: r.assignment.ContextLength, LongPrompts: r.assignment.LongPrompts,
-		DraftMemoryBytes: r.assignment.DraftMemoryMiB << 20}
+		DraftMemoryBytes: r.assignment.DraftMemoryMiB << 20, DeviceShare: r.assignment.Share.Milli}
 	for _, part := range []struct {
 		files *protocol.FileSet
 		dir   *string
@@ -173,10 +173,10 @@ func (r *replica) open() (release func(), err error) {
 		return release, err
 	}
 	r.agent.devices.use(devices, r.assignment.ID(), r.loseDevice)
-	got, settled, err := r.loadWithTimeout(files)
+	got, done, err := r.loadWithTimeout(files)
 	if err != nil {
 		free := release
-		release = func() { go func() { <-settled; free() }() }
+		release = func() { go func() { <-done; free() }() }
 		return release, fmt.Errorf("load the model: %w", err)
 	}
 	r.mu.Lock()

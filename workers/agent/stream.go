@@ -86,7 +86,7 @@ func (v service[Request, Chunk, Total]) start(a *Agent, life context.Context, m 
 		err = domain.Errorf(domain.InvalidArgument, "the request needs a unique ID")
 	default:
 		a.streams[request.ID] = s
-		a.work.Go(func() { s.serve(ctx, r, request.Request) })
+		a.work.Go(func() { s.serve(engines.WithTrace(ctx, request.Trace), r, request.Request) })
 		a.work.Go(s.send)
 	}
 	a.mu.Unlock()

@@ -40,6 +40,7 @@ func newTransfer(client *http.Client) *transfer {
 	if client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.ResponseHeaderTimeout = time.Minute
+		transport.MaxIdleConnsPerHost = 4 * maxTransfers // with the default of 2, most uploads connect
 		transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 		client = &http.Client{Transport: transport}
 	}

@@ -6,20 +6,22 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
+	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/internal/testutil"
 	"anneal/projections"
 )
 
@@ -29,13 +31,17 @@ const (
 	deployment = domain.Name("accounts/acme/deployments/d")
 )
 
-// A bench is a log with the world that follows it, and a gateway.
-type bench struct {
+// requestTrace is the trace of the requests that create resources.
+var requestTrace = domain.Trace{Parent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", State: "a=1"}
+
+// A harness is a log with the world that follows it, and a gateway.
+type harness struct {
 	testing.TB
 	log     *eventlog.Memory
 	world   *projections.World
 	blobs   *blobs.Store
 	gateway *fakeGateway
+	plan    atomic.Pointer[faults.Plan] // nil injects no fault
 }
 
 // A fakeGateway answers each request with respond, and records what is sent.
@@ -45,9 +51,10 @@ type fakeGateway struct {
 	interactive bool
 
 	mu      sync.Mutex
+	trace   domain.Trace   // of the last request
 	sent    map[string]int // number of times by custom_id, which is also the prompt
-	inside  int
-	highest int // maximum of inside
+	inside  int            // requests in flight
+	highest int            // most requests in flight at a time
 }
 
 func (g *fakeGateway) Resolve(_ context.Context, _ domain.Name, _, model string) (domain.Name, error) {
@@ -64,6 +71,7 @@ func (g *fakeGateway) Send(ctx context.Context, q Request) Response {
 	_ = json.Unmarshal(q.Body, &body) // the tests send valid bodies
 	g.mu.Lock()
 	g.sent[body.Prompt]++
+	g.trace = q.Trace
 	g.inside++
 	g.highest = max(g.highest, g.inside)
 	g.mu.Unlock()
@@ -82,68 +90,53 @@ func (g *fakeGateway) times(customer string) int {
 	return g.sent[customer]
 }
 
-func answered(_ context.Context, prompt string) Response {
+func echo(_ context.Context, prompt string) Response {
 	return Response{Status: 200, Body: []byte(`{"text":"` + prompt + `"}`)}
 }
 
-func newBench(t testing.TB) *bench {
-	b := &bench{TB: t, log: eventlog.NewMemory(), world: projections.NewWorld(),
-		gateway: &fakeGateway{respond: answered, sent: map[string]int{}, slots: 2 * maxOfDeployment}}
-	var err error
-	b.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: t.TempDir(), BaseURL: "http://127.0.0.1/blobs",
-		Key: make([]byte, 32)})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = b.blobs.Close() })
+func newHarness(t testing.TB) *harness {
+	b := &harness{TB: t, log: eventlog.NewMemory(), world: projections.NewWorld(),
+		gateway: &fakeGateway{respond: echo, sent: map[string]int{}, slots: 2 * maxOfDeployment}}
+	b.blobs = faults.OpenStore(t, t.TempDir(), &b.plan)
 	go func() { _ = b.world.Run(t.Context(), b.log) }()
 	return b
 }
 
-func (b *bench) do(at time.Time, intent domain.Intent) {
+func (b *harness) do(at time.Time, intent domain.Intent) {
 	b.Helper()
-	change, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: at}, intent)
+	change, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: at, Correlation: "request-1",
+		Trace: requestTrace}, intent)
 	require.NoError(b, err)
 	require.NoError(b, b.world.WaitFor(b.Context(), change.Position()))
 }
 
 // create creates a batch at the given time. lines is the content of its input file.
-func (b *bench) create(at time.Time, lines string) {
+func (b *harness) create(at time.Time, lines string) {
 	b.Helper()
 	files := domain.Files{Prefix: "batches/acme/input/", Sizes: map[string]int64{"in.jsonl": int64(len(lines))}}
 	_, err := b.blobs.Put(b.Context(), files.Prefix+"in.jsonl", strings.NewReader(lines))
 	require.NoError(b, err)
-	b.do(at, domain.Intend(domain.BatchFiles, inputName, domain.Command[domain.BatchFile](domain.CreateBatchFile{
-		BatchFileSpec: domain.BatchFileSpec{Filename: "in.jsonl", Purpose: domain.PurposeBatch, Files: files}})))
-	b.do(at, domain.Intend(domain.Batches, batchName, domain.Command[domain.Batch](domain.CreateBatch{
-		BatchSpec: domain.BatchSpec{Input: inputName, Endpoint: "/v1/completions", Window: domain.BatchWindow},
-		CreatedBy: "accounts/acme/apiKeys/k"})))
+	b.do(at, domain.Intend(domain.BatchFiles, inputName, domain.CreateBatchFile{BatchFileSpec: domain.BatchFileSpec{
+		Filename: "in.jsonl", Purpose: domain.PurposeBatch, Files: files}}))
+	b.do(at, domain.Intend(domain.Batches, batchName, domain.CreateBatch{BatchSpec: domain.BatchSpec{Input: inputName,
+		Endpoint: "/v1/completions", Window: domain.BatchWindow}, CreatedBy: "accounts/acme/apiKeys/k"}))
 }
 
 // start starts a runner, as the start of a control plane does. stop ends it.
-func (b *bench) start() (stop func()) {
-	ctx, cancel := context.WithCancel(b.Context())
-	done := make(chan struct{})
-	runner := &Runner{Log: b.log, World: b.world, Blobs: b.blobs, Gateway: b.gateway, Now: time.Now,
+func (b *harness) start() (stop func()) {
+	runner := &Runner{Log: b.plan.Load().Log(b.log), World: b.world, Blobs: b.blobs, Gateway: b.gateway, Now: time.Now,
 		Logger: slog.New(slog.DiscardHandler)}
-	go func() {
-		defer close(done)
-		_ = runner.Run(ctx)
-	}()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		<-done
-	})
-	b.Cleanup(stop)
-	return stop
+	return faults.Start(b, runner.Run)
 }
 
-func (b *bench) batch() domain.Batch {
+func (b *harness) batch() domain.Batch {
 	row, ok := b.world.View().Batches.Get(batchName)
 	require.True(b, ok)
 	return row.State
 }
 
 // until waits until the batch has the state.
-func (b *bench) until(state string) domain.Batch {
+func (b *harness) until(state string) domain.Batch {
 	b.Helper()
 	for {
 		view := b.world.View()
@@ -159,7 +152,7 @@ func (b *bench) until(state string) domain.Batch {
 }
 
 // file returns the results in an output or error file, by custom_id.
-func (b *bench) file(name domain.Name) map[string]result {
+func (b *harness) file(name domain.Name) map[string]result {
 	b.Helper()
 	row, ok := b.world.View().BatchFiles.Get(name)
 	require.True(b, ok, "file %q", name)
@@ -167,8 +160,7 @@ func (b *bench) file(name domain.Name) map[string]result {
 	for key, size := range row.State.Files.Sizes {
 		content, err := b.blobs.Get(b.Context(), row.State.Files.Prefix+key)
 		require.NoError(b, err)
-		data, err := io.ReadAll(content)
-		require.NoError(b, err)
+		data := testutil.ReadAll(b, content)
 		require.NoError(b, content.Close())
 		require.EqualValues(b, size, len(data))
 		for in := bufio.NewScanner(bytes.NewReader(data)); in.Scan(); {
@@ -197,12 +189,12 @@ func requests(n int) string {
 // TestBatchCompletes checks that each request has one result: in the output file if its status is
 // 200, otherwise in the error file.
 func TestBatchCompletes(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.gateway.respond = func(ctx context.Context, prompt string) Response {
 		if prompt == "r3" {
 			return Response{Status: 400, Body: []byte(`{"error":{"message":"no"}}`)}
 		}
-		return answered(ctx, prompt)
+		return echo(ctx, prompt)
 	}
 	b.create(time.Now(), "\n"+requests(20)+"\r\n")
 	b.start()
@@ -219,8 +211,34 @@ func TestBatchCompletes(t *testing.T) {
 }
 
 // TestNoFileWithoutErrors checks that a file that would be empty is not created.
+// TestEventsNameTheRequest checks that what a batch records and sends belongs to the request that
+// created the batch.
+func TestEventsNameTheRequest(t *testing.T) {
+	b := newHarness(t)
+	b.create(time.Now(), requests(3))
+	b.start()
+	b.until(domain.BatchCompletedState)
+	reactions, created := 0, ""
+	for e, err := range b.log.Read(t.Context(), "events.acme.>", 0) {
+		require.NoError(t, err)
+		require.Equal(t, requestTrace, e.Trace, e.Type)
+		require.Equal(t, "request-1", e.Correlation, e.Type)
+		switch {
+		case e.Type == "batch.created.v1":
+			created = e.ID
+		case e.Actor == "task/batches":
+			reactions++
+			require.Equal(t, created, e.Cause, e.Type)
+		}
+	}
+	require.GreaterOrEqual(t, reactions, 3)
+	b.gateway.mu.Lock()
+	defer b.gateway.mu.Unlock()
+	require.Equal(t, requestTrace, b.gateway.trace)
+}
+
 func TestNoFileWithoutErrors(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.create(time.Now(), requests(1))
 	b.start()
 	end := b.until(domain.BatchCompletedState)
@@ -254,7 +272,7 @@ func TestInvalidLines(t *testing.T) {
 			"1 invalid_value custom_id|1 invalid_method method"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
+			b := newHarness(t)
 			b.create(time.Now(), c.lines)
 			b.start()
 			var said []string
@@ -270,7 +288,7 @@ func TestInvalidLines(t *testing.T) {
 
 // TestManyInvalidLines checks the limits of the requests in a file and of the listed errors.
 func TestManyInvalidLines(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.create(time.Now(), strings.Repeat("{\n", domain.MaxBatchRequests+1))
 	b.start()
 	failures := b.until(domain.BatchFailedState).Failures
@@ -282,11 +300,11 @@ func TestManyInvalidLines(t *testing.T) {
 // TestRestart checks that a request whose result is durable is not sent again by another runner, and
 // that no result is lost or doubled.
 func TestRestart(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	held := make(chan struct{}, 20)
 	b.gateway.respond = func(ctx context.Context, prompt string) Response {
 		if prompt < "r15" || len(prompt) == 2 { // r0 to r14
-			return answered(ctx, prompt)
+			return echo(ctx, prompt)
 		}
 		held <- struct{}{}
 		<-ctx.Done()
@@ -299,7 +317,7 @@ func TestRestart(t *testing.T) {
 	}
 	stop()
 	require.Equal(t, domain.BatchInProgress, b.batch().State)
-	b.gateway.respond = answered
+	b.gateway.respond = echo
 	b.start()
 	end := b.until(domain.BatchCompletedState)
 	require.Equal(t, domain.BatchCounts{Total: 20, Completed: 20}, end.Counts)
@@ -316,7 +334,7 @@ func TestRestart(t *testing.T) {
 // TestDoubleResults checks that only the first result counts if two processes have stored a result
 // of one request.
 func TestDoubleResults(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.create(time.Now(), requests(2))
 	row, _ := b.world.View().Batches.Get(batchName)
 	s := &session{Runner: &Runner{Blobs: b.blobs}, name: batchName, event: row.CreateEvent}
@@ -333,12 +351,12 @@ func TestDoubleResults(t *testing.T) {
 
 // TestCancel checks that a cancelled batch interrupts its requests, and keeps the results so far.
 func TestCancel(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	held, first := make(chan struct{}, 20), make(chan struct{})
 	b.gateway.respond = func(ctx context.Context, prompt string) Response {
 		if prompt == "r0" {
 			close(first)
-			return answered(ctx, prompt)
+			return echo(ctx, prompt)
 		}
 		held <- struct{}{}
 		<-ctx.Done()
@@ -348,7 +366,7 @@ func TestCancel(t *testing.T) {
 	b.start()
 	<-held
 	<-first
-	b.do(time.Now(), domain.Intend(domain.Batches, batchName, domain.Command[domain.Batch](domain.CancelBatch{})))
+	b.do(time.Now(), domain.Intend(domain.Batches, batchName, domain.CancelBatch{}))
 	end := b.until(domain.BatchCancelledState)
 	require.Equal(t, domain.BatchCounts{Total: 20, Completed: 1}, end.Counts)
 	require.Len(t, b.file(end.Results.Output), 1)
@@ -360,10 +378,10 @@ func TestCancel(t *testing.T) {
 // TestExpire checks that a batch ends at its expireTime, and that its error file lists the requests
 // without a response.
 func TestExpire(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.gateway.respond = func(ctx context.Context, prompt string) Response {
 		if prompt == "r0" {
-			return answered(ctx, prompt)
+			return echo(ctx, prompt)
 		}
 		<-ctx.Done()
 		return Response{Status: 499}
@@ -373,92 +391,4 @@ func TestExpire(t *testing.T) {
 	end := b.until(domain.BatchExpiredState)
 	require.Equal(t, domain.BatchCounts{Total: 3, Completed: 1}, end.Counts)
 	require.Equal(t, "batch_expired", b.file(end.Results.Errors)["r2"].Error.Code)
-}
-
-// TestRetries checks that a request is retried without a limit while capacity is missing, and only
-// a few times while the server fails.
-func TestRetries(t *testing.T) {
-	b := newBench(t)
-	b.gateway.respond = func(ctx context.Context, prompt string) Response {
-		switch {
-		case prompt == "r0" && b.gateway.times("r0") < 2:
-			return Response{Status: 429, Waits: true}
-		case prompt == "r2" && b.gateway.times("r2") < 2:
-			return Response{Status: 503, Unreachable: true}
-		case prompt == "r1":
-			return Response{Status: 500, Failed: true, Body: []byte(`{}`)}
-		}
-		return answered(ctx, prompt)
-	}
-	b.create(time.Now(), requests(3))
-	b.start()
-	end := b.until(domain.BatchCompletedState)
-	require.Equal(t, domain.BatchCounts{Total: 3, Completed: 2, Failed: 1}, end.Counts)
-	require.Equal(t, 2, b.gateway.times("r0"))
-	require.Equal(t, 2, b.gateway.times("r2"))
-	require.Equal(t, maxFailures, b.gateway.times("r1"))
-	require.Equal(t, 500, b.file(end.Results.Errors)["r1"].Response.StatusCode)
-}
-
-// TestInteractiveRequestsFirst checks the number of requests in progress, with and without clients
-// that wait for responses of the deployment.
-func TestInteractiveRequestsFirst(t *testing.T) {
-	for interactive, limit := range map[bool]int{true: maxBesideOthers, false: maxOfBatch} {
-		b := newBench(t)
-		b.gateway.interactive = interactive
-		b.gateway.respond = func(ctx context.Context, prompt string) Response {
-			if !interactive { // wait until the other requests of the batch have arrived
-				for b.inside() < maxOfBatch && ctx.Err() == nil {
-					eventlog.Sleep(ctx, time.Millisecond)
-				}
-			}
-			return answered(ctx, prompt)
-		}
-		b.create(time.Now(), requests(maxOfBatch))
-		b.start()
-		b.until(domain.BatchCompletedState)
-		require.Equal(t, limit, b.gateway.highest)
-	}
-}
-
-func (b *bench) inside() int {
-	b.gateway.mu.Lock()
-	defer b.gateway.mu.Unlock()
-	return b.gateway.highest
-}
-
-// TestGates checks that each refusal closes the gate of its account for longer than the previous
-// one.
-func TestGates(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	gateway := &fakeGateway{slots: 2*maxOfDeployment + 2}
-	g := newGates(gateway, func() time.Time { return now })
-	one, other := route{"acme", deployment}, route{"globex", deployment}
-	for _, length := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-		require.True(t, g.tryEnter(one))
-		require.True(t, g.tryEnter(one))
-		g.leave(one, true)
-		g.leave(one, true)
-		require.True(t, g.tryEnter(other), "another account")
-		g.leave(other, false)
-		now = now.Add(length*time.Second - 1)
-		require.False(t, g.tryEnter(one))
-		now = now.Add(1)
-	}
-	require.True(t, g.tryEnter(one))
-	g.leave(one, false)
-	require.True(t, g.tryEnter(one))
-	g.leave(one, false)
-	require.Empty(t, g.inside)
-	require.Empty(t, g.pauses)
-	for slots, limit := range map[int]int{0: 1, 1: 1, 8: 4, 100: maxOfDeployment} {
-		gateway.slots = slots
-		for range limit {
-			require.True(t, g.tryEnter(one))
-		}
-		require.False(t, g.tryEnter(other), "the limit of the deployment")
-		for range limit {
-			g.leave(one, false)
-		}
-	}
 }

@@ -57,6 +57,12 @@ func resultID(event string, line int) string {
 	return "batch-req-" + hex.EncodeToString(sum[:16])
 }
 
+// requestID returns the ID of the request of a line, which is a UUID. A request that is sent again
+// has the same ID, so that its usage is recorded once.
+func requestID(event string, line int) string {
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(event+"/"+strconv.Itoa(line))).String()
+}
+
 // A tally counts the results in the segments of a batch.
 type tally struct {
 	done              map[int]bool // lines of the input with a result

@@ -5,13 +5,13 @@ package batches
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/workers/sessions"
 )
 
 // A Gateway sends requests to models as the inference operations of the API do.
@@ -27,10 +27,12 @@ type Gateway interface {
 
 // A Request is one request of a batch.
 type Request struct {
-	Key  domain.Name // API key that created the batch
-	ID   string
-	Path string
-	Body []byte
+	Key domain.Name // API key that created the batch
+	ID  string      // the same when the request is sent again
+	// Trace is the trace context of the request that created the batch.
+	Trace domain.Trace
+	Path  string
+	Body  []byte
 }
 
 // A Response is the response to a Request.
@@ -69,39 +71,13 @@ const (
 // Run runs batches until ctx is done.
 func (r *Runner) Run(ctx context.Context) error {
 	gates := newGates(r.Gateway, r.Now)
-	running, ended := map[string]bool{}, make(chan string)
-	var all sync.WaitGroup
-	defer all.Wait()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	var seen any
-	for {
-		view := r.World.View()
-		if version := view.TableVersion(domain.Batches); version != seen {
-			seen = version
-			for row := range view.Batches.All() {
-				if !row.State.Live() || running[row.CreateEvent] {
-					continue
-				}
-				running[row.CreateEvent] = true
-				s := &session{Runner: r, gates: gates, name: row.Name, event: row.CreateEvent}
-				all.Go(func() {
-					s.run(ctx)
-					select {
-					case ended <- s.event:
-					case <-ctx.Done():
-					}
-				})
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-r.World.Changed(view.Position):
-		case event := <-ended:
-			delete(running, event)
-		}
-	}
+	group := sessions.Group[domain.Batch]{World: r.World, Kind: domain.Batches,
+		Needs: func(_ *projections.View, row *batchRow) bool { return row.State.Live() },
+		Session: func(ctx context.Context, row *batchRow) {
+			s := &session{Runner: r, gates: gates, name: row.Name, event: row.CreateEvent}
+			s.run(ctx)
+		}}
+	return group.Run(ctx)
 }
 
 // A session runs one batch.
@@ -110,10 +86,13 @@ type session struct {
 	gates *gates
 	name  domain.Name
 	event string // ID of the event that created the batch
+	// created is the event that created the batch, for the correlation and the trace of what the
+	// session records and sends; only its ID is set if it could not be read.
+	created eventlog.Event
 }
 
 // row returns the batch; false when it was removed.
-func (s *session) row() (*projections.Row[domain.Batch], bool) {
+func (s *session) row() (*batchRow, bool) {
 	row, ok := s.World.View().Batches.Get(s.name)
 	return row, ok && row.CreateEvent == s.event
 }
@@ -121,6 +100,12 @@ func (s *session) row() (*projections.Row[domain.Batch], bool) {
 // run takes the batch from state to state until it has ended. A step that fails is repeated.
 func (s *session) run(ctx context.Context) {
 	pause := firstPause
+	s.created = eventlog.Event{ID: s.event}
+	if row, ok := s.row(); ok {
+		if e, err := s.Log.At(ctx, row.CreateVersion); err == nil && e.ID == s.event {
+			s.created = e
+		}
+	}
 	for ctx.Err() == nil {
 		row, ok := s.row()
 		if !ok || !row.State.Live() {
@@ -147,7 +132,7 @@ func (s *session) run(ctx context.Context) {
 }
 
 // step does the work of the batch's state. When it returns nil, the world has the next state.
-func (s *session) step(ctx context.Context, row *projections.Row[domain.Batch]) error {
+func (s *session) step(ctx context.Context, row *batchRow) error {
 	switch row.State.State {
 	case domain.BatchValidating:
 		return s.validate(ctx, row)
@@ -178,7 +163,7 @@ func (s *session) record(ctx context.Context, command domain.Command[domain.Batc
 func (s *session) do(ctx context.Context, intent domain.Intent) error {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
-	request := eventlog.Request{Time: s.Now(), Actor: "task/batches", Cause: s.event}
+	request := eventlog.Reaction(s.created, "task/batches", s.Now())
 	change, err := eventlog.Do(ctx, s.Log, s.World, request, intent)
 	if err != nil {
 		return err

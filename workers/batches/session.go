@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/eventlog"
@@ -235,14 +233,40 @@ func (c *collector) flush(ctx context.Context) error {
 // feed sends the requests of the input that are not done, and returns when all have ended. It
 // returns an error when the input cannot be read.
 func (s *session) feed(ctx context.Context, row *batchRow, done map[int]bool, outcomes chan<- stored) error {
-	content, err := s.input(ctx, &row.State)
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	slots := make(chan struct{}, maxOfBatch)
+	ended := false
+	err := s.eachPending(ctx, &row.State, done, func(number int, q requestLine) error {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			ended = true
+			return ctx.Err()
+		}
+		sending.Go(func() {
+			defer func() { <-slots }()
+			if one, ok := s.send(ctx, row, number, q); ok {
+				outcomes <- one
+			}
+		})
+		return nil
+	})
+	if ended {
+		return nil
+	}
+	return err
+}
+
+// eachPending calls visit with each request of the input that is not done and the number of its
+// line, until visit returns an error.
+func (s *session) eachPending(ctx context.Context, b *domain.Batch, done map[int]bool,
+	visit func(number int, q requestLine) error) error {
+	content, err := s.input(ctx, b)
 	if err != nil {
 		return err
 	}
 	defer content.Close() // read only
-	var sending sync.WaitGroup
-	defer sending.Wait()
-	slots := make(chan struct{}, maxOfBatch)
 	for in := newLineReader(content); ; {
 		line, err := in.next()
 		if errors.Is(err, io.EOF) {
@@ -254,25 +278,16 @@ func (s *session) feed(ctx context.Context, row *batchRow, done map[int]bool, ou
 		if done[in.number] {
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-			return nil
+		q, _ := parseLine(line, b.Endpoint)
+		if err := visit(in.number, q); err != nil {
+			return err
 		}
-		number := in.number
-		q, _ := parseLine(line, row.State.Endpoint)
-		sending.Go(func() {
-			defer func() { <-slots }()
-			if one, ok := s.send(ctx, row, number, q); ok {
-				outcomes <- one
-			}
-		})
 	}
 }
 
 // send sends a request until it has a result, or returns false when ctx is done.
 func (s *session) send(ctx context.Context, row *batchRow, number int, q requestLine) (one stored, ok bool) {
-	key := domain.Name(row.State.CreatedBy)
+	key, id := domain.Name(row.State.CreatedBy), requestID(s.event, number)
 	for failures := 0; s.active(ctx); {
 		target, err := s.Gateway.Resolve(ctx, key, row.State.Endpoint, q.model)
 		if err != nil {
@@ -282,8 +297,8 @@ func (s *session) send(ctx context.Context, row *batchRow, number int, q request
 		if !ok {
 			return one, false
 		}
-		id := uuid.NewString()
-		r := s.Gateway.Send(ctx, Request{Key: key, ID: id, Path: row.State.Endpoint, Body: q.body})
+		r := s.Gateway.Send(ctx, Request{Key: key, ID: id, Trace: s.created.Trace, Path: row.State.Endpoint,
+			Body: q.body})
 		leave(r.Waits || r.Unreachable)
 		switch {
 		case ctx.Err() != nil && r.Status != 200:
@@ -380,25 +395,7 @@ func (s *session) missing(ctx context.Context, b *domain.Batch, done map[int]boo
 	if b.State == domain.BatchFinalizingState {
 		why = resultMissing{"batch_expired", "the completion window ended before the request was complete"}
 	}
-	content, err := s.input(ctx, b)
-	if err != nil {
-		return err
-	}
-	defer content.Close() // read only
-	for in := newLineReader(content); ; {
-		line, err := in.next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if done[in.number] {
-			continue
-		}
-		q, _ := parseLine(line, b.Endpoint)
-		if err := add(result{ID: resultID(s.event, in.number), CustomID: q.customID, Error: &why}); err != nil {
-			return err
-		}
-	}
+	return s.eachPending(ctx, b, done, func(number int, q requestLine) error {
+		return add(result{ID: resultID(s.event, number), CustomID: q.customID, Error: &why})
+	})
 }

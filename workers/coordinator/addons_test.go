@@ -3,7 +3,6 @@ package coordinator_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,8 +25,7 @@ func (c *cluster) addonModel(id string) domain.Name {
 	name := domain.NewName("acme", "models", id)
 	files := domain.Files{Prefix: "models/acme/" + id + "/", Sizes: map[string]int64{}}
 	for file, text := range map[string]string{"adapter_config.json": "{}", "simulated.json": "state of " + id} {
-		n, err := c.blobs.Put(c.Context(), files.Prefix+file, strings.NewReader(text))
-		require.NoError(c, err)
+		n := c.put(files.Prefix+file, []byte(text))
 		files.Sizes[file] = n
 	}
 	c.do(domain.Intend(domain.Models, name, domain.RegisterModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
@@ -85,8 +83,7 @@ func (c *cluster) deployForAddons(node string) domain.Replica {
 }
 
 func TestAddonsAreLoadedAndUnloaded(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	engine := simulated.New(simulated.Options{Seed: 7})
 	c.agent("n1", engine)
 	c.agent("n2", engine)
@@ -134,8 +131,7 @@ func TestAddonsAreLoadedAndUnloaded(t *testing.T) {
 // request is dropped, and each request is served by the addon that it names.
 func TestAddonsUnderTraffic(t *testing.T) {
 	t.Parallel()
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	c.agent("n1", simulated.New(simulated.Options{Seed: 7, Slots: 4,
 		TokenTime: func(int) time.Duration { return time.Millisecond }}))
 	r := c.serving(c.deployForAddons("n1").ID)
@@ -193,8 +189,7 @@ func TestAddonsUnderTraffic(t *testing.T) {
 // prevent a replica from being ready.
 func TestAddonFails(t *testing.T) {
 	t.Parallel()
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	unfit := domain.Errorf(domain.FailedPrecondition, "the adapter was trained on another base")
 	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon {
@@ -221,8 +216,7 @@ func TestAddonFails(t *testing.T) {
 // TestReplicaThatLacksAnAddonIsReplaced checks that a replica that cannot load an addon is
 // replaced, and that the addon stays deployed, if other replicas serve the addon.
 func TestReplicaThatLacksAnAddonIsReplaced(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	c.agent("n1", simulated.New(simulated.Options{}))
 	c.agent("n2", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon {
@@ -234,13 +228,11 @@ func TestReplicaThatLacksAnAddonIsReplaced(t *testing.T) {
 	c.load("polite")
 	c.addon("polite", domain.ModelDeployedState)
 	r2 := c.placeReplica("n2")
-	view := c.until("the replica is removed", func(v *projections.View) bool {
-		row, _ := v.Deployments.Get(deploymentName)
-		_, there := row.State.Replicas[r2.ID]
+	d := c.untilDeployment("the replica is removed", func(d domain.Deployment) bool {
+		_, there := d.Replicas[r2.ID]
 		return !there
 	})
-	row, _ := view.Deployments.Get(deploymentName)
-	require.Contains(t, row.State.Status.Message, "too old")
+	require.Contains(t, d.Status.Message, "too old")
 	c.addon("polite", domain.ModelDeployedState)
 }
 
@@ -253,8 +245,7 @@ func (s hangingCompleter) Load(context.Context, engines.ModelFiles) (engines.Mod
 }
 
 func TestReplicaLoadTimesOut(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	engine := simulated.New(simulated.Options{})
 	hung := hangingCompleter{make(chan struct{})}
 	defer close(hung.release)
@@ -265,25 +256,20 @@ func TestReplicaLoadTimesOut(t *testing.T) {
 	c.background(a.Run)
 	c.ready("n1")
 	r := c.deploy("n1")
-	view := c.until("the replica is removed", func(v *projections.View) bool {
-		row, _ := v.Deployments.Get(deploymentName)
-		_, there := row.State.Replicas[r.ID]
+	d := c.untilDeployment("the replica is removed", func(d domain.Deployment) bool {
+		_, there := d.Replicas[r.ID]
 		return !there
 	})
-	row, _ := view.Deployments.Get(deploymentName)
-	require.Equal(t, 1, row.State.Failures)
-	require.Contains(t, row.State.Status.Message, "did not load the model within 50ms")
+	require.Equal(t, 1, d.Failures)
+	require.Contains(t, d.Status.Message, "did not load the model within 50ms")
 }
 
 // TestAttemptThatDoesNotStartIsRequeued checks that an attempt that its node does not start within
 // BeginWithin is requeued.
 func TestAttemptThatDoesNotStartIsRequeued(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	c.submit()
-	c.place("n1")
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
+	c.startJob("n1")
 	var assignments protocol.Assignments
 	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2), &assignments))
 	require.Len(t, assignments.Train, 1)
@@ -304,8 +290,7 @@ func TestAttemptThatDoesNotStartIsRequeued(t *testing.T) {
 // the replica from being ready.
 func TestAddonLoadTimesOut(t *testing.T) {
 	t.Parallel()
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	release := make(chan struct{})
 	defer close(release)
 	const within = 2 * time.Second // timeout for loading the model, and for loading an addon
@@ -330,15 +315,14 @@ func TestAddonLoadTimesOut(t *testing.T) {
 // TestShapeLimitsLoadedAddons checks that a deployment with a shape that has numLoraDeviceCached
 // serves more addons than that, and that its engine never has more.
 func TestShapeLimitsLoadedAddons(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	engine := simulated.New(simulated.Options{Seed: 7})
 	counted := &countingCompleter{Completer: engine.Completer}
 	engine.Completer = counted
 	c.agent("n1", engine)
 	shape := domain.NewName("acme", domain.DeploymentShapes.Collection, "few")
-	c.do(domain.Intend(domain.DeploymentShapes, shape, domain.Command[domain.DeploymentShape](
-		domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{BaseModel: string(modelName), NumLoraDeviceCached: 1}})))
+	c.do(domain.Intend(domain.DeploymentShapes, shape, domain.CreateDeploymentShape{ShapeSpec: domain.ShapeSpec{
+		BaseModel: string(modelName), NumLoraDeviceCached: 1}}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
 		BaseModel: string(modelName), MinReplicaCount: 1, EnableAddons: true,
 		DeploymentShape: domain.ShapeVersionName(shape, "v1")}}))

@@ -22,6 +22,7 @@ type assigner struct {
 	recorder
 	blobs      *blobs.Store
 	openSecret secrets.OpenFunc
+	gangSecret []byte
 	interval   time.Duration // time between heartbeats
 	logger     *slog.Logger
 }
@@ -59,7 +60,7 @@ func (a *assigner) assign(
 			continue
 		}
 		j, ok := jobNamed(view, allocation.For)
-		if !ok || !assignedTo(j, nodeName(node), allocation.Attempt) {
+		if !ok || !runsOn(view, j, nodeName(node), allocation.Attempt) {
 			continue
 		}
 		wanted[id] = true
@@ -67,7 +68,7 @@ func (a *assigner) assign(
 		case attempts[id]:
 			d.Keep = append(d.Keep, id)
 			d.Acked[id] = ackedStep(view, j)
-			if j.Life.Stopping() {
+			if j.Life.Stopping() && j.Life.Nodes[0] == nodeName(node) { // the others stop when the attempt is over
 				d.Cancel = append(d.Cancel, id)
 			}
 		case j.Life.Working():
@@ -136,8 +137,11 @@ func ackedStep(v *projections.View, j job) int {
 // assignAttempt assigns the current attempt of a job. It fails a job that cannot start, for example
 // because an input does not exist any more.
 func (a *assigner) assignAttempt(ctx context.Context, node string, view *projections.View, j job, d *draft) {
-	assignment, err := a.trainAssignment(ctx, view, j)
+	assignment, err := a.trainAssignment(ctx, node, view, j)
 	if err == nil {
+		if helps(assignment.Gang) {
+			assignment = helperOf(assignment)
+		}
 		err = d.reserve(assignment)
 	}
 	switch {
@@ -155,11 +159,11 @@ func (a *assigner) assignAttempt(ctx context.Context, node string, view *project
 }
 
 func (a *assigner) trainAssignment(
-	ctx context.Context, view *projections.View, j job,
+	ctx context.Context, node string, view *projections.View, j job,
 ) (assignment protocol.TrainAssignment, err error) {
 	assignment = protocol.TrainAssignment{Job: j.Name, Attempt: j.Life.Attempt, CreateTime: j.CreateTime,
 		Method: j.Method, Settings: j.Settings, Seed: j.Seed, CPUMilli: j.Life.Resources.CPUMilli,
-		Accelerators: j.Life.Resources.Accelerators}
+		Accelerators: j.Life.Resources.Accelerators, Gang: a.gangOf(view, j, nodeName(node))}
 	if err := requireFreeOutput(view, j); err != nil {
 		return assignment, err
 	}
@@ -188,8 +192,8 @@ func (a *assigner) trainAssignment(
 			return assignment, err
 		}
 	}
-	if j.Evaluator != "" {
-		if assignment.Evaluator, err = a.evaluator(ctx, view, j); err != nil {
+	if j.Evaluator != "" && !helps(assignment.Gang) {
+		if assignment.Evaluator, err = a.evaluator(ctx, node, view, j); err != nil {
 			return assignment, err
 		}
 	}
@@ -215,7 +219,7 @@ func (a *assigner) assignReplica(
 	assignment := protocol.ServeAssignment{Deployment: allocation.For, Replica: r.ID, CreateTime: row.CreateTime,
 		Trusted:   domain.Name(row.State.BaseModel).Account() == domain.System,
 		MemoryMiB: allocation.Resources.MemoryMiB, Accelerators: allocation.Resources.Accelerators,
-		ContextLength: row.State.MaxContextLength, LongPrompts: row.State.LongPrompts(),
+		Share: allocation.Resources.Share, ContextLength: row.State.MaxContextLength, LongPrompts: row.State.LongPrompts(),
 		AddonSlots: projections.AddonSlots(view, &row.State),
 		Speculation: engines.SpeculationMode{NgramLength: row.State.NgramSpeculationLength,
 			Tokens: row.State.DraftTokenCount, Disabled: row.State.DisableSpeculativeDecoding}}

@@ -1,6 +1,7 @@
 package coordinator_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -23,6 +24,7 @@ import (
 
 	"anneal/blobs"
 	"anneal/blobs/reconcile"
+	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
@@ -45,10 +47,14 @@ type cluster struct {
 	blobs  *blobs.Store
 	bucket string // directory in which blobs are stored
 	server *natsserver.Server
-	stop   func()       // stops the coordinator
-	http   *http.Client // of agents; nil is their default
+	stop   func()                      // stops the coordinator
+	stops  map[string]func()           // stops agents, by node
+	http   *http.Client                // of agents; nil is their default
+	plan   atomic.Pointer[faults.Plan] // nil injects no fault
 
 	admission atomic.Pointer[coordinator.Admission]
+	reader    atomic.Pointer[secrets.Reader] // code that read a secret last
+	ahead     atomic.Int64                   // nanoseconds that the coordinator's clock is ahead
 }
 
 var testLog = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -64,14 +70,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// startWithInputs starts a cluster that has the model and the dataset of the job.
+func startWithInputs(t *testing.T) *cluster {
+	t.Helper()
+	c := start(t)
+	c.createInputs()
+	return c
+}
+
 func start(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld(), bucket: t.TempDir()}
+	c := &cluster{T: t, log: eventlog.NewMemory(), world: projections.NewWorld(), bucket: t.TempDir(),
+		stops: map[string]func(){}}
 	c.listen("127.0.0.1:0")
 	var err error
 	files := httptest.NewUnstartedServer(nil)
 	c.blobs, err = blobs.Open(t.Context(), blobs.Options{Dir: c.bucket, BaseURL: "http://" +
-		files.Listener.Addr().String() + "/blobs", Key: []byte("0123456789abcdef")})
+		files.Listener.Addr().String() + "/blobs", Key: []byte("0123456789abcdef"),
+		Intercept: func(change, key string, do func() error) error { return c.plan.Load().Do(change, key, do) }})
 	require.NoError(t, err)
 	files.Config.Handler = c.blobs.Handler()
 	files.Start()
@@ -144,11 +160,18 @@ func (c *cluster) background(run func(context.Context) error) (stop func()) {
 
 // open starts a coordinator without the state of an earlier coordinator.
 func (c *cluster) open() {
-	open := func(_ context.Context, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
+	open := func(_ context.Context, by secrets.Reader, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
+		c.reader.Store(&by)
 		return domain.SecretValue("opened " + name), nil
 	}
-	agents := coordinator.New(coordinator.Options{Log: c.log, World: c.world, Blobs: c.blobs,
-		Conn: c.server.Coordinator(), OpenSecret: open, Logger: testLog})
+	log := c.log
+	if plan := c.plan.Load(); plan != nil {
+		log = plan.Log(log)
+	}
+	agents := coordinator.New(coordinator.Options{Log: log, World: c.world, Blobs: c.blobs,
+		Conn: c.server.Coordinator(), OpenSecret: open, Secret: []byte("0123456789abcdef"),
+		Now:    func() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) },
+		Logger: testLog})
 	c.stop = c.background(agents.Run)
 }
 
@@ -182,6 +205,25 @@ func (c *cluster) ready(node string) {
 		row, ok := v.Nodes.Get(nodeName(node))
 		return ok && row.State.State == domain.NodeReady
 	})
+}
+
+// untilDeployment waits until the deployment meets a condition, and returns its state.
+func (c *cluster) untilDeployment(what string, met func(domain.Deployment) bool) domain.Deployment {
+	c.Helper()
+	var row *projections.Row[domain.Deployment]
+	c.until(what, func(v *projections.View) bool {
+		row, _ = v.Deployments.Get(deploymentName)
+		return met(row.State)
+	})
+	return row.State
+}
+
+// put stores a file of the bucket, and returns its size.
+func (c *cluster) put(key string, content []byte) int64 {
+	c.Helper()
+	size, err := c.blobs.Put(c.Context(), key, bytes.NewReader(content))
+	require.NoError(c, err)
+	return size
 }
 
 // until waits until the view of the world meets a condition, and returns the view.
@@ -226,8 +268,7 @@ func (c *cluster) createInputs() {
 	files := domain.Files{Prefix: "models/acme/base/", Sizes: map[string]int64{}}
 	for name, text := range map[string]string{"config.json": `{"model_type":"llama"}`,
 		"model.safetensors": "\x02\x00\x00\x00\x00\x00\x00\x00{}"} {
-		n, err := c.blobs.Put(c.Context(), files.Prefix+name, strings.NewReader(text))
-		require.NoError(c, err)
+		n := c.put(files.Prefix+name, []byte(text))
 		files.Sizes[name] = n
 	}
 	c.do(domain.Intend(domain.Models, modelName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
@@ -235,8 +276,7 @@ func (c *cluster) createInputs() {
 		ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: 1000, ContextLength: 512}, Files: files}))
 
 	rows := strings.Repeat(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`+"\n", 80)
-	n, err := c.blobs.Put(c.Context(), "datasets/acme/rows/1/rows.jsonl", strings.NewReader(rows))
-	require.NoError(c, err)
+	n := c.put("datasets/acme/rows/1/rows.jsonl", []byte(rows))
 	c.do(domain.Intend(domain.Datasets, datasetName, domain.CreateDataset{}))
 	c.do(domain.Intend(domain.Datasets, datasetName, domain.UploadDataset{Upload: 1,
 		Files: domain.Files{Prefix: "datasets/acme/rows/1/", Sizes: map[string]int64{"rows.jsonl": n}}}))
@@ -251,10 +291,15 @@ func (c *cluster) submit(change ...func(*domain.SupervisedSpec)) {
 	for _, one := range change {
 		one(&spec)
 	}
-	c.do(domain.Intend(domain.SupervisedJobs, jobName, domain.CreateSupervisedJob{SupervisedSpec: spec, ID: "job",
-		CreatedBy: "ada"}))
-	c.do(domain.IntendJob(jobName, domain.StartValidation{}))
-	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
+	c.queue(jobName, domain.Intend(domain.SupervisedJobs, jobName, domain.CreateSupervisedJob{SupervisedSpec: spec,
+		ID: "job", CreatedBy: "ada"}))
+}
+
+// startJob creates and queues the job, and starts its first attempt on a node.
+func (c *cluster) startJob(node string) {
+	c.Helper()
+	c.submit()
+	c.place(node)
 }
 
 // place starts the job's next attempt on a node.

@@ -36,7 +36,10 @@ type Options struct {
 	// OpenSecret decrypts the secrets of evaluators for the attempts that need them. If OpenSecret is
 	// nil, such attempts fail.
 	OpenSecret secrets.OpenFunc
-	Logger     *slog.Logger // nil discards log messages
+	// Secret derives the keys of gangs. Control planes of one installation must have the same one. If
+	// it is empty, attempts on several nodes train on the first.
+	Secret []byte
+	Logger *slog.Logger // nil discards log messages
 }
 
 // A Coordinator responds to agents. It makes no scheduling decisions: it sends each node the work
@@ -71,7 +74,7 @@ func New(o Options) *Coordinator {
 			recorder: recorder, requests: requests, metrics: metrics, logger: o.Logger,
 			sessions:     &nodeSessions{nodes: map[string]*nodeSession{}},
 			observations: &observations{recorder: recorder, beginWithin: o.BeginWithin, logger: o.Logger},
-			assigner: &assigner{recorder: recorder, blobs: o.Blobs, openSecret: o.OpenSecret,
+			assigner: &assigner{recorder: recorder, blobs: o.Blobs, openSecret: o.OpenSecret, gangSecret: o.Secret,
 				interval: min(maxInterval, o.LostAfter/5), logger: o.Logger},
 		},
 		reports: &reports{recorder: recorder, requests: requests, blobs: o.Blobs, logger: o.Logger,
@@ -121,12 +124,12 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	if err := c.conn.FlushTimeout(5 * time.Second); err != nil && c.conn.IsClosed() {
 		return fmt.Errorf("start the coordinator: %w", err)
 	}
-	listens, err := c.listener.subscribe()
+	pings, err := c.listener.subscribe()
 	if err != nil {
 		return err
 	}
-	subscriptions = append(subscriptions, listens)
-	background.Go(func() { c.listener.run(ctx, listens) })
+	subscriptions = append(subscriptions, pings)
+	background.Go(func() { c.listener.run(ctx, pings) })
 	background.Go(func() { c.purge(ctx) })
 	c.notify(ctx)
 	return ctx.Err()

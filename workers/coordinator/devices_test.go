@@ -24,8 +24,7 @@ const l4 = "VENDOR_A_L4_24GB"
 // the attempt on the device is queued again without a failure, and that the live status has the
 // devices.
 func TestFailedDevice(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	node := c.connectNode("n1")
 	temperature := 41
 	heartbeat := heartbeatOf("a", 1)
@@ -38,8 +37,7 @@ func TestFailedDevice(t *testing.T) {
 	require.Equal(t, 41, *devices[0].TemperatureC)
 	require.Equal(t, domain.DeviceHealthy, devices[0].Health)
 	require.Equal(t, domain.DeviceUnknown, devices[1].Health, "no health that the interface does not have")
-	c.submit()
-	c.place("n1")
+	c.startJob("n1")
 
 	heartbeat.Number++
 	heartbeat.Node.Capacity.Accelerators = map[string]int{l4: 1}
@@ -108,8 +106,7 @@ func (s stuckTrainer) Train(ctx context.Context, r engines.TrainRequest, watch e
 // queued again at once, although its trainer hangs, that the attempt saves nothing any more, and that
 // its other device is not used before the trainer has ended.
 func TestHangingAttemptLeavesItsFailedDevice(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	stuck := stuckTrainer{make(chan struct{}), make(chan struct{}), make(chan error, 1)}
 	release := sync.OnceFunc(func() { close(stuck.release) })
 	t.Cleanup(release) // after a failed wait too, the agent's cleanup waits for the trainer
@@ -132,9 +129,8 @@ func TestHangingAttemptLeavesItsFailedDevice(t *testing.T) {
 		domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
 			BaseModel: string(modelName), MinReplicaCount: 1, AcceleratorType: l4, AcceleratorCount: 1}}))
 	replica := c.placeReplica("n1")
-	c.until("the replica waits for the device", func(v *projections.View) bool {
-		row, _ := v.Deployments.Get(deploymentName)
-		return row.State.Replicas[replica.ID].State == domain.ReplicaInitializing
+	c.untilDeployment("the replica waits for the device", func(d domain.Deployment) bool {
+		return d.Replicas[replica.ID].State == domain.ReplicaInitializing
 	})
 	release()
 	require.Error(t, <-stuck.checkpoint, "what a failed device has computed may be wrong")
@@ -146,22 +142,19 @@ func TestHangingAttemptLeavesItsFailedDevice(t *testing.T) {
 // that the failure is not counted as one of its deployment, and that the device is used when it is
 // healthy again.
 func TestReplicaLeavesItsFailedDevice(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	set := c.watchedAgent("n1", simulated.New(simulated.Options{Seed: 7}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
 		BaseModel: string(modelName), MinReplicaCount: 2, AcceleratorType: l4, AcceleratorCount: 1}}))
 	first := c.serving(c.placeReplica("n1").ID) // on device 0
 	second := c.serving(c.placeReplica("n1").ID)
 	set("2", "0")
-	view := c.until("the replica is removed", func(v *projections.View) bool {
-		row, _ := v.Deployments.Get(deploymentName)
-		return len(row.State.Replicas) == 1
+	d := c.untilDeployment("the replica is removed", func(d domain.Deployment) bool {
+		return len(d.Replicas) == 1
 	})
-	row, _ := view.Deployments.Get(deploymentName)
-	require.Contains(t, row.State.Replicas, second.ID)
-	require.Zero(t, row.State.Failures)
-	require.Empty(t, row.State.Status.Message)
+	require.Contains(t, d.Replicas, second.ID)
+	require.Zero(t, d.Failures)
+	require.Empty(t, d.Status.Message)
 
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"),
 		domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(deploymentName, first.ID)}))

@@ -1,25 +1,22 @@
 package coordinator_test
 
 import (
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
 	"anneal/engines/simulated"
+	"anneal/internal/testutil"
 )
 
 // TestEngineReceivesTheDraftModel checks that a replica loads the files of the deployment's draft
 // model, and reserves its part of the memory.
 func TestEngineReceivesTheDraftModel(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	drafter := "accounts/acme/models/draft"
-	n, err := c.blobs.Put(t.Context(), "models/acme/draft/config.json", strings.NewReader(`{"small":true}`))
-	require.NoError(t, err)
+	n := c.put("models/acme/draft/config.json", []byte(`{"small":true}`))
 	c.do(domain.Intend(domain.Models, domain.Name(drafter), domain.RegisterModel{
 		ModelSpec:     domain.ModelSpec{Kind: domain.BaseModel},
 		ModelMetadata: domain.ModelMetadata{ModelType: "llama", ParameterCount: 100, ContextLength: 512},
@@ -33,8 +30,7 @@ func TestEngineReceivesTheDraftModel(t *testing.T) {
 	c.serving(c.placeReplica("n1").ID)
 	files := count.files.Load()
 	require.Equal(t, 4, files.Speculation.Tokens)
-	config, err := os.ReadFile(filepath.Join(files.DraftDir, "config.json"))
-	require.NoError(t, err)
+	config := testutil.ReadFile(t, filepath.Join(files.DraftDir, "config.json"))
 	require.Equal(t, `{"small":true}`, string(config))
 	require.NotEqual(t, files.Dir, files.DraftDir)
 	require.EqualValues(t, 128<<20, files.DraftMemoryBytes)

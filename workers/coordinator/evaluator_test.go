@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,6 +12,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
+	"anneal/eventlog/secrets"
 	"anneal/projections"
 )
 
@@ -56,34 +56,24 @@ func (s scoring) Train(ctx context.Context, req engines.TrainRequest,
 // evaluator creates a built evaluator with a secret.
 func (c *cluster) evaluator() domain.Name {
 	name, directory := domain.NewName("acme", domain.Evaluators.Collection, "right"), "evaluators/acme/right/builds/1/"
-	size, err := c.blobs.Put(c.Context(), directory+"lib/judge.py", strings.NewReader("# judges"))
-	require.NoError(c, err)
-	c.do(domain.Intend(domain.Secrets, domain.NewName("acme", "secrets", "key"),
-		domain.Command[domain.Secret](domain.CreateSecret{KeyName: "JUDGE_KEY",
-			Value: domain.Sealed{Ciphertext: []byte("x")}})))
-	c.do(domain.Intend(domain.Evaluators, name, domain.Command[domain.Evaluator](domain.CreateEvaluator{
-		EvaluatorSpec: domain.EvaluatorSpec{Secrets: []string{"accounts/acme/secrets/key"}}})))
-	c.do(domain.Intend(domain.Evaluators, name, domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 1,
+	size := c.put(directory+"lib/judge.py", []byte("# judges"))
+	c.do(domain.Intend(domain.Secrets, domain.NewName("acme", "secrets", "key"), domain.CreateSecret{
+		KeyName: "JUDGE_KEY", Value: domain.Sealed{Ciphertext: []byte("x")}}))
+	c.do(domain.Intend(domain.Evaluators, name, domain.CreateEvaluator{EvaluatorSpec: domain.EvaluatorSpec{
+		Secrets: []string{"accounts/acme/secrets/key"}}}))
+	c.do(domain.Intend(domain.Evaluators, name, domain.AcceptBuild{Revision: 1,
 		Entry: domain.Entry{File: "lib/judge.py", Func: "judge"},
-		Files: domain.Files{Prefix: directory, Sizes: map[string]int64{"lib/judge.py": size}}})))
+		Files: domain.Files{Prefix: directory, Sizes: map[string]int64{"lib/judge.py": size}}}))
 	return name
 }
 
 // reinforce starts a reinforcement job on a node.
 func (c *cluster) reinforce(evaluator domain.Name, revision int) domain.Name {
 	name := domain.NewName("acme", domain.ReinforcementJobs.Collection, "learn")
-	c.do(domain.Intend(domain.ReinforcementJobs, name, domain.Command[domain.ReinforcementJob](
-		domain.CreateReinforcementJob{ID: "learn",
-			ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(datasetName), Evaluator: string(evaluator),
-				MaxConcurrentEvaluations: 3, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}})))
-	c.do(domain.IntendJob(name, domain.StartValidation{}))
-	c.do(domain.IntendJob(name, domain.QueueJob{}))
-	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
-	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
-		Allocation: domain.Allocation{
-			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Resources: takes}})),
-		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Resources: takes,
-			Evaluator: revision}))
+	c.queue(name, domain.Intend(domain.ReinforcementJobs, name, domain.CreateReinforcementJob{ID: "learn",
+		ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(datasetName), Evaluator: string(evaluator),
+			MaxConcurrentEvaluations: 3, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}}))
+	c.startAttempt(name, domain.StartJob{Attempt: 1, Evaluator: revision})
 	return name
 }
 
@@ -99,15 +89,17 @@ func (c *cluster) ended(name domain.Name) domain.ReinforcementJob {
 // TestNodeReceivesTheEvaluator checks that the node of an attempt receives the code of the
 // evaluator with its secrets, and closes the evaluation when the attempt ends.
 func TestNodeReceivesTheEvaluator(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	made := &scorer{opened: make(chan engines.EvaluatorCode, 1), closed: make(chan struct{})}
 	engine := simulated.New(simulated.Options{})
 	engine.Scorer, engine.Trainer = made, scoring{engine.Trainer}
 	c.agent("n1", engine)
 	c.ready("n1")
-	job := c.ended(c.reinforce(c.evaluator(), 1))
+	name := c.reinforce(c.evaluator(), 1)
+	job := c.ended(name)
 	require.Equal(t, domain.JobCompletedState, job.State, job.Status.Message)
+	require.Equal(t, secrets.Reader{Purpose: secrets.ScoreResponses, Resource: name, Node: "accounts/system/nodes/n1"},
+		*c.reader.Load())
 	code := <-made.opened
 	require.Equal(t, "# judges", made.main)
 	require.Equal(t, "judge", code.EntryFunc)
@@ -119,8 +111,7 @@ func TestNodeReceivesTheEvaluator(t *testing.T) {
 // TestNodeCannotScore checks that an attempt that needs an evaluator fails with a reason on a node
 // without a scorer.
 func TestNodeCannotScore(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	engine := simulated.New(simulated.Options{})
 	engine.Scorer, engine.Missing = nil, map[string]string{"score": "bubblewrap is not installed"}
 	c.agent("n1", engine)
@@ -137,8 +128,7 @@ func TestNodeCannotScore(t *testing.T) {
 // TestRevisionIsDeleted checks that a job whose evaluator revision is not kept any more fails
 // instead of running another revision.
 func TestRevisionIsDeleted(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	c.agent("n1", simulated.New(simulated.Options{}))
 	c.ready("n1")
 	job := c.ended(c.reinforce(c.evaluator(), 7))

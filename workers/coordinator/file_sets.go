@@ -16,7 +16,9 @@ const downloadWithin = 24 * time.Hour // validity of the signed URLs of an assig
 
 // evaluator returns the code of the evaluator's revision that the job started with, and the
 // evaluator's secrets, which are decrypted for this assignment only.
-func (a *assigner) evaluator(ctx context.Context, view *projections.View, j job) (*protocol.Evaluator, error) {
+func (a *assigner) evaluator(
+	ctx context.Context, node string, view *projections.View, j job,
+) (*protocol.Evaluator, error) {
 	row, ok := view.Evaluators.Get(j.Evaluator)
 	if !ok {
 		return nil, domain.Errorf(domain.FailedPrecondition, "evaluator %s does not exist: create another job", j.Evaluator)
@@ -36,7 +38,8 @@ func (a *assigner) evaluator(ctx context.Context, view *projections.View, j job)
 			return nil, domain.Errorf(domain.FailedPrecondition,
 				"evaluator %s uses secrets, and this server cannot decrypt secrets", j.Evaluator)
 		}
-		resolver := secrets.Resolver{Rows: a.world, Open: a.openSecret}
+		resolver := secrets.Resolver{Rows: a.world, Open: a.openSecret,
+			By: secrets.Reader{Purpose: secrets.ScoreResponses, Resource: j.Name, Node: nodeName(node)}}
 		field := string(j.Evaluator) + ": secrets"
 		evaluator.Env, err = resolver.Values(ctx, j.Name.Account(), field, row.State.Secrets)
 	}

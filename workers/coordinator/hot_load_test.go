@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
-	"anneal/projections"
 )
 
 func (c *cluster) deployHot(nodes ...string) (all []domain.Replica) {
@@ -37,8 +35,7 @@ func (c *cluster) weights(step int, adapter bool) domain.HotWeights {
 		Files: domain.Files{Prefix: fmt.Sprintf("jobs/acme/j/%d/model/", step), Sizes: map[string]int64{}}}
 	for file, text := range map[string]string{"config.json": "{}",
 		"simulated.json": fmt.Sprintf("state of step %d", step)} {
-		n, err := c.blobs.Put(c.Context(), w.Files.Prefix+file, strings.NewReader(text))
-		require.NoError(c, err)
+		n := c.put(w.Files.Prefix+file, []byte(text))
 		w.Files.Sizes[file] = n
 	}
 	return w
@@ -53,9 +50,8 @@ func (c *cluster) offer(w domain.HotWeights) {
 func (c *cluster) hot(what string, so func(domain.HotLoad) bool) domain.HotLoad {
 	c.Helper()
 	var hot domain.HotLoad
-	c.until(what, func(v *projections.View) bool {
-		row, _ := v.Deployments.Get(deploymentName)
-		hot = row.State.Hot
+	c.untilDeployment(what, func(d domain.Deployment) bool {
+		hot = d.Hot
 		return so(hot)
 	})
 	return hot
@@ -80,8 +76,7 @@ func (c *cluster) served() string {
 // older weights after newer ones.
 func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 	t.Parallel()
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	engine := simulated.New(simulated.Options{Seed: 7, Slots: 8,
 		TokenTime: func(int) time.Duration { return time.Millisecond }})
 	c.agent("n1", engine)
@@ -170,8 +165,7 @@ func (n narrow) Load(ctx context.Context, files engines.ModelFiles) (engines.Mod
 // continues to serve the previous weights.
 func TestWeightsThatDoNotFit(t *testing.T) {
 	t.Parallel()
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	var unfit atomic.Bool
 	c.agent("n1", adaptersOnly(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadAddon && unfit.Load() {
@@ -220,8 +214,7 @@ func TestAgentIsKilledDuringASwap(t *testing.T) {
 		t.Skip("starts a process")
 	}
 	t.Parallel()
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	stuck := make(chan struct{})
 	var once sync.Once
 	c.agent("n1", simulated.New(simulated.Options{Seed: 7, Fault: func(a simulated.Action) error {

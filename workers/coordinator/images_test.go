@@ -44,11 +44,9 @@ func (seerModel) Complete(_ context.Context, req engines.CompletionRequest,
 // TestImagesReachTheEngine checks that the node downloads images for an engine that accepts them,
 // and refuses them for another engine.
 func TestImagesReachTheEngine(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	image := func(name, content string) *engines.Image {
-		n, err := c.blobs.Put(t.Context(), "transient/acme/r/"+name, strings.NewReader(content))
-		require.NoError(t, err)
+		n := c.put("transient/acme/r/"+name, []byte(content))
 		url, err := c.blobs.SignGet(t.Context(), "transient/acme/r/"+name, time.Hour)
 		require.NoError(t, err)
 		return &engines.Image{Type: "image/png", URL: url, Size: n}

@@ -41,10 +41,10 @@ func jobNamed(v *projections.View, name domain.Name) (job, bool) {
 	return jobOf(row), true
 }
 
-// jobs yields every job of every kind.
+// jobs yields the unfinished jobs of every kind.
 func jobs(v *projections.View) iter.Seq[job] {
 	return func(yield func(job) bool) {
-		for row := range v.Jobs() {
+		for row := range projections.UnfinishedJobs(v) {
 			if !yield(jobOf(row)) {
 				return
 			}
@@ -102,8 +102,8 @@ func settingsOf(spec *domain.JobSpec) engines.TrainSettings {
 		s.RewardWeights = domain.RewardsOf(spec.RewardWeights)
 	}
 	if r := spec.Rollouts; r != nil {
-		s.Rollouts = &engines.Rollouts{ChunkSize: r.ChunkSize, MaxConcurrent: r.MaxConcurrent,
-			MaxConcurrentEvaluations: r.MaxConcurrentEvaluations}
+		s.Rollouts = &engines.Rollouts{ChunkSize: r.ChunkSize, MaxReplicas: r.MaxReplicas,
+			MaxConcurrent: r.MaxConcurrent, MaxConcurrentEvaluations: r.MaxConcurrentEvaluations}
 		if r.InferenceParameters != nil {
 			s.Rollouts.InferenceParameters = *r.InferenceParameters
 		}

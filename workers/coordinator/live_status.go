@@ -27,7 +27,7 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 	for _, a := range heartbeat.Attempts {
 		j, ok := jobNamed(view, a.Job)
 		if a.Phase == protocol.Lost || !ok || !j.CreateTime.Equal(a.CreateTime) ||
-			!assignedTo(j, nodeName(node), a.Attempt) {
+			!leadBy(j, nodeName(node), a.Attempt) {
 			continue
 		}
 		progress := live.Progress{Made: j.CreateTime, Attempt: a.Attempt, Step: a.Step, Steps: a.Steps,
@@ -65,6 +65,10 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 func devicesOf(heartbeat protocol.Heartbeat) (devices []live.Device) {
 	for _, d := range heartbeat.Devices[:min(len(heartbeat.Devices), protocol.MaxDevices)] {
 		d.Type, d.Allocation = truncate(d.Type), truncate(d.Allocation)
+		d.Sharing = d.Sharing[:min(len(d.Sharing), domain.WholeDevice)]
+		for i, id := range d.Sharing {
+			d.Sharing[i] = truncate(id)
+		}
 		if !slices.Contains(domain.DeviceHealth, d.Health) {
 			d.Health = domain.DeviceUnknown
 		}
@@ -88,10 +92,9 @@ func addonStates(r protocol.Replica) map[string]string {
 	return states
 }
 
-// assignedTo reports whether the attempt is the job's current one and is assigned to the node. The
-// attempt of a gang is assigned to the gang's first node. Engines that distribute a training run
-// use the other nodes themselves.
-func assignedTo(j job, node domain.Name, attempt int) bool {
+// leadBy reports whether the attempt is the job's current one and the node leads it: it is the first
+// node of the gang, or the only node. Only the leader reports the progress and the results.
+func leadBy(j job, node domain.Name, attempt int) bool {
 	return attempt == j.Life.Attempt && j.Life.Active() && j.Life.Nodes[0] == node
 }
 

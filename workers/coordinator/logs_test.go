@@ -16,6 +16,7 @@ import (
 	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/internal/testutil"
 	"anneal/projections"
 	"anneal/workers/protocol"
 )
@@ -31,8 +32,7 @@ func (c *cluster) jobLog() string {
 	file, err := c.blobs.Get(c.Context(), key)
 	require.NoError(c, err)
 	defer file.Close()
-	content, err := io.ReadAll(file)
-	require.NoError(c, err)
+	content := testutil.ReadAll(c, file)
 	return string(content)
 }
 
@@ -40,11 +40,8 @@ func (c *cluster) jobLog() string {
 // attempt, although its URL is still valid. It also checks that the next attempt reads the log of
 // the earlier one, and that all logs are deleted with the job.
 func TestLogOfAStaleAttempt(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	old, other := c.connectNode("n1"), c.connectNode("n2")
-	require.NoError(t, c.send(old, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	require.NoError(t, c.send(other, protocol.HeartbeatSubject("n2"), heartbeatOf("b", 1), &protocol.Assignments{}))
+	c := startWithInputs(t)
+	old, other := c.registerNode("n1", "a"), c.registerNode("n2", "b")
 	put := func(url, content string) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url, strings.NewReader(content))
 		require.NoError(t, err)
@@ -54,8 +51,7 @@ func TestLogOfAStaleAttempt(t *testing.T) {
 		require.Equal(t, http.StatusOK, response.StatusCode)
 	}
 	sign := protocol.SignRequest{Version: protocol.Version, Job: jobName, For: protocol.ForLog}
-	c.submit()
-	c.place("n1")
+	c.startJob("n1")
 	var first, second protocol.Assignments
 	require.NoError(t, c.send(old, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2), &first))
 	require.Len(t, first.Train, 1)
@@ -70,8 +66,7 @@ func TestLogOfAStaleAttempt(t *testing.T) {
 	require.Len(t, second.Train, 1)
 	response, err := http.Get(second.Train[0].EarlierLogURL) //nolint:noctx // a test
 	require.NoError(t, err)
-	earlier, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
+	earlier := testutil.ReadAll(t, response.Body)
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, "one\n", string(earlier))
 	put(second.Train[0].LogURL, "one\ntwo\n")
@@ -129,8 +124,7 @@ func (h heldLogs) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestResultsDoNotWaitForTheLog(t *testing.T) {
 	for state, broken := range map[string]bool{domain.JobCompletedState: false, domain.JobFailedState: true} {
 		t.Run(state, func(t *testing.T) {
-			c := start(t)
-			c.createInputs()
+			c := startWithInputs(t)
 			logs := heldLogs{make(chan struct{}), make(chan struct{}, 9), make(chan struct{}, 9)}
 			c.http = &http.Client{Transport: logs}
 			first := 0
@@ -139,8 +133,7 @@ func TestResultsDoNotWaitForTheLog(t *testing.T) {
 				engine.Trainer = brokenTrainer{}
 			}
 			c.agent("n1", engine)
-			c.submit()
-			c.place("n1")
+			c.startJob("n1")
 			c.wait("the upload of the log begins", logs.held)
 			c.reaches(state)
 			require.Empty(t, c.jobLog())

@@ -1,7 +1,6 @@
 package coordinator_test
 
 import (
-	"encoding/json"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
+	"anneal/internal/testutil"
 	"anneal/workers/protocol"
 )
 
@@ -60,8 +60,7 @@ func TestLostAgent(t *testing.T) {
 					for range 5 {
 						c.wait("an acknowledgement", acks)
 					}
-					data, err := json.Marshal(protocol.CompletionMessage{Version: protocol.Version, Seq: 1, Done: true})
-					require.NoError(t, err)
+					data := testutil.Marshal(t, protocol.CompletionMessage{Version: protocol.Version, Seq: 1, Done: true})
 					require.NoError(t, node.Publish(reply, data))
 				}
 			}

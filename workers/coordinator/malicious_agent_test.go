@@ -5,9 +5,11 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/blobs"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
@@ -17,12 +19,9 @@ import (
 // TestReportsHaveLimits checks that the coordinator limits the messages of a node, so that a
 // malicious agent cannot exceed the limits.
 func TestReportsHaveLimits(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	c.submit()
-	c.place("n1")
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
+	c.startJob("n1")
 	report := protocol.Report{Version: protocol.Version, Kind: protocol.ReportCheckpoint, Job: jobName, Attempt: 1,
 		CreateTime: c.created(), Step: 10, Sizes: map[string]int64{"w": 1}}
 
@@ -43,8 +42,7 @@ func TestReportsHaveLimits(t *testing.T) {
 	require.NoError(t, c.send(node, protocol.SignSubject("n1"),
 		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.created(),
 			For: protocol.ForCheckpoint, Step: 10, Sizes: report.Sizes}, &signed))
-	_, err := c.blobs.Put(t.Context(), strings.TrimPrefix(path(t, signed.URLs["w"]), "/blobs/"), strings.NewReader("x"))
-	require.NoError(t, err)
+	c.put(strings.TrimPrefix(path(t, signed.URLs["w"]), "/blobs/"), []byte("x"))
 	report.Metrics = map[string]float64{strings.Repeat("x", 4000): 1}
 	for i := range 1000 {
 		report.Metrics[fmt.Sprint("train/", i)] = 1
@@ -67,11 +65,8 @@ func TestReportsHaveLimits(t *testing.T) {
 // TestNodeOfAGangIsShutDown checks that a job on several nodes does not fail when one of the nodes
 // is shut down.
 func TestNodeOfAGangIsShutDown(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	first, second := c.connectNode("n1"), c.connectNode("n2")
-	require.NoError(t, c.send(first, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	require.NoError(t, c.send(second, protocol.HeartbeatSubject("n2"), heartbeatOf("b", 1), &protocol.Assignments{}))
+	c := startWithInputs(t)
+	_, second := c.registerNode("n1", "a"), c.registerNode("n2", "b")
 	c.submit()
 	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 16}
 	allocation := domain.Allocation{ID: domain.AllocationID(jobName, 1), For: jobName, Attempt: 1, Resources: takes}
@@ -90,12 +85,9 @@ func TestNodeOfAGangIsShutDown(t *testing.T) {
 // TestMetricsBeforeTheFirstCheckpoint checks that the metrics of a job can be read before its first
 // checkpoint.
 func TestMetricsBeforeTheFirstCheckpoint(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	c.submit()
-	c.place("n1")
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
+	c.startJob("n1")
 	heartbeat := heartbeatOf("a", 2)
 	attempt := protocol.Attempt{Job: jobName, Attempt: 1, CreateTime: c.created(), Phase: protocol.Training, Step: 3,
 		Steps: 40}
@@ -105,24 +97,26 @@ func TestMetricsBeforeTheFirstCheckpoint(t *testing.T) {
 	}
 	heartbeat.Attempts = []protocol.Attempt{attempt}
 	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &protocol.Assignments{}))
-	c.whole(c.metrics(), 3)
+	row, _ := projections.TableOf(c.world.View(), domain.SupervisedJobs).Get(jobName)
+	_, err := c.blobs.Size(t.Context(), blobs.MetricsFile(jobName, row.CreateEvent))
+	require.Equal(t, domain.NotFound, domain.CodeOf(err), "a short attempt ends before the first file is due")
+	c.ahead.Store(int64(10 * time.Second))
+	heartbeat.Number++
+	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeat, &protocol.Assignments{}))
+	c.requireAllSteps(c.metrics(), 3)
 }
 
 // TestDeletedJobLeavesNoResults checks that deleting a job deletes the results of its attempts that
 // are not registered as a model, and keeps its output model.
 func TestDeletedJobLeavesNoResults(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	c.submit()
-	c.place("n1")
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
+	c.startJob("n1")
 	var reply protocol.SignReply
 	require.NoError(t, c.send(node, protocol.SignSubject("n1"),
 		protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.created(),
 			For: protocol.ForResults, Sizes: map[string]int64{"w": 1}}, &reply))
-	_, err := c.blobs.Put(t.Context(), strings.TrimPrefix(path(t, reply.URLs["w"]), "/blobs/"), strings.NewReader("x"))
-	require.NoError(t, err)
+	c.put(strings.TrimPrefix(path(t, reply.URLs["w"]), "/blobs/"), []byte("x"))
 	c.do(domain.IntendJob(jobName, domain.RequeueJob{Attempt: 1, Reason: "lost"}))
 	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
 	first := 0

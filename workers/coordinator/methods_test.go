@@ -11,6 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines/embedded"
+	"anneal/internal/testutil"
 	"anneal/projections"
 	"anneal/projections/live"
 )
@@ -20,14 +21,11 @@ func (c *cluster) shipped() {
 	dir := c.TempDir()
 	require.NoError(c, embedded.WriteBase(dir))
 	files := domain.Files{Prefix: "models/acme/shipped/", Sizes: map[string]int64{}}
-	entries, err := os.ReadDir(dir)
-	require.NoError(c, err)
+	entries := testutil.ReadDir(c, dir)
 	for _, entry := range entries {
 		data, err := os.ReadFile(filepath.Join(dir, entry.Name()))
 		require.NoError(c, err)
-		files.Sizes[entry.Name()], err = c.blobs.Put(c.Context(), files.Prefix+entry.Name(),
-			strings.NewReader(string(data)))
-		require.NoError(c, err)
+		files.Sizes[entry.Name()] = c.put(files.Prefix+entry.Name(), data)
 	}
 	c.do(domain.Intend(domain.Models, modelName, domain.RegisterModel{ModelSpec: domain.ModelSpec{
 		Kind: domain.BaseModel},
@@ -37,27 +35,32 @@ func (c *cluster) shipped() {
 // rows stores the lines as a READY dataset and returns its name.
 func (c *cluster) rows(id, shape string, lines ...string) string {
 	dataset, directory := domain.NewName("acme", domain.Datasets.Collection, id), "datasets/acme/"+id+"/1/"
-	size, err := c.blobs.Put(c.Context(), directory+"rows.jsonl", strings.NewReader(strings.Join(lines, "\n")+"\n"))
-	require.NoError(c, err)
+	size := c.put(directory+"rows.jsonl", []byte(strings.Join(lines, "\n")+"\n"))
 	files := domain.Files{Prefix: directory, Sizes: map[string]int64{"rows.jsonl": size}}
-	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.CreateDataset{})))
-	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1,
-		Files: files})))
-	c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.AcceptDataset{Upload: 1,
-		DatasetStats: domain.DatasetStats{Shape: shape, ExampleCount: domain.Count(len(lines))}})))
+	c.do(domain.Intend(domain.Datasets, dataset, domain.CreateDataset{}))
+	c.do(domain.Intend(domain.Datasets, dataset, domain.UploadDataset{Upload: 1, Files: files}))
+	c.do(domain.Intend(domain.Datasets, dataset, domain.AcceptDataset{Upload: 1, DatasetStats: domain.DatasetStats{
+		Shape: shape, ExampleCount: domain.Count(len(lines))}}))
 	return string(dataset)
+}
+
+// queue creates and queues a job.
+func (c *cluster) queue(name domain.Name, create domain.Intent) {
+	c.do(create, domain.IntendJob(name, domain.StartValidation{}), domain.IntendJob(name, domain.QueueJob{}))
 }
 
 // begin queues a job and starts its first attempt on n1.
 func (c *cluster) begin(name domain.Name, create domain.Intent) {
-	c.do(create)
-	c.do(domain.IntendJob(name, domain.StartValidation{}))
-	c.do(domain.IntendJob(name, domain.QueueJob{}))
-	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
-	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
-		Allocation: domain.Allocation{
-			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Resources: takes}})),
-		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Resources: takes}))
+	c.queue(name, create)
+	c.startAttempt(name, domain.StartJob{Attempt: 1})
+}
+
+// startAttempt starts an attempt of a queued job on n1.
+func (c *cluster) startAttempt(name domain.Name, start domain.StartJob) {
+	start.Nodes, start.Resources = []domain.Name{nodeName("n1")}, domain.Resources{CPUMilli: 500, MemoryMiB: 64}
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.PlaceAllocation{Allocation: domain.Allocation{
+		ID: domain.AllocationID(name, start.Attempt), For: name, Attempt: start.Attempt, Resources: start.Resources}}),
+		domain.IntendJob(name, start))
 }
 
 // latest returns the newest metric row of a job.
@@ -93,11 +96,11 @@ func TestPreferenceJobTrains(t *testing.T) {
 				`"non_preferred_output":[{"role":"assistant","content":"no %d"}]}`, i, i, i))
 	}
 	name := domain.NewName("acme", domain.DPOJobs.Collection, "prefer")
-	c.begin(name, domain.Intend(domain.DPOJobs, name, domain.Command[domain.DPOJob](domain.CreateDPOJob{ID: "prefer",
+	c.begin(name, domain.Intend(domain.DPOJobs, name, domain.CreateDPOJob{ID: "prefer",
 		DPOSpec: domain.DPOSpec{
 			Dataset:        c.rows("pairs", domain.ShapePreference, lines...),
 			LossConfig:     &domain.LossConfig{DPO: &domain.DPOLoss{Beta: 0.3}},
-			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), Epochs: 4}}})))
+			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), Epochs: 4}}}))
 	model := c.tuned("prefer")
 	require.Equal(t, domain.PEFTAddon, model.Kind)
 	row := c.latest(name)
@@ -122,11 +125,11 @@ func TestTrainerStepTrains(t *testing.T) {
 		lines = append(lines, `{"samples":[`+said("yes", 1, 0)+","+said("no", 0, 1)+`]}`)
 	}
 	name := domain.NewName("acme", domain.TrainerJobs.Collection, "step")
-	c.begin(name, domain.Intend(domain.TrainerJobs, name, domain.Command[domain.TrainerJob](domain.CreateTrainerJob{
+	c.begin(name, domain.Intend(domain.TrainerJobs, name, domain.CreateTrainerJob{
 		ID: "step", TrainerSpec: domain.TrainerSpec{
 			Dataset:    c.rows("scored", domain.ShapeSamples, lines...),
 			LossConfig: &domain.LossConfig{Method: domain.LossDAPO}, RewardWeights: []string{"good=1"},
-			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), Epochs: 4}}})))
+			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), Epochs: 4}}}))
 	require.Equal(t, domain.PEFTAddon, c.tuned("step").Kind)
 	row := c.latest(name)
 	require.Equal(t, row.Steps, row.Step)

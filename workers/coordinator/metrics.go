@@ -104,20 +104,25 @@ const (
 )
 
 // storePreviews stores metrics files for the node's attempts without a checkpoint, from the rows in
-// the live status. From the first checkpoint on, publish stores the file.
+// the live status: the first one when an attempt has run for previewInterval. From the first checkpoint
+// on, publish stores the file.
 func (m *metricsFiles) storePreviews(
 	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat,
 ) {
 	view, now := m.world.View(), m.now()
 	for _, a := range heartbeat.Attempts {
 		j, ok := jobNamed(view, a.Job)
-		if !ok || !j.CreateTime.Equal(a.CreateTime) || !assignedTo(j, nodeName(node), a.Attempt) ||
+		if !ok || !j.CreateTime.Equal(a.CreateTime) || !leadBy(j, nodeName(node), a.Attempt) ||
 			j.Life.State != domain.JobRunningState || len(j.Life.Checkpoints) > 0 {
 			continue
 		}
 		_, reported := j.progress(view)
 		latest, any := view.Live.Latest(a.Job)
-		last := session.metrics[a.ID()]
+		last, known := session.metrics[a.ID()]
+		if !known { // most short attempts end before the first file is due
+			session.metrics[a.ID()] = storedMetrics{time: now}
+			continue
+		}
 		if !reported || !any || latest.Step == last.step || now.Sub(last.time) < previewInterval {
 			continue
 		}

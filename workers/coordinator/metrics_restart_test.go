@@ -14,12 +14,9 @@ import (
 // metric rows since the last checkpoint, or all rows if there is none, and records no rows with a
 // gap in the meantime.
 func TestRestartRequestsRows(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	c.submit()
-	c.place("n1")
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
+	c.startJob("n1")
 	number := uint64(1)
 	// report sends the rows from acked to last, and returns the step up to which they are acknowledged.
 	report := func(acked, last int) int {

@@ -11,27 +11,35 @@ import (
 )
 
 const (
-	notifyDelay = 50 * time.Millisecond // changes of the world within this time are handled together
+	gatherDelay = 3 * time.Millisecond  // changes of the world within this time are handled together
+	notifyPause = 25 * time.Millisecond // minimum time between two notifications of agents
+	purgeDelay  = 50 * time.Millisecond // minimum time between two searches for jobs to purge
 	purgeRetry  = time.Minute           // time after which a failed purge is retried
 )
 
 // notify wakes the agents whose assignments changed, until ctx is done.
 func (c *Coordinator) notify(ctx context.Context) {
 	world := c.recorder.world
-	for after := world.Position(); waitForChange(ctx, world, after, 0); {
+	for after := world.Position(); waitForChange(ctx, world, after, 0, gatherDelay); {
 		view := world.View()
-		for node := range changedNodes(view, after) {
+		changed := changedNodes(view, after)
+		for node := range changed {
 			if err := c.conn.Publish(protocol.WakeSubject(node.ID()), nil); err != nil {
 				c.logger.Debug("agent not woken: the reply to its next heartbeat has the change", "node", node, "error", err)
 			}
 		}
 		after = view.Position
+		if len(changed) > 0 && !eventlog.Sleep(ctx, notifyPause) {
+			return
+		}
 	}
 }
 
 // waitForChange waits until the world is beyond a position or the timeout has passed, and then for
-// notifyDelay. A timeout of 0 is unlimited. It returns false when ctx is done.
-func waitForChange(ctx context.Context, world *projections.World, after uint64, timeout time.Duration) bool {
+// delay. A timeout of 0 is unlimited. It returns false when ctx is done.
+func waitForChange(
+	ctx context.Context, world *projections.World, after uint64, timeout, delay time.Duration,
+) bool {
 	var expired <-chan time.Time
 	if timeout > 0 {
 		timer := time.NewTimer(timeout)
@@ -44,13 +52,7 @@ func waitForChange(ctx context.Context, world *projections.World, after uint64, 
 	case <-ctx.Done():
 		return false
 	}
-	pause := time.NewTimer(notifyDelay)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
+	return eventlog.Sleep(ctx, delay)
 }
 
 // changedNodes returns the nodes whose assignments may have changed after the given position.
@@ -98,7 +100,7 @@ func (c *Coordinator) purge(ctx context.Context) {
 			}
 		}
 		after = view.Position
-		if !waitForChange(ctx, world, after, purgeRetry) {
+		if !waitForChange(ctx, world, after, purgeRetry, purgeDelay) {
 			return
 		}
 	}

@@ -105,7 +105,7 @@ func (o *observations) recordAttempts(
 	}
 	for _, allocation := range allocations(view, node) {
 		j, ok := jobNamed(view, allocation.For)
-		if !ok || !assignedTo(j, nodeName(node), allocation.Attempt) {
+		if !ok || !runsOn(view, j, nodeName(node), allocation.Attempt) {
 			continue
 		}
 		id := domain.AllocationID(j.Name, j.Life.Attempt)
@@ -113,6 +113,8 @@ func (o *observations) recordAttempts(
 		boot := session.started[id]
 		var command domain.Command[domain.JobLife]
 		switch lost := phase == protocol.Lost || !listed && boot != "" && boot != heartbeat.Boot; {
+		case j.Life.State == domain.JobCancellingState && j.Life.Nodes[0] != nodeName(node):
+			continue // the leader confirms it
 		case j.Life.State == domain.JobCancellingState && (lost || !listed):
 			command = domain.ConfirmCancel{Attempt: j.Life.Attempt}
 		case lost:

@@ -12,24 +12,21 @@ import (
 // TestServedFromTheCopyInItsPrecision checks that a deployment serves the copy of its model in the
 // deployment's precision, or the original model when there is no such copy.
 func TestServedFromTheCopyInItsPrecision(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	c.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.PrepareModel{Precision: "BF16"})))
+	c := startWithInputs(t)
+	c.do(domain.Intend(domain.Models, modelName, domain.PrepareModel{Precision: "BF16"}))
 	copied := domain.Files{Prefix: "prepared/acme/base/e/", Sizes: map[string]int64{"config.json": 1,
 		"model.safetensors": 2}}
-	c.do(domain.Intend(domain.Models, modelName, domain.Command[domain.Model](domain.FinishCopy{Precision: "BF16",
-		Attempt: 1, Files: copied})))
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
+	c.do(domain.Intend(domain.Models, modelName, domain.FinishCopy{Precision: "BF16", Attempt: 1, Files: copied}))
+	node := c.registerNode("n1", "a")
 	number := uint64(2)
 	for spec, fromCopy := range map[struct {
 		precision string
 		addons    bool // the deployment loads addons, which need the original model
 	}]bool{{"BF16", false}: true, {"FP16", false}: false, {"", false}: false, {"BF16", true}: false} {
 		c.do(domain.Intend(domain.Deployments, deploymentName,
-			domain.Command[domain.Deployment](domain.CreateDeployment{
+			domain.CreateDeployment{
 				DeploymentSpec: domain.DeploymentSpec{BaseModel: string(modelName), MinReplicaCount: 1,
-					Precision: spec.precision, EnableAddons: spec.addons}})))
+					Precision: spec.precision, EnableAddons: spec.addons}}))
 		replica := c.placeReplica("n1")
 		var assignments protocol.Assignments
 		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", number), &assignments))
@@ -44,13 +41,11 @@ func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 		} else {
 			require.NotContains(t, base.Key, copied.Prefix, "%v", spec)
 		}
-		c.do(domain.Intend(domain.Deployments, deploymentName,
-			domain.Command[domain.Deployment](domain.DeleteDeployment{IgnoreChecks: true, Hard: true})))
-		c.do(domain.Intend(domain.Deployments, deploymentName,
-			domain.Command[domain.Deployment](domain.RemoveReplica{ID: replica.ID})))
-		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.ReleaseAllocation{
-			ID: domain.ReplicaAllocationID(deploymentName, replica.ID)})))
-		c.do(domain.Intend(domain.Deployments, deploymentName,
-			domain.Command[domain.Deployment](domain.FinishDeletion{})))
+		c.do(domain.Intend(domain.Deployments, deploymentName, domain.DeleteDeployment{IgnoreChecks: true,
+			Hard: true}))
+		c.do(domain.Intend(domain.Deployments, deploymentName, domain.RemoveReplica{ID: replica.ID}))
+		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.ReplicaAllocationID(
+			deploymentName, replica.ID)}))
+		c.do(domain.Intend(domain.Deployments, deploymentName, domain.FinishDeletion{}))
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/internal/testutil"
 	"anneal/projections"
 	"anneal/projections/live"
 	"anneal/workers/agent"
@@ -45,16 +46,20 @@ func heartbeatOf(boot string, number uint64) protocol.Heartbeat {
 			Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}}}
 }
 
+// registerNode connects as a node, and sends its first heartbeat.
+func (c *cluster) registerNode(node, boot string) *nats.Conn {
+	c.Helper()
+	conn := c.connectNode(node)
+	require.NoError(c, c.send(conn, protocol.HeartbeatSubject(node), heartbeatOf(boot, 1), &protocol.Assignments{}))
+	return conn
+}
+
 // TestStaleReports checks that reports of an attempt that is over, and reports of another node, are
 // refused and not recorded.
 func TestStaleReports(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	old, other := c.connectNode("n1"), c.connectNode("n2")
-	require.NoError(t, c.send(old, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	require.NoError(t, c.send(other, protocol.HeartbeatSubject("n2"), heartbeatOf("b", 1), &protocol.Assignments{}))
-	c.submit()
-	c.place("n1")
+	c := startWithInputs(t)
+	old, _ := c.registerNode("n1", "a"), c.registerNode("n2", "b")
+	c.startJob("n1")
 	c.do(domain.IntendJob(jobName, domain.RequeueJob{Attempt: 1, Reason: "lost"}))
 	c.do(domain.IntendJob(jobName, domain.QueueJob{}))
 	c.place("n2")
@@ -94,12 +99,9 @@ func TestStaleReports(t *testing.T) {
 
 // TestUnstoredFiles checks that a report of files that are not stored is refused.
 func TestUnstoredFiles(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	c.submit()
-	c.place("n1")
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
+	c.startJob("n1")
 	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportCompleted} {
 		var reply protocol.ReportReply
 		require.NoError(t, c.send(node, protocol.ReportSubject("n1"),
@@ -120,12 +122,9 @@ func TestUnstoredFiles(t *testing.T) {
 // TestAssignments checks that an assignment holds only what an attempt needs, and is repeated until
 // the node lists the attempt.
 func TestAssignments(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	c.submit()
-	c.place("n1")
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
+	c.startJob("n1")
 	id := domain.AllocationID(jobName, 1)
 	for number := range uint64(2) { // the first reply may have been lost
 		var assignments protocol.Assignments
@@ -210,8 +209,7 @@ func TestTakenOver(t *testing.T) {
 // metric rows.
 func TestOvertakenHeartbeat(t *testing.T) {
 	c, node, running := deployed(t)
-	c.submit()
-	c.place("n1")
+	c.startJob("n1")
 	var assignments protocol.Assignments
 	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 3), &assignments))
 	require.Len(t, assignments.Train, 1)
@@ -226,8 +224,7 @@ func TestOvertakenHeartbeat(t *testing.T) {
 	}
 	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), busy(5, 1, 8), &protocol.Assignments{}))
 	for _, late := range []protocol.Heartbeat{busy(4, 7, 7), busy(3, 7, 6)} {
-		data, err := json.Marshal(late)
-		require.NoError(t, err)
+		data := testutil.Marshal(t, late)
 		require.NoError(t, node.Publish(protocol.HeartbeatSubject("n1"), data))
 	}
 	steps := func() (steps []int) {
@@ -250,11 +247,9 @@ func TestOvertakenHeartbeat(t *testing.T) {
 
 // TestMetricsAreLive checks that metric rows are in the live status while a training runs.
 func TestMetricsAreLive(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	c.agent("n1", hangAt(35))
-	c.submit()
-	c.place("n1")
+	c.startJob("n1")
 	c.saved(30)
 	require.NoError(t, c.server.Coordinator().Publish(protocol.WakeSubject("n1"), nil))
 	// The coordinator records the live status of a heartbeat before it replies: the cancellation
@@ -274,15 +269,13 @@ func TestMetricsAreLive(t *testing.T) {
 // TestAssignmentsHaveTheOptionsOfTheJob checks that the seed and the learning rate multiplier of a
 // job reach its assignment.
 func TestAssignmentsHaveTheOptionsOfTheJob(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
 	seed := 42
-	c.do(domain.Intend(domain.SupervisedJobs, jobName, domain.Command[domain.SupervisedJob](domain.CreateSupervisedJob{
+	c.do(domain.Intend(domain.SupervisedJobs, jobName, domain.CreateSupervisedJob{
 		SupervisedSpec: domain.SupervisedSpec{Dataset: "accounts/acme/datasets/rows",
 			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}, ID: jobName.ID(),
-		Options: &domain.JobOptions{Seed: &seed, LearningRateMultiplier: 0.5}})))
+		Options: &domain.JobOptions{Seed: &seed, LearningRateMultiplier: 0.5}}))
 	c.do(domain.IntendJob(jobName, domain.StartValidation{}), domain.IntendJob(jobName, domain.QueueJob{}))
 	c.place("n1")
 	var assignments protocol.Assignments

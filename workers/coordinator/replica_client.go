@@ -73,7 +73,7 @@ func stream[Total, Request, Chunk any](
 		return none, err
 	}
 	request := protocol.StreamRequest[Request]{Version: protocol.Version, ID: id.String(),
-		Deployment: deployment, Replica: replica.ID, Request: req}
+		Deployment: deployment, Replica: replica.ID, Request: req, Trace: engines.TraceOf(ctx)}
 	data, err := protocol.Marshal(request)
 	if err != nil {
 		return none, requestTooLarge(err)

@@ -15,7 +15,6 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
-	"anneal/projections"
 	"anneal/workers/coordinator"
 	"anneal/workers/protocol"
 )
@@ -48,12 +47,10 @@ func (c *cluster) placeReplica(node string) domain.Replica {
 // serving waits until the replica is ready.
 func (c *cluster) serving(replica string) domain.Replica {
 	c.Helper()
-	view := c.until("the replica is ready", func(v *projections.View) bool {
-		row, _ := v.Deployments.Get(deploymentName)
-		return row.State.Replicas[replica].State == domain.ReplicaReady
+	d := c.untilDeployment("the replica is ready", func(d domain.Deployment) bool {
+		return d.Replicas[replica].State == domain.ReplicaReady
 	})
-	row, _ := view.Deployments.Get(deploymentName)
-	return row.State.Replicas[replica]
+	return d.Replicas[replica]
 }
 
 func (c *cluster) replicas() coordinator.ReplicaClient {
@@ -89,8 +86,7 @@ func (m countedModel) Complete(ctx context.Context, req engines.CompletionReques
 }
 
 func TestReplicaLife(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	c.agent("n1", simulated.New(simulated.Options{Seed: 7}))
 	r := c.serving(c.deploy("n1").ID)
 	load, ok := c.world.View().Live.Replica(deploymentName, r.ID)
@@ -132,12 +128,10 @@ func TestReplicaLife(t *testing.T) {
 }
 
 func TestReplicaOfAnAddon(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	first := 0
 	c.agent("n1", recordFirst(&first))
-	c.submit()
-	c.place("n1")
+	c.startJob("n1")
 	c.reaches(domain.JobCompletedState)
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
 		DeploymentSpec: domain.DeploymentSpec{BaseModel: string(outputName), MinReplicaCount: 1}}))
@@ -160,33 +154,26 @@ func TestReplicaOfAnAddon(t *testing.T) {
 // TestOverwrittenWeightsAreNotServed checks that a replica fails when a model's file was
 // overwritten with other bytes of the same size, because signed upload URLs stay valid for hours.
 func TestOverwrittenWeightsAreNotServed(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	first := 0
 	c.agent("n1", recordFirst(&first))
-	c.submit()
-	c.place("n1")
+	c.startJob("n1")
 	c.reaches(domain.JobCompletedState)
 	model, _ := c.world.View().Models.Get(outputName)
 	for name, size := range model.State.Files.Sizes {
-		_, err := c.blobs.Put(t.Context(), model.State.Files.Prefix+name,
-			strings.NewReader(strings.Repeat("x", int(size))))
-		require.NoError(t, err)
+		c.put(model.State.Files.Prefix+name, []byte(strings.Repeat("x", int(size))))
 	}
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{
 		DeploymentSpec: domain.DeploymentSpec{BaseModel: string(outputName), MinReplicaCount: 1}}))
 	c.placeReplica("n1")
-	view := c.until("the replica is removed", func(v *projections.View) bool {
-		row, _ := v.Deployments.Get(deploymentName)
-		return row.State.ReplicaSeq == 1 && len(row.State.Replicas) == 0
+	d := c.untilDeployment("the replica is removed", func(d domain.Deployment) bool {
+		return d.ReplicaSeq == 1 && len(d.Replicas) == 0
 	})
-	row, _ := view.Deployments.Get(deploymentName)
-	require.Equal(t, 1, row.State.Failures)
+	require.Equal(t, 1, d.Failures)
 }
 
 func TestReplicaFails(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	c.agent("n1", simulated.New(simulated.Options{Fault: func(a simulated.Action) error {
 		if a.Name == simulated.LoadModel {
 			return errors.New("not enough memory")
@@ -194,12 +181,10 @@ func TestReplicaFails(t *testing.T) {
 		return nil
 	}}))
 	c.deploy("n1")
-	view := c.until("the replica is removed", func(v *projections.View) bool {
-		row, _ := v.Deployments.Get(deploymentName)
-		return row.State.ReplicaSeq == 1 && len(row.State.Replicas) == 0
+	d := c.untilDeployment("the replica is removed", func(d domain.Deployment) bool {
+		return d.ReplicaSeq == 1 && len(d.Replicas) == 0
 	})
-	row, _ := view.Deployments.Get(deploymentName)
-	require.Equal(t, 1, row.State.Failures)
+	require.Equal(t, 1, d.Failures)
 }
 
 // A brittle model reports a failure when the test triggers the failure.
@@ -219,33 +204,28 @@ func (b brittle) Failed() <-chan error { return b.breaks }
 
 // TestModelOfAReplicaFails checks that a replica fails when its loaded model reports a failure.
 func TestModelOfAReplicaFails(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	engine, breaks := simulated.New(simulated.Options{}), make(chan error, 1)
 	engine.Completer = brittle{Completer: engine.Completer, breaks: breaks}
 	c.agent("n1", engine)
 	c.serving(c.deploy("n1").ID)
 	breaks <- errors.New("the server of the model ended")
-	view := c.until("the replica is removed", func(v *projections.View) bool {
-		row, _ := v.Deployments.Get(deploymentName)
-		return row.State.ReplicaSeq == 1 && len(row.State.Replicas) == 0
+	d := c.untilDeployment("the replica is removed", func(d domain.Deployment) bool {
+		return d.ReplicaSeq == 1 && len(d.Replicas) == 0
 	})
-	row, _ := view.Deployments.Get(deploymentName)
-	require.Equal(t, 1, row.State.Failures)
+	require.Equal(t, 1, d.Failures)
 }
 
 // TestReplicaAfterRestart checks that a replica that an earlier run of the agent loaded is removed.
 func TestReplicaAfterRestart(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	dir := t.TempDir()
 	kill := c.child("n1", dir, 1)
 	r := c.serving(c.deploy("n1").ID)
 	kill()
 	c.child("n1", dir, 1)
-	c.until("it is taken out of service", func(v *projections.View) bool {
-		row, _ := v.Deployments.Get(deploymentName)
-		_, there := row.State.Replicas[r.ID]
+	c.untilDeployment("it is taken out of service", func(d domain.Deployment) bool {
+		_, there := d.Replicas[r.ID]
 		return !there
 	})
 	row, _ := c.world.View().Deployments.Get(deploymentName)
@@ -260,8 +240,7 @@ func TestCompletionStops(t *testing.T) {
 		err    error
 	}{"closed": {true, context.Canceled}, "broken": {false, errors.New("broken pipe")}} {
 		t.Run(name, func(t *testing.T) {
-			c := start(t)
-			c.createInputs()
+			c := startWithInputs(t)
 			engine := simulated.New(simulated.Options{TokenTime: func(token int) time.Duration {
 				if token == 5 {
 					return time.Hour
@@ -295,8 +274,7 @@ func TestCompletionStops(t *testing.T) {
 // TestEngineReceivesSettingsOfADeployment checks that the engine receives the speculation and
 // context length of a deployment.
 func TestEngineReceivesSettingsOfADeployment(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	engine := simulated.New(simulated.Options{})
 	count := &counted{Completer: engine.Completer}
 	engine.Completer = count
@@ -312,8 +290,7 @@ func TestEngineReceivesSettingsOfADeployment(t *testing.T) {
 
 // TestReplicasHaveSeparateDevices checks that replicas on one node do not share devices.
 func TestReplicasHaveSeparateDevices(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	engine := simulated.New(simulated.Options{})
 	count := &counted{Completer: engine.Completer}
 	engine.Completer = count
@@ -330,8 +307,7 @@ func TestReplicasHaveSeparateDevices(t *testing.T) {
 
 // TestSlowReader checks that a slow reader receives every chunk, and does not slow down the engine.
 func TestSlowReader(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	engine := simulated.New(simulated.Options{ContextLength: 4096})
 	count := &counted{Completer: engine.Completer, ended: make(chan struct{}, 1)}
 	engine.Completer = count
@@ -352,8 +328,7 @@ func TestSlowReader(t *testing.T) {
 }
 
 func TestDeadNode(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	began := time.Now()
 	none := func(engines.Chunk) error { return nil }
 	_, err := c.replicas().Complete(t.Context(), deploymentName, domain.Replica{ID: "r1", Node: nodeName("n9")},

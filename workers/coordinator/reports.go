@@ -95,16 +95,16 @@ func isStale(err error) bool {
 		(failure.Reason == "STALE_ATTEMPT" || failure.Reason == "JOB_STATE" || failure.Reason == "NOT_FOUND")
 }
 
-// currentJob returns the job if the attempt is the current attempt of the job and is assigned to
-// the node, otherwise errStale. The world catches up with the log before the attempt counts as
+// currentJob returns the job if the attempt is the current attempt of the job and the node is
+// allowed to act for it, otherwise errStale. The world catches up with the log before the attempt counts as
 // stale, because another coordinator may have assigned the attempt.
 func (r *reports) currentJob(
-	ctx context.Context, node string, name domain.Name, attempt int, created time.Time,
+	ctx context.Context, node string, name domain.Name, attempt int, created time.Time, allowed runs,
 ) (*projections.View, job, error) {
 	current := func() (*projections.View, job, bool) {
 		view := r.world.View()
 		j, ok := jobNamed(view, name)
-		return view, j, ok && j.CreateTime.Equal(created) && assignedTo(j, nodeName(node), attempt)
+		return view, j, ok && j.CreateTime.Equal(created) && allowed(view, j, nodeName(node), attempt)
 	}
 	if view, j, ok := current(); ok {
 		return view, j, nil
@@ -126,9 +126,12 @@ func (r *reports) record(ctx context.Context, node string, report protocol.Repor
 	case report.Step < 0:
 		return domain.Errorf(domain.InvalidArgument, "the report has step %d: a step must not be negative", report.Step)
 	}
-	view, j, err := r.currentJob(ctx, node, report.Job, report.Attempt, report.CreateTime)
+	view, j, err := r.currentJob(ctx, node, report.Job, report.Attempt, report.CreateTime, reporter(report.Kind))
 	if err != nil {
 		return err
+	}
+	if j.Life.Nodes[0] != nodeName(node) && j.Life.Stopping() {
+		return nil // the leader reports that the attempt has stopped
 	}
 	canceling := j.Life.State == domain.JobCancellingState
 	switch {
@@ -216,7 +219,7 @@ func isSHA256(text string) bool {
 func (r *reports) uploadURLs(
 	ctx context.Context, node string, request protocol.SignRequest,
 ) (map[string]string, error) {
-	_, j, err := r.currentJob(ctx, node, request.Job, request.Attempt, request.CreateTime)
+	_, j, err := r.currentJob(ctx, node, request.Job, request.Attempt, request.CreateTime, leads)
 	if err != nil {
 		return nil, err
 	}

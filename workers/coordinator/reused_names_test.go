@@ -50,10 +50,8 @@ func TestReplicaOfAReusedName(t *testing.T) {
 // reports.
 func deployed(t *testing.T) (*cluster, *nats.Conn, protocol.Replica) {
 	t.Helper()
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
 	replica := c.deploy("n1")
 	var assignments protocol.Assignments
 	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2), &assignments))
@@ -65,13 +63,10 @@ func deployed(t *testing.T) (*cluster, *nats.Conn, protocol.Replica) {
 // TestAttemptOfAReusedName checks that reports of an attempt of a deleted job do not change the new
 // job with the same name, and that their files are stored separately.
 func TestAttemptOfAReusedName(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
 	begin := func(number uint64) protocol.TrainAssignment {
-		c.submit()
-		c.place("n1")
+		c.startJob("n1")
 		var assignments protocol.Assignments
 		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", number), &assignments))
 		require.Len(t, assignments.Train, 1)
@@ -121,22 +116,19 @@ func TestAttemptOfAReusedName(t *testing.T) {
 // TestAgentAndReusedNames checks that the agent stops the attempt of a deleted job and starts the
 // attempt of the new job with the same name.
 func TestAgentAndReusedNames(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	begun, stopped := make(chan struct{}, 2), make(chan struct{}, 2)
 	engine := hangAt(1)
 	engine.Trainer = recurring{begun, stopped}
 	c.agent("n1", engine)
-	c.submit()
-	c.place("n1")
+	c.startJob("n1")
 	c.wait("the first begins", begun)
 	c.stop() // so that the agent is not woken
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.AllocationID(jobName, 1)}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))
 	c.do(domain.IntendJob(jobName, domain.PurgeJob{}))
-	c.submit()
-	c.place("n1")
+	c.startJob("n1")
 	c.open()
 	c.wait("the first ends", stopped)
 	c.wait("the second begins", begun)

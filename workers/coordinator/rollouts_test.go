@@ -3,7 +3,6 @@ package coordinator_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,30 +48,19 @@ func TestReinforcementJobTrains(t *testing.T) {
 			i))
 	}
 	directory, warm := "evaluators/acme/brief/builds/1/", 1.0
-	size, err := c.blobs.Put(c.Context(), directory+"main.py", strings.NewReader("# judges"))
-	require.NoError(t, err)
+	size := c.put(directory+"main.py", []byte("# judges"))
 	evaluator, name := domain.NewName("acme", domain.Evaluators.Collection, "brief"), domain.NewName("acme",
 		domain.ReinforcementJobs.Collection, "learn")
-	c.do(domain.Intend(domain.Evaluators, evaluator, domain.Command[domain.Evaluator](domain.CreateEvaluator{})))
-	c.do(domain.Intend(domain.Evaluators, evaluator, domain.Command[domain.Evaluator](domain.AcceptBuild{Revision: 1,
+	c.do(domain.Intend(domain.Evaluators, evaluator, domain.CreateEvaluator{}))
+	c.do(domain.Intend(domain.Evaluators, evaluator, domain.AcceptBuild{Revision: 1,
 		Entry: domain.Entry{File: "main.py", Func: "evaluate"},
-		Files: domain.Files{Prefix: directory, Sizes: map[string]int64{"main.py": size}}})))
-	c.do(domain.Intend(domain.ReinforcementJobs, name, domain.Command[domain.ReinforcementJob](
-		domain.CreateReinforcementJob{ID: "learn",
-			ReinforcementSpec: domain.ReinforcementSpec{Dataset: c.rows("asked", domain.ShapePrompt, lines...),
-				Evaluator: string(evaluator),
-				InferenceParameters: &domain.InferenceParameters{MaxOutputTokens: 5, Temperature: &warm,
-					ResponseCandidatesCount: 6},
-				TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), OutputModel: "learnt",
-					Epochs: 2}}})))
-	c.do(domain.IntendJob(name, domain.StartValidation{}))
-	c.do(domain.IntendJob(name, domain.QueueJob{}))
-	takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
-	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
-		Allocation: domain.Allocation{
-			ID: domain.AllocationID(name, 1), For: name, Attempt: 1, Resources: takes}})),
-		domain.IntendJob(name, domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")}, Resources: takes,
-			Evaluator: 1}))
+		Files: domain.Files{Prefix: directory, Sizes: map[string]int64{"main.py": size}}}))
+	c.queue(name, domain.Intend(domain.ReinforcementJobs, name, domain.CreateReinforcementJob{ID: "learn",
+		ReinforcementSpec: domain.ReinforcementSpec{Dataset: c.rows("asked", domain.ShapePrompt, lines...),
+			Evaluator: string(evaluator), InferenceParameters: &domain.InferenceParameters{MaxOutputTokens: 5,
+				Temperature: &warm, ResponseCandidatesCount: 6}, TrainingConfig: domain.TrainingConfig{BaseModel: string(
+				modelName), OutputModel: "learnt", Epochs: 2}}}))
+	c.startAttempt(name, domain.StartJob{Attempt: 1, Evaluator: 1})
 	require.Equal(t, domain.PEFTAddon, c.tuned("learnt").Kind)
 	row := c.latest(name)
 	require.Equal(t, row.Steps, row.Step)
@@ -102,12 +90,9 @@ func (c *cluster) storedRollouts(job domain.Name, want int) {
 // TestUploadsOfRolloutsAreLimited checks that an agent can store only the rollouts file of its
 // attempt, within the limit.
 func TestUploadsOfRolloutsAreLimited(t *testing.T) {
-	c := start(t)
-	c.createInputs()
-	node := c.connectNode("n1")
-	require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 1), &protocol.Assignments{}))
-	c.submit()
-	c.place("n1")
+	c := startWithInputs(t)
+	node := c.registerNode("n1", "a")
+	c.startJob("n1")
 	request := protocol.SignRequest{Version: protocol.Version, Job: jobName, Attempt: 1, CreateTime: c.created(),
 		For: protocol.ForRollouts}
 	for _, sizes := range []map[string]int64{

@@ -15,6 +15,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
+	"anneal/internal/testutil"
 	"anneal/workers/protocol"
 )
 
@@ -35,12 +36,6 @@ func (c *cluster) deploySpeech(node string) domain.Replica {
 		DeploymentSpec: domain.DeploymentSpec{BaseModel: string(speechName), MinReplicaCount: 1,
 			SpeechFormat: settings.Format}}))
 	return c.serving(c.placeReplica(node).ID)
-}
-
-func (c *cluster) put(key string, content []byte) {
-	c.Helper()
-	_, err := c.blobs.Put(c.Context(), key, bytes.NewReader(content))
-	require.NoError(c, err)
 }
 
 // recording stores some seconds of noise and returns a request for it.
@@ -103,8 +98,7 @@ func TestTranscription(t *testing.T) {
 	require.NotEmpty(t, got[0].Segment.Words)
 	require.Equal(t, wantTranscript, transcript)
 	require.Equal(t, engines.Transcript{Language: "en", Duration: 9}, transcript)
-	left, err := os.ReadDir(dir + "/work")
-	require.NoError(t, err)
+	left := testutil.ReadDir(t, dir+"/work")
 	require.Empty(t, left, "the recording is not stored")
 
 	// Invalid options are refused before the recording is downloaded.
@@ -130,17 +124,16 @@ func TestTranscription(t *testing.T) {
 
 // TestTextModelsDoNotTranscribe checks that a text model refuses a transcription.
 func TestTextModelsDoNotTranscribe(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	c.agent("n1", simulated.New(simulated.Options{}))
 	r := c.serving(c.deploy("n1").ID)
 	_, err := c.replicas().Transcribe(t.Context(), deploymentName, r, c.recording(1), discardEvents)
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
-// hushed returns a speech engine with the given number of slots. A transcription sends a value to
+// steppedSpeechEngine returns a speech engine with the given number of slots. A transcription sends a value to
 // begun after the first word, and then waits until proceed receives a value or is closed.
-func hushed(slots int) (engine engines.Engine, begun chan struct{}, proceed chan struct{}) {
+func steppedSpeechEngine(slots int) (engine engines.Engine, begun chan struct{}, proceed chan struct{}) {
 	begun, proceed = make(chan struct{}, 64), make(chan struct{})
 	return simulated.New(simulated.Options{Slots: slots, Fault: func(a simulated.Action) error {
 		if a.Name == simulated.TranscribeWord && a.Step == 2 {
@@ -155,7 +148,7 @@ func hushed(slots int) (engine engines.Engine, begun chan struct{}, proceed chan
 // limited queue, which heartbeats report.
 func TestTranscriptionsAreQueued(t *testing.T) {
 	c := start(t)
-	engine, begun, proceed := hushed(1)
+	engine, begun, proceed := steppedSpeechEngine(1)
 	c.agent("n1", engine)
 	r := c.deploySpeech("n1")
 	request := c.recording(2)
@@ -183,7 +176,7 @@ func TestTranscriptionsAreQueued(t *testing.T) {
 // and starts no new ones.
 func TestTranscriptionsAreDrained(t *testing.T) {
 	c := start(t)
-	engine, begun, proceed := hushed(2)
+	engine, begun, proceed := steppedSpeechEngine(2)
 	c.agent("n1", engine)
 	r := c.deploySpeech("n1")
 	request := c.recording(4)
@@ -232,8 +225,7 @@ func TestTranscriptionStops(t *testing.T) {
 	})
 	require.ErrorIs(t, err, context.Canceled)
 	c.waitForLoad("n1", "no transcription is active", func(l protocol.Load) bool { return l.Active == 0 })
-	left, err := os.ReadDir(dir + "/work")
-	require.NoError(t, err)
+	left := testutil.ReadDir(t, dir+"/work")
 	require.Empty(t, left)
 }
 

@@ -1,7 +1,6 @@
 package coordinator_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,32 +13,13 @@ import (
 // TestTrainerRunsSteps checks that a trainer job with keepAlive runs one train step after another,
 // each from the output model of the previous step, and has no allocation between the steps.
 func TestTrainerRunsSteps(t *testing.T) {
-	c := start(t)
-	c.createInputs()
+	c := startWithInputs(t)
 	name := domain.NewName("acme", domain.TrainerJobs.Collection, "steps")
 	rows := func(id string) string {
-		dataset, directory := domain.NewName("acme", domain.Datasets.Collection, id), "datasets/acme/"+id+"/1/"
-		size, err := c.blobs.Put(c.Context(), directory+"rows.jsonl",
-			strings.NewReader(`{"samples":[{"messages":[],"accuracy":1}]}`+"\n"))
-		require.NoError(c, err)
-		files := domain.Files{Prefix: directory, Sizes: map[string]int64{"rows.jsonl": size}}
-		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.CreateDataset{})))
-		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.UploadDataset{Upload: 1,
-			Files: files})))
-		c.do(domain.Intend(domain.Datasets, dataset, domain.Command[domain.Dataset](domain.AcceptDataset{Upload: 1,
-			DatasetStats: domain.DatasetStats{Shape: domain.ShapeSamples, ExampleCount: 1}})))
-		return string(dataset)
+		return c.rows(id, domain.ShapeSamples, `{"samples":[{"messages":[],"accuracy":1}]}`)
 	}
 	on := func(command domain.Command[domain.TrainerJob]) {
 		c.do(domain.Intend(domain.TrainerJobs, name, command))
-	}
-	begin := func(attempt int) {
-		takes := domain.Resources{CPUMilli: 500, MemoryMiB: 64}
-		c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.Command[domain.Node](domain.PlaceAllocation{
-			Allocation: domain.Allocation{
-				ID: domain.AllocationID(name, attempt), For: name, Attempt: attempt, Resources: takes}})),
-			domain.IntendJob(name, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName("n1")},
-				Resources: takes}))
 	}
 	idle := func(finished int) domain.TrainerJob {
 		view := c.until("the trainer is idle", func(v *projections.View) bool {
@@ -56,10 +36,10 @@ func TestTrainerRunsSteps(t *testing.T) {
 		TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), OutputModel: "first"}}})
 	c.do(domain.IntendJob(name, domain.StartValidation{}))
 	c.do(domain.IntendJob(name, domain.QueueJob{}))
-	begin(1)
+	c.startAttempt(name, domain.StartJob{Attempt: 1})
 	require.Empty(t, idle(1).Nodes)
 	on(domain.ExecuteTrainStep{Dataset: rows("two"), OutputModel: "second"})
-	begin(2)
+	c.startAttempt(name, domain.StartJob{Attempt: 2})
 	job := idle(2)
 	require.Equal(t, domain.Name("accounts/acme/models/second"), job.Output)
 	require.Empty(t, job.Checkpoints)

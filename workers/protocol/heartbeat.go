@@ -120,6 +120,8 @@ type TrainAssignment struct {
 
 	Accelerators map[string]int `json:"accelerators,omitempty"` // allocated: type → devices
 
+	Gang *Gang `json:"gang,omitempty"` // nil for an attempt on one node
+
 	LogURL        string `json:"logUrl,omitempty"`        // signed, to PUT the log of the attempt
 	EarlierLogURL string `json:"earlierLogUrl,omitempty"` // signed, to GET the log of earlier attempts; "" if none
 }
@@ -156,6 +158,7 @@ type ServeAssignment struct {
 	Speech       *domain.SpeechSettings  `json:"speech,omitempty"`  // settings of a speech model; nil for a text model
 	Speculation  engines.SpeculationMode `json:"guessing,omitzero"`
 	Accelerators map[string]int          `json:"accelerators,omitempty"` // allocated: type → devices
+	Share        domain.DeviceShare      `json:"share,omitzero"`         // of the one device in Accelerators
 }
 
 // ID returns the ID of the replica's allocation.

@@ -5,6 +5,7 @@
 //	agents.<node>.report       node → coordinator: Report; the reply is ReportReply
 //	agents.<node>.sign         node → coordinator: SignRequest; the reply is SignReply
 //	agents.<node>.stream.<id>  node → gateway: StreamMessage of a response
+//	agents.<node>.gang.<id>.<rank>  node → node: sealed frames of an attempt on several nodes
 //	work.<node>.nudge          coordinator → node: send a heartbeat now; no content
 //	work.<node>.complete       gateway → node: Completion; the response is a stream
 //	work.<node>.embed          gateway → node: EmbeddingRequest; the response is a stream

@@ -21,6 +21,7 @@ type StreamRequest[Request any] struct {
 	Deployment domain.Name `json:"deployment"`
 	Replica    string      `json:"replica"`
 	Request    Request     `json:"request"`
+	domain.Trace
 }
 
 // A StreamMessage is one message of a streamed response. A message without chunks is a keep-alive.

@@ -76,7 +76,7 @@ func (v Validator) read(ctx context.Context, checker *rows.Checker, directory, n
 }
 
 func (v Validator) record(ctx context.Context, e eventlog.Event, result domain.Command[domain.Dataset]) error {
-	request := eventlog.Request{Time: v.Now(), Actor: "task/" + validatorName, Cause: e.ID, Correlation: e.Correlation}
+	request := eventlog.Reaction(e, "task/"+validatorName, v.Now())
 	_, err := eventlog.Do(ctx, v.Log, v.World, request, domain.Intend(domain.Datasets, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:

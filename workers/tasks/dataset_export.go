@@ -39,7 +39,7 @@ func (x Exporter) Export(ctx context.Context, e eventlog.Event) error {
 		return err // exported or deleted after the event
 	}
 	var result domain.Command[domain.Dataset] = domain.CompleteExport{Export: requested.Export}
-	err = x.write(ctx, row.Name.Account(), row.State.Export.TransferSpec, row.State.Files)
+	err = x.write(ctx, row.Name, row.State.Export.TransferSpec, row.State.Files)
 	if status, cannot := failed(err); cannot {
 		result, err = domain.FailExport{Export: requested.Export, Status: status}, nil
 	}
@@ -50,8 +50,8 @@ func (x Exporter) Export(ctx context.Context, e eventlog.Event) error {
 }
 
 // write writes the files to the object of the transfer, or into its directory.
-func (x Exporter) write(ctx context.Context, account string, to domain.TransferSpec, files domain.Files) error {
-	bucket, err := x.bucket(ctx, account, to)
+func (x Exporter) write(ctx context.Context, dataset domain.Name, to domain.TransferSpec, files domain.Files) error {
+	bucket, err := x.bucket(ctx, dataset, to)
 	if err != nil {
 		return err
 	}

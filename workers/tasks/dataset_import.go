@@ -94,7 +94,7 @@ func (i Importer) discard(ctx context.Context, files domain.Files) {
 
 // store stores the objects of the import, and adds their sizes to files.
 func (i Importer) store(ctx context.Context, row *projections.Row[domain.Dataset], files domain.Files) error {
-	bucket, err := i.bucket(ctx, row.Name.Account(), row.State.Import.TransferSpec)
+	bucket, err := i.bucket(ctx, row.Name, row.State.Import.TransferSpec)
 	if err != nil {
 		return err
 	}

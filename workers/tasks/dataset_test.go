@@ -35,7 +35,7 @@ func (s *stumbling) Append(ctx context.Context, w eventlog.Write) (uint64, error
 // TestUploadsAreValidated checks, on the router of an embedded server, that a valid upload is
 // accepted, an invalid upload is rejected, and an upload whose file is missing fails.
 func TestUploadsAreValidated(t *testing.T) {
-	b := routedBench(t, func(b *bench, r *pubsub.Router) error {
+	b := routedHarness(t, func(b *harness, r *pubsub.Router) error {
 		return tasks.Validator{Log: &stumbling{Log: b.log, fails: 1}, World: b.world, Blobs: b.blobs, Now: time.Now,
 			Count: func(text string) int { return 7 * len(text) }}.Handle(r)
 	})
@@ -43,8 +43,7 @@ func TestUploadsAreValidated(t *testing.T) {
 		directory := "datasets/acme/" + id + "/1/"
 		b.do(id, domain.CreateDataset{})
 		if content != "" {
-			_, err := b.blobs.Put(t.Context(), directory+"data.jsonl", strings.NewReader(content))
-			require.NoError(t, err)
+			b.put(directory+"data.jsonl", strings.NewReader(content))
 		}
 		b.do(id, domain.UploadDataset{Upload: 1, Files: domain.Files{Prefix: directory,
 			Sizes: map[string]int64{"data.jsonl": int64(len(content))}}})

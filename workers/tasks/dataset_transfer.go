@@ -29,7 +29,7 @@ type Transferrer struct {
 }
 
 // bucket opens the object store of a transfer. The caller must close it.
-func (t Transferrer) bucket(ctx context.Context, account string, s domain.TransferSpec) (*external.Bucket, error) {
+func (t Transferrer) bucket(ctx context.Context, dataset domain.Name, s domain.TransferSpec) (*external.Bucket, error) {
 	at, ok := domain.ParseObjectURL(s.ExternalURL)
 	if !ok {
 		return nil, domain.Errorf(domain.InvalidArgument, "externalUrl %s", domain.ObjectURLRule)
@@ -37,8 +37,9 @@ func (t Transferrer) bucket(ctx context.Context, account string, s domain.Transf
 	if s.CredentialsSecret == "" {
 		return external.Open(ctx, at, nil, t.Client)
 	}
-	values, err := secrets.Resolver{Rows: t.World, Open: t.Open}.Values(ctx, account, "credentialsSecret",
-		[]string{s.CredentialsSecret})
+	values, err := secrets.Resolver{Rows: t.World, Open: t.Open,
+		By: secrets.Reader{Purpose: secrets.TransferDataset, Resource: dataset}}.Values(ctx, dataset.Account(),
+		"credentialsSecret", []string{s.CredentialsSecret})
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func gaveUp(noun string, cause error) domain.Status {
 func (t Transferrer) record(
 	ctx context.Context, e eventlog.Event, handler string, result domain.Command[domain.Dataset],
 ) (recorded bool, err error) {
-	request := eventlog.Request{Time: t.Now(), Actor: "task/" + handler, Cause: e.ID, Correlation: e.Correlation}
+	request := eventlog.Reaction(e, "task/"+handler, t.Now())
 	_, err = eventlog.Do(ctx, t.Log, t.World, request, domain.Intend(domain.Datasets, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:

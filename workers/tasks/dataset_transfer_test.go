@@ -17,9 +17,9 @@ import (
 	"anneal/workers/tasks"
 )
 
-// A transferBench is a bench with an object store and a secret with its credentials.
+// A transferBench is a harness with an object store and a secret with its credentials.
 type transferBench struct {
-	*bench
+	*harness
 	store *s3test.Server
 	vault *secrets.Vault
 	tasks.Transferrer
@@ -28,15 +28,15 @@ type transferBench struct {
 const storeSecret = "accounts/acme/secrets/store"
 
 func newTransferBench(t *testing.T) *transferBench {
-	b := &transferBench{bench: newBench(t), store: s3test.Start(t), vault: secrets.NewMemoryVault()}
+	b := &transferBench{harness: newHarness(t), store: s3test.Start(t), vault: secrets.NewMemoryVault()}
 	b.Transferrer = b.transferrer(b.log)
-	b.Open = b.vault.Open
+	b.Open = secrets.ObservedVault{Vault: b.vault}.Open
 	b.secret(b.store.Credentials())
 	return b
 }
 
 // publicStore returns an object store with an object a.jsonl that everyone may read.
-func publicStore(b *bench) *s3test.Server {
+func publicStore(b *harness) *s3test.Server {
 	store := s3test.Start(b.TB)
 	store.Public = true
 	store.Put("a.jsonl", numbered(1, 4))
@@ -44,7 +44,7 @@ func publicStore(b *bench) *s3test.Server {
 }
 
 // transferrer returns a Transferrer that records on a log and may connect to this machine.
-func (b *bench) transferrer(log eventlog.Log) tasks.Transferrer {
+func (b *harness) transferrer(log eventlog.Log) tasks.Transferrer {
 	return tasks.Transferrer{Log: log, World: b.world, Blobs: b.blobs, Now: time.Now,
 		Client: outbound.Client(true, time.Minute), MaxFile: 1000}
 }
@@ -55,10 +55,10 @@ func (b *transferBench) secret(value string) {
 	sealed, err := b.vault.Seal(b.Context(), storeSecret, []byte(value))
 	require.NoError(b, err)
 	if state, _ := b.world.Row(storeSecret); state == nil || !state.(domain.Secret).Exists() {
-		do(b.bench, domain.Secrets, "store", domain.CreateSecret{KeyName: "STORE", Value: sealed})
+		do(b.harness, domain.Secrets, "store", domain.CreateSecret{KeyName: "STORE", Value: sealed})
 		return
 	}
-	do(b.bench, domain.Secrets, "store", domain.UpdateSecret{KeyName: "STORE", Value: &sealed})
+	do(b.harness, domain.Secrets, "store", domain.UpdateSecret{KeyName: "STORE", Value: &sealed})
 }
 
 func (b *transferBench) importFrom(id, key string) domain.Dataset {
@@ -140,7 +140,7 @@ func TestImportsThatCannotSucceed(t *testing.T) {
 	require.NoError(t, tasks.Importer{Transferrer: b.Transferrer}.Import(t.Context(), e))
 	require.Equal(t, domain.DatasetReady, b.validate("refused").State)
 
-	do(b.bench, domain.Quotas, domain.QuotaStorageBytes, domain.SetQuota{MaxValue: 10})
+	do(b.harness, domain.Quotas, domain.QuotaStorageBytes, domain.SetQuota{MaxValue: 10})
 	require.Contains(t, b.importFrom("full", "rows.jsonl").Status.Message, "of the 10 bytes of quota storage-bytes")
 }
 

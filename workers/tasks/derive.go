@@ -226,7 +226,7 @@ func (s *rowFilter) line(ctx context.Context, file string, line int, text []byte
 // record records the result, unless the dataset was deleted or another process has recorded a
 // result. The reconciler removes rows that do not belong to the dataset.
 func (d Deriver) record(ctx context.Context, e eventlog.Event, result domain.Command[domain.Dataset]) error {
-	request := eventlog.Request{Time: d.Now(), Actor: "task/" + deriverName, Cause: e.ID, Correlation: e.Correlation}
+	request := eventlog.Reaction(e, "task/"+deriverName, d.Now())
 	_, err := eventlog.Do(ctx, d.Log, d.World, request, domain.Intend(domain.Datasets, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:

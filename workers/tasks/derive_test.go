@@ -20,26 +20,25 @@ import (
 )
 
 // do records a command on a dataset and returns its event.
-func (b *bench) do(id string, cmd domain.Command[domain.Dataset]) eventlog.Event {
+func (b *harness) do(id string, cmd domain.Command[domain.Dataset]) eventlog.Event {
 	b.Helper()
 	return do(b, domain.Datasets, id, cmd)
 }
 
-func (b *bench) state(id string) domain.Dataset {
+func (b *harness) state(id string) domain.Dataset {
 	b.Helper()
 	return stateOf(b, domain.Datasets, id)
 }
 
 // source creates a READY dataset of several files.
-func (b *bench) source(id string, files ...string) domain.Dataset {
+func (b *harness) source(id string, files ...string) domain.Dataset {
 	b.Helper()
 	b.do(id, domain.CreateDataset{})
 	stored := domain.Files{Prefix: "datasets/acme/" + id + "/1-x/", Sizes: map[string]int64{}}
 	rows := 0
 	for i, content := range files {
 		file := fmt.Sprintf("part-%d.jsonl", i)
-		_, err := b.blobs.Put(b.Context(), stored.Prefix+file, strings.NewReader(content))
-		require.NoError(b, err)
+		b.put(stored.Prefix+file, strings.NewReader(content))
 		stored.Sizes[file] = int64(len(content))
 		rows += len(strings.Fields(strings.ReplaceAll(content, " ", "")))
 	}
@@ -49,7 +48,7 @@ func (b *bench) source(id string, files ...string) domain.Dataset {
 	return b.state(id)
 }
 
-func (b *bench) create(id, from string, d domain.Derivation) eventlog.Event {
+func (b *harness) create(id, from string, d domain.Derivation) eventlog.Event {
 	b.Helper()
 	d.Source = named(domain.Datasets, from)
 	if d.Prefix == "" {
@@ -58,7 +57,7 @@ func (b *bench) create(id, from string, d domain.Derivation) eventlog.Event {
 	return b.do(id, domain.CreateDataset{From: &d})
 }
 
-func (b *bench) content(d domain.Dataset) (text string) {
+func (b *harness) content(d domain.Dataset) (text string) {
 	b.Helper()
 	for file := range d.Files.Sizes {
 		r, err := b.blobs.Get(b.Context(), d.Files.Prefix+file)
@@ -72,7 +71,7 @@ func (b *bench) content(d domain.Dataset) (text string) {
 }
 
 // left returns the blob keys that are left below a prefix after a reconciliation.
-func (b *bench) left(directory string) (keys []string) {
+func (b *harness) left(directory string) (keys []string) {
 	b.Helper()
 	r := reconcile.New(reconcile.Options{Log: b.log, World: b.world, Blobs: b.blobs, Keys: secrets.NewMemoryVault()})
 	require.NoError(b, r.Reconcile(b.Context(), 0))
@@ -84,7 +83,7 @@ func (b *bench) left(directory string) (keys []string) {
 }
 
 // derivedOf returns the rows of the dataset that an event created.
-func derivedOf(b *bench, e eventlog.Event) []string {
+func derivedOf(b *harness, e eventlog.Event) []string {
 	b.Helper()
 	return b.left(blobs.DerivedPrefix(e.Name, e.ID))
 }
@@ -99,7 +98,7 @@ func numbered(from, to int) string {
 }
 
 func TestMatchingRowsAreDerived(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.source("source", "\ufeff"+numbered(1, 4)+"\n\n", strings.TrimSuffix(numbered(5, 9), "\n"))
 	for id, c := range map[string]struct {
 		filter string
@@ -123,7 +122,7 @@ func TestMatchingRowsAreDerived(t *testing.T) {
 }
 
 func TestSplitSidesPartitionTheRows(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.source("source", numbered(1, 60))
 	var sides []string
 	for _, rest := range []bool{false, true} {
@@ -143,7 +142,7 @@ func TestSplitSidesPartitionTheRows(t *testing.T) {
 }
 
 func TestFailedDerivations(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.source("source", numbered(1, 9))
 	b.source("other", numbered(1, 9))
 	e := b.create("few", "source", domain.Derivation{Filter: "n > 7"})
@@ -169,7 +168,7 @@ func TestFailedDerivations(t *testing.T) {
 // TestRowsAreDerivedOnce checks that a retry after a crash writes the same rows, and that two
 // concurrent runs do not interfere.
 func TestRowsAreDerivedOnce(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.source("source", numbered(1, 40))
 	e := b.create("twice", "source", domain.Derivation{Filter: "n > 2"})
 	cut, cancel := context.WithCancel(t.Context())
@@ -183,11 +182,9 @@ func TestRowsAreDerivedOnce(t *testing.T) {
 	}
 	require.NoError(t, errors.Join(<-both, <-both))
 	require.Equal(t, numbered(3, 40), b.content(b.state("twice")))
-	before, err := b.log.Last(t.Context())
-	require.NoError(t, err)
+	before := b.last()
 	require.NoError(t, b.deriver.Derive(t.Context(), e))
-	after, err := b.log.Last(t.Context())
-	require.NoError(t, err)
+	after := b.last()
 	require.Equal(t, before, after, "derived rows are not derived again")
 	require.Len(t, derivedOf(b, e), 1)
 }
@@ -195,7 +192,7 @@ func TestRowsAreDerivedOnce(t *testing.T) {
 // TestRowsOfADeletedDatasetAreRemoved checks that a dataset that is deleted while its rows are
 // derived leaves no files.
 func TestRowsOfADeletedDatasetAreRemoved(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.source("source", numbered(1, 9))
 	e := b.create("gone", "source", domain.Derivation{})
 	b.deriver.Progress = func(dataset domain.Name, read, of int64) {
@@ -212,7 +209,7 @@ func TestRowsOfADeletedDatasetAreRemoved(t *testing.T) {
 // TestRowsAreDerivedInConstantMemory checks that the memory of Derive does not grow with the number
 // of rows.
 func TestRowsAreDerivedInConstantMemory(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	row := `{"prompt":"` + strings.Repeat("x", 1<<10) + `","completion":"c"}` + "\n"
 	b.source("source", strings.Repeat(row, 32<<10))
 	var peak uint64
@@ -227,14 +224,14 @@ func TestRowsAreDerivedInConstantMemory(t *testing.T) {
 
 // BenchmarkDerive measures how fast rows are read, filtered, validated and written.
 func BenchmarkDerive(b *testing.B) {
-	bench := newBench(b)
+	harness := newHarness(b)
 	row := `{"messages":[{"role":"user","content":"` + strings.Repeat("question ",
 		40) + `"},{"role":"assistant","content":"` + strings.Repeat("answer ", 40) + `"}],"n":5}` + "\n"
-	source := bench.source("source", strings.Repeat(row, 16<<10))
+	source := harness.source("source", strings.Repeat(row, 16<<10))
 	b.SetBytes(source.Files.Sizes["part-0.jsonl"])
 	for made := 0; b.Loop(); made++ {
-		require.NoError(b, bench.deriver.Derive(b.Context(),
-			bench.create(fmt.Sprint("d", made), "source", domain.Derivation{Filter: "n > 2"})))
+		require.NoError(b, harness.deriver.Derive(b.Context(),
+			harness.create(fmt.Sprint("d", made), "source", domain.Derivation{Filter: "n > 2"})))
 	}
 }
 

@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,72 +15,72 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/secrets"
+	"anneal/internal/testutil"
 	"anneal/workers/tasks"
 )
 
 // An effect is one test case: a task with effects outside of the log.
 type effect struct {
 	covers  []string // methods of this package that have effects
-	prepare func(b *bench) eventlog.Event
-	task    func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error
-	holds   func(b *bench) bool // reports whether the task is done
+	prepare func(b *harness) eventlog.Event
+	task    func(b *harness, log eventlog.Log) func(context.Context, eventlog.Event) error
+	holds   func(b *harness) bool // reports whether the task is done
 }
 
 var effects = map[string]effect{
-	"check rows": {prepare: func(b *bench) eventlog.Event {
+	"check rows": {prepare: func(b *harness) eventlog.Event {
 		b.do("d", domain.CreateDataset{})
 		stored := domain.Files{Prefix: "datasets/acme/e/1-x/",
 			Sizes: map[string]int64{"rows.jsonl": int64(len(numbered(1, 9)))}}
-		_, err := b.blobs.Put(b.Context(), stored.Prefix+"rows.jsonl", strings.NewReader(numbered(1, 9)))
-		require.NoError(b, err)
+		b.put(stored.Prefix+"rows.jsonl", strings.NewReader(numbered(1, 9)))
 		return b.do("d", domain.UploadDataset{Upload: 1, Files: stored})
-	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+	}, task: func(b *harness, log eventlog.Log) func(context.Context, eventlog.Event) error {
 		return tasks.Validator{Log: log, World: b.world, Blobs: b.blobs, Now: time.Now}.Validate
-	}, holds: func(b *bench) bool { return b.state("d").State == domain.DatasetReady }},
-	"derive rows": {covers: []string{"make"}, prepare: func(b *bench) eventlog.Event {
+	}, holds: func(b *harness) bool { return b.state("d").State == domain.DatasetReady }},
+	"derive rows": {covers: []string{"make"}, prepare: func(b *harness) eventlog.Event {
 		b.source("source", numbered(1, 9))
 		return b.create("d", "source", domain.Derivation{Filter: "n > 2"})
-	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+	}, task: func(b *harness, log eventlog.Log) func(context.Context, eventlog.Event) error {
 		d := b.deriver
 		d.Log = log
 		return d.Derive
-	}, holds: func(b *bench) bool { return b.state("d").State == domain.DatasetReady }},
-	"leave rows unmade": {prepare: func(b *bench) eventlog.Event {
+	}, holds: func(b *harness) bool { return b.state("d").State == domain.DatasetReady }},
+	"leave rows unmade": {prepare: func(b *harness) eventlog.Event {
 		b.source("source", numbered(1, 9))
 		return b.create("d", "source", domain.Derivation{Filter: "n > 7"})
-	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+	}, task: func(b *harness, log eventlog.Log) func(context.Context, eventlog.Event) error {
 		d := b.deriver
 		d.Log = log
 		return d.Derive
-	}, holds: func(b *bench) bool { return b.state("d").FillFailed() }},
-	"import rows": {covers: []string{"store", "discard"}, prepare: func(b *bench) eventlog.Event {
+	}, holds: func(b *harness) bool { return b.state("d").FillFailed() }},
+	"import rows": {covers: []string{"store", "discard"}, prepare: func(b *harness) eventlog.Event {
 		return b.do("d", domain.CreateDataset{
 			DatasetSpec: domain.DatasetSpec{ExternalURL: publicStore(b).Address("a.jsonl")}})
-	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+	}, task: func(b *harness, log eventlog.Log) func(context.Context, eventlog.Event) error {
 		return tasks.Importer{Transferrer: b.transferrer(log)}.Import
-	}, holds: func(b *bench) bool { return b.state("d").Upload == 1 }},
-	"refuse to import rows": {prepare: func(b *bench) eventlog.Event {
+	}, holds: func(b *harness) bool { return b.state("d").Upload == 1 }},
+	"refuse to import rows": {prepare: func(b *harness) eventlog.Event {
 		return b.do("d", domain.CreateDataset{
 			DatasetSpec: domain.DatasetSpec{ExternalURL: publicStore(b).Address("b.jsonl")}})
-	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+	}, task: func(b *harness, log eventlog.Log) func(context.Context, eventlog.Event) error {
 		return tasks.Importer{Transferrer: b.transferrer(log)}.Import
-	}, holds: func(b *bench) bool { return b.state("d").Import.State == domain.TransferFailed }},
-	"copy a model": {covers: []string{"write", "convert", "put"}, prepare: func(b *bench) eventlog.Event {
+	}, holds: func(b *harness) bool { return b.state("d").Import.State == domain.TransferFailed }},
+	"copy a model": {covers: []string{"write", "convert", "put"}, prepare: func(b *harness) eventlog.Event {
 		b.ready("m", whole, shipped(b.TB.(*testing.T)))
 		return b.model("m", domain.PrepareModel{Precision: "FP16"})
-	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+	}, task: func(b *harness, log eventlog.Log) func(context.Context, eventlog.Event) error {
 		c := b.copier()
 		c.Log = log
 		return c.Copy
-	}, holds: func(b *bench) bool { return b.modelState("m").Copies["FP16"].State == domain.CopyReady }},
-	"build code": {covers: []string{"store", "recordResult"}, prepare: func(b *bench) eventlog.Event {
+	}, holds: func(b *harness) bool { return b.modelState("m").Copies["FP16"].State == domain.CopyReady }},
+	"build code": {covers: []string{"store", "recordResult"}, prepare: func(b *harness) eventlog.Event {
 		b.evaluator("e", domain.CreateEvaluator{})
 		return b.uploadCode("e", 1, map[string]string{"main.py": "def evaluate(): ...\n", "more.py": "x = 1\n"})
-	}, task: func(b *bench, log eventlog.Log) func(context.Context, eventlog.Event) error {
+	}, task: func(b *harness, log eventlog.Log) func(context.Context, eventlog.Event) error {
 		builder := b.builder(&reader{})
 		builder.Log = log
 		return builder.Build
-	}, holds: func(b *bench) bool {
+	}, holds: func(b *harness) bool {
 		return stateOf(b, domain.Evaluators, "e").State == domain.EvaluatorActive
 	}},
 }
@@ -108,7 +105,7 @@ func TestFaultsAtEveryEffect(t *testing.T) {
 }
 
 func (e effect) run(t *testing.T, plan *faults.Plan) []string {
-	b := newBench(t)
+	b := newHarness(t)
 	event := e.prepare(b)
 	b.plan.Store(plan)
 	err := e.task(b, plan.Log(b.log))(t.Context(), event)
@@ -125,8 +122,7 @@ func (e effect) run(t *testing.T, plan *faults.Plan) []string {
 		require.True(t, e.holds(b), "the task is done but its result is missing")
 		return plan.Steps()
 	}
-	last, err := b.log.Last(t.Context())
-	require.NoError(t, err)
+	last := b.last()
 	require.NoError(t, b.world.WaitFor(t.Context(), last.Position))
 	require.NoError(t, e.task(b, b.log)(t.Context(), event))
 	require.True(t, e.holds(b), "the task cannot be repeated")
@@ -142,36 +138,19 @@ func TestEveryEffectIsTested(t *testing.T) {
 			covered[f] = true
 		}
 	}
-	paths, err := filepath.Glob("*.go")
-	require.NoError(t, err)
 	found := 0
-	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		require.NoError(t, err)
-		for _, declared := range file.Decls {
-			f, ok := declared.(*ast.FuncDecl)
-			if !ok {
-				continue
+	testutil.InspectFiles(t, func(_ string, f *ast.FuncDecl) {
+		testutil.Inspect(f, func(call *ast.CallExpr) {
+			selected, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !slices.Contains([]string{"Put", "Copy", "Delete", "DeletePrefix"}, selected.Sel.Name) {
+				return
 			}
-			ast.Inspect(f, func(n ast.Node) bool {
-				call, ok := n.(*ast.CallExpr)
-				if !ok {
-					return true
-				}
-				if selected, ok := call.Fun.(*ast.SelectorExpr); ok &&
-					slices.Contains([]string{"Put", "Copy", "Delete", "DeletePrefix"}, selected.Sel.Name) {
-					if owner, ok := selected.X.(*ast.SelectorExpr); ok && owner.Sel.Name == "Blobs" {
-						found++
-						require.True(t, covered[f.Name.Name], "%s calls %s and is in no effect of the table",
-							f.Name.Name, selected.Sel.Name)
-					}
-				}
-				return true
-			})
-		}
-	}
+			if owner, ok := selected.X.(*ast.SelectorExpr); ok && owner.Sel.Name == "Blobs" {
+				found++
+				require.True(t, covered[f.Name.Name], "%s calls %s and is in no effect of the table",
+					f.Name.Name, selected.Sel.Name)
+			}
+		})
+	}, "*.go")
 	require.Greater(t, found, 4)
 }

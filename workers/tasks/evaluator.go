@@ -119,8 +119,9 @@ func (w *build) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	env, err := secrets.Resolver{Rows: w.World, Open: w.Open}.Values(ctx, w.event.Name.Account(), "secrets",
-		w.evaluator.Secrets)
+	env, err := secrets.Resolver{Rows: w.World, Open: w.Open,
+		By: secrets.Reader{Purpose: secrets.BuildEvaluator, Resource: w.event.Name}}.Values(ctx, w.event.Name.Account(),
+		"secrets", w.evaluator.Secrets)
 	if err != nil {
 		return err
 	}
@@ -222,8 +223,7 @@ func (w *build) recordResult(ctx context.Context, failure *domain.Error) error {
 
 func (b EvaluatorBuilder) record(ctx context.Context, e eventlog.Event,
 	result domain.Command[domain.Evaluator]) error {
-	request := eventlog.Request{Time: b.Now(), Actor: "task/" + evaluatorBuilderName, Cause: e.ID,
-		Correlation: e.Correlation}
+	request := eventlog.Reaction(e, "task/"+evaluatorBuilderName, b.Now())
 	_, err := eventlog.Do(ctx, b.Log, b.World, request, domain.Intend(domain.Evaluators, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:

@@ -24,6 +24,7 @@ import (
 	"anneal/engines/sandbox"
 	"anneal/eventlog"
 	"anneal/eventlog/pubsub"
+	"anneal/eventlog/secrets"
 	"anneal/workers/tasks"
 )
 
@@ -59,7 +60,7 @@ func evaluatorName(id string) domain.Name {
 }
 
 // evaluator records a command on an evaluator and returns its event.
-func (b *bench) evaluator(id string, cmd domain.Command[domain.Evaluator]) eventlog.Event {
+func (b *harness) evaluator(id string, cmd domain.Command[domain.Evaluator]) eventlog.Event {
 	b.Helper()
 	result, err := eventlog.Do(b.Context(), b.log, b.world, eventlog.Request{Time: time.Now()},
 		domain.Intend(domain.Evaluators, evaluatorName(id), cmd))
@@ -70,16 +71,15 @@ func (b *bench) evaluator(id string, cmd domain.Command[domain.Evaluator]) event
 	return e
 }
 
-func (b *bench) evaluatorState(id string) domain.Evaluator {
+func (b *harness) evaluatorState(id string) domain.Evaluator {
 	b.Helper()
-	last, err := b.log.Last(b.Context())
-	require.NoError(b, err)
+	last := b.last()
 	require.NoError(b, b.world.WaitFor(b.Context(), last.Position))
 	state, _ := b.world.Row(evaluatorName(id))
 	return state.(domain.Evaluator)
 }
 
-func (b *bench) read(key string) string {
+func (b *harness) read(key string) string {
 	b.Helper()
 	content, err := b.blobs.Get(b.Context(), key)
 	require.NoError(b, err)
@@ -88,20 +88,19 @@ func (b *bench) read(key string) string {
 	return string(text)
 }
 
-func (b *bench) builder(with engines.Builder) tasks.EvaluatorBuilder {
+func (b *harness) builder(with engines.Builder) tasks.EvaluatorBuilder {
 	return tasks.EvaluatorBuilder{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now, Builder: with,
-		Open: func(_ context.Context, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
+		Open: func(_ context.Context, _ secrets.Reader, name domain.Name, _ domain.Sealed) (domain.SecretValue, error) {
 			return domain.SecretValue("value of " + name.ID()), nil
 		}}
 }
 
 // uploadCode stores files as the code of the revision that is being built, and returns the event.
-func (b *bench) uploadCode(id string, revision int, files map[string]string) eventlog.Event {
+func (b *harness) uploadCode(id string, revision int, files map[string]string) eventlog.Event {
 	b.Helper()
 	stored := domain.Files{Prefix: "evaluators/acme/" + id + "/x/", Sizes: map[string]int64{}}
 	for name, content := range files {
-		size, err := b.blobs.Put(b.Context(), stored.Prefix+name, strings.NewReader(content))
-		require.NoError(b, err)
+		size := b.put(stored.Prefix+name, strings.NewReader(content))
 		stored.Sizes[name] = size
 	}
 	return b.evaluator(id, domain.UploadEvaluator{Revision: revision, Files: stored})
@@ -210,7 +209,7 @@ func TestUploadedCodeIsUnpacked(t *testing.T) {
 		{"nowhere to begin", map[string]string{"a.py": "", "b.py": ""}, nil, "entryPoint: is required as FILE.py::FUNCTION"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b, looked := newBench(t), &reader{}
+			b, looked := newHarness(t), &reader{}
 			b.evaluator("e", domain.CreateEvaluator{})
 			require.NoError(t, b.builder(looked).Build(t.Context(), b.uploadCode("e", 1, c.files)))
 			state := b.evaluatorState("e")
@@ -247,12 +246,12 @@ var inline = domain.EvaluatorCode{Criteria: []domain.Criterion{{CodeSnippets: &d
 // TestRevisionsAreBuilt checks which events build a revision, from which code, and with which
 // secrets.
 func TestRevisionsAreBuilt(t *testing.T) {
-	b, looked := newBench(t), &reader{}
+	b, looked := newHarness(t), &reader{}
 	builder := b.builder(looked)
 	_, err := eventlog.Do(t.Context(), b.log, b.world, eventlog.Request{Time: time.Now()},
 		domain.Intend(domain.Secrets, domain.NewName("acme", "secrets", "judge"),
-			domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
-				Value: domain.Sealed{Ciphertext: []byte("x")}})))
+			domain.CreateSecret{KeyName: "TOKEN",
+				Value: domain.Sealed{Ciphertext: []byte("x")}}))
 	require.NoError(t, err)
 	spec := domain.EvaluatorSpec{EvaluatorCode: inline, Secrets: []string{"accounts/acme/secrets/judge"}}
 	created := b.evaluator("e", domain.CreateEvaluator{EvaluatorSpec: spec})
@@ -262,11 +261,9 @@ func TestRevisionsAreBuilt(t *testing.T) {
 	require.Equal(t, map[string]string{"TOKEN": "value of judge"}, looked.code.Env)
 	require.Contains(t, b.read(state.BuildLog), "looked at it, with [redacted]\nbuilt\n")
 
-	last, err := b.log.Last(t.Context())
-	require.NoError(t, err)
+	last := b.last()
 	require.NoError(t, builder.Build(t.Context(), created), "a built revision is not built again")
-	again, err := b.log.Last(t.Context())
-	require.NoError(t, err)
+	again := b.last()
 	require.Equal(t, last.Position, again.Position)
 
 	spec.Description = "Other words"
@@ -302,11 +299,11 @@ func TestRevisionsAreBuilt(t *testing.T) {
 // TestFailedTrialIsInStatus checks that an evaluator whose trial call fails is ACTIVE with a status
 // that says so, without the values of secrets, until a build whose trial call succeeds.
 func TestFailedTrialIsInStatus(t *testing.T) {
-	b, looked := newBench(t), &reader{trial: "ValueError: no luck with value of judge"}
+	b, looked := newHarness(t), &reader{trial: "ValueError: no luck with value of judge"}
 	_, err := eventlog.Do(t.Context(), b.log, b.world, eventlog.Request{Time: time.Now()},
 		domain.Intend(domain.Secrets, domain.NewName("acme", "secrets", "judge"),
-			domain.Command[domain.Secret](domain.CreateSecret{KeyName: "TOKEN",
-				Value: domain.Sealed{Ciphertext: []byte("x")}})))
+			domain.CreateSecret{KeyName: "TOKEN",
+				Value: domain.Sealed{Ciphertext: []byte("x")}}))
 	require.NoError(t, err)
 	spec := domain.EvaluatorSpec{EvaluatorCode: inline, Secrets: []string{"accounts/acme/secrets/judge"}}
 	builder := b.builder(looked)
@@ -315,7 +312,7 @@ func TestFailedTrialIsInStatus(t *testing.T) {
 	require.Equal(t, domain.EvaluatorActive, state.State)
 	require.Equal(t, "FAILED_PRECONDITION", state.Status.Code)
 	require.Contains(t, state.Status.Message,
-		"the trial call with an example row gave no valid score (ValueError: no luck with [redacted]): score rows")
+		"the trial call with an example row gave no valid score (ValueError: no luck with [redacted]): preview the")
 	spec.EntryPoint, looked.trial = "main.py::evaluate", ""
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
 	require.Equal(t, domain.StatusOf(nil), b.evaluatorState("e").Status)
@@ -328,7 +325,7 @@ func TestCodeIsBuiltInTheSandbox(t *testing.T) {
 	if err := s.Check(t.Context()); err != nil {
 		t.Skip(err)
 	}
-	b := routedBench(t, func(b *bench, r *pubsub.Router) error { return b.builder(s).Handle(r) })
+	b := routedHarness(t, func(b *harness, r *pubsub.Router) error { return b.builder(s).Handle(r) })
 	built := func(id string) domain.Evaluator {
 		for {
 			view := b.world.View()

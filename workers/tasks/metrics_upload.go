@@ -92,7 +92,8 @@ func (u MetricsUploader) urlOf(ctx context.Context, name domain.Name, job domain
 	if job.SealedMetricsURL == nil { // the URL has no secret, or an earlier version of anneal recorded it unencrypted
 		return string(job.MetricsFileSignedURL), nil
 	}
-	url, err := u.Open(ctx, name, *job.SealedMetricsURL)
+	url, err := u.Open(ctx, secrets.Reader{Purpose: secrets.UploadMetrics, Resource: name}, name,
+		*job.SealedMetricsURL)
 	if code := domain.CodeOf(err); code == domain.NotFound || code == domain.DataLoss {
 		u.Logger.Warn("metrics file not uploaded: metricsFileSignedUrl cannot be decrypted", "job", name, "error", err)
 		return "", nil

@@ -18,6 +18,7 @@ import (
 	"anneal/blobs/outbound"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 	"anneal/workers/tasks"
 )
 
@@ -32,7 +33,7 @@ func (c inClear) Decide(domain.SupervisedJob, time.Time) (domain.Event[domain.Su
 // TestMetricsAreUploaded checks that the metrics file of a job that has ended is PUT to its
 // metricsFileSignedUrl, and only by a client that may connect to the address.
 func TestMetricsAreUploaded(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	var status atomic.Int64
 	received := make(chan string, 9)
 	var openError error
@@ -43,7 +44,7 @@ func TestMetricsAreUploaded(t *testing.T) {
 	}))
 	t.Cleanup(web.Close)
 	uploader := tasks.MetricsUploader{World: b.world, Blobs: b.blobs, Client: outbound.Client(true, time.Minute),
-		Open: func(_ context.Context, _ domain.Name, sealed domain.Sealed) (domain.SecretValue, error) {
+		Open: func(_ context.Context, _ secrets.Reader, _ domain.Name, sealed domain.Sealed) (domain.SecretValue, error) {
 			return domain.SecretValue(sealed.Ciphertext), openError
 		},
 		Now:    time.Now,
@@ -61,8 +62,7 @@ func TestMetricsAreUploaded(t *testing.T) {
 		created := do(b, domain.SupervisedJobs, id, create)
 		name := named(domain.SupervisedJobs, id)
 		if metrics {
-			_, err := b.blobs.Put(t.Context(), blobs.MetricsFile(name, created.ID), strings.NewReader("{}\n"))
-			require.NoError(t, err)
+			b.put(blobs.MetricsFile(name, created.ID), strings.NewReader("{}\n"))
 		}
 		result, err := eventlog.Do(t.Context(), b.log, b.world, eventlog.Request{Time: time.Now()},
 			domain.IntendJob(name, domain.FailJob{Status: domain.Status{Code: "INTERNAL", Message: "no"}}))

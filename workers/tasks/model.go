@@ -191,7 +191,7 @@ func (v ModelValidator) record(ctx context.Context, e eventlog.Event, result dom
 // the world has the event. It records nothing if the model was deleted or has changed.
 func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now time.Time, task string,
 	e eventlog.Event, found domain.Command[domain.Model]) error {
-	request := eventlog.Request{Time: now, Actor: "task/" + task, Cause: e.ID, Correlation: e.Correlation}
+	request := eventlog.Reaction(e, "task/"+task, now)
 	result, err := eventlog.Do(ctx, log, world, request, domain.Intend(domain.Models, e.Name, found))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:

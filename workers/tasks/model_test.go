@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"anneal/engines/embedded/llama"
 	"anneal/eventlog"
 	"anneal/eventlog/pubsub"
+	"anneal/internal/testutil"
 	"anneal/workers/tasks"
 )
 
@@ -28,48 +28,45 @@ import (
 func shipped(t *testing.T) map[string][]byte {
 	dir, files := t.TempDir(), map[string][]byte{}
 	require.NoError(t, embedded.WriteBase(dir))
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
+	entries := testutil.ReadDir(t, dir)
 	for _, entry := range entries {
-		files[entry.Name()], err = os.ReadFile(filepath.Join(dir, entry.Name()))
-		require.NoError(t, err)
+		files[entry.Name()] = testutil.ReadFile(t, filepath.Join(dir, entry.Name()))
 	}
 	return files
 }
 
 // model records a command on a model and returns its event.
-func (b *bench) model(id string, cmd domain.Command[domain.Model]) eventlog.Event {
+func (b *harness) model(id string, cmd domain.Command[domain.Model]) eventlog.Event {
 	b.Helper()
 	return do(b, domain.Models, id, cmd)
 }
 
-func (b *bench) modelState(id string) domain.Model {
+func (b *harness) modelState(id string) domain.Model {
 	b.Helper()
 	return stateOf(b, domain.Models, id)
 }
 
 // upload stores files and records them as an upload of a model.
-func (b *bench) upload(id string, n int, files map[string][]byte) eventlog.Event {
+func (b *harness) upload(id string, n int, files map[string][]byte) eventlog.Event {
 	b.Helper()
 	stored := domain.Files{Prefix: fmt.Sprintf("models/acme/%s/%d/", id, n), Sizes: map[string]int64{}}
 	for name, data := range files {
-		size, err := b.blobs.Put(b.Context(), stored.Prefix+name, bytes.NewReader(data))
-		require.NoError(b, err)
+		size := b.put(stored.Prefix+name, bytes.NewReader(data))
 		stored.Sizes[name] = size
 	}
 	return b.model(id, domain.UploadModel{Upload: n, Files: stored})
 }
 
-func (b *bench) validator() tasks.ModelValidator {
+func (b *harness) validator() tasks.ModelValidator {
 	return tasks.ModelValidator{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now, Supports: embedded.Supports}
 }
 
-func (b *bench) copier() tasks.ModelCopier {
+func (b *harness) copier() tasks.ModelCopier {
 	return tasks.ModelCopier{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now}
 }
 
 // ready creates a READY model with the files.
-func (b *bench) ready(id string, spec domain.ModelSpec, files map[string][]byte) domain.Model {
+func (b *harness) ready(id string, spec domain.ModelSpec, files map[string][]byte) domain.Model {
 	b.Helper()
 	b.model(id, domain.CreateModel{ModelSpec: spec})
 	require.NoError(b, b.validator().Validate(b.Context(), b.upload(id, 1, files)))
@@ -81,7 +78,7 @@ func (b *bench) ready(id string, spec domain.ModelSpec, files map[string][]byte)
 var whole = domain.ModelSpec{Kind: domain.BaseModel}
 
 func TestModelsAreValidated(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.model("m", domain.CreateModel{ModelSpec: whole})
 	files := shipped(t)
 	config := files["config.json"]
@@ -107,7 +104,7 @@ func TestModelsAreValidated(t *testing.T) {
 // TestModelsForOtherEngines checks that a model that the embedded engine cannot serve is accepted,
 // with a note.
 func TestModelsForOtherEngines(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	files := shipped(t)
 	files["tokenizer.json"] = []byte(`{"model": {"type": "Unigram", "vocab": [["a", 0]]}}`)
 	m := b.ready("m", whole, files)
@@ -123,7 +120,7 @@ func TestModelsForOtherEngines(t *testing.T) {
 // plane does not read such a file when it is large, and that the text that a note quotes from files
 // is limited.
 func TestNotesAreLimited(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	files := shipped(t)
 	files["chat_template.jinja"] = make([]byte, 64<<20+1)
 	m := b.ready("m", whole, files)
@@ -146,14 +143,13 @@ func adapter(t *testing.T) map[string][]byte {
 	require.NoError(t, a.Save(dir, 0))
 	files := map[string][]byte{}
 	for _, name := range []string{"adapter_config.json", "adapter_model.safetensors"} {
-		files[name], err = os.ReadFile(filepath.Join(dir, name))
-		require.NoError(t, err)
+		files[name] = testutil.ReadFile(t, filepath.Join(dir, name))
 	}
 	return files
 }
 
 func TestAddonsAreComparedWithTheirBase(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.ready("base", whole, shipped(t))
 	spec := domain.ModelSpec{Kind: domain.PEFTAddon, BaseModel: string(named(domain.Models, "base"))}
 	m := b.ready("addon", spec, adapter(t))
@@ -177,19 +173,18 @@ func TestAddonsAreComparedWithTheirBase(t *testing.T) {
 	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: accounts/acme/models/gone does not exist")
 }
 
-func (b *bench) file(files domain.Files, name string) []byte {
+func (b *harness) file(files domain.Files, name string) []byte {
 	b.Helper()
 	content, err := b.blobs.Get(b.Context(), files.Prefix+name)
 	require.NoError(b, err)
 	defer content.Close()
-	data, err := io.ReadAll(content)
-	require.NoError(b, err)
+	data := testutil.ReadAll(b, content)
 	require.Len(b, data, int(files.Sizes[name]))
 	return data
 }
 
 func TestCopiesAreWritten(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	m := b.ready("m", whole, shipped(t))
 	asked := b.model("m", domain.PrepareModel{Precision: "FP16"})
 	require.NoError(t, b.copier().Copy(t.Context(), asked))
@@ -202,13 +197,11 @@ func TestCopiesAreWritten(t *testing.T) {
 	for name := range made.Files.Sizes {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b.file(made.Files, name), 0o644))
 	}
-	got, err := llama.Load(dir)
-	require.NoError(t, err)
+	got := mustLoad(t, dir)
 	require.Equal(t, "float16", got.Config.TorchDType)
 	base := t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
-	want, err := llama.Load(base)
-	require.NoError(t, err)
+	want := mustLoad(t, base)
 	for i, v := range want.Flat() {
 		if off := math.Abs(float64(v - got.Flat()[i])); off > math.Abs(float64(v))*0x1p-11+0x1p-25 {
 			t.Fatalf("number %d is off by %g", i, off)
@@ -222,7 +215,7 @@ func TestCopiesAreWritten(t *testing.T) {
 // TestCopiesInEightBits checks that the error of a number in 8 bits is at most a sixteenth of the
 // number, or negligible for a number that is small compared to the maximum of its row.
 func TestCopiesInEightBits(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	m := b.ready("m", whole, shipped(t))
 	require.NoError(t, b.copier().Copy(t.Context(), b.model("m", domain.PrepareModel{Precision: "FP8"})))
 	made := b.modelState("m").Copies["FP8"]
@@ -233,12 +226,10 @@ func TestCopiesInEightBits(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b.file(made.Files, name), 0o644))
 	}
 	require.NoError(t, embedded.Supports(dir))
-	got, err := llama.Load(dir)
-	require.NoError(t, err)
+	got := mustLoad(t, dir)
 	base := t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
-	want, err := llama.Load(base)
-	require.NoError(t, err)
+	want := mustLoad(t, base)
 	require.Equal(t, want.Norm, got.Norm)
 	require.Equal(t, want.Embed.Data, got.Embed.Data)
 	for i := range want.Layers {
@@ -264,7 +255,7 @@ func TestCopiesInEightBits(t *testing.T) {
 }
 
 func TestImpossibleCopies(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	files := shipped(t)
 	weights := bytes.Clone(files["model.safetensors"])
 	start := 8 + binary.LittleEndian.Uint64(weights)
@@ -282,7 +273,7 @@ func TestImpossibleCopies(t *testing.T) {
 
 // TestCopiesOfDeletedModels checks that the copy of a deleted model is removed.
 func TestCopiesOfDeletedModels(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	b.ready("m", whole, shipped(t))
 	asked := b.model("m", domain.PrepareModel{Precision: "FP16"})
 	copier := b.copier()
@@ -312,7 +303,7 @@ func (d deleting) Append(ctx context.Context, w eventlog.Write) (uint64, error) 
 // TestModelTasksOnTheRouter checks that the validation and the copy of a model run on the router of
 // an embedded server, and that a missing file is reported.
 func TestModelTasksOnTheRouter(t *testing.T) {
-	b := routedBench(t, func(b *bench, r *pubsub.Router) error {
+	b := routedHarness(t, func(b *harness, r *pubsub.Router) error {
 		return errors.Join(b.validator().Handle(r), b.copier().Handle(r))
 	})
 	b.model("m", domain.CreateModel{ModelSpec: whole})

@@ -99,13 +99,13 @@ func (v Validator) Task() Task {
 		func(d *domain.Dataset) bool { return d.Upload > d.Validated })}
 }
 
-// Task returns the validation of models as a Task for a Resumption.
+// Task returns the Task of a Resumption that validates models.
 func (v ModelValidator) Task() Task {
 	return Task{modelValidatorName, v.Validate, pending(domain.Models,
 		func(m *domain.Model) bool { return m.Upload > m.Validated })}
 }
 
-// Task returns the copying of models as a Task for a Resumption.
+// Task returns the Task of a Resumption that copies models.
 func (c ModelCopier) Task() Task {
 	return Task{modelCopierName, c.Copy, pending(domain.Models, func(m *domain.Model) bool {
 		for _, copied := range m.Copies {

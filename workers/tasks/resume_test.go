@@ -16,11 +16,10 @@ import (
 // TestPendingTasksAreResumed checks that pending work is resumed when a server starts, although no
 // consumer delivers the event again.
 func TestPendingTasksAreResumed(t *testing.T) {
-	b := newBench(t)
+	b := newHarness(t)
 	const directory = "datasets/acme/d/1/"
 	b.do("d", domain.CreateDataset{})
-	_, err := b.blobs.Put(t.Context(), directory+"data.jsonl", strings.NewReader(row+row+row))
-	require.NoError(t, err)
+	b.put(directory+"data.jsonl", strings.NewReader(row+row+row))
 	b.do("d", domain.UploadDataset{Upload: 1, Files: domain.Files{Prefix: directory,
 		Sizes: map[string]int64{"data.jsonl": int64(3 * len(row))}}})
 	task := tasks.Validator{Log: b.log, World: b.world, Blobs: b.blobs, Now: time.Now}.Task()

@@ -15,16 +15,16 @@ import (
 // if the control plane has lost them in a crash and the agent reports later rows first: sending
 // waits until the metrics file has the lost rows or the agent repeats them.
 func TestRestartLosesNoRows(t *testing.T) {
-	for name, after := range map[string]func(b *bench){
-		"metrics file": func(b *bench) { b.checkpoint(1, 14) },
-		"repeated":     func(b *bench) { b.report(1, 4, 15) },
-		"end": func(b *bench) {
+	for name, after := range map[string]func(b *harness){
+		"metrics file": func(b *harness) { b.checkpoint(1, 14) },
+		"repeated":     func(b *harness) { b.report(1, 4, 15) },
+		"end": func(b *harness) {
 			b.store(14)
 			b.life(domain.FailJob{Attempt: 1, Status: domain.Status{Code: "INTERNAL"}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
+			eachProtocol(t, func(t *testing.T, p protocol, b *harness) {
 				b.start("supervisedFineTuningJobs")
 				b.checkpoint(1, 4)
 				b.report(1, 1, 10)
@@ -48,7 +48,7 @@ func TestRestartLosesNoRows(t *testing.T) {
 
 // TestGivesUp checks that a job whose tracker does not respond is sent until giveUpAfter after its end.
 func TestGivesUp(t *testing.T) {
-	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
+	eachProtocol(t, func(t *testing.T, p protocol, b *harness) {
 		p.handler.FailWith(func(*http.Request) trackertest.Fault { return trackertest.Refuse })
 		b.start("supervisedFineTuningJobs")
 		b.life(domain.FailJob{Attempt: 1, Status: domain.Status{Code: "INTERNAL"}})
@@ -76,7 +76,7 @@ func TestGivesUp(t *testing.T) {
 // TestRunOfADeletedJob checks that a job does not show the run of a deleted job with the same name
 // if the job was created while the tracker created that run.
 func TestRunOfADeletedJob(t *testing.T) {
-	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
+	eachProtocol(t, func(t *testing.T, p protocol, b *harness) {
 		b.start("supervisedFineTuningJobs")
 		replaced := false
 		p.handler.FailWith(func(*http.Request) trackertest.Fault {

@@ -59,11 +59,11 @@ func protocols() map[string]func() protocol {
 }
 
 // eachProtocol runs a test with each protocol.
-func eachProtocol(t *testing.T, test func(t *testing.T, p protocol, b *bench)) {
+func eachProtocol(t *testing.T, test func(t *testing.T, p protocol, b *harness)) {
 	for name, newProtocol := range protocols() {
 		t.Run(name, func(t *testing.T) {
 			p := newProtocol()
-			test(t, p, newBench(t, p.kind, p.handler))
+			test(t, p, newHarness(t, p.kind, p.handler))
 		})
 	}
 }
@@ -74,7 +74,7 @@ func eachProtocol(t *testing.T, test func(t *testing.T, p protocol, b *bench)) {
 func TestJobsAreSent(t *testing.T) {
 	for collection := range create {
 		t.Run(collection, func(t *testing.T) {
-			eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
+			eachProtocol(t, func(t *testing.T, p protocol, b *harness) {
 				b.start(collection)
 				b.report(1, 1, 3)
 				require.True(t, b.turn(), b.logged.String())
@@ -118,7 +118,7 @@ func TestFaultsAndCrashes(t *testing.T) {
 	}
 	run := func(t *testing.T, newProtocol func() protocol, at int, with fault) int {
 		p := newProtocol()
-		b := newBench(t, p.kind, p.handler)
+		b := newHarness(t, p.kind, p.handler)
 		n := 0
 		p.handler.FailWith(func(*http.Request) trackertest.Fault {
 			if n++; n-1 == at {
@@ -140,16 +140,7 @@ func TestFaultsAndCrashes(t *testing.T) {
 			}
 			t.Fatal("the turns fail: ", b.logged.String())
 		}
-		b.start("supervisedFineTuningJobs")
-		b.report(1, 1, 3)
-		turn(3)
-		b.report(1, 4, 8)
-		turn(8)
-		b.store(9)
-		b.life(domain.FailJob{Attempt: 1, Status: domain.Status{Code: "INTERNAL", Message: "no"}})
-		turn(9)
-		require.Equal(t, upTo(9), p.steps(t))
-		require.Equal(t, "failed", p.end(t))
+		b.failJob(t, p, turn)
 		return n
 	}
 	for name, newProtocol := range protocols() {
@@ -169,7 +160,7 @@ func TestFaultsAndCrashes(t *testing.T) {
 // TestRefusals checks that a job shows why the tracker refuses its run, without the key, and that
 // neither the state nor the status of the job changes.
 func TestRefusals(t *testing.T) {
-	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
+	eachProtocol(t, func(t *testing.T, p protocol, b *harness) {
 		p.handler.SetKey("another")
 		b.start("dpoJobs")
 		b.report(1, 1, 3)
@@ -208,19 +199,19 @@ func TestRefusals(t *testing.T) {
 // TestTrackerWithoutEntity checks that a job whose tracker names no entity is sent to the default
 // entity of the API key, and that MLflow's experiment then has the name of the project.
 func TestTrackerWithoutEntity(t *testing.T) {
-	start := func(b *bench) {
+	start := func(b *harness) {
 		tracker := trackerWith(canary)
 		tracker.Entity = ""
 		name := domain.NewName("acme", "dpoJobs", "job")
-		b.startAs(name, domain.Intend(domain.DPOJobs, name, domain.Command[domain.DPOJob](domain.CreateDPOJob{ID: "job",
-			DPOSpec: domain.DPOSpec{Dataset: "accounts/acme/datasets/d", TrackerConfig: tracker}})))
+		b.startAs(name, domain.Intend(domain.DPOJobs, name, domain.CreateDPOJob{ID: "job", DPOSpec: domain.DPOSpec{
+			Dataset: "accounts/acme/datasets/d", TrackerConfig: tracker}}))
 		b.report(1, 1, 3)
 		require.True(b, b.turn(), b.logged.String())
 		require.Empty(b, b.tracking().Problem)
 	}
 	t.Run("wandb", func(t *testing.T) {
 		server := trackertest.NewWandB(canary)
-		b := newBench(t, "wandb", server)
+		b := newHarness(t, "wandb", server)
 		start(b)
 		require.Empty(t, server.Violations())
 		require.Len(t, server.Runs(), 1)
@@ -229,7 +220,7 @@ func TestTrackerWithoutEntity(t *testing.T) {
 	})
 	t.Run("mlflow", func(t *testing.T) {
 		server := trackertest.NewMLflow(canary)
-		start(newBench(t, "mlflow", server))
+		start(newHarness(t, "mlflow", server))
 		require.Empty(t, server.Violations())
 		require.Equal(t, []string{"tuning"}, server.Experiments())
 	})
@@ -238,7 +229,7 @@ func TestTrackerWithoutEntity(t *testing.T) {
 // TestResumedJobs checks that steps that an attempt repeats are sent once, and that a job that is
 // resumed after its end continues its run.
 func TestResumedJobs(t *testing.T) {
-	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
+	eachProtocol(t, func(t *testing.T, p protocol, b *harness) {
 		b.start("supervisedFineTuningJobs")
 		b.report(1, 1, 6)
 		require.True(t, b.turn())
@@ -270,7 +261,7 @@ func TestResumedJobs(t *testing.T) {
 
 // TestDeletedJobs checks that the run of a job that is deleted ends.
 func TestDeletedJobs(t *testing.T) {
-	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
+	eachProtocol(t, func(t *testing.T, p protocol, b *harness) {
 		b.start("supervisedFineTuningJobs")
 		b.report(1, 1, 2)
 		require.True(t, b.turn())
@@ -288,11 +279,10 @@ func TestDeletedJobs(t *testing.T) {
 func TestTrainSteps(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
-			eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
+			eachProtocol(t, func(t *testing.T, p protocol, b *harness) {
 				b.job = domain.NewName("acme", "rlorTrainerJobs", "job")
-				b.do(domain.Intend(domain.TrainerJobs, b.job, domain.Command[domain.TrainerJob](
-					domain.CreateTrainerJob{ID: "job", TrainerSpec: domain.TrainerSpec{KeepAlive: true,
-						Dataset: "accounts/acme/datasets/d", TrackerConfig: trackerWith(canary)}})))
+				b.do(domain.Intend(domain.TrainerJobs, b.job, domain.CreateTrainerJob{ID: "job", TrainerSpec: domain.TrainerSpec{
+					KeepAlive: true, Dataset: "accounts/acme/datasets/d", TrackerConfig: trackerWith(canary)}}))
 				b.life(domain.StartValidation{})
 				b.life(domain.QueueJob{})
 				b.attempt(1)
@@ -328,7 +318,7 @@ func TestTrainSteps(t *testing.T) {
 // job has more rows than the live status keeps.
 func TestManyRows(t *testing.T) {
 	const steps = 9000
-	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
+	eachProtocol(t, func(t *testing.T, p protocol, b *harness) {
 		b.start("supervisedFineTuningJobs")
 		b.report(1, 1, steps)
 		require.True(t, b.turn())
@@ -343,13 +333,12 @@ func TestManyRows(t *testing.T) {
 // TestJobsWithoutATracker checks that nothing is sent about a job whose tracker is not enabled, a
 // job that has not begun to train, and a job that ended long ago.
 func TestJobsWithoutATracker(t *testing.T) {
-	eachProtocol(t, func(t *testing.T, p protocol, b *bench) {
+	eachProtocol(t, func(t *testing.T, p protocol, b *harness) {
 		off := trackerWith(canary)
 		off.Enabled = false
 		b.job = domain.NewName("acme", "supervisedFineTuningJobs", "off")
-		b.do(domain.Intend(domain.SupervisedJobs, b.job, domain.Command[domain.SupervisedJob](
-			domain.CreateSupervisedJob{ID: "off", SupervisedSpec: domain.SupervisedSpec{
-				Dataset: "accounts/acme/datasets/d", TrackerConfig: off}})))
+		b.do(domain.Intend(domain.SupervisedJobs, b.job, domain.CreateSupervisedJob{ID: "off",
+			SupervisedSpec: domain.SupervisedSpec{Dataset: "accounts/acme/datasets/d", TrackerConfig: off}}))
 		b.life(domain.StartValidation{})
 		b.life(domain.QueueJob{})
 		b.attempt(1)
@@ -368,7 +357,7 @@ func TestJobsWithoutATracker(t *testing.T) {
 // stops when its context is done.
 func TestRunFollowsTheLog(t *testing.T) {
 	p := protocols()["wandb"]()
-	b := newBench(t, p.kind, p.handler)
+	b := newHarness(t, p.kind, p.handler)
 	b.start("supervisedFineTuningJobs")
 	b.report(1, 1, 3)
 	b.store(3)
@@ -412,7 +401,7 @@ func TestParseService(t *testing.T) {
 // addresses only.
 func TestOnlyTheOperatorNamesPrivateTrackers(t *testing.T) {
 	p := protocols()["wandb"]()
-	b := newBench(t, p.kind, p.handler)
+	b := newHarness(t, p.kind, p.handler)
 	named, err := ParseService(DefaultAddress)
 	require.NoError(t, err)
 	guarded, private := named.tracker.(wandb), b.sender.Service.tracker.(wandb)

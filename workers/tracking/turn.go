@@ -10,6 +10,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/eventlog/secrets"
 	"anneal/projections"
 )
 
@@ -169,7 +170,8 @@ func (s *Sender) abandon(ctx context.Context, one *session) error {
 
 // open decrypts the API key of the job's tracker.
 func (s *Sender) open(ctx context.Context, row *projections.Row[domain.Job]) (domain.SecretValue, error) {
-	key, err := s.Open(ctx, row.Name, *row.State.Spec().Tracker.APIKey)
+	key, err := s.Open(ctx, secrets.Reader{Purpose: secrets.TrackJob, Resource: row.Name}, row.Name,
+		*row.State.Spec().Tracker.APIKey)
 	if code := domain.CodeOf(err); code == domain.NotFound || code == domain.DataLoss {
 		return "", rejection{"trackerConfig.apiKey cannot be decrypted"}
 	}

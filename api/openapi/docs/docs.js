@@ -16,18 +16,24 @@ function make(tag, className, ...children) {
 function resolve(node) {
   let found = node;
   while (found && found.$ref) {
-    found = found.$ref.slice(2).split("/").reduce((at, part) => at[part.replaceAll("~1", "/").replaceAll("~0", "~")], doc);
+    found = found.$ref
+      .slice(2)
+      .split("/")
+      .reduce((at, part) => at[part.replaceAll("~1", "/").replaceAll("~0", "~")], doc);
   }
   return found;
 }
 
 // prose returns the paragraphs of a text, with **bold** words.
 function prose(text) {
-  return (text || "").split(/\n\n+/).filter(Boolean).map((paragraph) => {
-    const p = make("p");
-    paragraph.split("**").forEach((part, i) => p.append(i % 2 ? make("strong", "", part) : part));
-    return p;
-  });
+  return (text || "")
+    .split(/\n\n+/)
+    .filter(Boolean)
+    .map((paragraph) => {
+      const p = make("p");
+      paragraph.split("**").forEach((part, i) => p.append(i % 2 ? make("strong", "", part) : part));
+      return p;
+    });
 }
 
 function typeName(schema) {
@@ -36,18 +42,22 @@ function typeName(schema) {
   if (schema.allOf) return typeName(schema.allOf[0]);
   if (schema.anyOf) return schema.anyOf.map(typeName).join(" or ");
   const types = [schema.type || "any value"].flat();
-  return types.map((type) => {
-    if (type === "array") return "list of " + typeName(schema.items);
-    if (type === "object" && schema.additionalProperties && schema.additionalProperties !== true) return "map of " + typeName(schema.additionalProperties);
-    return schema.format && type !== "null" ? `${type} (${schema.format})` : type;
-  }).join(" or ");
+  return types
+    .map((type) => {
+      if (type === "array") return "list of " + typeName(schema.items);
+      if (type === "object" && schema.additionalProperties && schema.additionalProperties !== true)
+        return "map of " + typeName(schema.additionalProperties);
+      return schema.format && type !== "null" ? `${type} (${schema.format})` : type;
+    })
+    .join(" or ");
 }
 
 function limits(schema) {
   const all = [];
   const values = schema.enum || (schema.items && schema.items.enum);
   if (values) all.push("One of " + values.map((v) => (v === "" ? "empty" : v)).join(", ") + ".");
-  if (schema.minimum !== undefined && schema.maximum !== undefined) all.push(`From ${schema.minimum} to ${schema.maximum}.`);
+  if (schema.minimum !== undefined && schema.maximum !== undefined)
+    all.push(`From ${schema.minimum} to ${schema.maximum}.`);
   else if (schema.minimum !== undefined) all.push(`At least ${schema.minimum}.`);
   else if (schema.maximum !== undefined) all.push(`At most ${schema.maximum}.`);
   if (schema.maxLength) all.push(`At most ${schema.maxLength} characters.`);
@@ -78,13 +88,25 @@ function fields(schema, inRequest, required = []) {
     if (inRequest ? property.readOnly : property.writeOnly) continue;
     const said = property.description || resolve(property).description || "";
     list.append(
-      make("dt", "", make("code", "", name), make("span", "type", typeName(property)),
+      make(
+        "dt",
+        "",
+        make("code", "", name),
+        make("span", "type", typeName(property)),
         needed.has(name) && inRequest ? make("span", "mark needed", "required") : null,
-        property.writeOnly ? make("span", "mark", "write-only") : null),
-      make("dd", "", said, " ", limits(property)));
+        property.writeOnly ? make("span", "mark", "write-only") : null,
+      ),
+      make("dd", "", said, " ", limits(property)),
+    );
     const below = inner(property);
     if (below && Object.keys(below.properties).length) {
-      list.append(make("dd", "", unfolding("fields", () => fields(property, inRequest))));
+      list.append(
+        make(
+          "dd",
+          "",
+          unfolding("fields", () => fields(property, inRequest)),
+        ),
+      );
     }
   }
   return list;
@@ -92,7 +114,9 @@ function fields(schema, inRequest, required = []) {
 
 function unfolding(label, content) {
   const d = make("details", "part", make("summary", "", label));
-  d.addEventListener("toggle", () => { if (d.open && d.children.length === 1) d.append(content()); });
+  d.addEventListener("toggle", () => {
+    if (d.open && d.children.length === 1) d.append(content());
+  });
   return d;
 }
 
@@ -110,7 +134,9 @@ function copied(text) {
       getSelection().addRange(range);
       button.textContent = "Selected";
     }
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    setTimeout(() => {
+      button.textContent = "Copy";
+    }, 1500);
   });
   return make("div", "copied", make("pre", "", text), button);
 }
@@ -134,7 +160,11 @@ function keysOf(op) {
 // described returns all parts of an operation that can have examples.
 function described(op) {
   const bodies = op.requestBody ? Object.values(resolve(op.requestBody).content) : [];
-  return [...(op.parameters || []).map(resolve), ...bodies, ...Object.values(resolve(op.responses["200"]).content || {})];
+  return [
+    ...(op.parameters || []).map(resolve),
+    ...bodies,
+    ...Object.values(resolve(op.responses["200"]).content || {}),
+  ];
 }
 
 const valueOf = (part, key) => (part.examples && part.examples[key] ? part.examples[key].value : undefined);
@@ -154,7 +184,9 @@ function address(path, op, key) {
 
 // curl returns a command that sends the request of an example.
 function curl(method, path, op, key) {
-  const lines = [`curl ${method === "get" ? "" : "-X " + method.toUpperCase() + " "}${quoted(address(path, op, key))}`];
+  const lines = [
+    `curl ${method === "get" ? "" : "-X " + method.toUpperCase() + " "}${quoted(address(path, op, key))}`,
+  ];
   if (!op.security || op.security.length) lines.push('-H "Authorization: Bearer $ANNEAL_API_KEY"');
   for (const p of (op.parameters || []).map(resolve)) {
     const value = valueOf(p, key);
@@ -162,7 +194,8 @@ function curl(method, path, op, key) {
   }
   const responses = resolve(op.responses["200"]).content || {};
   const streamed = responses["text/event-stream"];
-  if (method === "get" && streamed && valueOf(streamed, key) !== undefined) lines.push("-H 'Accept: text/event-stream'");
+  if (method === "get" && streamed && valueOf(streamed, key) !== undefined)
+    lines.push("-H 'Accept: text/event-stream'");
   const content = (op.requestBody && resolve(op.requestBody).content) || {};
   for (const [name, value] of Object.entries(valueOf(content["multipart/form-data"] || {}, key) || {})) {
     for (const one of [value].flat()) lines.push("-F " + quoted(name + "=" + one));
@@ -177,7 +210,8 @@ function files(op, key) {
   const content = (op.requestBody && resolve(op.requestBody).content["multipart/form-data"]) || {};
   const example = (content.examples || {})[key] || {};
   return Object.entries(example["x-files"] || {}).map(([name, text]) =>
-    unfolding(name, () => copied(text.trimEnd())));
+    unfolding(name, () => copied(text.trimEnd())),
+  );
 }
 
 // examples shows the requests and responses of an operation.
@@ -187,7 +221,8 @@ function examples(method, path, op) {
     const inside = [copied(curl(method, path, op, key)), ...files(op, key)];
     for (const content of Object.values(resolve(op.responses["200"]).content || {})) {
       const value = valueOf(content, key);
-      if (value !== undefined) inside.push(unfolding("response", () => copied(typeof value === "string" ? value : json(value))));
+      if (value !== undefined)
+        inside.push(unfolding("response", () => copied(typeof value === "string" ? value : json(value))));
     }
     parts.push(make("h4", "", summary), ...inside);
   }
@@ -205,8 +240,16 @@ function parameters(op) {
   const list = make("dl", "fields");
   for (const reference of op.parameters || []) {
     const p = resolve(reference);
-    list.append(make("dt", "", make("code", "", p.name), make("span", "type", `${p.in}, ${typeName(p.schema)}`), p.required ? make("span", "mark needed", "required") : null),
-      make("dd", "", p.description, " ", limits(p.schema), sample(p)));
+    list.append(
+      make(
+        "dt",
+        "",
+        make("code", "", p.name),
+        make("span", "type", `${p.in}, ${typeName(p.schema)}`),
+        p.required ? make("span", "mark needed", "required") : null,
+      ),
+      make("dd", "", p.description, " ", limits(p.schema), sample(p)),
+    );
   }
   return list;
 }
@@ -217,13 +260,17 @@ function requestBody(op) {
   const parts = [make("h3", "", "Body", body.required ? "" : make("span", "mark", "optional"))];
   for (const [media, content] of Object.entries(body.content)) {
     const required = content.schema.allOf ? content.schema.allOf.flatMap((part) => part.required || []) : [];
-    parts.push(make("p", "soft", make("code", "", media), " ", typeName(content.schema)), fields(content.schema, true, required));
+    parts.push(
+      make("p", "soft", make("code", "", media), " ", typeName(content.schema)),
+      fields(content.schema, true, required),
+    );
   }
   return parts;
 }
 
 function responses(op) {
-  const parts = [], others = make("div", "statuses");
+  const parts = [],
+    others = make("div", "statuses");
   for (const [status, reference] of Object.entries(op.responses)) {
     const response = resolve(reference);
     if (status !== "200") {
@@ -232,7 +279,16 @@ function responses(op) {
     }
     parts.push(make("h3", "", "Response"));
     for (const [media, content] of Object.entries(response.content || {})) {
-      parts.push(make("p", "soft", make("code", "", media), " ", typeName(content.schema), content.schema.description ? ". " + content.schema.description : ""));
+      parts.push(
+        make(
+          "p",
+          "soft",
+          make("code", "", media),
+          " ",
+          typeName(content.schema),
+          content.schema.description ? ". " + content.schema.description : "",
+        ),
+      );
       const below = inner(content.schema);
       if (below) parts.push(unfolding("fields", () => fields(content.schema, false)));
     }
@@ -247,12 +303,32 @@ function pathParts(path) {
 }
 
 function operation(method, path, op) {
-  const d = make("details", "operation", make("summary", "", make("span", "method " + method, method.toUpperCase()), pathParts(path), make("span", "summary", op.summary)));
+  const d = make(
+    "details",
+    "operation",
+    make(
+      "summary",
+      "",
+      make("span", "method " + method, method.toUpperCase()),
+      pathParts(path),
+      make("span", "summary", op.summary),
+    ),
+  );
   d.id = op.operationId;
   d.addEventListener("toggle", () => {
     if (!d.open || d.children.length > 1) return;
-    d.append(make("div", "inside", ...prose(op.description), ...examples(method, path, op),
-      make("h3", "", "Parameters"), parameters(op), ...requestBody(op), ...responses(op)));
+    d.append(
+      make(
+        "div",
+        "inside",
+        ...prose(op.description),
+        ...examples(method, path, op),
+        make("h3", "", "Parameters"),
+        parameters(op),
+        ...requestBody(op),
+        ...responses(op),
+      ),
+    );
   });
   return d;
 }
@@ -265,8 +341,13 @@ function words(method, path, op) {
 }
 
 function show() {
-  const main = document.getElementById("main"), nav = document.getElementById("nav"), found = [];
-  main.replaceChildren(make("h1", "", doc.info.title, " ", make("span", "soft", doc.info.version)), ...prose(doc.info.description));
+  const main = document.getElementById("main"),
+    nav = document.getElementById("nav"),
+    found = [];
+  main.replaceChildren(
+    make("h1", "", doc.info.title, " ", make("span", "soft", doc.info.version)),
+    ...prose(doc.info.description),
+  );
   for (const tag of doc.tags) {
     const section = make("section", "", make("h2", "", tag.name), make("p", "soft", tag.description));
     const menu = make("div", "", Object.assign(make("a", "tag", tag.name), { href: "#tag-" + tag.name }));
@@ -296,7 +377,7 @@ function filter(found, text) {
     one.shown.hidden = one.link.hidden = !fits;
     if (fits) kept.add(one.section).add(one.menu);
   }
-  for (const one of found) one.section.hidden = one.menu.hidden = !((kept.has(one.section)));
+  for (const one of found) one.section.hidden = one.menu.hidden = !kept.has(one.section);
 }
 
 function openTarget() {
@@ -313,10 +394,12 @@ async function start() {
     if (!response.ok) throw new Error("HTTP status " + response.status);
     doc = await response.json();
   } catch (error) {
-    document.getElementById("wait").textContent = "openapi.json could not be loaded (" + error.message + "): reload the page.";
+    document.getElementById("wait").textContent =
+      "openapi.json could not be loaded (" + error.message + "): reload the page.";
     return;
   }
-  const found = show(), box = document.getElementById("filter");
+  const found = show(),
+    box = document.getElementById("filter");
   box.addEventListener("input", () => filter(found, box.value));
   addEventListener("hashchange", openTarget);
   openTarget();

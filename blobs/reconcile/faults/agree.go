@@ -39,17 +39,8 @@ func Restart(ctx context.Context, log eventlog.Log, store *blobs.Store, vault *s
 // Agree returns an error unless a view, the files and the data keys are consistent: every file of a
 // resource is stored, every sealed value can be decrypted, and every data key is in use.
 func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *secrets.Vault) error {
-	files := func(name domain.Name, files domain.Files) error {
-		for file, size := range files.Sizes {
-			stored, err := store.Size(ctx, files.Prefix+file)
-			if err != nil {
-				return fmt.Errorf("%s: size of %s%s: %w", name, files.Prefix, file, err)
-			}
-			if stored != size {
-				return fmt.Errorf("%s: %s%s has %d bytes, expected %d", name, files.Prefix, file, stored, size)
-			}
-		}
-		return nil
+	if err := filesAgree(ctx, v, store); err != nil {
+		return err
 	}
 	keys := map[string]bool{}
 	sealed := func(name domain.Name, value domain.Sealed) error {
@@ -57,9 +48,78 @@ func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *
 		_, err := vault.Open(ctx, name, value)
 		return err
 	}
+	for row := range v.Secrets.All() {
+		if !row.State.HasValue() {
+			continue
+		}
+		if err := sealed(row.Name, row.State.Value); err != nil {
+			return err
+		}
+	}
+	for row := range projections.TableOf(v, domain.SupervisedJobs).All() {
+		if t := row.State.TrackerConfig; t != nil && t.APIKey != nil {
+			if err := sealed(row.Name, *t.APIKey); err != nil {
+				return err
+			}
+		}
+		if url := row.State.SealedMetricsURL; url != nil {
+			if err := sealed(row.Name, *url); err != nil {
+				return err
+			}
+		}
+	}
+	for row := range v.Subscriptions.All() {
+		for _, secret := range []*domain.SigningSecret{row.State.Signing, row.State.Previous} {
+			if secret == nil {
+				continue
+			}
+			if err := sealed(row.Name, secret.Value); err != nil {
+				return err
+			}
+		}
+	}
+	for key, err := range vault.DataKeys(ctx) {
+		if err != nil {
+			return err
+		}
+		if !keys[key.ID] {
+			return fmt.Errorf("data key %s belongs to no value", key.ID)
+		}
+	}
+	return nil
+}
+
+func copies(m domain.Model) (all []domain.Files) {
+	for _, made := range m.Copies {
+		all = append(all, made.Files)
+	}
+	return all
+}
+
+// filesAgree returns an error unless every file of a resource is stored.
+func filesAgree(ctx context.Context, v *projections.View, store *blobs.Store) error {
+	files := func(name domain.Name, files domain.Files) error { return stored(ctx, store, name, files) }
 	for row := range v.Datasets.All() {
 		if err := files(row.Name, row.State.Files); err != nil {
 			return err
+		}
+	}
+	for row := range v.BatchFiles.All() {
+		if err := files(row.Name, row.State.Files); err != nil {
+			return err
+		}
+	}
+	for row := range v.Jobs() {
+		life := row.State.Life()
+		for _, checkpoint := range life.Checkpoints {
+			if err := files(row.Name, checkpoint.Files); err != nil {
+				return err
+			}
+		}
+		if life.Outcome != nil {
+			if err := files(row.Name, life.Outcome.Results); err != nil {
+				return err
+			}
 		}
 	}
 	for row := range v.Models.All() {
@@ -88,40 +148,19 @@ func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *
 			}
 		}
 	}
-	for row := range v.Secrets.All() {
-		if !row.State.HasValue() {
-			continue
-		}
-		if err := sealed(row.Name, row.State.Value); err != nil {
-			return err
-		}
-	}
-	for row := range projections.TableOf(v, domain.SupervisedJobs).All() {
-		if t := row.State.TrackerConfig; t != nil && t.APIKey != nil {
-			if err := sealed(row.Name, *t.APIKey); err != nil {
-				return err
-			}
-		}
-		if url := row.State.SealedMetricsURL; url != nil {
-			if err := sealed(row.Name, *url); err != nil {
-				return err
-			}
-		}
-	}
-	for key, err := range vault.DataKeys(ctx) {
-		if err != nil {
-			return err
-		}
-		if !keys[key.ID] {
-			return fmt.Errorf("data key %s belongs to no value", key.ID)
-		}
-	}
 	return nil
 }
 
-func copies(m domain.Model) (all []domain.Files) {
-	for _, made := range m.Copies {
-		all = append(all, made.Files)
+// stored returns an error unless the files of a resource are stored with their sizes.
+func stored(ctx context.Context, store *blobs.Store, name domain.Name, files domain.Files) error {
+	for file, size := range files.Sizes {
+		has, err := store.Size(ctx, files.Prefix+file)
+		if err != nil {
+			return fmt.Errorf("%s: size of %s%s: %w", name, files.Prefix, file, err)
+		}
+		if has != size {
+			return fmt.Errorf("%s: %s%s has %d bytes, expected %d", name, files.Prefix, file, has, size)
+		}
 	}
-	return all
+	return nil
 }

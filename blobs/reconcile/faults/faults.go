@@ -85,8 +85,14 @@ func (p *Plan) crashed() bool {
 	return p.over && p.mode == Crash
 }
 
-// Log returns a log that appends to log. Each append is an effect of the plan.
-func (p *Plan) Log(log eventlog.Log) eventlog.Log { return planned{log, p} }
+// Log returns a log that appends to log. Each append is an effect of the plan. Without a plan it
+// returns log.
+func (p *Plan) Log(log eventlog.Log) eventlog.Log {
+	if p == nil {
+		return log
+	}
+	return planned{log, p}
+}
 
 type planned struct {
 	eventlog.Log

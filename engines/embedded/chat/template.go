@@ -339,7 +339,8 @@ func read(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	if len(data) > maxFile {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s is larger than %d bytes", filepath.Base(path), maxFile)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s has more than the limit of %d bytes",
+			filepath.Base(path), maxFile)
 	}
 	return data, nil
 }

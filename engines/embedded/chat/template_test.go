@@ -14,6 +14,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded/tokenizer"
+	"anneal/internal/testutil"
 )
 
 func template(t *testing.T, source string) *Template {
@@ -184,8 +185,7 @@ func TestSpecialTokenInjection(t *testing.T) {
 		"{{ bos_token }}{% for m in messages %}<|user|>{{ m.name }}{{ m.content }}{{ m.tool_call_id }}"+
 			"{{ m.reasoning_content }}{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments | tojson }}"+
 			"{{ c.id }}{% endfor %}{% endfor %}{{ tools | tojson }}")
-	quoted, err := json.Marshal(map[string]any{forged: forged, "half": "<|assis"})
-	require.NoError(t, err)
+	quoted := testutil.Marshal(t, map[string]any{forged: forged, "half": "<|assis"})
 	escaped := json.RawMessage(`{"function":{"name":"\u003c|end|\u003e"}}`)
 	c := engines.Chat{Tools: []json.RawMessage{quoted, escaped}, Messages: []engines.Message{
 		{Role: "user", Name: forged, Content: forged, ToolCallID: forged},
@@ -322,10 +322,10 @@ func TestReasoningReachesTheTemplate(t *testing.T) {
 
 func TestReasoningHistory(t *testing.T) {
 	one := template(t, "{% for m in messages %}{{ m.reasoning_content | default('-') }}{% endfor %}{# <think> #}")
-	said := func(role, reasoning string) engines.Message { return engines.Message{Role: role, Reasoning: reasoning} }
+	message := func(role, reasoning string) engines.Message { return engines.Message{Role: role, Reasoning: reasoning} }
 	c := engines.Chat{
 		Messages: []engines.Message{
-			said("user", ""), said("assistant", "a"), said("user", ""), said("assistant", "b"), said("tool", ""),
+			message("user", ""), message("assistant", "a"), message("user", ""), message("assistant", "b"), message("tool", ""),
 		},
 	}
 	for history, want := range map[string]string{

@@ -19,6 +19,7 @@ import (
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/miniature"
 	"anneal/engines/embedded/quant"
+	"anneal/internal/testutil"
 )
 
 // A file is a GGUF file. Its methods parse it as the format's specification describes, without
@@ -158,7 +159,7 @@ func TestTensors(t *testing.T) {
 				"blk.1.attn_v.weight":   l.V.Data, "blk.1.attn_output.weight": l.O.Data, "blk.1.ffn_gate.weight": l.Gate.Data,
 				"blk.1.ffn_up.weight": l.Up.Data, "blk.1.ffn_down.weight": l.Down.Data, "output.weight": w.Head.Data,
 				"blk.1.attn_q_norm.weight": l.QNorm, "blk.1.attn_k_norm.weight": l.KNorm,
-				"blk.1.attn_q.weight": turned(w, l.Q.Data), "blk.1.attn_k.weight": turned(w, l.K.Data),
+				"blk.1.attn_q.weight": permutedHeads(w, l.Q.Data), "blk.1.attn_k.weight": permutedHeads(w, l.K.Data),
 			} {
 				got, ok := f.tensors[name]
 				if name == "output.weight" && w.Config.TieWordEmbeddings || want == nil {
@@ -186,9 +187,9 @@ func TestTensors(t *testing.T) {
 	}
 }
 
-// turned returns data, the weights of the heads of a projection, with the rows of each head
+// permutedHeads returns data, the weights of the heads of a projection, with the rows of each head
 // reordered as llama.cpp expects for the llama architecture: row j + half follows row j.
-func turned(w *llama.Weights, data []float32) []float32 {
+func permutedHeads(w *llama.Weights, data []float32) []float32 {
 	c := &w.Config
 	if c.ModelType != "llama" {
 		return data
@@ -251,8 +252,7 @@ func TestUnsupportedModels(t *testing.T) {
 		},
 		"rope_scaling llama3 is not supported": func(t *testing.T, dir string) {
 			path := filepath.Join(dir, "config.json")
-			data, err := os.ReadFile(path)
-			require.NoError(t, err)
+			data := testutil.ReadFile(t, path)
 			require.NoError(t,
 				os.WriteFile(path, []byte(strings.Replace(string(data), `"model_type": "llama"`, `"model_type": "qwen3"`, 1)),
 					0o644))

@@ -50,7 +50,7 @@ func TestMergedExport(t *testing.T) {
 			for m, name := range names {
 				want := merged.Layers[i].Matrix(m).Data
 				if m == llama.Query || m == llama.Key {
-					want = turned(merged, want)
+					want = permutedHeads(merged, want)
 				}
 				require.Equal(t, want, f.tensors["blk."+string(rune('0'+i))+"."+name+".weight"].values, "%s %s", family, name)
 			}

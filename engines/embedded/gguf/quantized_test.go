@@ -19,6 +19,7 @@ import (
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/miniature"
 	"anneal/engines/embedded/quant"
+	"anneal/internal/testutil"
 )
 
 // resized writes a model with the tokenizer of a miniature one, and with random weights of the
@@ -28,8 +29,7 @@ func resized(t *testing.T, family string, change func(c *llama.Config)) (dir str
 	small, dir := t.TempDir(), t.TempDir()
 	require.NoError(t, miniature.Write(small, family))
 	for _, file := range []string{"tokenizer.json", "tokenizer_config.json"} {
-		data, err := os.ReadFile(filepath.Join(small, file))
-		require.NoError(t, err)
+		data := testutil.ReadFile(t, filepath.Join(small, file))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, file), data, 0o600))
 	}
 	c, err := llama.ReadConfig(small)

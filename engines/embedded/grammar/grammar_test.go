@@ -14,10 +14,8 @@ import (
 
 // accepts reports whether a text conforms to a grammar.
 func accepts(t testing.TB, g *Grammar, s string) bool {
-	state, err := g.Start()
-	require.NoError(t, err)
-	state, err = g.Next(state, []byte(s))
-	require.NoError(t, err)
+	state := mustBegin(t, g)
+	state = mustNext(t, g, state, []byte(s))
 	return state != nil && state.Accepts()
 }
 
@@ -27,8 +25,7 @@ var letters = NewVocabulary(256, func(token int) []byte { return []byte{byte(tok
 // write samples a text that conforms to g byte by byte. whole is false if the text was cut off
 // at limit bytes. Where the text may end, write ends it with probability 1/3.
 func write(t testing.TB, g *Grammar, r *rand.Rand, limit int) (out string, whole bool) {
-	state, err := g.Start()
-	require.NoError(t, err)
+	state := mustBegin(t, g)
 	var text []byte
 	for len(text) < limit {
 		if state.Complete() || state.Accepts() && r.IntN(3) == 0 {
@@ -48,8 +45,7 @@ func write(t testing.TB, g *Grammar, r *rand.Rand, limit int) (out string, whole
 			c = '"'
 		}
 		text = append(text, c)
-		state, err = g.Next(state, []byte{c})
-		require.NoError(t, err)
+		state = mustNext(t, g, state, []byte{c})
 		require.NotNil(t, state)
 	}
 	return string(text), false
@@ -90,8 +86,7 @@ func TestGrammars(t *testing.T) {
 		"ambiguous":    {`root ::= ("a" | "a" | [a-b])* "a"`, []string{"a", "aaaa", "baa"}, []string{"b", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, err := Parse(c.source, "format")
-			require.NoError(t, err)
+			g := mustParse(t, c.source, "format")
 			equalInGBNF(t, g, slices.Concat(c.yes, c.not))
 			for _, s := range c.yes {
 				require.True(t, accepts(t, g, s), "%q", s)
@@ -154,10 +149,9 @@ func TestInvalidGrammars(t *testing.T) {
 // TestAmbiguityIsLimited checks that Next fails for a grammar whose number of derivations
 // doubles with each byte, and that the grammar can then be used again.
 func TestAmbiguityIsLimited(t *testing.T) {
-	g, err := Parse(`root ::= a "!"
+	g := mustParse(t, `root ::= a "!"
 a ::= "x" a "y" | "x" a "z" | "x" b "y"
 b ::= "x" a "z" | "x" b "y" | "w"`, "format")
-	require.NoError(t, err)
 	state, err := g.Start()
 	for range 100 {
 		if err == nil {
@@ -186,15 +180,12 @@ func TestMasksMatchTransitions(t *testing.T) {
 	require.NoError(t, err)
 	for range 40 {
 		text, _ := write(t, g, r, 1+r.IntN(60))
-		state, err := g.Start()
-		require.NoError(t, err)
-		state, err = g.Next(state, []byte(text))
-		require.NoError(t, err)
+		state := mustBegin(t, g)
+		state = mustNext(t, g, state, []byte(text))
 		mask, err := g.Allowed(state, v)
 		require.NoError(t, err)
 		for token, piece := range tokens {
-			next, err := g.Next(state, []byte(piece))
-			require.NoError(t, err)
+			next := mustNext(t, g, state, []byte(piece))
 			require.Equal(t, next != nil && piece != "", mask.Has(token), "%q after %q", piece, text)
 		}
 	}
@@ -203,36 +194,28 @@ func TestMasksMatchTransitions(t *testing.T) {
 // TestCacheIsLimited checks that the cache of states stays within its limit, and that a state
 // from before the cache was dropped remains usable.
 func TestCacheIsLimited(t *testing.T) {
-	g, err := Parse(`root ::= "(" root ")" | [a-z]{5000} | "x"`, "format")
-	require.NoError(t, err)
-	old, err := g.Start()
-	require.NoError(t, err)
-	old, err = g.Next(old, []byte("(("))
-	require.NoError(t, err)
+	g := mustParse(t, `root ::= "(" root ")" | [a-z]{5000} | "x"`, "format")
+	old := mustBegin(t, g)
+	old = mustNext(t, g, old, []byte("(("))
 	for i := range 5 {
 		text := strings.Repeat("(", i) + strings.Repeat("q", 5000) + strings.Repeat(")", i)
-		state, err := g.Start()
-		require.NoError(t, err)
+		state := mustBegin(t, g)
 		for _, c := range []byte(text) {
-			state, err = g.Next(state, []byte{c})
-			require.NoError(t, err)
+			state = mustNext(t, g, state, []byte{c})
 			require.NotNil(t, state)
 			require.LessOrEqual(t, len(g.tables.states), maxStates+2)
 		}
 		require.True(t, state.Complete())
-		next, err := g.Next(old, []byte("x))"))
-		require.NoError(t, err)
+		next := mustNext(t, g, old, []byte("x))"))
 		require.True(t, next.Complete())
-		next, err = g.Next(old, []byte("x)))"))
-		require.NoError(t, err)
+		next = mustNext(t, g, old, []byte("x)))"))
 		require.Nil(t, next)
 	}
 	require.Greater(t, g.tables.generation, 3)
 }
 
 func TestReasoningPrecedesAnswers(t *testing.T) {
-	answer, err := Parse(`root ::= "yes" | "no"`, "format")
-	require.NoError(t, err)
+	answer := mustParse(t, `root ::= "yes" | "no"`, "format")
 	for name, c := range map[string]struct {
 		started  bool
 		g        *Grammar
@@ -262,26 +245,21 @@ func TestReasoningPrecedesAnswers(t *testing.T) {
 }
 
 func TestCloseReasoning(t *testing.T) {
-	answer, err := Parse(`root ::= "yes" | "no"`, "format")
-	require.NoError(t, err)
+	answer := mustParse(t, `root ::= "yes" | "no"`, "format")
 	g := After(Thinking{"<think>", "</think>", false}, answer)
-	state, err := g.Start()
-	require.NoError(t, err)
+	state := mustBegin(t, g)
 	require.False(t, g.Reasoning(state))
-	state, err = g.Next(state, []byte("<think>so </thi"))
-	require.NoError(t, err)
+	state = mustNext(t, g, state, []byte("<think>so </thi"))
 	require.True(t, g.Reasoning(state))
 	closed, err := g.Close(state)
 	require.NoError(t, err)
 	for text, may := range map[string]bool{
 		"n": true, "nk>yes": true, "nk>\n\nno": true, "s": false, "</think>": false, " ": false,
 	} {
-		next, err := g.Next(closed, []byte(text))
-		require.NoError(t, err)
+		next := mustNext(t, g, closed, []byte(text))
 		require.Equal(t, may, next != nil, "%q", text)
 	}
-	next, err := g.Next(closed, []byte("nk>"))
-	require.NoError(t, err)
+	next := mustNext(t, g, closed, []byte("nk>"))
 	require.False(t, g.Reasoning(next))
 }
 
@@ -374,14 +352,12 @@ func TestOfferedCalls(t *testing.T) {
 	} {
 		state, err := g.Start()
 		require.NoError(t, err)
-		state, err = g.Next(state, []byte(text))
-		require.NoError(t, err)
+		state = mustNext(t, g, state, []byte(text))
 		require.Equal(t, inside, g.Reasoning(state), "%q", text)
 		if inside {
 			state, err = g.Close(state)
 			require.NoError(t, err)
-			state, err = g.Next(state, []byte("</think>"+rome))
-			require.NoError(t, err)
+			state = mustNext(t, g, state, []byte("</think>"+rome))
 			require.True(t, state.Accepts())
 		}
 	}
@@ -416,11 +392,9 @@ func BenchmarkMask(b *testing.B) {
 				g, err := JSON()
 				require.NoError(b, err)
 				once := func() {
-					state, err := g.Start()
-					require.NoError(b, err)
-					state, err = g.Next(state, []byte(text))
-					require.NoError(b, err)
-					_, err = g.Allowed(state, v)
+					state := mustBegin(b, g)
+					state = mustNext(b, g, state, []byte(text))
+					_, err := g.Allowed(state, v)
 					require.NoError(b, err)
 				}
 				once()
@@ -433,4 +407,25 @@ func BenchmarkMask(b *testing.B) {
 			})
 		}
 	}
+}
+
+func mustParse(t testing.TB, source, field string) *Grammar {
+	t.Helper()
+	g, err := Parse(source, field)
+	require.NoError(t, err)
+	return g
+}
+
+func mustBegin(t testing.TB, g *Grammar) *State {
+	t.Helper()
+	state, err := g.Start()
+	require.NoError(t, err)
+	return state
+}
+
+func mustNext(t testing.TB, g *Grammar, s *State, text []byte) *State {
+	t.Helper()
+	next, err := g.Next(s, text)
+	require.NoError(t, err)
+	return next
 }

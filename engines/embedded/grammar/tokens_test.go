@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines/embedded/tokenizer"
+	"anneal/internal/testutil"
 )
 
 // pairs returns a vocabulary of byte-pair encoding that was trained without word boundaries. Its
@@ -93,8 +94,7 @@ func TestTokensOfPublishedVocabularies(t *testing.T) {
 	command := exec.CommandContext(t.Context(), node, filepath.Join(published, "dump.mjs"), dir)
 	command.Stdin, command.Stderr = strings.NewReader("[]"), os.Stderr
 	require.NoError(t, command.Run())
-	found, err := os.ReadDir(dir)
-	require.NoError(t, err)
+	found := testutil.ReadDir(t, dir)
 	require.Len(t, found, 2)
 	for _, one := range found {
 		t.Run(one.Name(), func(t *testing.T) {
@@ -146,8 +146,7 @@ func randomSchemasIn(t *testing.T, v *Vocabulary, n int) (whole int) {
 // writeIn samples a text that conforms to g in tokens of v. whole is false if the text was cut
 // off after limit tokens.
 func writeIn(t testing.TB, g *Grammar, v *Vocabulary, r *rand.Rand, limit int) (out string, whole bool) {
-	state, err := g.Start()
-	require.NoError(t, err)
+	state := mustBegin(t, g)
 	var text []byte
 	for range limit {
 		if state.Complete() || state.Accepts() && r.IntN(3) == 0 {
@@ -168,8 +167,7 @@ func writeIn(t testing.TB, g *Grammar, v *Vocabulary, r *rand.Rand, limit int) (
 		require.NotEmpty(t, can, "nothing follows %q", text)
 		for range 4 { // the mask must match the bytes of the tokens
 			token := r.IntN(v.size)
-			next, err := g.Next(state, v.Bytes(token))
-			require.NoError(t, err)
+			next := mustNext(t, g, state, v.Bytes(token))
 			require.Equal(t, next != nil && len(v.Bytes(token)) > 0, mask.Has(token), "%q after %q", v.Bytes(token), text)
 		}
 		if len(ends) > 0 && r.IntN(3) == 0 {
@@ -177,8 +175,7 @@ func writeIn(t testing.TB, g *Grammar, v *Vocabulary, r *rand.Rand, limit int) (
 		}
 		token := can[r.IntN(len(can))]
 		text = append(text, v.Bytes(token)...)
-		state, err = g.Next(state, v.Bytes(token))
-		require.NoError(t, err)
+		state = mustNext(t, g, state, v.Bytes(token))
 		require.NotNil(t, state)
 	}
 	return string(text), false
@@ -208,14 +205,12 @@ func cut(v *Vocabulary, text string, r *rand.Rand) (tokens []int) {
 
 // follow requires that g allows tokens one after another, and that the text may then end.
 func follow(t testing.TB, g *Grammar, v *Vocabulary, tokens []int) {
-	state, err := g.Start()
-	require.NoError(t, err)
+	state := mustBegin(t, g)
 	for _, token := range tokens {
 		mask, err := g.Allowed(state, v)
 		require.NoError(t, err)
 		require.True(t, mask.Has(token), "%q", v.Bytes(token))
-		state, err = g.Next(state, v.Bytes(token))
-		require.NoError(t, err)
+		state = mustNext(t, g, state, v.Bytes(token))
 	}
 	require.True(t, state.Accepts())
 }

@@ -47,13 +47,11 @@ func TestGBNF(t *testing.T) {
 	require.Less(t, len(g.GBNF()), 4000)
 	equalInGBNF(t, g, []string{`{}`, `{"a":[1,{"é":"\ud83d\ude00"}]}`, `[]`, `{"a":1,}`})
 	for _, class := range []string{`[\x00-\x1F]`, `[^"\\]`, `[-^\]\[]`, `[é-東🙂-\U0010FFFF]`, `"-^[]\\\"\n\t"`, `.`} {
-		g, err := Parse("root ::= "+class, "format")
-		require.NoError(t, err)
+		g := mustParse(t, "root ::= "+class, "format")
 		equalInGBNF(t, g, []string{"a", "-", "^", "]", "é", "東", "🙂", "\x00", "\n", `"`, `\`, "\xff", "\xed\xa0\x80"})
 	}
 	// A grammar that GBNF cannot express within its limits has no text.
-	g, err = Parse("root ::= (x y)* \"c\"\nx ::= \"a\"?\ny ::= \"b\"?", "format")
-	require.NoError(t, err)
+	g = mustParse(t, "root ::= (x y)* \"c\"\nx ::= \"a\"?\ny ::= \"b\"?", "format")
 	if source := g.GBNF(); source != "" {
 		equalInGBNF(t, g, []string{"abc", "c", "ac", "bac", "b"})
 	}

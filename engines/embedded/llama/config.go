@@ -181,7 +181,8 @@ func readLimited(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	if info.Size() > limit {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s is larger than %d bytes", filepath.Base(path), limit)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s has %d bytes, more than the limit of %d",
+			filepath.Base(path), info.Size(), limit)
 	}
 	return os.ReadFile(path)
 }

@@ -13,6 +13,7 @@ import (
 	"anneal/domain"
 	"anneal/domain/weights"
 	"anneal/engines/embedded/safetensors"
+	"anneal/internal/testutil"
 )
 
 func TestSaveAndLoad(t *testing.T) {
@@ -128,8 +129,7 @@ func TestInvalidDirectories(t *testing.T) {
 
 func edit(t *testing.T, dir, old, new string) {
 	path := filepath.Join(dir, "config.json")
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, path)
 	require.Contains(t, string(data), old)
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(string(data), old, new, 1)), 0o644))
 }
@@ -153,8 +153,7 @@ func TestAdapterSaveAndLoad(t *testing.T) {
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 
 	// PEFT rejects fields that LoraConfig does not have.
-	data, err := os.ReadFile(filepath.Join(dir, "adapter_config.json"))
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, filepath.Join(dir, "adapter_config.json"))
 	var fields map[string]any
 	require.NoError(t, json.Unmarshal(data, &fields))
 	for field := range fields {
@@ -186,8 +185,7 @@ func TestEarlierAdapter(t *testing.T) {
 	a := NewAdapter(c, 4, 8, []Module{Query})
 	require.NoError(t, a.Save(dir, 0))
 	path := filepath.Join(dir, "adapter_config.json")
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, path)
 	data = bytes.Replace(data, []byte("{"), []byte(`{"base_model_hash": "sha256:one",`), 1)
 	require.NoError(t, os.WriteFile(path, data, 0o600))
 	back, err := LoadAdapter(dir, "sha256:one", c)

@@ -41,8 +41,9 @@ tags: [llama, instruction, synthetic]
 
 # The base model
 
-A Llama of %d parameters (hidden %d, %d layers, %d heads, window %d tokens) over bytes, small enough to train and serve
-on one processor core in seconds. It performs ten tasks of a generated grammar only. Do not rely on it for facts.
+A Llama of %d parameters (hidden %d, %d layers, %d heads, window %d tokens) over bytes, small enough to
+train and serve on one processor core in seconds. It performs ten tasks of a generated grammar only. Do
+not rely on it for facts.
 
 `, c.Parameters(), c.HiddenSize, c.Layers, c.Heads, c.MaxPositions)
 	b.WriteString("## Accuracy\n\n" +

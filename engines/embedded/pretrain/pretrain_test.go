@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/tokenizer"
 	"anneal/engines/embedded/train"
+	"anneal/internal/testutil"
 )
 
 // TestDemonstration checks that fine-tuning the base model on the task of examples/ with default
@@ -27,11 +27,12 @@ func TestDemonstration(t *testing.T) {
 	got, err := tune(t.Context(), base, t.TempDir(), newTasks[0], newRows, oldRows,
 		engines.TrainSettings{Epochs: demoEpochs, LoraRank: 8}, heldOld(100))
 	require.NoError(t, err)
-	t.Logf("%d → %d of %d; base tasks %d → %d of %d; %s", got.before, got.after, got.asked, got.knew, got.kept, got.old,
+	t.Logf("%d → %d of %d; base tasks %d → %d of %d; %s", got.before, got.after, got.prompts,
+		got.baseBefore, got.baseAfter, got.basePrompts,
 		got.took)
 	require.LessOrEqual(t, got.before, 2)
-	require.GreaterOrEqual(t, got.after*10, got.asked*9)
-	require.GreaterOrEqual(t, got.kept*10, got.knew*6)
+	require.GreaterOrEqual(t, got.after*10, got.prompts*9)
+	require.GreaterOrEqual(t, got.baseAfter*10, got.baseBefore*6)
 }
 
 // TestCompletionRows checks that a model that was fine-tuned on prompts with completions
@@ -78,8 +79,7 @@ func TestBaseKnowsItsTasks(t *testing.T) {
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", "..", "examples", name))
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, filepath.Join("..", "..", "..", "examples", name))
 	return string(data)
 }
 
@@ -102,12 +102,10 @@ func TestPretrainingIsReproducible(t *testing.T) {
 func TestExamplesAreReproducible(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, writeExamples(dir, 1))
-	made, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
-	require.NoError(t, err)
+	made := testutil.Glob(t, filepath.Join(dir, "*.jsonl"))
 	require.Len(t, made, 7)
 	for _, path := range made {
-		data, err := os.ReadFile(path)
-		require.NoError(t, err)
+		data := testutil.ReadFile(t, path)
 		require.Equal(t, read(t, filepath.Base(path)), string(data), filepath.Base(path))
 	}
 }
@@ -119,8 +117,7 @@ func TestHeldOutStaysOut(t *testing.T) {
 		for line := range strings.Lines(read(t, name)) {
 			var pair struct{ Prompt, Completion string }
 			require.NoError(t, json.Unmarshal([]byte(line), &pair))
-			prompt, err := json.Marshal(pair.Prompt)
-			require.NoError(t, err)
+			prompt := testutil.Marshal(t, pair.Prompt)
 			require.NotContains(t, trained, `"content":`+string(prompt)+"}")
 		}
 	}

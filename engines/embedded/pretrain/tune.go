@@ -13,10 +13,10 @@ import (
 
 // A tuning holds the results of fine-tuning on a new task.
 type tuning struct {
-	before, after, asked int // new task: exact answers before and after the tuning, and number of prompts
-	knew, kept, old      int // base tasks: exact answers before and after the tuning, and number of prompts
-	took                 time.Duration
-	result               engines.TrainResult
+	before, after, prompts             int // new task: exact matches before and after fine-tuning, of prompts
+	baseBefore, baseAfter, basePrompts int // the same of the base tasks
+	took                               time.Duration
+	result                             engines.TrainResult
 }
 
 // tune fine-tunes the base model on rows of a new task and of the base tasks, in a directory that
@@ -27,7 +27,7 @@ func tune(
 	ctx context.Context, base, dir string, t newTask, fresh, kept int, settings engines.TrainSettings, old []example,
 ) (out tuning, err error) {
 	rows, held := tuningRows(t, fresh, kept, 1)
-	out.asked, out.old = len(held), len(old)
+	out.prompts, out.basePrompts = len(held), len(old)
 	work := filepath.Join(dir, t.name)
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return out, err
@@ -48,15 +48,15 @@ func tune(
 	if out.result.Adapter {
 		after = engines.ModelFiles{Dir: base, AdapterDir: out.result.Dir}
 	}
-	ask := func(files engines.ModelFiles, asked []example, right *int) {
+	evaluate := func(files engines.ModelFiles, prompts []example, correct *int) {
 		if err == nil {
-			*right, err = exact(ctx, files, asked)
+			*correct, err = exact(ctx, files, prompts)
 		}
 	}
-	ask(before, held, &out.before)
-	ask(after, held, &out.after)
-	ask(before, old, &out.knew)
-	ask(after, old, &out.kept)
+	evaluate(before, held, &out.before)
+	evaluate(after, held, &out.after)
+	evaluate(before, old, &out.baseBefore)
+	evaluate(after, old, &out.baseAfter)
 	return out, err
 }
 
@@ -76,8 +76,9 @@ func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) e
 		log.Printf(
 			"%-14s exact answers %2d → %2d of %d   base tasks %d → %d of %d   %d steps, %d tokens, %s", t.name, got.before,
 			got.after,
-			got.asked,
-			got.knew, got.kept, got.old, got.result.Steps, got.result.Tokens, got.took.Round(100*time.Millisecond))
+			got.prompts,
+			got.baseBefore, got.baseAfter, got.basePrompts,
+			got.result.Steps, got.result.Tokens, got.took.Round(100*time.Millisecond))
 	}
 	return nil
 }

@@ -47,7 +47,8 @@ func tuneUnseen(ctx context.Context, base string) error {
 			}
 			log.Printf("%-14s tuned on %d rows of the task and %4d rows of base tasks: exact answers %2d → %2d of %d   "+
 				"base tasks %d → %d of %d   %s",
-				t.name, unseenRows, old, got.before, got.after, got.asked, got.knew, got.kept, got.old,
+				t.name, unseenRows, old, got.before, got.after, got.prompts, got.baseBefore,
+				got.baseAfter, got.basePrompts,
 				got.took.Round(100*time.Millisecond))
 		}
 	}

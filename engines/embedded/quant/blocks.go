@@ -85,9 +85,9 @@ func five(from []byte) (q [small]uint8) {
 }
 
 const (
-	groups     = super / small // groups of a block of Q4_K and Q5_K
+	groups     = super / small // number of groups in a block of Q4_K and Q5_K
 	maxScale   = 63            // maximum of a scale of 6 bits
-	sixGroup   = 16            // values of a group of Q6_K
+	sixGroup   = 16            // number of values in a group of Q6_K
 	sixGroups  = super / sixGroup
 	quarter    = 32 // distance between the values of Q6_K whose codes share a byte
 	sixPerHalf = super / 2
@@ -121,8 +121,8 @@ func decodeQ5K(x []float32, from []byte) {
 	decodeGroups(x, from, &q)
 }
 
-// encodeGroups stores d, m and the scales s and t of the groups of x, and returns the integers of
-// the values, which are 0 to top.
+// encodeGroups stores d, m and the scales s and t of the groups of x, and returns the values of x
+// quantized to integers from 0 to top.
 func encodeGroups(to []byte, x []float32, top int) (q [super]uint8) {
 	var scales, lows [groups]float32
 	peak, deepest := float32(0), float32(0)

@@ -67,7 +67,8 @@ func readIndex(path string) ([]byte, error) {
 		return nil, err
 	}
 	if info.Size() > maxIndex {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s is larger than %d bytes", indexFile, maxIndex)
+		return nil, domain.Errorf(domain.FailedPrecondition, "%s has %d bytes, more than the limit of %d",
+			indexFile, info.Size(), maxIndex)
 	}
 	return os.ReadFile(path)
 }

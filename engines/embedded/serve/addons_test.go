@@ -95,7 +95,7 @@ func TestAddonsShareTheModel(t *testing.T) {
 	shared := open(t, w, Options{Slots: 32, ChunkTokens: 24, Parallelism: 2})
 	type question struct {
 		req  engines.CompletionRequest
-		want answer
+		want completion
 	}
 	var questions []question
 	merged := map[string]engines.Model{"": open(t, w, Options{Slots: 1})}
@@ -107,12 +107,12 @@ func TestAddonsShareTheModel(t *testing.T) {
 	for id, m := range merged {
 		for i := range 6 {
 			req := engines.CompletionRequest{PromptTokens: ids(3+i*5, i), MaxTokens: 25, IgnoreEOS: true}
-			want := ask(t, m, req)
+			want := complete(t, m, req)
 			if i == 0 {
 				distinct[want.text] = true
 			}
 			req.Addon = id
-			require.Equal(t, want, ask(t, shared, req), "addon %q completes like a model with the adapter merged", id)
+			require.Equal(t, want, complete(t, shared, req), "addon %q completes like a model with the adapter merged", id)
 			questions = append(questions, question{req, want})
 		}
 	}
@@ -121,7 +121,7 @@ func TestAddonsShareTheModel(t *testing.T) {
 		var all sync.WaitGroup
 		for _, q := range questions {
 			all.Go(func() {
-				got := ask(t, shared, q.req)
+				got := complete(t, shared, q.req)
 				got.chunks = q.want.chunks
 				assert.Equal(t, q.want, got, "completion for addon %q", q.req.Addon)
 			})
@@ -137,8 +137,8 @@ func TestUnloadAddonKeepsRunningRequests(t *testing.T) {
 	loadAddon(t, m, "a", adapter)
 	loadAddon(t, m, "a", adapters(w)["few"])
 	req := engines.CompletionRequest{PromptTokens: ids(9, 2), MaxTokens: 60, IgnoreEOS: true, Addon: "a"}
-	want := ask(t, m, req)
-	require.Equal(t, ask(t, open(t, adapter.Merge(w), Options{}), engines.CompletionRequest{
+	want := complete(t, m, req)
+	require.Equal(t, complete(t, open(t, adapter.Merge(w), Options{}), engines.CompletionRequest{
 		PromptTokens: req.PromptTokens, MaxTokens: 60, IgnoreEOS: true,
 	}).text,
 		want.text, "the ID is already loaded")

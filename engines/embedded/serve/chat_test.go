@@ -36,7 +36,7 @@ func TestChatIsItsRenderedPrompt(t *testing.T) {
 		{Role: "system", Content: "be kind"}, {Role: "user", Content: "hello <|end|>"},
 	})
 	require.NoError(t, err)
-	want := ask(t, m, engines.CompletionRequest{PromptTokens: tokens, MaxTokens: 20, IgnoreEOS: true})
+	want := complete(t, m, engines.CompletionRequest{PromptTokens: tokens, MaxTokens: 20, IgnoreEOS: true})
 	all, _, usage := completeWithEcho(t, m,
 		engines.CompletionRequest{Chat: hello, MaxTokens: 20, IgnoreEOS: true, RawOutput: true})
 	require.Equal(t, want.text, all.Text)
@@ -89,5 +89,5 @@ func TestInvalidChats(t *testing.T) {
 		})
 	}
 	// A template that cannot be parsed does not prevent plain prompts.
-	ask(t, openChat(t, "{% for %}"), engines.CompletionRequest{Prompt: "p", MaxTokens: 2})
+	complete(t, openChat(t, "{% for %}"), engines.CompletionRequest{Prompt: "p", MaxTokens: 2})
 }

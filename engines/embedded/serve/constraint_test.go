@@ -51,12 +51,12 @@ func noiseRequest(seed uint64, maxTokens int, f *engines.ResponseFormat) engines
 func TestCompletionsConform(t *testing.T) {
 	m := open(t, weights(), Options{})
 	for seed := range uint64(60) {
-		a := ask(t, m, noiseRequest(seed, 150, &engines.ResponseFormat{Type: engines.FormatJSON}))
+		a := complete(t, m, noiseRequest(seed, 150, &engines.ResponseFormat{Type: engines.FormatJSON}))
 		require.True(t, a.finish == engines.FinishLength || json.Valid([]byte(a.text)), "%q", a.text)
 		require.True(t, strings.HasPrefix(a.text, "{"), "%q", a.text)
 		require.Len(t, a.tokens, a.usage.CompletionTokens)
 
-		a = ask(t, m, noiseRequest(seed, 150, &engines.ResponseFormat{Type: engines.FormatSchema,
+		a = complete(t, m, noiseRequest(seed, 150, &engines.ResponseFormat{Type: engines.FormatSchema,
 			Schema: json.RawMessage(`{"type":"object","properties":{"b":{"type":"integer","minimum":3,"maximum":40},` +
 				`"a":{"enum":["x","y"]}},"required":["b","a"]}`)}))
 		require.Equal(t, engines.FinishStop, a.finish)
@@ -66,15 +66,15 @@ func TestCompletionsConform(t *testing.T) {
 		req := noiseRequest(seed, 150, yesOrNo)
 		req.LogitBias = map[int]float64{'q': 100, 'y': -100, 259: 100}
 		req.RepetitionPenalty, req.FrequencyPenalty, req.PresencePenalty, req.TopK = 0.001, 2, -2, 3
-		require.Contains(t, []string{"yes", "no"}, ask(t, m, req).text)
+		require.Contains(t, []string{"yes", "no"}, complete(t, m, req).text)
 		req = noiseRequest(seed, 150, yesOrNo)
 		req.MirostatTarget, req.IgnoreEOS = 1, true
-		a = ask(t, m, req)
+		a = complete(t, m, req)
 		require.Contains(t, []string{"yes", "no"}, a.text)
 		require.Equal(t, engines.FinishStop, a.finish, "no further token is allowed")
 		req = noiseRequest(seed, 150, yesOrNo)
 		req.Temperature, req.Stop = 0, []string{"s"}
-		require.Contains(t, []string{"ye", "no"}, ask(t, m, req).text)
+		require.Contains(t, []string{"ye", "no"}, complete(t, m, req).text)
 	}
 }
 
@@ -85,15 +85,15 @@ func TestConstraintEnd(t *testing.T) {
 	as := &engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= "aaa" "a"*`}
 	req := noiseRequest(1, 100, as)
 	req.LogitBias = map[int]float64{259: 100}
-	a := ask(t, m, req)
+	a := complete(t, m, req)
 	require.Equal(t, "aaa", a.text)
 	require.Equal(t, engines.FinishStop, a.finish)
 	require.Equal(t, 259, a.tokens[len(a.tokens)-1])
 	req.IgnoreEOS = true
-	a = ask(t, m, req)
+	a = complete(t, m, req)
 	require.Equal(t, strings.Repeat("a", 100), a.text)
 	require.Equal(t, engines.FinishLength, a.finish)
-	a = ask(t, m, noiseRequest(1, 2, as))
+	a = complete(t, m, noiseRequest(1, 2, as))
 	require.Equal(t, "aa", a.text)
 	require.Equal(t, engines.FinishLength, a.finish)
 }
@@ -136,10 +136,10 @@ func TestDraftsAreConstrained(t *testing.T) {
 	for seed := range uint64(20) {
 		req := noiseRequest(seed, 60,
 			&engines.ResponseFormat{Type: engines.FormatGrammar, Grammar: `root ::= ("ab" | "cd" [0-9])+`})
-		want := ask(t, m, req)
+		want := complete(t, m, req)
 		for _, draft := range []string{want.text, "abababab no form at all", want.text[:len(want.text)/2] + "?"} {
 			req.Prediction = draft
-			got := ask(t, m, req)
+			got := complete(t, m, req)
 			require.Equal(t, want.text, got.text)
 			require.Equal(t, want.finish, got.finish)
 		}
@@ -219,10 +219,10 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 	m := openChat(t, toolTemplate).(*model)
 	strict := tool("rain", `{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`, true)
 	loose := tool("rain", `{"type":"object","properties":{"city":{"enum":["Rome","Oslo"]}},"required":["city"]}`, false)
-	ask := func(tools ...json.RawMessage) *engines.CompletionRequest {
+	request := func(tools ...json.RawMessage) *engines.CompletionRequest {
 		return &engines.CompletionRequest{Chat: &engines.Chat{Messages: hello.Messages[1:], Tools: tools}}
 	}
-	c, err := m.newConstraint(ask(strict, tool("now", `{}`, false)), m.chat.template, "")
+	c, err := m.newConstraint(request(strict, tool("now", `{}`, false)), m.chat.template, "")
 	require.NoError(t, err)
 	may := func() (tokens string, end bool) {
 		logits, err := c.apply(make([]float32, m.vocab))
@@ -259,8 +259,8 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 	}
 
 	for name, req := range map[string]*engines.CompletionRequest{
-		"no strict function": ask(loose), "no tools": ask(),
-		"a requested format": {Chat: ask(strict).Chat, Format: yesOrNo},
+		"no strict function": request(loose), "no tools": request(),
+		"a requested format": {Chat: request(strict).Chat, Format: yesOrNo},
 	} {
 		c, err := m.newConstraint(req, m.chat.template, "")
 		require.NoError(t, err)
@@ -272,10 +272,10 @@ func TestOfferedCallsAreStrict(t *testing.T) {
 	}
 	unmarked := openChat(t,
 		strings.ReplaceAll(strings.ReplaceAll(toolTemplate, "\n<tool_call>\n", ""), "\n</tool_call>", "")).(*model)
-	c, err = unmarked.newConstraint(ask(strict), unmarked.chat.template, "")
+	c, err = unmarked.newConstraint(request(strict), unmarked.chat.template, "")
 	require.NoError(t, err)
 	require.Nil(t, c, "a JSON answer is not necessarily a call")
-	_, err = m.newConstraint(ask(tool("rain", `{"type":"object","minProperties":1}`, true)), m.chat.template, "")
+	_, err = m.newConstraint(request(tool("rain", `{"type":"object","minProperties":1}`, true)), m.chat.template, "")
 	require.ErrorContains(t, err, "tools[0].function.parameters: #/minProperties cannot")
 }
 

@@ -234,6 +234,22 @@ func TestSpeculationChangesNothing(t *testing.T) {
 	require.Positive(t, matched)
 }
 
+// requireNineSteps runs a request for 64 tokens, and requires that all of its drafts are accepted and that
+// it therefore ends after nine steps.
+func requireNineSteps(t *testing.T, m *model, s *scheduler, r *request) {
+	t.Helper()
+	require.NoError(t, m.enqueue(r))
+	s.admit()
+	for range 9 {
+		require.False(t, r.ended)
+		s.step()
+	}
+	require.True(t, r.ended)
+	require.Equal(t, 64, r.generated)
+	require.Equal(t, []int{8, 8, 8, 8, 8, 8, 7}, r.usage.Speculation.Drafted)
+	require.Equal(t, r.usage.Speculation.Drafted, r.usage.Speculation.Accepted)
+}
+
 // TestPredictionReducesSteps checks that a completion with a predicted output takes fewer steps.
 func TestPredictionReducesSteps(t *testing.T) {
 	w := weights()
@@ -248,16 +264,7 @@ func TestPredictionReducesSteps(t *testing.T) {
 	r, err := m.newRequest(context.Background(), req)
 	require.NoError(t, err)
 	r.drafter.predicted = want.Tokens // includes the tokens without text
-	require.NoError(t, m.enqueue(r))
-	s.admit()
-	for range 9 {
-		require.False(t, r.ended)
-		s.step()
-	}
-	require.True(t, r.ended)
-	require.Equal(t, 64, r.generated)
-	require.Equal(t, []int{8, 8, 8, 8, 8, 8, 7}, r.usage.Speculation.Drafted)
-	require.Equal(t, r.usage.Speculation.Drafted, r.usage.Speculation.Accepted)
+	requireNineSteps(t, m, s, r)
 	require.Equal(t, 55, r.usage.Speculation.MatchedTokens)
 	var tokens []int
 	for _, chunk := range r.chunks {

@@ -15,6 +15,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded/llama"
+	"anneal/internal/testutil"
 )
 
 // draftsOf returns a draft model with the weights w for the model m.
@@ -111,25 +112,16 @@ func TestDraftModelReducesSteps(t *testing.T) {
 	r, err := m.newRequest(context.Background(), engines.CompletionRequest{PromptTokens: ids(20, 1), MaxTokens: 64,
 		IgnoreEOS: true})
 	require.NoError(t, err)
-	require.NoError(t, m.enqueue(r))
-	s.admit()
-	for range 9 {
-		require.False(t, r.ended)
-		s.step()
-	}
-	require.True(t, r.ended)
-	require.Equal(t, 64, r.generated)
-	require.Equal(t, []int{8, 8, 8, 8, 8, 8, 7}, r.usage.Speculation.Drafted)
-	require.Equal(t, r.usage.Speculation.Drafted, r.usage.Speculation.Accepted)
+	requireNineSteps(t, m, s, r)
 	require.Zero(t, r.usage.Speculation.MatchedTokens, "the request has no prediction")
 	s.removeEnded()
 	require.Zero(t, m.drafts.pool.reserved)
 	require.Equal(t, m.drafts.pool.allocated, len(m.drafts.pool.free)+m.drafts.pool.lru.Len())
 }
 
-// TestUselessDraftModelIsRarelyAsked checks that a draft model drafts only when that is faster, and
+// TestUselessDraftModelIsRarelyUsed checks that a draft model drafts only when that is faster, and
 // that it is tried again after a while.
-func TestUselessDraftModelIsRarelyAsked(t *testing.T) {
+func TestUselessDraftModelIsRarelyUsed(t *testing.T) {
 	w := weights()
 	m, s := stepped(t, w, Options{})
 	m.drafts = draftsOf(t, w, m, 100)
@@ -166,8 +158,7 @@ func TestLoadWithDraftModel(t *testing.T) {
 		DraftMemoryBytes: 1 << 20})
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
 
-	data, err := os.ReadFile(filepath.Join(draft, "tokenizer.json"))
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, filepath.Join(draft, "tokenizer.json"))
 	swapped := strings.NewReplacer(`"a":`, `"b":`, `"b":`, `"a":`).Replace(string(data))
 	require.NotEqual(t, string(data), swapped)
 	require.NoError(t, os.WriteFile(filepath.Join(draft, "tokenizer.json"), []byte(swapped), 0o600))

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"encoding/json"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"anneal/engines"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/safetensors"
+	"anneal/internal/testutil"
 )
 
 // embedder serves a model with the module files of a sentence-transformers model. mode is the mode
@@ -40,16 +40,14 @@ func saveModules(t *testing.T, dir, mode string, modules ...string) {
 		if kind == "Pooling" {
 			path = "1_Pooling"
 			require.NoError(t, os.Mkdir(filepath.Join(dir, path), 0o700))
-			config, err := json.Marshal(map[string]any{"word_embedding_dimension": 48, "pooling_mode_cls_token": false,
+			config := testutil.Marshal(t, map[string]any{"word_embedding_dimension": 48, "pooling_mode_cls_token": false,
 				mode: true})
-			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(filepath.Join(dir, path, "config.json"), config, 0o600))
 		}
 		list = append(list, map[string]any{"idx": len(list), "name": "n", "path": path,
 			"type": "sentence_transformers.models." + kind})
 	}
-	data, err := json.Marshal(list)
-	require.NoError(t, err)
+	data := testutil.Marshal(t, list)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "modules.json"), data, 0o600))
 }
 
@@ -143,7 +141,7 @@ func TestMeanEmbedding(t *testing.T) {
 				results <- embedding.Vector()
 			}()
 		}
-		ask(t, m, engines.CompletionRequest{PromptTokens: prompt[:30], MaxTokens: 5})
+		complete(t, m, engines.CompletionRequest{PromptTokens: prompt[:30], MaxTokens: 5})
 		for range cap(results) {
 			require.Equal(t, first, <-results)
 		}
@@ -187,7 +185,7 @@ func TestEmbeddingModules(t *testing.T) {
 			var fault *domain.Error
 			require.ErrorAs(t, err, &fault)
 			require.Equal(t, engines.NoEmbeddings, fault.Reason)
-			require.NotEmpty(t, ask(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 2}).finish,
+			require.NotEmpty(t, complete(t, m, engines.CompletionRequest{Prompt: "p", MaxTokens: 2}).finish,
 				"the model completes prompts")
 		})
 	}

@@ -52,6 +52,14 @@ func newDecoder(from llama.Source, c llama.Config, window, workers int) (*decode
 	return d, nil
 }
 
+// sharing returns another decoder with the same weights, which uses the given number of cores. d must
+// not have executed a step yet. The two decoders may execute steps concurrently.
+func (d *decoder) sharing(workers int) *decoder {
+	other := *d
+	other.workers, other.scores = workers, make([]kernel.Matrix, workers)
+	return &other
+}
+
 func (l *packedLayer) take(from llama.StoredLayer, workers int) {
 	l.attnNorm, l.mlpNorm = slices.Clone(from.AttnNorm), slices.Clone(from.MLPNorm)
 	l.qNorm, l.kNorm = slices.Clone(from.QNorm), slices.Clone(from.KNorm)

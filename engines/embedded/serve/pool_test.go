@@ -169,34 +169,38 @@ func (p *poolTest) play(r *request) int {
 func TestPrefixMatches(t *testing.T) {
 	text, other := ids(200, 1), ids(200, 2)
 	a, b := &addon{id: "a"}, &addon{id: "a"} // two addons, loaded under one ID one after the other
-	type ask struct {
+	type query struct {
 		prompt []int
 		scope  string
 		addon  *addon
 		output outputOptions
 	}
 	for name, c := range map[string]struct {
-		first, second ask
+		first, second query
 		want          int
 	}{
-		"the same prompt, except the last token": {ask{prompt: text}, ask{prompt: text}, 199},
-		"the same prompt of full blocks":         {ask{prompt: text[:192]}, ask{prompt: text[:192]}, 191},
-		"the same prompt of one token":           {ask{prompt: text[:1]}, ask{prompt: text[:1]}, 0},
-		"the same prompt of two tokens":          {ask{prompt: text[:2]}, ask{prompt: text[:2]}, 1},
-		"a longer prompt":                        {ask{prompt: text[:100]}, ask{prompt: text}, 99},
-		"a shorter prompt":                       {ask{prompt: text}, ask{prompt: text[:100]}, 96},
-		"a prompt that diverges":                 {ask{prompt: text}, ask{prompt: append(text[:140:140], other...)}, 128},
-		"another prompt":                         {ask{prompt: text}, ask{prompt: other}, 0},
-		"the same suffix after another prefix":   {ask{prompt: text}, ask{prompt: append(other[:32:32], text[32:]...)}, 0},
-		"another scope":                          {ask{prompt: text, scope: "acme"}, ask{prompt: text, scope: "other"}, 0},
-		"the same addon":                         {ask{prompt: text, addon: a}, ask{prompt: text, addon: a}, 199},
-		"an addon and the model":                 {ask{prompt: text, addon: a}, ask{prompt: text}, 0},
-		"two addons with one ID":                 {ask{prompt: text, addon: a}, ask{prompt: text, addon: b}, 0},
+		"the same prompt, except the last token": {query{prompt: text}, query{prompt: text}, 199},
+		"the same prompt of full blocks":         {query{prompt: text[:192]}, query{prompt: text[:192]}, 191},
+		"the same prompt of one token":           {query{prompt: text[:1]}, query{prompt: text[:1]}, 0},
+		"the same prompt of two tokens":          {query{prompt: text[:2]}, query{prompt: text[:2]}, 1},
+		"a longer prompt":                        {query{prompt: text[:100]}, query{prompt: text}, 99},
+		"a shorter prompt":                       {query{prompt: text}, query{prompt: text[:100]}, 96},
+		"a prompt that diverges":                 {query{prompt: text}, query{prompt: append(text[:140:140], other...)}, 128},
+		"another prompt":                         {query{prompt: text}, query{prompt: other}, 0},
+		"the same suffix": {
+			query{prompt: text}, query{prompt: slices.Concat(other[:32], text[32:])}, 0,
+		},
+		"another scope": {
+			query{prompt: text, scope: "acme"}, query{prompt: text, scope: "other"}, 0,
+		},
+		"the same addon":         {query{prompt: text, addon: a}, query{prompt: text, addon: a}, 199},
+		"an addon and the model": {query{prompt: text, addon: a}, query{prompt: text}, 0},
+		"two addons with one ID": {query{prompt: text, addon: a}, query{prompt: text, addon: b}, 0},
 		"a prompt with logprobs": {
-			ask{prompt: text}, ask{prompt: text, output: outputOptions{logprobs: true}}, 0,
+			query{prompt: text}, query{prompt: text, output: outputOptions{logprobs: true}}, 0,
 		},
 		"a prompt with logprobs of its end": {
-			ask{prompt: text}, ask{prompt: text, output: outputOptions{logprobs: true, echo: 120}}, 96,
+			query{prompt: text}, query{prompt: text, output: outputOptions{logprobs: true, echo: 120}}, 96,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

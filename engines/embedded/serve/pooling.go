@@ -93,7 +93,8 @@ func readJSON(path string, out any) error {
 		return err
 	}
 	if info.Size() > maxModuleFile {
-		return domain.Errorf(domain.FailedPrecondition, "%s is larger than %d bytes", filepath.Base(path), maxModuleFile)
+		return domain.Errorf(domain.FailedPrecondition, "%s has %d bytes, more than the limit of %d", filepath.Base(path),
+			info.Size(), maxModuleFile)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

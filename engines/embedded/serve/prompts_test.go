@@ -103,16 +103,16 @@ func TestDisconnectStopsTheRequest(t *testing.T) {
 func TestConcurrentSamplesSharePrefill(t *testing.T) {
 	for _, length := range []int{1, 2, 64, 65, 80} {
 		m, s := stepped(t, weights(), Options{ChunkTokens: 200})
-		ask := func(scope string, seed uint64) *request {
+		start := func(scope string, seed uint64) *request {
 			return enqueue(t, m, t.Context(), engines.CompletionRequest{
 				PromptTokens: ids(length, 1), MaxTokens: 3, Temperature: 1, Seed: &seed, CacheScope: scope,
 			})
 		}
 		var samples []*request
 		for i := range uint64(8) {
-			samples = append(samples, ask("acme", i))
+			samples = append(samples, start("acme", i))
 		}
-		otherScope := ask("other", 0)
+		otherScope := start("other", 0)
 		s.admit()
 		s.step()
 		s.step()

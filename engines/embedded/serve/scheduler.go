@@ -35,6 +35,16 @@ type batchItem struct {
 	span    span
 }
 
+// newScheduler returns a scheduler for m. chunk is the maximum number of prompt tokens of a step, and
+// blocks the maximum number of blocks of the KV cache.
+func newScheduler(m *model, d *decoder, chunk, blocks int) *scheduler {
+	s := &scheduler{
+		model: m, decoder: d, slots: m.info.Slots, chunk: chunk, pool: pool{config: &d.config, maxBlocks: blocks},
+	}
+	s.draftLen, s.modelDraftLen = s.cost.draftTokens, s.cost.draftTokensAt
+	return s
+}
+
 // run executes steps while requests are running, and otherwise waits for a request.
 func (s *scheduler) run() {
 	defer close(s.model.done)

@@ -36,9 +36,11 @@ type Options struct {
 	CacheBytes  int64
 	ChunkTokens int // maximum prompt tokens of a step; default 32 to 256, more for smaller models
 
+	// ContextLength is the maximum number of tokens of a sequence; 0 means the model's context length.
+	ContextLength int
+
 	maxCache    int64 // CacheBytes as configured
 	longPrompts bool  // see engines.ModelFiles.LongPrompts
-	maxContext  int   // maximum tokens of a sequence; 0 means the model's context length
 }
 
 // New returns a completer that loads models from Hugging Face directories.
@@ -95,7 +97,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 			return nil, err
 		}
 	}
-	options.maxContext, options.longPrompts = files.ContextLength, files.LongPrompts
+	options.ContextLength, options.longPrompts = files.ContextLength, files.LongPrompts
 	// A model whose template cannot be parsed still serves plain prompts.
 	own := chatFormat{dir: files.Dir}
 	own.template, own.parseErr = templateOf(files, tokens)
@@ -225,8 +227,8 @@ func newModel(
 	keys, values := blockSize(&c)
 	blocks := int(max(o.CacheBytes/int64(4*(keys+values)), 1))
 	window := min(c.MaxPositions, blocks*blockTokens)
-	if o.maxContext > 0 {
-		window = min(window, o.maxContext)
+	if o.ContextLength > 0 {
+		window = min(window, o.ContextLength)
 	}
 	m := &model{
 		info:   engines.ModelInfo{ContextLength: window, ParameterCount: c.Parameters(), Slots: o.Slots},
@@ -245,12 +247,7 @@ func newModel(
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &scheduler{
-		model: m, decoder: d, slots: o.Slots, chunk: o.ChunkTokens,
-		pool: pool{config: &d.config, maxBlocks: blocks},
-	}
-	s.draftLen, s.modelDraftLen = s.cost.draftTokens, s.cost.draftTokensAt
-	return m, s, nil
+	return m, newScheduler(m, d, o.ChunkTokens, blocks), nil
 }
 
 // Info describes the model. ContextLength is below the maximum of the model if the KV cache is

@@ -61,16 +61,16 @@ func open(t *testing.T, w *llama.Weights, options Options) engines.Model {
 	return m
 }
 
-// An answer holds a complete response.
-type answer struct {
+// A completion holds a complete response.
+type completion struct {
 	text, finish string
 	tokens       []int
 	chunks       int
 	usage        engines.Usage
 }
 
-func ask(t *testing.T, m engines.Model, req engines.CompletionRequest) answer {
-	var a answer
+func complete(t *testing.T, m engines.Model, req engines.CompletionRequest) completion {
+	var a completion
 	usage, err := m.Complete(t.Context(), req, func(c engines.Chunk) error {
 		assert.Empty(t, a.finish, "a chunk after the last")
 		assert.True(t, utf8.ValidString(c.Text))
@@ -195,21 +195,21 @@ func TestCompletionsDoNotDependOnLoad(t *testing.T) {
 	alone := open(t, w, Options{Slots: 1})
 	shared := open(t, w, Options{Slots: 32, ChunkTokens: 24, Parallelism: 2})
 	requests := make([]engines.CompletionRequest, 32)
-	want := make([]answer, len(requests))
+	want := make([]completion, len(requests))
 	for i := range requests {
 		seed := uint64(i)
 		requests[i] = engines.CompletionRequest{PromptTokens: ids(1+i*4, i), MaxTokens: 20 + i, IgnoreEOS: i%3 == 0}
 		if i%2 == 1 {
 			requests[i].Temperature, requests[i].Seed, requests[i].TopK, requests[i].TopP = 0.8, &seed, 50*(i%4), 0.9
 		}
-		want[i] = ask(t, alone, requests[i])
+		want[i] = complete(t, alone, requests[i])
 		require.NotEmpty(t, want[i].tokens)
 	}
 	for range 2 {
 		var wg sync.WaitGroup
 		for i := range requests {
 			wg.Go(func() {
-				got := ask(t, shared, requests[i])
+				got := complete(t, shared, requests[i])
 				got.chunks = want[i].chunks
 				assert.Equal(t, want[i], got, "request %d", i)
 			})
@@ -221,7 +221,7 @@ func TestCompletionsDoNotDependOnLoad(t *testing.T) {
 func TestGreedyIsArgmax(t *testing.T) {
 	w := weights()
 	m := open(t, w, Options{})
-	got := ask(t, m, engines.CompletionRequest{PromptTokens: ids(5, 3), MaxTokens: 30, IgnoreEOS: true})
+	got := complete(t, m, engines.CompletionRequest{PromptTokens: ids(5, 3), MaxTokens: 30, IgnoreEOS: true})
 	require.Len(t, got.tokens, 30)
 	sequence := append(ids(5, 3), got.tokens...)
 	probs := trained(w, sequence)
@@ -271,7 +271,7 @@ func TestStopSequences(t *testing.T) {
 		"complete at the last one": {[]string{"d"}, 3, "bc", engines.FinishStop},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: c.max, Stop: c.stop})
+			got := complete(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: c.max, Stop: c.stop})
 			assert.Equal(t, c.text, got.text)
 			assert.Equal(t, c.why, got.finish)
 			assert.Equal(t, got.usage.CompletionTokens, len(got.tokens))
@@ -298,10 +298,10 @@ func TestIgnoreEOS(t *testing.T) {
 	}
 	w.Embed.Row(259)[2] = 1
 	m := open(t, w, Options{})
-	got := ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 9})
-	assert.Equal(t, answer{text: "b", finish: engines.FinishStop, tokens: []int{'b', 259}, chunks: 2,
+	got := complete(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 9})
+	assert.Equal(t, completion{text: "b", finish: engines.FinishStop, tokens: []int{'b', 259}, chunks: 2,
 		usage: engines.Usage{PromptTokens: 2, CompletionTokens: 2}}, got)
-	got = ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 9, IgnoreEOS: true})
+	got = complete(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 9, IgnoreEOS: true})
 	assert.Equal(t, "bababa", got.text)
 }
 
@@ -312,18 +312,18 @@ func TestStopTokensOfGenerationConfig(t *testing.T) {
 	m, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir})
 	require.NoError(t, err)
 	defer m.Close()
-	assert.Equal(t, []int{'b', 'c'}, ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 9}).tokens)
+	assert.Equal(t, []int{'b', 'c'}, complete(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 9}).tokens)
 }
 
 func TestWindow(t *testing.T) {
 	m := open(t, repeater("ab"), Options{})
 	require.Equal(t, 100, m.Info().ContextLength)
-	got := ask(t, m, engines.CompletionRequest{Prompt: strings.Repeat("a", 90), MaxTokens: 1000})
+	got := complete(t, m, engines.CompletionRequest{Prompt: strings.Repeat("a", 90), MaxTokens: 1000})
 	assert.Equal(t, engines.Usage{PromptTokens: 91, CompletionTokens: 9}, got.usage)
 	assert.Equal(t, engines.FinishLength, got.finish)
 
-	got = ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 0})
-	assert.Equal(t, answer{finish: engines.FinishLength, chunks: 1, usage: engines.Usage{PromptTokens: 2}}, got)
+	got = complete(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 0})
+	assert.Equal(t, completion{finish: engines.FinishLength, chunks: 1, usage: engines.Usage{PromptTokens: 2}}, got)
 
 	dir := save(t, repeater("ab"))
 	for asked, want := range map[int]int{0: 100, 20: 20, 1000: 100} {
@@ -345,7 +345,7 @@ func TestWindow(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
-			assert.Len(t, ask(t, tight, engines.CompletionRequest{Prompt: "a", MaxTokens: 30, IgnoreEOS: true}).tokens, 30)
+			assert.Len(t, complete(t, tight, engines.CompletionRequest{Prompt: "a", MaxTokens: 30, IgnoreEOS: true}).tokens, 30)
 		})
 	}
 	wg.Wait()
@@ -369,7 +369,7 @@ func TestInvalidRequests(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 		assert.Equal(t, domain.InvalidArgument, domain.CodeOf(err), want)
 	}
-	got := ask(t, m, engines.CompletionRequest{PromptTokens: []int{}, MaxTokens: 1})
+	got := complete(t, m, engines.CompletionRequest{PromptTokens: []int{}, MaxTokens: 1})
 	assert.Equal(t, 1, got.usage.PromptTokens, "an empty prompt becomes the BOS token")
 }
 
@@ -388,7 +388,7 @@ func TestCancellationFreesTheSlot(t *testing.T) {
 	_, err = m.Complete(t.Context(), engines.CompletionRequest{Prompt: "a", MaxTokens: 90},
 		func(engines.Chunk) error { return broken })
 	assert.ErrorIs(t, err, broken)
-	assert.Equal(t, "ba", ask(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 2}).text)
+	assert.Equal(t, "ba", complete(t, m, engines.CompletionRequest{Prompt: "a", MaxTokens: 2}).text)
 }
 
 // unserved returns a model without a scheduler, so that its queue fills up.
@@ -455,9 +455,9 @@ func TestAdapterIsApplied(t *testing.T) {
 	require.NoError(t, err)
 	defer m.Close()
 	req := engines.CompletionRequest{PromptTokens: ids(9, 2), MaxTokens: 40}
-	got := ask(t, m, req)
-	assert.Equal(t, ask(t, open(t, adapter.Merge(w), Options{}), req), got)
-	assert.NotEqual(t, ask(t, open(t, w, Options{}), req).tokens, got.tokens)
+	got := complete(t, m, req)
+	assert.Equal(t, complete(t, open(t, adapter.Merge(w), Options{}), req), got)
+	assert.NotEqual(t, complete(t, open(t, w, Options{}), req).tokens, got.tokens)
 
 	adapter.BaseHash = "sha256:other"
 	require.NoError(t, adapter.Save(adapterDir, 0))

@@ -1,31 +1,56 @@
 package serve
 
 import (
+	"maps"
+
 	"anneal/engines"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Trained is the ID of the addon under which a model of Start serves its adapter.
+// Trained is the ID of the addon under which the models of Start serve their adapter.
 const Trained = "trained"
 
-// Start serves the model w in memory and, unless a is nil, the adapter a under the ID Trained.
-// It copies w and a, so later changes do not affect the completions. dir is the model's
-// directory, whose configuration defines the stop tokens.
+// Start serves the model w in memory and, unless a is nil, the adapter a under the ID Trained. It
+// copies w and a, so later changes do not affect the completions. dir is the model's directory,
+// whose configuration defines the stop tokens.
+//
+// Start returns n replicas, which share one copy of the weights. Each has a separate KV cache,
+// executes its steps concurrently with the others, and gives the same completions. The replicas
+// divide the cores and the KV cache of options among them, but each has at least one core, and
+// space for one sequence of the context length unless that exceeds the KV cache of options.
 func Start(
-	w *llama.Weights, a *llama.Adapter, tokens *tokenizer.Tokenizer, dir string, options Options,
-) (engines.Model, error) {
+	n int, w *llama.Weights, a *llama.Adapter, tokens *tokenizer.Tokenizer, dir string, options Options,
+) ([]engines.Model, error) {
 	stopTokens, err := stopTokenIDs(dir, w.Config, tokens)
 	if err != nil {
 		return nil, err
 	}
-	m, s, err := newModel(w.Source(), w.Config, tokens, stopTokens, New(options).(completer).options)
+	options = New(options).(completer).options
+	cores, context := options.Parallelism, w.Config.MaxPositions
+	if options.ContextLength > 0 {
+		context = min(context, options.ContextLength)
+	}
+	keys, values := blockSize(&w.Config)
+	sequence := int64(4*(keys+values)) * int64(blocksFor(context))
+	options.CacheBytes = min(options.CacheBytes, max(options.CacheBytes/int64(n), sequence))
+	first, s, err := newModel(w.Source(), w.Config, tokens, stopTokens, options)
 	if err != nil {
 		return nil, err
 	}
 	if a != nil {
-		m.addons = map[string]*addon{Trained: {id: Trained, adapter: a.Pack(&w.Config)}}
+		first.addons = map[string]*addon{Trained: {id: Trained, adapter: a.Pack(&w.Config)}}
 	}
-	go s.run()
-	return m, nil
+	all := make([]engines.Model, n)
+	for i := range all {
+		m := &model{
+			info: first.info, config: first.config, tokenizer: tokens, stopTokens: stopTokens, vocab: first.vocab,
+			queue: first.queue, options: first.options, addons: maps.Clone(first.addons),
+			wake: make(chan struct{}, 1), done: make(chan struct{}),
+		}
+		own := max(1, (cores+n-1-i)/n) // the first replicas have the remainder
+		all[i] = m
+		go newScheduler(m, s.decoder.sharing(own), s.chunk, s.pool.maxBlocks).run()
+	}
+	return all, nil
 }

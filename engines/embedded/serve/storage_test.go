@@ -2,7 +2,6 @@ package serve
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -21,6 +20,7 @@ import (
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/safetensors"
 	"anneal/engines/embedded/tokenizer"
+	"anneal/internal/testutil"
 )
 
 // storages maps each storage format of weights to its number of bytes per weight.
@@ -53,8 +53,7 @@ func saveAs(t testing.TB, w *llama.Weights, storage string) string {
 
 func directoryOf(t testing.TB, dir string) stored.Directory {
 	sizes := map[string]int64{}
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
+	entries := testutil.ReadDir(t, dir)
 	for _, entry := range entries {
 		info, err := entry.Info()
 		require.NoError(t, err)
@@ -103,8 +102,7 @@ func writeInt8(t testing.TB, out *bytes.Buffer, w *llama.Weights) {
 		put(tensor.Name, "I8", tensor.Shape, codes)
 		put(tensor.Name+"_scale", "F32", []int{len(factors), 1}, littleEndian(factors))
 	}
-	text, err := json.Marshal(header)
-	require.NoError(t, err)
+	text := testutil.Marshal(t, header)
 	out.Write([]byte{byte(len(text)), byte(len(text) >> 8), byte(len(text) >> 16), 0, 0, 0, 0, 0})
 	out.Write(text)
 	out.Write(data)
@@ -187,8 +185,7 @@ func TestNaNCodes(t *testing.T) {
 	w.Layers[1].Up.Row(3)[5] = 1
 	dir := saveAs(t, w, "FP8")
 	path := filepath.Join(dir, "model.safetensors")
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, path)
 	h, err := directoryOf(t, dir).ReadHeader("model.safetensors")
 	require.NoError(t, err)
 	for _, tensor := range h.Tensors {

@@ -12,6 +12,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded/llama"
+	"anneal/internal/testutil"
 )
 
 // otherWeights returns random weights with the same dimensions as the result of the function
@@ -28,10 +29,10 @@ func otherWeights(seed uint64) *llama.Weights {
 func TestVariants(t *testing.T) {
 	m := open(t, weights(), Options{Slots: 8, ChunkTokens: 24, Parallelism: 2})
 	loader := m.(engines.WeightsLoader)
-	want := map[string]answer{}
+	want := map[string]completion{}
 	req := engines.CompletionRequest{PromptTokens: ids(70, 1), MaxTokens: 40, IgnoreEOS: true}
 	for id, w := range map[string]*llama.Weights{"": weights(), "one": otherWeights(12), "two": otherWeights(13)} {
-		want[id] = ask(t, open(t, w, Options{Slots: 1}), req)
+		want[id] = complete(t, open(t, w, Options{Slots: 1}), req)
 	}
 	require.NotEqual(t, want[""].text, want["one"].text)
 	require.NotEqual(t, want["one"].text, want["two"].text)
@@ -61,13 +62,13 @@ func TestVariants(t *testing.T) {
 	require.NoError(t, loader.LoadWeights(t.Context(), "two", save(t, otherWeights(12))), "the ID is already loaded")
 	asked := req
 	asked.Addon = "two"
-	require.Equal(t, want["two"], ask(t, m, asked))
+	require.Equal(t, want["two"], complete(t, m, asked))
 	all.Wait()
 	require.NoError(t, loader.UnloadAddon("one"))
 	asked.Addon = "one"
 	_, err := m.Complete(t.Context(), asked, func(engines.Chunk) error { return nil })
 	require.Equal(t, engines.ErrAddonNotLoaded("one").Error(), err.Error())
-	require.Equal(t, want[""], ask(t, m, req))
+	require.Equal(t, want[""], complete(t, m, req))
 }
 
 func TestIncompatibleWeights(t *testing.T) {
@@ -92,7 +93,6 @@ func TestIncompatibleWeights(t *testing.T) {
 
 func read(t *testing.T, path string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, path)
 	return data
 }

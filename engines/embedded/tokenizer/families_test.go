@@ -1,7 +1,6 @@
 package tokenizer_test
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,13 +15,13 @@ import (
 	"anneal/domain"
 	"anneal/engines/embedded/miniature"
 	"anneal/engines/embedded/tokenizer"
+	"anneal/internal/testutil"
 )
 
 func load(t *testing.T, family string) *tokenizer.Tokenizer {
 	dir := t.TempDir()
 	require.NoError(t, miniature.Write(dir, family))
-	tok, err := tokenizer.Load(dir)
-	require.NoError(t, err)
+	tok := mustLoad(t, dir)
 	return tok
 }
 
@@ -124,20 +123,18 @@ func TestByteFallback(t *testing.T) {
 	}
 	dir := t.TempDir()
 	write := func() {
-		data, err := json.Marshal(file)
-		require.NoError(t, err)
+		data := testutil.Marshal(t, file)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), data, 0o644))
 	}
 	write()
-	tok, err := tokenizer.Load(dir)
-	require.NoError(t, err)
+	tok := mustLoad(t, dir)
 	assert.Equal(t, []int{1, 264, 263, 262, 259, 3 + 0xc3, 3 + 0xbc}, tok.Prompt("hi hé ü"))
 	assert.Equal(t, "hi hé ü", tok.Decode(tok.Prompt("hi hé ü")))
 	assert.Equal(t, " hi", tok.NewDecoder().Next(264), "continued text keeps its space")
 
 	file["normalizer"] = nil
 	write()
-	_, err = tokenizer.Load(dir)
+	_, err := tokenizer.Load(dir)
 	require.ErrorContains(t, err, "byte_fallback")
 	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
@@ -156,11 +153,10 @@ func TestUnsupportedFeatures(t *testing.T) {
 			dir := t.TempDir()
 			require.NoError(t, miniature.Write(dir, "llama3"))
 			path := filepath.Join(dir, "tokenizer.json")
-			data, err := os.ReadFile(path)
-			require.NoError(t, err)
+			data := testutil.ReadFile(t, path)
 			require.Contains(t, string(data), c.old)
 			require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(data), c.old, c.new)), 0o644))
-			_, err = tokenizer.Load(dir)
+			_, err := tokenizer.Load(dir)
 			require.ErrorContains(t, err, want)
 			assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 		})
@@ -170,11 +166,17 @@ func TestUnsupportedFeatures(t *testing.T) {
 func BenchmarkEncode(b *testing.B) {
 	dir := b.TempDir()
 	require.NoError(b, miniature.Write(dir, "llama3"))
-	tok, err := tokenizer.Load(dir)
-	require.NoError(b, err)
+	tok := mustLoad(b, dir)
 	text := strings.Repeat(miniature.Corpus, 100)
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		tok.Encode(text)
 	}
+}
+
+func mustLoad(t testing.TB, dir string) *tokenizer.Tokenizer {
+	t.Helper()
+	tok, err := tokenizer.Load(dir)
+	require.NoError(t, err)
+	return tok
 }

@@ -156,7 +156,7 @@ func readLimited(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	if len(data) > maxFile {
-		return nil, unsupported(filepath.Base(path), "is larger than %d bytes", maxFile)
+		return nil, unsupported(filepath.Base(path), "has more than the limit of %d bytes", maxFile)
 	}
 	return data, nil
 }

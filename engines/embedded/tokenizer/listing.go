@@ -14,7 +14,7 @@ type Listing struct {
 	Pattern string   // name that llama.cpp gives the pre-tokenizer: gpt-2, llama-bpe, qwen2 or smollm
 }
 
-// A Listed is a token of a Listing. It is zero for an ID without a token.
+// A Listed is one token of a Listing. The zero value stands for an ID without a token.
 type Listed struct {
 	Spelling       string
 	Special, Added bool

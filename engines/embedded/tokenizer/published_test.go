@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines/embedded/miniature"
-	"anneal/engines/embedded/tokenizer"
+	"anneal/internal/testutil"
 )
 
 // TestPublishedVocabularies compares Encode for the full vocabularies of GPT-2 and Llama 3 with
@@ -26,8 +26,7 @@ func TestPublishedVocabularies(t *testing.T) {
 		t.Skip("the published vocabularies are not installed: make clients")
 	}
 	texts := texts()
-	input, err := json.Marshal(texts)
-	require.NoError(t, err)
+	input := testutil.Marshal(t, texts)
 	dir := t.TempDir()
 	command := exec.CommandContext(t.Context(), node, script, dir)
 	command.Stdin, command.Stderr = bytes.NewReader(input), os.Stderr
@@ -37,8 +36,7 @@ func TestPublishedVocabularies(t *testing.T) {
 	require.NoError(t, json.Unmarshal(output, &want))
 	require.Len(t, want, 2)
 	for name, all := range want {
-		tok, err := tokenizer.Load(filepath.Join(dir, name))
-		require.NoError(t, err)
+		tok := mustLoad(t, filepath.Join(dir, name))
 		require.Len(t, all, len(texts))
 		tokens := 0
 		for i, text := range texts {

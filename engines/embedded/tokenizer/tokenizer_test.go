@@ -13,6 +13,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines/embedded/tokenizer"
+	"anneal/internal/testutil"
 )
 
 const bos, user, assistant, end = 256, 257, 258, 259
@@ -98,16 +99,13 @@ func TestChat(t *testing.T) {
 func TestSaveAndLoad(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, tokenizer.NewBytes().Save(dir))
-	loaded, err := tokenizer.Load(dir)
-	require.NoError(t, err)
+	loaded := mustLoad(t, dir)
 	assert.Equal(t, tokenizer.NewBytes(), loaded)
 	again := t.TempDir()
 	require.NoError(t, loaded.Save(again))
 	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
-		a, err := os.ReadFile(filepath.Join(dir, name))
-		require.NoError(t, err)
-		b, err := os.ReadFile(filepath.Join(again, name))
-		require.NoError(t, err)
+		a := testutil.ReadFile(t, filepath.Join(dir, name))
+		b := testutil.ReadFile(t, filepath.Join(again, name))
 		assert.Equal(t, string(a), string(b))
 	}
 }
@@ -115,8 +113,7 @@ func TestSaveAndLoad(t *testing.T) {
 func TestVocabularySpellings(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, tokenizer.NewBytes().Save(dir))
-	data, err := os.ReadFile(filepath.Join(dir, "tokenizer.json"))
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, filepath.Join(dir, "tokenizer.json"))
 	var file struct {
 		Model struct {
 			Vocab map[string]int `json:"vocab"`
@@ -167,8 +164,7 @@ func TestUnsupportedTokenizers(t *testing.T) {
 }
 
 func edit(t *testing.T, path, old, replacement string) {
-	data, err := os.ReadFile(path)
-	require.NoError(t, err)
+	data := testutil.ReadFile(t, path)
 	require.Contains(t, string(data), old)
 	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(data), old, replacement)), 0o644))
 }
@@ -179,18 +175,16 @@ func TestConfiguration(t *testing.T) {
 	config := filepath.Join(dir, "tokenizer_config.json")
 	edit(t, config, `"eos_token": "<|end|>"`, `"eos_token": {"content": "<|user|>"}`)
 	edit(t, config, `"add_bos_token": true`, `"add_bos_token": false`)
-	tok, err := tokenizer.Load(dir)
-	require.NoError(t, err)
+	tok := mustLoad(t, dir)
 	assert.Equal(t, user, tok.EOS())
 	assert.Equal(t, -1, tok.BOS())
 	assert.Equal(t, []int{'a'}, tok.Prompt("a"))
-	_, _, err = tok.Chat(nil)
+	_, _, err := tok.Chat(nil)
 	assert.Equal(t, domain.FailedPrecondition, domain.CodeOf(err),
 		"the template begins with a token that the model does not have")
 
 	require.NoError(t, os.Remove(config))
-	tok, err = tokenizer.Load(dir)
-	require.NoError(t, err)
+	tok = mustLoad(t, dir)
 	assert.Equal(t, -1, tok.EOS())
 }
 
@@ -199,8 +193,7 @@ func TestBOSMayEqualEOS(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, tokenizer.NewBytes().Save(dir))
 	edit(t, filepath.Join(dir, "tokenizer_config.json"), `"eos_token": "<|end|>"`, `"eos_token": "<|bos|>"`)
-	tok, err := tokenizer.Load(dir)
-	require.NoError(t, err)
+	tok := mustLoad(t, dir)
 	assert.GreaterOrEqual(t, tok.EOS(), 256)
 	assert.Equal(t, tok.EOS(), tok.BOS())
 }

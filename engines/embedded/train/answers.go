@@ -42,37 +42,61 @@ func (a *answer) reason() string { return cmp.Or(a.score.Reason, "the evaluator 
 
 // answers generates n answers to each prompt with the current weights and scores them. The
 // answers to one prompt are adjacent. The result depends on seed and weights but not on the
-// number of cores.
+// number of cores or replicas.
 func (r *rollouts) answers(ctx context.Context, prompts []*prompt, n int, seed uint64) ([]answer, error) {
 	how := r.settings.Rollouts
-	model, err := serve.Start(r.loop.Net.Weights, r.loop.Net.Adapter, r.tokens, r.request.BaseDir,
-		serve.Options{
-			Parallelism: r.loop.workers, Slots: how.MaxConcurrent, Queue: how.MaxConcurrent + how.MaxConcurrentEvaluations,
-		})
+	replicas, err := r.startReplicas(r.replicas(len(prompts)))
 	if err != nil {
 		return nil, err
 	}
-	defer model.Close()
+	defer func() {
+		for _, model := range replicas {
+			_ = model.Close() // never fails
+		}
+	}()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	writing, scoring := make(chan struct{}, how.MaxConcurrent), make(chan struct{}, how.MaxConcurrentEvaluations)
+	scoring := make(chan struct{}, how.MaxConcurrentEvaluations)
 	out := make([]answer, len(prompts)*n)
-	llama.Each(len(out), cap(writing)+cap(scoring), func(i int) {
-		a := &out[i]
-		a.prompt = prompts[i/n]
-		writing <- struct{}{}
-		err := r.complete(ctx, model, a, rand.NewPCG(r.request.Seed+seed<<32, uint64(i)).Uint64())
-		<-writing
-		if err == nil {
-			scoring <- struct{}{}
-			err = r.scoreAnswer(ctx, a)
-			<-scoring
-		}
-		if err != nil {
-			cancel(err)
-		}
+	llama.Each(len(replicas), len(replicas), func(k int) {
+		// All answers to a prompt come from one replica, which computes the prompt once.
+		share := (len(prompts) - k + len(replicas) - 1) / len(replicas) * n
+		writing := make(chan struct{}, (how.MaxConcurrent+len(replicas)-1-k)/len(replicas))
+		llama.Each(share, cap(writing)+cap(scoring), func(j int) {
+			at := j/n*len(replicas) + k
+			i := at*n + j%n
+			a := &out[i]
+			a.prompt = prompts[at]
+			writing <- struct{}{}
+			err := r.complete(ctx, replicas[k], a, rand.NewPCG(r.request.Seed+seed<<32, uint64(i)).Uint64())
+			<-writing
+			if err == nil {
+				scoring <- struct{}{}
+				err = r.scoreAnswer(ctx, a)
+				<-scoring
+			}
+			if err != nil {
+				cancel(err)
+			}
+		})
 	})
 	return out, context.Cause(ctx)
+}
+
+// replicas returns the number of replicas that generate answers to a number of prompts. Each has at
+// least one prompt, one core and one concurrent answer.
+func (r *rollouts) replicas(prompts int) int {
+	how := r.settings.Rollouts
+	return max(1, min(how.MaxReplicas, prompts, how.MaxConcurrent, r.loop.workers))
+}
+
+// startModels starts n replicas of the model with the current weights.
+func (r *rollouts) startModels(n int) ([]engines.Model, error) {
+	how := r.settings.Rollouts
+	return serve.Start(n, r.loop.Net.Weights, r.loop.Net.Adapter, r.tokens, r.request.BaseDir, serve.Options{
+		Parallelism: r.loop.workers, Slots: how.MaxConcurrent, Queue: how.MaxConcurrent + how.MaxConcurrentEvaluations,
+		ContextLength: r.settings.MaxContextLength,
+	})
 }
 
 // complete generates one answer.

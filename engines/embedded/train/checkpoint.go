@@ -69,13 +69,9 @@ func (j *job) checkpoint(ctx context.Context) error {
 // restore loads a checkpoint. It returns a FailedPrecondition error if the checkpoint has another
 // method, base model, dataset, seed or settings than the job.
 func (j *job) restore(dir string) error {
-	data, err := os.ReadFile(filepath.Join(dir, stateFile))
+	s, err := readState(dir)
 	if err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
-	var s state
-	if err := json.Unmarshal(data, &s); err != nil {
-		return fmt.Errorf("checkpoint: %s: %w", stateFile, err)
+		return err
 	}
 	var differ []string
 	note := func(same bool, what string) {
@@ -87,6 +83,9 @@ func (j *job) restore(dir string) error {
 	note(s.Base == j.state.Base, "base model")
 	note(s.Data == j.state.Data, "dataset")
 	note(s.Seed == j.state.Seed, "seed")
+	if here, there := j.state.Settings.Rollouts, s.Settings.Rollouts; here != nil && there != nil {
+		there.MaxReplicas = here.MaxReplicas // does not affect the results
+	}
 	note(reflect.DeepEqual(s.Settings, j.state.Settings), "settings")
 	if len(differ) > 0 {
 		return domain.Errorf(domain.FailedPrecondition,
@@ -99,13 +98,32 @@ func (j *job) restore(dir string) error {
 			return fmt.Errorf("checkpoint: %w", err)
 		}
 	}
+	if err := j.restoreParameters(dir); err != nil {
+		return err
+	}
+	return j.restoreMetrics(filepath.Join(dir, metricsFile))
+}
+
+func readState(dir string) (s state, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if err != nil {
+		return s, fmt.Errorf("checkpoint: %w", err)
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return s, fmt.Errorf("checkpoint: %s: %w", stateFile, err)
+	}
+	return s, nil
+}
+
+// restoreParameters loads the trained parameters and the optimizer of a checkpoint.
+func (j *job) restoreParameters(dir string) error {
 	if err := j.restoreModel(filepath.Join(dir, modelDir)); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	if err := j.restoreOptimizer(filepath.Join(dir, optimizerFile)); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
-	return j.restoreMetrics(filepath.Join(dir, metricsFile))
+	return nil
 }
 
 func (j *job) restoreModel(dir string) error {

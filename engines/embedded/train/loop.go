@@ -33,8 +33,10 @@ type Loop struct {
 	variance  []float32 // AdamW's second moment
 	steps     int       // optimizer steps
 	total     *llama.Gradient
+	part      *llama.Gradient // sum of the gradients of a part of a batch; nil before the first large batch
 	lanes     []*lane
 	ranges    []decayRange
+	helpers   []*helper // other nodes that compute parts of batches
 }
 
 // A lane holds the state of one worker goroutine.
@@ -114,7 +116,11 @@ func (l *Loop) Step(ctx context.Context, samples []*Sample, rate float64) (StepR
 	if !finite(report.Loss) || !finite(report.Norm) {
 		return report, errDiverged
 	}
-	l.update(rate, min(1, clipNorm/(report.Norm+1e-6)))
+	clip := min(1, clipNorm/(report.Norm+1e-6))
+	if err := l.share(ctx, rate, clip); err != nil {
+		return report, err
+	}
+	l.update(rate, clip)
 	return report, nil
 }
 
@@ -148,18 +154,16 @@ func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, err
 		report.Tokens += s.inputs()
 	}
 	shards := cut(samples)
-	scale := float32(1 / max(weight, 1))
-	l.each(ctx, shards, func(i int, lane *lane) {
-		lane.loss(l.objective, shards[i], lane.forward(shards[i], l.Dropout, l.Seed+uint64(l.steps)<<20+uint64(i)))
-		kernel.Scale(scale, lane.slopes)
-		clear(lane.grad.Flat)
-		lane.pass.Backward(lane.slopes, lane.grad)
-	}, func(_ int, lane *lane) {
-		report.metrics.merge(lane.metrics)
-		kernel.Add(l.total.Flat, l.total.Flat, lane.grad.Flat)
+	work := batchPart{Steps: l.steps, Scale: float32(1 / max(weight, 1)), Temperature: l.lanes[0].pass.Temperature}
+	err := l.distribute(ctx, work, shards, func(metrics []means, gradient []float32) error {
+		for _, m := range metrics {
+			report.metrics.merge(m)
+		}
+		kernel.Add(l.total.Flat, l.total.Flat, gradient)
+		return nil
 	})
 	report.Loss = report.metrics["loss"].value()
-	return report, ctx.Err()
+	return report, err
 }
 
 // Loss returns the mean negative log-likelihood of the samples' target tokens in nats, and the

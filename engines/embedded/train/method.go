@@ -123,6 +123,8 @@ func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rol
 		domain.MaxChunkSize, full.ChunkSize)
 	v.Require(full.MaxConcurrent > 0, "maxConcurrentRollouts", "must not be negative, is %d; 0 selects the default",
 		full.MaxConcurrent)
+	v.Require(full.MaxReplicas >= 0, "maxInferenceReplicaCount", "must not be negative, is %d; 0 stands for 1",
+		full.MaxReplicas)
 	v.Require(full.MaxConcurrentEvaluations > 0, "maxConcurrentEvaluations",
 		"must not be negative, is %d; 0 selects the default",
 		full.MaxConcurrentEvaluations)

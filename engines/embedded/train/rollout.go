@@ -21,6 +21,9 @@ type rollouts struct {
 	held      []*prompt
 	reference *Loop // the reference model of the KL term; nil without a KL term
 
+	// startReplicas is startModels except in tests.
+	startReplicas func(n int) ([]engines.Model, error)
+
 	size    int // prompts of a chunk
 	current *chunk
 	ready   *chunk // generated chunk on which training has not started; may be nil
@@ -41,7 +44,9 @@ func newRollouts(j *job, prompts, held []*prompt) *rollouts {
 	if len(prompts) > domain.ChunkedAbove {
 		size = min(size, s.Rollouts.ChunkSize)
 	}
-	return &rollouts{job: j, prompts: prompts, held: held, size: min(size, len(prompts))}
+	r := &rollouts{job: j, prompts: prompts, held: held, size: min(size, len(prompts))}
+	r.startReplicas = r.startModels
+	return r
 }
 
 // chunks returns the number of chunks of an epoch.

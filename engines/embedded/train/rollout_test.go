@@ -15,6 +15,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/llama"
 )
 
 // evaluatorFunc is an evaluator that calls a function for each row.
@@ -46,8 +47,7 @@ func TestNoRewardSignalStopsEarly(t *testing.T) {
 	request := rolloutRequest(t, base, promptRows(12),
 		func(map[string]any) (engines.Score, error) { return engines.Score{Value: 0.25, Valid: true}, nil })
 	watch := &recorder{t: t}
-	result, err := Trainer{}.Train(t.Context(), request, watch)
-	require.NoError(t, err)
+	result := mustTrain(t, request, watch)
 	require.True(t, result.StoppedEarly)
 	require.Contains(t, result.Reason, "no reward signal")
 	require.Equal(t, 3, result.Steps, "each chunk is evaluated")
@@ -57,8 +57,7 @@ func TestNoRewardSignalStopsEarly(t *testing.T) {
 	}
 	after := resultOf(t, result, base)
 	request.WorkDir, request.Settings.Epochs = t.TempDir(), 40
-	result, err = Trainer{}.Train(t.Context(), request, &recorder{t: t})
-	require.NoError(t, err)
+	result = mustTrain(t, request, &recorder{t: t})
 	require.Less(t, result.Steps, 60, "the training stops before the rows are exhausted")
 	require.Equal(t, after, resultOf(t, result, base))
 }
@@ -66,12 +65,10 @@ func TestNoRewardSignalStopsEarly(t *testing.T) {
 func TestEqualSamplesStopEarly(t *testing.T) {
 	row := `{"samples":[{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"good":1},` +
 		`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"c"}],"good":1}]}`
-	result, err := Trainer{}.Train(
-		t.Context(), engines.TrainRequest{
-			Method: engines.RLOR, BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row, row)},
-			WorkDir: t.TempDir(), Settings: engines.TrainSettings{LoraRank: 2},
-		}, &recorder{t: t})
-	require.NoError(t, err)
+	result := mustTrain(t, engines.TrainRequest{
+		Method: engines.RLOR, BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row, row)},
+		WorkDir: t.TempDir(), Settings: engines.TrainSettings{LoraRank: 2},
+	}, &recorder{t: t})
 	require.True(t, result.StoppedEarly)
 	require.Contains(t, result.Reason, "same reward")
 	require.Zero(t, result.Steps)
@@ -134,8 +131,7 @@ func TestInvalidScoresAreExcluded(t *testing.T) {
 		}, nil
 	})
 	watch := &recorder{t: t}
-	result, err := Trainer{}.Train(t.Context(), request, watch)
-	require.NoError(t, err)
+	result := mustTrain(t, request, watch)
 	require.EqualValues(t, 8*4, calls.Load())
 	invalid := result.Values["reward/invalid"]
 	require.True(t, invalid > 0 && invalid < 1, "%v", invalid)
@@ -175,8 +171,7 @@ func TestConcurrencyLimits(t *testing.T) {
 		how := *shortAnswers
 		how.MaxConcurrent, how.MaxConcurrentEvaluations = limit, limit
 		request.Settings.Rollouts = &how
-		result, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
-		require.NoError(t, err)
+		result := mustTrain(t, request, &recorder{t: t})
 		require.LessOrEqual(t, highest.Load(), int64(limit))
 		if want == nil {
 			want = resultOf(t, result, base)
@@ -222,13 +217,11 @@ func TestPreferencesStartAtTheReference(t *testing.T) {
 	rows := writeRows(t, "rows.jsonl", pairRows(10)...)
 	request := engines.TrainRequest{Method: engines.DPO, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 4, LearningRate: 0.01, Epochs: 5}}
-	first, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
-	require.NoError(t, err)
+	first := mustTrain(t, request, &recorder{t: t})
 	require.Positive(t, first.Values["train/margin"])
 	request.AdapterDir, request.WorkDir = first.Dir, t.TempDir()
 	watch := &recorder{t: t}
-	_, err = Trainer{}.Train(t.Context(), request, watch)
-	require.NoError(t, err)
+	mustTrain(t, request, watch)
 	require.InDelta(t, math.Ln2, watch.rows[0].Values["train/loss"], 1e-4)
 }
 
@@ -237,8 +230,7 @@ func TestGuardStopsPreferenceTraining(t *testing.T) {
 		"rows.jsonl", pairRows(10)...)}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LearningRate: 0.05, Epochs: 200}}
 	watch := &recorder{t: t}
-	result, err := Trainer{}.Train(t.Context(), request, watch)
-	require.NoError(t, err)
+	result := mustTrain(t, request, watch)
 	require.True(t, result.StoppedEarly)
 	require.Contains(t, result.Reason, "log-probability of the chosen answers fell")
 	require.Less(t, result.Steps, 400)
@@ -362,8 +354,7 @@ func TestRolloutsAreRecorded(t *testing.T) {
 	request.EvalFiles = []string{writeRows(t, "held.jsonl", promptRows(3)...)}
 	request.Settings.CheckpointSteps = 1
 	all, watch := recordRollouts(&request), &recorder{t: t}
-	_, err := Trainer{}.Train(t.Context(), request, watch)
-	require.NoError(t, err)
+	mustTrain(t, request, watch)
 	first := all["1 false"]
 	require.Len(t, first, 16, "a step has 4 rows with 4 candidates")
 	seen := map[[2]int]bool{}
@@ -383,8 +374,7 @@ func TestRolloutsAreRecorded(t *testing.T) {
 
 	request.ResumeDir, request.WorkDir = watch.checkpoints[1], t.TempDir()
 	again := recordRollouts(&request)
-	_, err = Trainer{}.Train(t.Context(), request, &recorder{t: t})
-	require.NoError(t, err)
+	mustTrain(t, request, &recorder{t: t})
 	require.NotContains(t, again, "1 false")
 	for key, rollouts := range again {
 		require.Equal(t, all[key], rollouts, key)
@@ -403,4 +393,18 @@ func TestRolloutsWithoutScoresAreRecorded(t *testing.T) {
 	require.Len(t, all["1 false"], 16)
 	require.Equal(t, "KeyError: 'x'", all["1 false"][0].Reason)
 	require.False(t, all["1 false"][0].Valid)
+}
+
+func mustTrain(t testing.TB, request engines.TrainRequest, watch engines.TrainWatcher) engines.TrainResult {
+	t.Helper()
+	result, err := Trainer{}.Train(t.Context(), request, watch)
+	require.NoError(t, err)
+	return result
+}
+
+func mustLoad(t testing.TB, dir string) *llama.Weights {
+	t.Helper()
+	w, err := llama.Load(dir)
+	require.NoError(t, err)
+	return w
 }

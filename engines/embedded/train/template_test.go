@@ -1,7 +1,6 @@
 package train
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/internal/testutil"
 )
 
 const spokenTemplate = `{% for m in messages %}[{{ m.role }} speaks:] {{ m.content }};
@@ -21,13 +21,11 @@ func TestJobChatTemplate(t *testing.T) {
 	base, data := smallBase(t, 1), writeRows(t, "rows.jsonl", chatRows(8)...)
 	train := func(adapter, template string, rank int) engines.TrainResult {
 		t.Helper()
-		result, err := Trainer{}.Train(
-			t.Context(), engines.TrainRequest{
-				Method: engines.Supervised, BaseDir: base, AdapterDir: adapter, DataFiles: []string{data},
-				WorkDir: t.TempDir(), Seed: 3, Parallelism: 1,
-				Settings: engines.TrainSettings{Epochs: 1, LoraRank: rank, JinjaTemplate: template},
-			}, &recorder{t: t})
-		require.NoError(t, err)
+		result := mustTrain(t, engines.TrainRequest{
+			Method: engines.Supervised, BaseDir: base, AdapterDir: adapter, DataFiles: []string{data},
+			WorkDir: t.TempDir(), Seed: 3, Parallelism: 1,
+			Settings: engines.TrainSettings{Epochs: 1, LoraRank: rank, JinjaTemplate: template},
+		}, &recorder{t: t})
 		return result
 	}
 	own := train("", "", 2)
@@ -35,8 +33,7 @@ func TestJobChatTemplate(t *testing.T) {
 	for _, rank := range []int{2, 0} {
 		given := train("", spokenTemplate, rank)
 		require.Greater(t, given.Tokens, own.Tokens, "the template writes more than the model's own")
-		kept, err := os.ReadFile(filepath.Join(given.Dir, "chat_template.jinja"))
-		require.NoError(t, err)
+		kept := testutil.ReadFile(t, filepath.Join(given.Dir, "chat_template.jinja"))
 		require.Equal(t, spokenTemplate, string(kept))
 		if rank > 0 {
 			require.Equal(t, given.Tokens, train(given.Dir, "", rank).Tokens)

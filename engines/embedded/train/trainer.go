@@ -80,6 +80,10 @@ func (Trainer) Train(
 		return result, err
 	}
 	defer func() { err = errors.Join(err, j.metrics.Close()) }()
+	if err := j.enlist(ctx); err != nil {
+		return result, err
+	}
+	defer j.loop.dismiss(ctx)
 	if err := j.run(ctx); err != nil {
 		return result, err
 	}
@@ -94,41 +98,18 @@ func (Trainer) Train(
 // newJob loads the model and the rows, and restores the checkpoint from which the request
 // resumes.
 func newJob(ctx context.Context, request engines.TrainRequest, watch engines.TrainWatcher) (*job, error) {
-	request.Method = cmp.Or(request.Method, engines.Supervised)
-	if losses[request.Method] == nil {
-		return nil,
-			domain.Errorf(domain.InvalidArgument, "method: the embedded engine does not support %q: use one of %s",
-				request.Method,
-				strings.Join(slices.Sorted(maps.Keys(losses)), ", "))
-	}
 	if request.Method == engines.Reinforcement && request.Evaluation == nil {
 		return nil, domain.Errorf(domain.FailedPrecondition,
 			"evaluator: this node cannot run evaluators: start a node with a Python interpreter")
 	}
-	config, err := llama.ReadConfig(request.BaseDir)
-	if err == nil {
-		err = config.FitsTraining(request.Settings.LoraRank > 0, cores(request))
-	}
+	j, weights, err := loadModel(request, watch)
 	if err != nil {
-		return nil, fmt.Errorf("base model: %w", err)
-	}
-	weights, err := llama.Load(request.BaseDir)
-	if err != nil {
-		return nil, fmt.Errorf("base model: %w", err)
-	}
-	tokens, err := tokenizer.Load(request.BaseDir)
-	if err != nil {
-		return nil, fmt.Errorf("base model: %w", err)
-	}
-	j := &job{request: request, watch: watch, tokens: tokens, base: weights.Hash(), values: map[string]float64{}}
-	if j.settings, err = resolve(request, &weights.Config); err != nil {
 		return nil, err
 	}
 	train, held, err := j.read(weights.Config.VocabSize)
 	if err != nil {
 		return nil, err
 	}
-	weights.Config.TorchDType = "float32" // so that results and checkpoints are lossless
 	if err := j.build(weights); err != nil {
 		return nil, err
 	}
@@ -136,7 +117,7 @@ func newJob(ctx context.Context, request engines.TrainRequest, watch engines.Tra
 		return nil, err
 	}
 	j.state = state{
-		Stopped: j.nothing != "", Reason: j.nothing, BestLoss: math.MaxFloat64, Method: request.Method, Base: j.base,
+		Stopped: j.nothing != "", Reason: j.nothing, BestLoss: math.MaxFloat64, Method: j.request.Method, Base: j.base,
 		Data: j.data, Seed: request.Seed, Settings: j.settings,
 	}
 	if j.metrics, err = os.Create(filepath.Join(request.WorkDir, metricsFile)); err != nil {
@@ -148,6 +129,36 @@ func newJob(ctx context.Context, request engines.TrainRequest, watch engines.Tra
 		}
 	}
 	return j, ctx.Err()
+}
+
+// loadModel loads the base model and the tokenizer, and resolves the settings.
+func loadModel(request engines.TrainRequest, watch engines.TrainWatcher) (*job, *llama.Weights, error) {
+	request.Method = cmp.Or(request.Method, engines.Supervised)
+	if losses[request.Method] == nil {
+		return nil, nil,
+			domain.Errorf(domain.InvalidArgument, "method: the embedded engine does not support %q: use one of %s",
+				request.Method,
+				strings.Join(slices.Sorted(maps.Keys(losses)), ", "))
+	}
+	config, err := llama.ReadConfig(request.BaseDir)
+	if err == nil {
+		err = config.FitsTraining(request.Settings.LoraRank > 0, cores(request))
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("base model: %w", err)
+	}
+	weights, err := llama.Load(request.BaseDir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("base model: %w", err)
+	}
+	tokens, err := tokenizer.Load(request.BaseDir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("base model: %w", err)
+	}
+	j := &job{request: request, watch: watch, tokens: tokens, base: weights.Hash(), values: map[string]float64{}}
+	j.settings, err = resolve(request, &weights.Config)
+	weights.Config.TorchDType = "float32" // so that results and checkpoints are lossless
+	return j, weights, err
 }
 
 // read reads the files of the request. train holds the training rows, and held the evaluation

@@ -133,29 +133,26 @@ func metricsIn(t *testing.T, dir string) []engines.Metrics {
 func resultOf(t *testing.T, result engines.TrainResult, baseDir string) []float32 {
 	t.Helper()
 	if !result.Adapter {
-		w, err := llama.Load(result.Dir)
-		require.NoError(t, err)
-		_, err = tokenizer.Load(result.Dir)
+		w := mustLoad(t, result.Dir)
+		_, err := tokenizer.Load(result.Dir)
 		require.NoError(t, err)
 		return w.Flat()
 	}
-	base, err := llama.Load(baseDir)
-	require.NoError(t, err)
+	base := mustLoad(t, baseDir)
 	a, err := llama.LoadAdapter(result.Dir, base.Hash(), base.Config)
 	require.NoError(t, err)
 	return a.Flat()
 }
 
-// TestResumeIsExact stops a training run of every method at several steps and resumes it from its
-// checkpoint with another number of cores. All metrics and parameters must be bit-identical to
-// those of an uninterrupted training.
-func TestResumeIsExact(t *testing.T) {
-	base := smallBase(t, 1)
-	cases := map[string]struct {
-		method   string
-		rows     []string
-		settings engines.TrainSettings
-	}{
+// A training is one case of the tests that compare trainings bit by bit.
+type training struct {
+	method   string
+	rows     []string
+	settings engines.TrainSettings
+}
+
+func trainings() map[string]training {
+	return map[string]training{
 		"adapter with dropout": {engines.Supervised, chatRows(37),
 			engines.TrainSettings{
 				Epochs: 3, LoraRank: 4, LoraDropout: 0.2, CheckpointSteps: 4, EvalAutoCarveout: true, OptimizerWeightDecay: 0.01,
@@ -200,7 +197,14 @@ func TestResumeIsExact(t *testing.T) {
 				Loss: &domain.LossConfig{Method: domain.LossGSPO},
 			}},
 	}
-	for name, tc := range cases {
+}
+
+// TestResumeIsExact stops a training run of every method at several steps and resumes it from its
+// checkpoint with another number of cores. All metrics and parameters must be bit-identical to
+// those of an uninterrupted training.
+func TestResumeIsExact(t *testing.T) {
+	base := smallBase(t, 1)
+	for name, tc := range trainings() {
 		t.Run(name, func(t *testing.T) {
 			rows := writeRows(t, "rows.jsonl", tc.rows...)
 			request := engines.TrainRequest{
@@ -208,8 +212,7 @@ func TestResumeIsExact(t *testing.T) {
 				WorkDir: t.TempDir(), Evaluation: letterEvaluator{},
 			}
 			whole := &recorder{t: t}
-			want, err := Trainer{}.Train(t.Context(), request, whole)
-			require.NoError(t, err)
+			want := mustTrain(t, request, whole)
 			require.Equal(t, numbers(whole.rows), numbers(metricsIn(t, whole.checkpoints[want.Steps])))
 
 			require.Greater(t, want.Steps, 6)
@@ -228,8 +231,7 @@ func TestResumeIsExact(t *testing.T) {
 
 				second := &recorder{t: t}
 				request.WorkDir, request.Parallelism, request.ResumeDir = t.TempDir(), 3, first.checkpoints[stop]
-				got, err := Trainer{}.Train(t.Context(), request, second)
-				require.NoError(t, err)
+				got := mustTrain(t, request, second)
 				require.Equal(t, resultOf(t, want, base), resultOf(t, got, base))
 				require.Equal(t, want.Values, got.Values)
 				require.Equal(t, want.Tokens, got.Tokens)
@@ -245,12 +247,10 @@ func TestCheckpointInterval(t *testing.T) {
 	base, rows := smallBase(t, 1), writeRows(t, "rows.jsonl", chatRows(37)...)
 	synctest.Test(t, func(t *testing.T) {
 		slow := &recorder{t: t, onStep: func(engines.Metrics) { time.Sleep(20 * time.Second) }}
-		got, err := Trainer{}.Train(
-			t.Context(), engines.TrainRequest{
-				Method: engines.Supervised, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
-				Parallelism: 1, Settings: engines.TrainSettings{Epochs: 2, LoraRank: 2, CheckpointSteps: 1000},
-			}, slow)
-		require.NoError(t, err)
+		got := mustTrain(t, engines.TrainRequest{
+			Method: engines.Supervised, BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
+			Parallelism: 1, Settings: engines.TrainSettings{Epochs: 2, LoraRank: 2, CheckpointSteps: 1000},
+		}, slow)
 		steps := slices.Sorted(maps.Keys(slow.checkpoints))
 		require.Equal(t, []int{2, 4, 6}, steps[:3], "the checkpoints of %d steps", got.Steps)
 	})
@@ -279,8 +279,7 @@ func TestLearns(t *testing.T) {
 				BaseDir: base, DataFiles: []string{tc.file}, EvalFiles: []string{tc.file}, WorkDir: t.TempDir(),
 				Settings: tc.settings,
 			}
-			result, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
-			require.NoError(t, err)
+			result := mustTrain(t, request, &recorder{t: t})
 			require.Less(t, result.Values["eval/loss"], tc.loss)
 		})
 	}
@@ -297,8 +296,7 @@ func TestEarlyStop(t *testing.T) {
 	request := engines.TrainRequest{BaseDir: base, DataFiles: []string{rows}, EvalFiles: []string{held},
 		WorkDir:  t.TempDir(),
 		Settings: engines.TrainSettings{Epochs: 200, EarlyStop: true, LearningRate: 3e-3}}
-	result, err := Trainer{}.Train(t.Context(), request, watch)
-	require.NoError(t, err)
+	result := mustTrain(t, request, watch)
 	require.True(t, result.StoppedEarly)
 	require.Less(t, result.Steps, 200)
 	best := result.Values["eval/loss"]
@@ -307,8 +305,7 @@ func TestEarlyStop(t *testing.T) {
 			best = min(best, loss)
 		}
 	}
-	weights, err := llama.Load(result.Dir)
-	require.NoError(t, err)
+	weights := mustLoad(t, result.Dir)
 	reader := newReader(tokenizer.NewBytes(), 96, weights.Config.VocabSize)
 	require.NoError(t, reader.read(held))
 	loss, _, err := NewLoop(llama.NewNet(weights, nil, 1), 1).Loss(t.Context(), reader.samples)
@@ -322,19 +319,17 @@ func TestWarmStart(t *testing.T) {
 	request := engines.TrainRequest{BaseDir: base, DataFiles: []string{rows}, WorkDir: t.TempDir(),
 		EvalFiles: []string{rows},
 		Settings:  engines.TrainSettings{Epochs: 20, LoraRank: 4}}
-	first, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
-	require.NoError(t, err)
+	first := mustTrain(t, request, &recorder{t: t})
 
 	for _, rank := range []int{4, 0} {
 		request.AdapterDir, request.WorkDir = first.Dir, t.TempDir()
 		request.Settings = engines.TrainSettings{Epochs: 1, LoraRank: rank, LearningRate: 1e-9}
-		second, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
-		require.NoError(t, err)
+		second := mustTrain(t, request, &recorder{t: t})
 		require.InDelta(t, first.Values["eval/loss"], second.Values["eval/loss"], 1e-3)
 	}
 
 	request.Settings.LoraRank = 8
-	_, err = Trainer{}.Train(t.Context(), request, &recorder{t: t})
+	_, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 	require.ErrorContains(t, err, "rank 4")
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 
@@ -439,15 +434,13 @@ func TestFieldNamesAreCaseSensitive(t *testing.T) {
 		BaseDir: smallBase(t, 1), DataFiles: []string{writeRows(t, "rows.jsonl", row)}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 2},
 	}
-	result, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
-	require.NoError(t, err)
+	result := mustTrain(t, request, &recorder{t: t})
 	require.EqualValues(t, 4, result.Tokens)
 }
 
 func TestDivergenceIsAnError(t *testing.T) {
 	base := smallBase(t, 1)
-	w, err := llama.Load(base)
-	require.NoError(t, err)
+	w := mustLoad(t, base)
 	w.Layers[0].Q.Data[0] = float32(1e38)
 	w.Layers[0].K.Data[0] = float32(1e38)
 	w.Layers[1].Gate.Data[3] = float32(3e38)
@@ -455,7 +448,7 @@ func TestDivergenceIsAnError(t *testing.T) {
 	request := engines.TrainRequest{
 		BaseDir: base, DataFiles: []string{writeRows(t, "rows.jsonl", chatRows(4)...)}, WorkDir: t.TempDir(),
 	}
-	_, err = Trainer{}.Train(t.Context(), request, &recorder{t: t})
+	_, err := Trainer{}.Train(t.Context(), request, &recorder{t: t})
 	require.ErrorContains(t, err, "learningRate")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
@@ -465,8 +458,7 @@ func TestResumeRejectsAnotherTraining(t *testing.T) {
 	request := engines.TrainRequest{BaseDir: smallBase(t, 1), DataFiles: []string{rows}, WorkDir: t.TempDir(),
 		Settings: engines.TrainSettings{LoraRank: 2, CheckpointSteps: 1}}
 	watch := &recorder{t: t}
-	_, err := Trainer{}.Train(t.Context(), request, watch)
-	require.NoError(t, err)
+	mustTrain(t, request, watch)
 	for want, change := range map[string]func(*engines.TrainRequest){
 		"base model": func(o *engines.TrainRequest) { o.BaseDir = smallBase(t, 2) },
 		"dataset":    func(o *engines.TrainRequest) { o.DataFiles = []string{writeRows(t, "rows.jsonl", chatRows(11)...)} },

@@ -1,17 +1,17 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"anneal/internal/testutil"
 )
 
 func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	for name, want := range files() {
-		got, err := os.ReadFile(filepath.Join("..", name))
-		require.NoError(t, err)
+		got := testutil.ReadFile(t, filepath.Join("..", name))
 		require.Equal(t, string(want), string(got), "%s differs: run go generate in the package's directory", name)
 	}
 }

@@ -1,5 +1,6 @@
-// Sends requests through the ai package and its provider for OpenAI, which uses responses by default, and, from the second
-// model, requests tool calls, and prints the results as one JSON object.
+// Sends requests through the ai package and its provider for OpenAI, which uses responses by
+// default, and, from the second model, requests tool calls, and prints the results as one JSON
+// object.
 import { createOpenAI } from '@ai-sdk/openai'
 import { embedMany, generateObject, generateText, stepCountIs, streamText, tool } from 'ai'
 import { z } from 'zod'
@@ -18,16 +19,38 @@ for await (const piece of streaming.textStream) {
 const schema = z.object({ item: z.enum(['chair', 'table']), count: z.int().min(1).max(99) })
 const made = await generateObject({ ...settings, maxOutputTokens: 200, schema })
 let executed = 0
-const tools = { place: tool({ description: 'places an order', inputSchema: schema, execute: async () => { executed++; return 'placed' } }) }
-const called = await generateText({ ...settings, maxOutputTokens: 200, model: provider(process.argv[2]), tools, stopWhen: stepCountIs(2),
-  prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? 'required' : 'none' }), providerOptions: { openai: { store: false } } })
+const tools = {
+  place: tool({
+    description: 'places an order',
+    inputSchema: schema,
+    execute: async () => {
+      executed++
+      return 'placed'
+    },
+  }),
+}
+const called = await generateText({
+  ...settings,
+  maxOutputTokens: 200,
+  model: provider(process.argv[2]),
+  tools,
+  stopWhen: stepCountIs(2),
+  prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber === 0 ? 'required' : 'none' }),
+  providerOptions: { openai: { store: false } },
+})
 const vectors = await embedMany({ model: provider.embeddingModel(MODEL), values: [PROMPT, 'chairs'], maxRetries: 0 })
 const refusal = await generateText({ ...settings, temperature: 3 }).catch((error) => error)
 
-console.log(JSON.stringify({
-  plain: { text: plain.text, finish: plain.finishReason, usage: plain.usage },
-  stream: { ...pieces, finish: await streaming.finishReason, usage: await streaming.usage },
-  made: made.object, executed, steps: called.steps.length, call: called.steps[0].toolCalls[0],
-  embeddings: vectors.embeddings.map((vector) => vector.length), tokens: vectors.usage.tokens,
-  refusal: { name: refusal.name, status: refusal.statusCode, message: refusal.message },
-}))
+console.log(
+  JSON.stringify({
+    plain: { text: plain.text, finish: plain.finishReason, usage: plain.usage },
+    stream: { ...pieces, finish: await streaming.finishReason, usage: await streaming.usage },
+    made: made.object,
+    executed,
+    steps: called.steps.length,
+    call: called.steps[0].toolCalls[0],
+    embeddings: vectors.embeddings.map((vector) => vector.length),
+    tokens: vectors.usage.tokens,
+    refusal: { name: refusal.name, status: refusal.statusCode, message: refusal.message },
+  }),
+)

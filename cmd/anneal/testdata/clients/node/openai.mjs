@@ -24,16 +24,36 @@ const streamed = await stream.finalChatCompletion()
 const models = []
 for await (const model of client.models.list()) models.push(model.id)
 
-const refusal = await client.completions.create({ ...settings, prompt: PROMPT, temperature: 3 }).catch((error) => error)
-const missing = await client.chat.completions.create({ ...settings, model: MODEL + '-none', messages }).catch((error) => error)
+const refusal = await client.completions
+  .create({ ...settings, prompt: PROMPT, temperature: 3 })
+  .catch((error) => error)
+const missing = await client.chat.completions
+  .create({ ...settings, model: MODEL + '-none', messages })
+  .catch((error) => error)
 
-console.log(JSON.stringify({
-  completion: { text: completion.choices[0].text, finish: completion.choices[0].finish_reason, usage: completion.usage,
-    tokens: completion.choices[0].logprobs.tokens.length },
-  stream: pieces,
-  chat: { text: chat.choices[0].message.content, finish: chat.choices[0].finish_reason, usage: chat.usage },
-  chatStream: { text: streamed.choices[0].message.content, chunks, finish: streamed.choices[0].finish_reason, usage: streamed.usage },
-  models,
-  refusal: { kind: refusal.constructor.name, status: refusal.status, param: refusal.param, message: refusal.message },
-  missing: { kind: missing.constructor.name, status: missing.status, message: missing.message },
-}))
+console.log(
+  JSON.stringify({
+    completion: {
+      text: completion.choices[0].text,
+      finish: completion.choices[0].finish_reason,
+      usage: completion.usage,
+      tokens: completion.choices[0].logprobs.tokens.length,
+    },
+    stream: pieces,
+    chat: { text: chat.choices[0].message.content, finish: chat.choices[0].finish_reason, usage: chat.usage },
+    chatStream: {
+      text: streamed.choices[0].message.content,
+      chunks,
+      finish: streamed.choices[0].finish_reason,
+      usage: streamed.usage,
+    },
+    models,
+    refusal: {
+      kind: refusal.constructor.name,
+      status: refusal.status,
+      param: refusal.param,
+      message: refusal.message,
+    },
+    missing: { kind: missing.constructor.name, status: missing.status, message: missing.message },
+  }),
+)

@@ -37,8 +37,9 @@ def train(request_file, socket_path):
     with open(beside("prints"), encoding="utf-8") as f:
         print(f.read(), file=sys.stderr, flush=True)
     for step in range(1, STEPS + 1):
-        send(type="step", row={"step": step, "steps": STEPS, "epoch": step / STEPS, "learning_rate": 0.1, "tokens": step,
-                               "time": "2026-01-02T03:04:05+00:00", "values": {"reward/mean": 0.5}})
+        send(type="step", row={"step": step, "steps": STEPS, "epoch": step / STEPS, "learning_rate": 0.1,
+                               "tokens": step, "time": "2026-01-02T03:04:05+00:00",
+                               "values": {"reward/mean": 0.5}})
     while not os.path.exists(beside("finish")):
         time.sleep(0.05)
     result = os.path.join(request["workDir"], "result")

@@ -1,0 +1,101 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"anneal/api/request"
+	"anneal/domain"
+	"anneal/eventlog/audit"
+)
+
+// statusClientClosed is the status of a request whose client has disconnected: nobody refused it.
+const statusClientClosed = 499
+
+// noteCall tells the recorder of a response which call it belongs to.
+func noteCall(w http.ResponseWriter, c *request.Call) {
+	if r, ok := w.(*recorder); ok {
+		r.call = c
+	}
+}
+
+// ObserveError implements request.ErrorObserver.
+func (r *recorder) ObserveError(f *domain.Error) {
+	if r.reason = f.Reason; r.reason == "" {
+		r.reason = f.Code.String()
+	}
+}
+
+// noteStored tells the recorder which error a stored response reports.
+func noteStored(w http.ResponseWriter, stored request.StoredResponse) {
+	if r, ok := w.(*recorder); ok && stored.Status >= http.StatusBadRequest {
+		r.reason = reasonIn(stored.Body)
+	}
+}
+
+// reasonIn returns the reason in the body of an error; "" without one.
+func reasonIn(body []byte) string {
+	var management struct {
+		Details []struct{ Reason string }
+	}
+	var inference struct{ Error struct{ Code string } }
+	if json.Unmarshal(body, &management) == nil && len(management.Details) > 0 {
+		return management.Details[0].Reason
+	}
+	_ = json.Unmarshal(body, &inference)
+	return inference.Error.Code
+}
+
+// record stores an audit record of a request that was refused, has failed, or is a login.
+func (s *Server) record(response *recorder, r *http.Request) {
+	if s.Audit == nil {
+		return
+	}
+	one := audit.Record{Method: r.Method, Path: r.URL.Path, Status: response.status, Reason: response.reason,
+		RequestID: request.RequestID(r), TraceParent: request.TraceOf(r).Parent, ClientAddress: request.ClientAddress(r)}
+	switch {
+	case response.cut || response.status >= http.StatusInternalServerError:
+		one.Kind = audit.RequestFailed
+	case response.status >= http.StatusBadRequest && response.status != statusClientClosed:
+		one.Kind = audit.RequestRefused
+	}
+	claimed, bare := domain.Name(""), false
+	if c := response.call; c != nil {
+		one.Operation, one.Account, one.Actor = c.Operation.ID, c.Principal.Account, string(c.Principal.Key)
+		bare = c.Operation.BareKey
+	}
+	if text, err := request.Credential(r, bare); err == nil {
+		claimed, _ = request.KeyName(text)
+	}
+	one.APIKey = one.Actor
+	if one.Actor == "" {
+		one.APIKey = string(claimed) // not verified: the record has no account
+	} else if domain.Name(one.Actor).Collection() != domain.APIKeys.Collection {
+		one.APIKey = "" // a key of a deployment
+	}
+	if isLogin(response.call, claimed) {
+		one.Kind = loginKind(one)
+	}
+	if one.Kind != "" {
+		s.Audit.Record(one)
+	}
+}
+
+// isLogin reports whether a request reads the API key that it was sent with, as `anneal login` and
+// `anneal whoami` do.
+func isLogin(c *request.Call, key domain.Name) bool {
+	return c != nil && key != "" && c.Operation.ID == "getApiKey" &&
+		key == domain.NewName(c.Account, domain.APIKeys.Collection, c.PathValue("id"))
+}
+
+// loginKind returns the kind of the record of a login. The server has accepted a key that only lacks
+// the role to read itself.
+func loginKind(r audit.Record) string {
+	switch {
+	case r.Status == http.StatusOK, r.Status == http.StatusForbidden && r.Reason == "ROLE":
+		return audit.LoginAccepted
+	case r.Status == http.StatusUnauthorized:
+		return audit.LoginRefused
+	}
+	return r.Kind
+}

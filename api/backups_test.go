@@ -1,0 +1,44 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"anneal/api/rest"
+	"anneal/domain"
+)
+
+// A fakeBackups has one target. A backup to it fails without recipients, and runs until it is listed.
+type fakeBackups struct{ one *rest.Backup }
+
+var backupTime = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func (b *fakeBackups) Start(_ context.Context, target string, recipients []string, references bool) (rest.Backup,
+	error) {
+	if len(recipients) == 0 {
+		return rest.Backup{}, domain.Errorf(domain.InvalidArgument, "recipients: at least one is required")
+	}
+	b.one = &rest.Backup{Target: target, Recipients: recipients, References: references, State: rest.BackupRunning,
+		Status: domain.Status{Code: domain.OK.String()}, StartTime: &backupTime}
+	return *b.one, nil
+}
+
+func (b *fakeBackups) All() []rest.Backup {
+	if b.one == nil {
+		return nil
+	}
+	done := *b.one
+	done.State, done.CopiedBytes = rest.BackupCompleted, 512
+	done.Last = &rest.CompleteBackup{ID: "20300102T030405.000000Z", Position: 1, EventID: "e1", StateTime: &backupTime,
+		EndTime: &backupTime, Files: 1, FileBytes: 300, CopiedBytes: 512}
+	return []rest.Backup{done}
+}
+
+func backupRows() []row {
+	const create = "POST /v1/backups operator\n{\"target\": \"/mnt/backups\", \"recipients\": " +
+		"[\"age1dawqwht3p57jmhq3k7m9w0pswrsw3uyfdzj77f95qn6vwtj0000000000\"]}"
+	return []row{
+		{id: "createBackup", request: create},
+		{id: "listBackups", scene: marked(create), request: "GET /v1/backups operator"},
+	}
+}

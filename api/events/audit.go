@@ -1,0 +1,100 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"reflect"
+	"time"
+
+	"anneal/api/openapi"
+	"anneal/api/request"
+	"anneal/domain"
+	"anneal/eventlog/audit"
+	"anneal/eventlog/secrets"
+	"anneal/projections"
+	"anneal/projections/query"
+)
+
+// An AuditRecord is an audit.Record in the API.
+type AuditRecord audit.Record
+
+var auditFields = query.FieldsOf[AuditRecord]().WithValues(openapi.Values(rules))
+
+func purposes() (all []string) {
+	for _, purpose := range secrets.Purposes {
+		all = append(all, string(purpose))
+	}
+	return all
+}
+
+// audited makes a record the state of a row, because query.List works on rows.
+type audited struct{ audit.Record }
+
+// Exists implements domain.State.
+func (audited) Exists() bool { return true }
+
+func renderRecord(row *projections.Row[audited], out *AuditRecord) {
+	*out = AuditRecord(row.State.Record)
+}
+
+const (
+	// maxAuditLists limits the concurrent lists of audit records of an account, because each reads all
+	// records of the account.
+	maxAuditLists = 2
+	// flushTime is how long a list waits for records that this control plane has not stored yet.
+	flushTime = time.Second
+)
+
+func (s *Service) auditOperations() []request.Operation {
+	const description = "Newest first. The records are kept for 90 days, at most 20,000 of an account. They are not " +
+		"part of the log: the newest ones can be lost when a server fails."
+	list := func(op request.Operation, all bool) request.Operation {
+		op.Method, op.Tag, op.Description, op.Query = "GET", "events", description, request.ListParameters
+		op.Response = request.PageType("auditRecords", reflect.TypeFor[AuditRecord]())
+		op.Handle = func(c *request.Call) (any, error) { return s.listRecords(c, all) }
+		return op
+	}
+	return []request.Operation{
+		list(request.Operation{ID: "listAllAuditRecords", Path: "/v1/auditRecords",
+			Summary: "List the audit records of all accounts", Gate: request.ByOperator}, true),
+		list(request.Operation{ID: "listAuditRecords", Path: "/v1/accounts/{account}/auditRecords",
+			Summary: "List the audit records of an account", Permission: request.ManageSecrets}, false),
+	}
+}
+
+func (s *Service) listRecords(c *request.Call, all bool) (any, error) {
+	p := c.Params()
+	q, m := request.ReadListQuery(c, p, reflect.TypeFor[AuditRecord]())
+	leave, ok := c.Busy.Enter("audit records of "+c.Principal.Account, maxAuditLists)
+	if !ok {
+		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_AUDIT_LISTS",
+			Message: fmt.Sprintf("accounts/%s already has %d lists of audit records in progress, which is its limit: "+
+				"wait until one ends", c.Principal.Account, maxAuditLists)}
+	}
+	defer leave()
+	flushing, cancel := context.WithTimeout(c.Ctx, flushTime)
+	_ = s.Audit.Flush(flushing) // without the newest records, the list is still correct
+	cancel()
+	var readErr error
+	rows := func(yield func(*projections.Row[audited]) bool) {
+		for record, err := range s.Audit.Read(c.Ctx, c.Account, all) {
+			if err != nil {
+				readErr = err
+				return
+			}
+			name := domain.Name(fmt.Sprintf("%020d", math.MaxUint64-record.Sequence)) // newest first
+			if !yield(&projections.Row[audited]{Name: name, State: audited{record}}) {
+				return
+			}
+		}
+	}
+	page, err := query.List(rows, renderRecord, auditFields, q)
+	if err := request.JoinErrors(p.Err(), err); err != nil {
+		return nil, err
+	}
+	if readErr != nil {
+		return nil, fmt.Errorf("read audit records: %w", readErr)
+	}
+	return request.ListResponse("auditRecords", page.Items, page.NextPageToken, page.TotalSize, m)
+}

@@ -1,0 +1,177 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"strconv"
+
+	"anneal/api/request"
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/eventlog/transparency"
+)
+
+// Proofs proves events by the tree of the log.
+type Proofs interface {
+	// Prove returns a bundle that proves the event at a position and, if since is positive, that the
+	// log only grew since it had since events. payload states whether it discloses the data.
+	Prove(ctx context.Context, position, since uint64, payload bool) (transparency.Bundle, error)
+	// Resource returns the checkpoint, a tile or an entry bundle.
+	Resource(path string) (transparency.Resource, error)
+}
+
+// ProofBundle documents the response of the operations that prove an event, which is a
+// transparency.Bundle.
+type ProofBundle struct {
+	Format string         `json:"format"`
+	Event  DisclosedEvent `json:"event"`
+	Growth []GrowthStep   `json:"growth,omitempty"`
+	Proof  string         `json:"proof"`
+}
+
+// DisclosedEvent documents a transparency.Disclosure.
+type DisclosedEvent struct {
+	Position          domain.Count     `json:"position"`
+	Subject           string           `json:"subject"`
+	Attributes        []EventAttribute `json:"attributes"`
+	EnvelopeSalt      string           `json:"envelopeSalt"`
+	AccountSequence   domain.Count     `json:"accountSequence"`
+	PreviousLeaf      string           `json:"previousLeaf"`
+	Payload           string           `json:"payload,omitempty"`
+	PayloadSalt       string           `json:"payloadSalt,omitempty"`
+	PayloadCommitment string           `json:"payloadCommitment,omitempty"`
+}
+
+// EventAttribute documents an integrity.Attribute.
+type EventAttribute struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// GrowthStep documents a transparency.Step.
+type GrowthStep struct {
+	From     domain.Count `json:"from"`
+	FromRoot string       `json:"fromRoot"`
+	To       domain.Count `json:"to"`
+	ToRoot   string       `json:"toRoot"`
+	Hashes   []string     `json:"hashes"`
+}
+
+var sinceParameter = request.Parameter{Name: "since", Kind: wire.Int,
+	Description: "Size of an earlier checkpoint: the bundle then also proves that the log only grew since then."}
+
+// proofOperations returns the operations that prove events, and those of C2SP's tlog-tiles.
+func (s *Service) proofOperations() []request.Operation {
+	const description = "The response is a bundle that `anneal log check` verifies offline with the log's public key. " +
+		"An event is in the newest checkpoint at most about a second after it is recorded. The data of events with " +
+		"secrets are not disclosed: the bundle has the commitment to them instead."
+	gate := request.ByOperator
+	if s != nil && s.PublicLog { // a nil Service has the table of the document only
+		gate = request.Everyone
+	}
+	const access = "With serve --public-log no key is needed."
+	bundle := reflect.TypeFor[ProofBundle]()
+	return []request.Operation{
+		{ID: "proveEvent", Method: "GET", Path: "/v1/accounts/{account}/events/{position}:prove", Tag: "events",
+			Summary: "Prove an event of an account", Description: description, Permission: request.FollowEvents,
+			Query: []request.Parameter{sinceParameter}, Response: bundle,
+			Handle: func(c *request.Call) (any, error) { return s.prove(c, c.Account) }},
+		{ID: "proveAnyEvent", Method: "GET", Path: "/v1/events/{position}:prove", Tag: "events",
+			Summary: "Prove an event of any account", Description: description, Gate: request.ByOperator,
+			Query: []request.Parameter{sinceParameter}, Response: bundle,
+			Handle: func(c *request.Call) (any, error) { return s.prove(c, "") }},
+		{ID: "getLogCheckpoint", Method: "GET", Path: "/log/checkpoint", Tag: "events",
+			Summary:     "Read the newest signed checkpoint of the log",
+			Description: "A signed note by C2SP's tlog-checkpoint, with the cosignatures of witnesses. " + access,
+			Gate:        gate, Media: "text/plain",
+			Handle: func(c *request.Call) (any, error) { return s.logFile(c, "checkpoint") }},
+		{ID: "getLogTile", Method: "GET", Path: "/log/tile/{path}", Slashes: true, Tag: "events",
+			Summary: "Read a tile or an entry bundle of the log",
+			Description: "The paths are those of C2SP's tlog-tiles: LEVEL/INDEX and entries/INDEX, with .p/WIDTH for a " +
+				"partial tile. " + access,
+			Gate: gate, Media: "application/octet-stream",
+			Handle: func(c *request.Call) (any, error) { return s.logFile(c, "tile/"+c.PathValue("path")) }},
+	}
+}
+
+// prove returns the bundle of an event of an account; of any account with "".
+func (s *Service) prove(c *request.Call, account string) (any, error) {
+	p := c.Params()
+	since := p.Number("since")
+	p.Violations.Require(since >= 0, "since", "must be the size of a checkpoint, at least 1")
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	position, err := strconv.ParseUint(c.PathValue("position"), 10, 63)
+	if err != nil {
+		return nil, domain.Errorf(domain.NotFound, "event %s not found: give the position of an event",
+			wire.Quote(c.PathValue("position")))
+	}
+	if s.Proofs == nil {
+		return nil, errNoProofs
+	}
+	e, err := c.Log.At(c.Ctx, position)
+	if err != nil {
+		return nil, beyondEnd(c, position, err)
+	}
+	if account != "" && (e.Name.Account() != account || !s.historyOf(c, "").visible(e)) {
+		return nil, domain.Errorf(domain.NotFound, "accounts/%s has no event at position %d", account, position)
+	}
+	return s.Proofs.Prove(c.Ctx, position, uint64(since), isDisclosed(e))
+}
+
+// beyondEnd returns err, the error of reading the event at a position, or an error that names the last
+// position if the log does not have the position yet.
+func beyondEnd(c *request.Call, position uint64, err error) error {
+	if domain.CodeOf(err) != domain.NotFound {
+		return err
+	}
+	if position == 0 {
+		return domain.Errorf(domain.NotFound, "event at position 0 not found: the first event has the position 1")
+	}
+	last, lastErr := c.Log.Last(c.Ctx)
+	if lastErr != nil || position <= last.Position {
+		return err
+	}
+	return domain.Errorf(domain.NotFound, "event at position %d not found: the last event of the log has the position %d",
+		position, last.Position)
+}
+
+var errNoProofs = domain.Errorf(domain.Unimplemented, "this server keeps no tree of the log")
+
+// isDisclosed reports whether the API shows the data of an event unchanged.
+func isDisclosed(e eventlog.Event) bool {
+	var stored, shown any
+	if json.Unmarshal(e.Data, &stored) != nil || json.Unmarshal(redact(e).Data, &shown) != nil {
+		return false
+	}
+	return reflect.DeepEqual(stored, shown)
+}
+
+// logFile sends a checkpoint or a tile.
+func (s *Service) logFile(c *request.Call, path string) (any, error) {
+	if err := c.Params().Err(); err != nil {
+		return nil, err
+	}
+	if s.Proofs == nil {
+		return nil, errNoProofs
+	}
+	found, err := s.Proofs.Resource(path)
+	if err != nil {
+		return nil, err
+	}
+	header := c.Writer.Header()
+	header.Set("Content-Type", found.Media)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Content-Length", strconv.Itoa(len(found.Content)))
+	header.Set("Cache-Control", "no-cache")
+	if found.Immutable {
+		header.Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	c.Writer.WriteHeader(http.StatusOK)
+	_, _ = c.Writer.Write(found.Content) // the client has disconnected
+	return nil, nil
+}

@@ -1,0 +1,360 @@
+package rest
+
+import (
+	"cmp"
+	"context"
+	"encoding/csv"
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"anneal/api/request"
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/projections/query"
+)
+
+// PendingUsage is the usage that is not rolled up yet.
+type PendingUsage interface {
+	// Pending returns the rows, the number of the last complete window, and the end of the last hour that
+	// is rolled up.
+	Pending(ctx context.Context) (rows []domain.AccountUsage, window uint64, until time.Time, err error)
+}
+
+// A UsageRow is the usage of one group in a period: see groupBy.
+type UsageRow struct {
+	StartTime          *time.Time   `json:"startTime"`
+	EndTime            *time.Time   `json:"endTime"`
+	Account            string       `json:"account,omitempty"`
+	APIKey             string       `json:"apiKey,omitempty"`
+	Model              string       `json:"model,omitempty"`
+	Deployment         string       `json:"deployment,omitempty"`
+	Job                string       `json:"job,omitempty"`
+	AcceleratorType    string       `json:"acceleratorType,omitempty"`
+	Requests           domain.Count `json:"requests"`
+	PromptTokens       domain.Count `json:"promptTokens"`
+	CachedPromptTokens domain.Count `json:"cachedPromptTokens"`
+	CompletionTokens   domain.Count `json:"completionTokens"`
+	AudioSeconds       float64      `json:"audioSeconds"`
+	AcceleratorSeconds float64      `json:"acceleratorSeconds"`
+	Complete           bool         `json:"complete"`
+}
+
+// usageState is a row of usage as query.List reads it.
+type usageState struct {
+	UsageRow
+	key string // orders rows that are equal in the order of the list
+}
+
+// Exists implements domain.State.
+func (usageState) Exists() bool { return true }
+
+var usageFields = fieldsOf[UsageRow]()
+
+const (
+	// maxUsageTime is the maximum length of the period of a request.
+	maxUsageTime = 400 * 24 * time.Hour
+	// maxUsageLists limits the concurrent requests for usage of an account, because each reads all roll-ups of
+	// its period.
+	maxUsageLists = 4
+	// maxUsageRows is the maximum number of rows before filter and pages.
+	maxUsageRows = 100_000
+	csvMedia     = "text/csv"
+)
+
+// usageGroups are the values of groupBy, with the field of a row that each keeps.
+var usageGroups = map[string]func(of, from *UsageRow){
+	"account":         func(of, from *UsageRow) { of.Account = from.Account },
+	"apiKey":          func(of, from *UsageRow) { of.APIKey = from.APIKey },
+	"model":           func(of, from *UsageRow) { of.Model = from.Model },
+	"deployment":      func(of, from *UsageRow) { of.Deployment = from.Deployment },
+	"job":             func(of, from *UsageRow) { of.Job = from.Job },
+	"acceleratorType": func(of, from *UsageRow) { of.AcceleratorType = from.AcceleratorType },
+}
+
+// Values of groupBy that select the length of periods.
+const (
+	byHour = "hour"
+	byDay  = "day"
+	byNone = "none"
+)
+
+var _ = register(usageOperations)
+
+func usageOperations(s *Service) []request.Operation {
+	about := "Sums up the requests to models and the time for which accelerators were allocated. The sums of ended " +
+		"hours are events of the log; the usage of the current hour is included, and its rows are not complete. The " +
+		"response is CSV, with all rows, if format is csv or the request accepts text/csv."
+	parameters := append(slices.Clone(request.ListParameters),
+		request.Parameter{Name: "startTime", Kind: wire.Text,
+			Description: "Start of the first hour (RFC 3339, rounded down). The default is the start of the current " +
+				"month (UTC)."},
+		request.Parameter{Name: "endTime", Kind: wire.Text,
+			Description: "End of the last hour (RFC 3339, rounded up), at most 400 days later. The default is now."},
+		request.Parameter{Name: "groupBy", Kind: wire.List, Description: "Fields to group by, separated by commas: hour, " +
+			"day, account, apiKey, model, deployment, job, acceleratorType; none for one row. The default is day."},
+		request.Parameter{Name: "format", Kind: wire.Text, Description: "json or csv. The default is json."})
+	return []request.Operation{
+		{ID: "listUsage", Method: "GET", Path: request.CollectionPath + "usage", Tag: "usage",
+			Summary: "List the usage of the account", Permission: request.Read, Description: about, Query: parameters,
+			Response: request.PageType("usage", reflect.TypeFor[UsageRow]()), TextMedia: []string{csvMedia},
+			Handle: s.handle(func(c *call) (any, error) { return listUsage(c, c.Account) })},
+		{ID: "listAllUsage", Method: "GET", Path: "/v1/usage", Tag: "usage", Summary: "List the usage of all accounts",
+			Gate: request.ByOperator, Description: about, Query: parameters,
+			Response: request.PageType("usage", reflect.TypeFor[UsageRow]()), TextMedia: []string{csvMedia},
+			Handle: s.handle(func(c *call) (any, error) { return listUsage(c, "*") })},
+	}
+}
+
+// A usageQuery is a request for usage.
+type usageQuery struct {
+	account    string // "*" for all accounts
+	start, end time.Time
+	groups     []func(of, from *UsageRow)
+	period     string // byHour, byDay or byNone
+	csv        bool
+}
+
+// readUsageQuery reads the query parameters, and adds violations.
+func readUsageQuery(c *call, p *request.Params, account string) usageQuery {
+	now := c.Now().UTC()
+	q := usageQuery{account: account, start: time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC),
+		end: now, period: byNone}
+	before := len(p.Violations)
+	for _, bound := range []struct {
+		name string
+		at   *time.Time
+	}{{"startTime", &q.start}, {"endTime", &q.end}} {
+		if given := p.Text(bound.name); given != "" {
+			parsed, err := time.Parse(time.RFC3339, strings.Replace(given, " ", "+", 1))
+			p.Violations.Require(err == nil, bound.name, "must be a time such as 2026-03-01T12:00:00Z, not %s",
+				wire.Quote(given))
+			*bound.at = parsed.UTC()
+		}
+	}
+	areTimes := len(p.Violations) == before
+	q.start = q.start.Truncate(time.Hour)
+	if rounded := q.end.Truncate(time.Hour); rounded.Before(q.end) {
+		q.end = rounded.Add(time.Hour)
+	}
+	p.Violations.Require(!areTimes || q.start.Before(q.end), "endTime", "is %s, which is not after startTime, %s",
+		q.end.Format(time.RFC3339), q.start.Format(time.RFC3339))
+	p.Violations.Require(!areTimes || q.end.Sub(q.start) <= maxUsageTime, "endTime", "is more than %d days after "+
+		"startTime, %s: request shorter periods", maxUsageTime/(24*time.Hour), q.start.Format(time.RFC3339))
+	given := strings.Split(cmp.Or(strings.Join(p.Texts("groupBy"), ","), byDay), ",")
+	for _, name := range given {
+		name = wire.Camel(strings.TrimSpace(name))
+		group := usageGroups[name]
+		switch {
+		case group != nil:
+			q.groups = append(q.groups, group)
+		case (name == byHour || name == byDay) && q.period == byNone:
+			q.period = name
+		case name == byNone && len(given) == 1:
+		default:
+			p.Violations.Add("groupBy", "must not contain %s here: give none alone, or some of %s and at most one of "+
+				"hour and day", wire.Quote(name), strings.Join(slices.Sorted(maps.Keys(usageGroups)), ", "))
+		}
+	}
+	format := p.Text("format")
+	p.Violations.Require(slices.Contains([]string{"", "json", "csv"}, format), "format", "must be json or csv, not %s",
+		wire.Quote(format))
+	q.csv = format == "csv" || format == "" && strings.Contains(c.Request.Header.Get("Accept"), csvMedia)
+	return q
+}
+
+func listUsage(c *call, account string) (any, error) {
+	p := c.Params()
+	list, mask := request.ReadListQuery(c.Call, p, reflect.TypeFor[UsageRow]())
+	q := readUsageQuery(c, p, account)
+	if err := p.Err(); err != nil {
+		_, also := query.All(noUsage, renderUsage, usageFields, list)
+		return nil, request.JoinErrors(err, also)
+	}
+	leave, ok := c.Busy.Enter("usage of "+c.Principal.Account, maxUsageLists)
+	if !ok {
+		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_USAGE_LISTS",
+			Message: fmt.Sprintf("accounts/%s reads usage with %d requests already, which is its limit: wait for one",
+				c.Principal.Account, maxUsageLists)}
+	}
+	defer leave()
+	sums, err := sumUsage(c, q)
+	if err != nil {
+		return nil, err
+	}
+	rows := func(yield func(*projections.Row[usageState]) bool) {
+		for _, one := range sums {
+			if !yield(&projections.Row[usageState]{Name: domain.Name(one.key), State: one}) {
+				return
+			}
+		}
+	}
+	if q.csv {
+		all, err := query.All(rows, renderUsage, usageFields, list)
+		if err != nil {
+			return nil, err
+		}
+		return nil, writeUsage(c, all)
+	}
+	page, err := query.List(rows, renderUsage, usageFields, list)
+	if err != nil {
+		return nil, err
+	}
+	return request.ListResponse("usage", page.Items, page.NextPageToken, page.TotalSize, mask)
+}
+
+func noUsage(func(*projections.Row[usageState]) bool) {}
+
+func renderUsage(row *projections.Row[usageState], out *UsageRow) { *out = row.State.UsageRow }
+
+// A usageSum adds up rows. Its amounts are exact until they are rendered.
+type usageSum struct {
+	amounts map[usageState]domain.UsageAmounts // by row without amounts, times and Complete; its key is the start
+	pending map[usageState]bool                // has usage that is not rolled up
+	query   usageQuery
+}
+
+func (u *usageSum) add(account string, row domain.UsageRow, pending bool) error {
+	if row.Hour.Before(u.query.start) || !row.Hour.Before(u.query.end) {
+		return nil
+	}
+	full := UsageRow{Account: "accounts/" + account, APIKey: string(row.Key), Model: row.Model,
+		Deployment: string(row.Deployment), Job: string(row.Job), AcceleratorType: row.Accelerator}
+	var key usageState
+	for _, keep := range u.query.groups {
+		keep(&key.UsageRow, &full)
+	}
+	start := u.query.start
+	switch hour := row.Hour.UTC(); u.query.period {
+	case byHour:
+		start = hour
+	case byDay:
+		start = hour.Truncate(24 * time.Hour)
+	}
+	key.key = start.Format(time.RFC3339)
+	u.amounts[key] = u.amounts[key].Plus(row.UsageAmounts)
+	if u.pending[key] = u.pending[key] || pending; len(u.amounts) > maxUsageRows {
+		return &domain.Error{Code: domain.FailedPrecondition, Reason: "TOO_MUCH_USAGE",
+			Message: fmt.Sprintf("the usage has more than %d rows: request a shorter period, or a groupBy with fewer fields",
+				maxUsageRows)}
+	}
+	return nil
+}
+
+// sumUsage returns the rows of a query.
+func sumUsage(c *call, q usageQuery) ([]usageState, error) {
+	sum := &usageSum{map[usageState]domain.UsageAmounts{}, map[usageState]bool{}, q}
+	window := ^uint64(0)
+	if c.Usage != nil {
+		rows, complete, _, err := c.Usage.Pending(c.Ctx)
+		if c.Ctx.Err() != nil {
+			return nil, c.Ctx.Err()
+		}
+		if err != nil {
+			return nil, &domain.Error{Code: domain.Unavailable, Reason: "USAGE_UNAVAILABLE",
+				Message: "the usage records cannot be read now: " + err.Error()}
+		}
+		window = complete
+		for _, one := range rows {
+			if q.account != "*" && one.Account != q.account {
+				continue
+			}
+			if err := sum.add(one.Account, one.UsageRow, true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	month := time.Date(q.start.Year(), q.start.Month(), 1, 0, 0, 0, 0, time.UTC)
+	for ; month.Before(q.end); month = month.AddDate(0, 1, 0) {
+		for e, err := range c.Log.Read(c.Ctx, domain.UsageMonth(q.account, month).Subject(), 0) {
+			if err != nil {
+				return nil, err
+			}
+			event, err := domain.UsageRollups.Decode(e.Record)
+			if err != nil {
+				return nil, err
+			}
+			part, ok := partOf(event)
+			if !ok || part.Window > window {
+				continue // written now; its usage is pending
+			}
+			for _, row := range part.Rows {
+				if err := sum.add(e.Name.Account(), row, false); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return sum.rows(c.Now()), nil
+}
+
+func partOf(event domain.Event[domain.UsageRollup]) (domain.UsagePart, bool) {
+	switch e := event.(type) {
+	case domain.UsageRolledUp:
+		return e.UsagePart, true
+	case domain.UsageCorrected:
+		return e.UsagePart, true
+	}
+	return domain.UsagePart{}, false
+}
+
+// rows returns the sums, ordered by time and then by the fields of groupBy.
+func (u *usageSum) rows(now time.Time) (all []usageState) {
+	for key, n := range u.amounts {
+		row, start := key, u.query.start
+		end := u.query.end
+		if u.query.period != byNone {
+			start, _ = time.Parse(time.RFC3339, key.key)
+			end = start.Add(time.Hour)
+			if u.query.period == byDay {
+				end = start.Add(24 * time.Hour)
+			}
+		}
+		row.StartTime, row.EndTime = &start, &end
+		row.key = strings.Join([]string{key.key, key.Account, key.APIKey, key.Model, key.Deployment, key.Job,
+			key.AcceleratorType}, " ")
+		row.Requests, row.PromptTokens = domain.Count(n.Requests), domain.Count(n.PromptTokens)
+		row.CachedPromptTokens, row.CompletionTokens = domain.Count(n.CachedPromptTokens), domain.Count(n.CompletionTokens)
+		row.AudioSeconds, row.AcceleratorSeconds = float64(n.AudioMicroseconds)/1e6, float64(n.AcceleratorMicroseconds)/1e6
+		row.Complete = !u.pending[key] && !end.After(now)
+		all = append(all, row)
+	}
+	return all
+}
+
+// usageColumns are the columns of CSV: the JSON names of the fields but the name.
+var usageColumns = []string{"startTime", "endTime", "account", "apiKey", "model", "deployment", "job",
+	"acceleratorType", "requests", "promptTokens", "cachedPromptTokens", "completionTokens", "audioSeconds",
+	"acceleratorSeconds", "complete"}
+
+// plainCell returns text that a spreadsheet does not take for a formula: the model is as in requests.
+func plainCell(text string) string {
+	if text != "" && strings.Contains("=+-@\t\r", text[:1]) {
+		return "'" + text
+	}
+	return text
+}
+
+func writeUsage(c *call, rows []UsageRow) error {
+	c.Writer.Header().Set("Content-Type", csvMedia+"; charset=utf-8")
+	c.Writer.WriteHeader(http.StatusOK)
+	out := csv.NewWriter(c.Writer)
+	_ = out.Write(usageColumns)
+	count := func(n domain.Count) string { return strconv.FormatInt(int64(n), 10) }
+	seconds := func(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
+	for _, r := range rows {
+		_ = out.Write([]string{r.StartTime.Format(time.RFC3339), r.EndTime.Format(time.RFC3339), plainCell(r.Account),
+			plainCell(r.APIKey), plainCell(r.Model), plainCell(r.Deployment), plainCell(r.Job),
+			plainCell(r.AcceleratorType), count(r.Requests), count(r.PromptTokens),
+			count(r.CachedPromptTokens), count(r.CompletionTokens), seconds(r.AudioSeconds), seconds(r.AcceleratorSeconds),
+			strconv.FormatBool(r.Complete)})
+	}
+	out.Flush()
+	return request.IgnoreGone(out.Error())
+}

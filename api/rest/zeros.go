@@ -1,0 +1,82 @@
+package rest
+
+import (
+	"fmt"
+	"strings"
+
+	"anneal/api/request"
+	"anneal/api/wire"
+	"anneal/domain"
+)
+
+// zeroDefaults are the numeric fields of requests in which 0 stands for a default, because JSON in the
+// style of proto3 does not distinguish 0 from an absent field, with what the default is. A response to
+// a request that gives 0 to such a field has a warning. A key is the name of a field, or of a type and
+// its field. In all other numeric fields 0 is a value, or is refused: see zeroValues of the tests.
+var zeroDefaults = map[string]string{
+	"epochs":                              fmt.Sprint(domain.DefaultEpochs),
+	"learningRate":                        "the engine's default",
+	"batchSize":                           "the engine's default",
+	"batchSizeSamples":                    "the engine's default",
+	"gradientAccumulationSteps":           "1",
+	"nodes":                               "1",
+	"nodeCount":                           "1",
+	"beta":                                fmt.Sprint(domain.DefaultDPOBeta),
+	"lambda":                              fmt.Sprint(domain.DefaultORPOLambda),
+	"chunkSize":                           fmt.Sprint(domain.DefaultChunkSize),
+	"maxConcurrentRollouts":               "the engine's default",
+	"maxConcurrentEvaluations":            "the engine's default",
+	"maxInferenceReplicaCount":            "1",
+	"InferenceParameters.maxOutputTokens": "the engine's default",
+	"responseCandidatesCount":             fmt.Sprint(domain.DefaultCandidates),
+	"acceleratorCount":                    shownDefault,
+	"draftTokenCount":                     shownDefault,
+	"ngramSpeculationLength":              shownDefault,
+	"numLoraDeviceCached":                 "all that fit",
+	"maxWithRevocableReplicaCount":        "maxReplicaCount",
+	"previewQuestion.maxSamples":          "all of sampleData, or the first rows of the dataset",
+	"fraction":                            shownDefault,
+	"queueWeight":                         "1",
+}
+
+// shownDefault stands for a default that the server computes, and that the response shows. If the
+// response has no such field, 0 is a value.
+const shownDefault = "shown"
+
+// warnZeros warns of the fields to which the body of p gives 0, if 0 stands for a default. wrapper is
+// the field of the body that holds the resource, or "". before and after are the resource before and
+// after the change, or nil. A client may send back the 0 that it has read: no warning is given for a
+// field that was 0 before, nor for one that is 0 after the change.
+func warnZeros(c *request.Call, p *request.Params, wrapper string, before, after map[string]any) {
+	for _, path := range wire.SortedKeys(p.Zeros) {
+		typeName, name := p.Zeros[path], path[strings.LastIndexByte(path, '.')+1:]
+		meaning, known := zeroDefaults[typeName+"."+name]
+		if !known {
+			meaning = zeroDefaults[name]
+		}
+		inResource := strings.TrimPrefix(path, wrapper+".")
+		effective, isShown := numberAt(after, inResource)
+		old, _ := numberAt(before, inResource)
+		switch {
+		case meaning == "", isShown && effective == 0, before != nil && old == 0, !isShown && meaning == shownDefault:
+			continue
+		case isShown:
+			meaning = fmt.Sprint(effective)
+		}
+		if !strings.HasSuffix(meaning, " default") {
+			meaning = "the default, " + meaning
+		}
+		c.Warn("%s: 0 stands for %s: leave the field out, or give the value that you want", path, meaning)
+	}
+}
+
+// numberAt returns the number at a path of field names; ok is false when there is none.
+func numberAt(tree map[string]any, path string) (number float64, ok bool) {
+	name, rest, nested := strings.Cut(path, ".")
+	if nested {
+		inner, _ := tree[name].(map[string]any)
+		return numberAt(inner, rest)
+	}
+	number, ok = tree[name].(float64)
+	return number, ok
+}

@@ -1,0 +1,34 @@
+package wire
+
+import (
+	"encoding/json"
+	"reflect"
+)
+
+// Zeros returns the paths of the numeric fields of the wire type t to which a JSON value gives 0, with
+// the names of the types that have the fields: {"trainingConfig.epochs": "TrainingConfig"}. A decoded
+// value does not distinguish them from absent fields. Output-only fields and elements of lists and maps
+// are left out.
+func Zeros(t reflect.Type, value any) map[string]string {
+	zeros := map[string]string{}
+	walkGiven(Deref(t), value, "", func(owner string, f Field, at string, one any) bool {
+		switch KindOf(Deref(f.Type)) {
+		case Int, Count, Float:
+			if !f.Output && isZero(one) {
+				zeros[at] = owner
+			}
+		}
+		return !f.Output
+	})
+	return zeros
+}
+
+// isZero reports whether a JSON value is the number 0, or the digit in quotes.
+func isZero(value any) bool {
+	if text, ok := value.(string); ok {
+		value = json.Number(text)
+	}
+	number, ok := value.(json.Number)
+	n, err := number.Float64()
+	return ok && err == nil && n == 0
+}

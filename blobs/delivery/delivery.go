@@ -1,0 +1,82 @@
+// Package delivery stores what the target of a subscription has received: one small file for each
+// subscription, which is replaced atomically. Each version of the file is true by itself: every event
+// up to its cursor was delivered, or is in its retries or dead letters. So if two processes deliver
+// concurrently, or an older version is restored, events are delivered again and none is lost.
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"time"
+
+	"anneal/blobs"
+	"anneal/domain"
+)
+
+// A State is what the target of a subscription has received.
+type State struct {
+	// Cursor is the last event that was read. Its position is 0 before the first one.
+	Cursor      Cursor   `json:"cursor"`
+	Redelivery  int      `json:"redelivery,omitempty"` // number of the newest redelivery that has started
+	Retries     []Letter `json:"retries,omitempty"`    // ordered by position
+	DeadLetters []Letter `json:"deadLetters,omitempty"`
+	Delivered   int64    `json:"delivered"` // successful deliveries, including repeated ones
+
+	LastDelivery time.Time `json:"lastDelivery,omitzero"`
+	LastError    string    `json:"lastError,omitempty"` // of the newest failed attempt
+	LastFailure  time.Time `json:"lastFailure,omitzero"`
+}
+
+// A Cursor is the position of an event and its ID.
+type Cursor struct {
+	Position uint64 `json:"position"`
+	EventID  string `json:"eventId"`
+}
+
+// A Letter is an event whose delivery has failed, or that waits for an earlier event of its resource
+// whose delivery has failed.
+type Letter struct {
+	Cursor
+	Type     string      `json:"type"`
+	Resource domain.Name `json:"resource"`
+	Attempts int         `json:"attempts"`       // 0 while it waits for an earlier event
+	Since    time.Time   `json:"since,omitzero"` // time of the first attempt
+	Due      time.Time   `json:"due,omitzero"`   // time of the next attempt
+	Last     time.Time   `json:"last,omitzero"`  // time of the last attempt
+	Error    string      `json:"error,omitempty"`
+}
+
+// Load reads the state of a subscription; the zero state when none is stored. createEvent is the ID of
+// the event that created the subscription.
+func Load(ctx context.Context, store *blobs.Store, subscription domain.Name, createEvent string) (state State,
+	err error) {
+	key := blobs.DeliveryFile(subscription, createEvent)
+	file, err := store.Get(ctx, key)
+	if domain.CodeOf(err) == domain.NotFound {
+		return State{}, nil
+	}
+	if err != nil {
+		return State{}, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return State{}, err
+	}
+	if err := json.Unmarshal(data, &state); err != nil {
+		return State{}, domain.Errorf(domain.DataLoss, "%s is not valid JSON: %v", key, err)
+	}
+	return state, nil
+}
+
+// Save stores the state of a subscription. When it returns, the state is durable.
+func Save(ctx context.Context, store *blobs.Store, subscription domain.Name, createEvent string, state *State) error {
+	data, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	_, err = store.Put(ctx, blobs.DeliveryFile(subscription, createEvent), bytes.NewReader(data))
+	return err
+}

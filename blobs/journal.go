@@ -1,0 +1,389 @@
+package blobs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"anneal/disk"
+)
+
+// maxSmall is the maximum length in bytes of a file that is stored through the journal.
+const maxSmall = 64 << 10
+
+// maxSegment is the size in bytes from which a segment of the journal is followed by another.
+const maxSegment = 8 << 20
+
+// A journal makes small files durable with one shared fsync (group commit). The content of a small
+// file is appended to the journal and synced before the file and its record get their names; these,
+// and the directories above them, are not synced. After a power failure, the next start writes the
+// files from the journal again: see journaled.recover.
+//
+// The journal is a sequence of segments, files journal-N in the digests directory. When a segment is
+// full, entries go to the next one, and the full segment is removed once all of its files are on disk.
+// One process uses the journal at a time. Another process that stores files in the same directory
+// syncs each of them.
+type journal struct {
+	dir  string // of the segments
+	lock *os.File
+	sync func(*os.File) error // fdatasync; replaced by tests
+	// checkpoint makes all files that entries describe durable.
+	checkpoint func() error
+	log        *slog.Logger
+
+	users   sync.RWMutex // held for reading by append
+	mu      sync.Mutex
+	keys    map[string]int // entries of each key in the segments; after a failure, without voided keys
+	next    *journalRound  // collects entries while a round runs; nil when it has none
+	running bool
+	failed  error         // of a write or sync; the journal accepts no further entries
+	coming  int           // callers that are about to append an entry: see announce
+	arrived chan struct{} // closed when coming is 0; nil when no round waits for that
+
+	// Only the running round uses the fields below.
+	segment *segment
+	full    chan struct{} // closed when the segment before segment is removed; nil without one
+	took    time.Duration // the duration of the last sync
+}
+
+// A segment is one file of the journal.
+type segment struct {
+	file    *os.File
+	number  int
+	size    int64
+	keys    []string       // one for each entry
+	pending sync.WaitGroup // entries whose files have not got their names yet
+}
+
+// A journalRound is one write and sync of entries.
+type journalRound struct {
+	entries []byte
+	keys    []string
+	segment *segment      // which has the entries
+	done    chan struct{} // closed when the entries are durable, or err is set
+	err     error
+}
+
+// An entry is a change of a file. A superseded entry means that a later change
+// of the file, or its removal, is durable without the journal; it has no further fields.
+type entry struct {
+	key        string
+	superseded bool
+	before     []digest // digests that the content could have before the change; none: there was no file
+	content    []byte
+}
+
+var errNoJournal = errors.New("the journal is not available")
+
+// openJournal locks the journal of a directory. The result is nil when another process uses it.
+func openJournal(dir string, checkpoint func() error, log *slog.Logger) (*journal, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "journal-lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = nil
+		}
+		return nil, errors.Join(err, lock.Close())
+	}
+	return &journal{dir: dir, lock: lock, sync: disk.Fdatasync, checkpoint: checkpoint, log: log,
+		keys: map[string]int{}}, nil
+}
+
+// append makes an entry durable. The caller calls applied when the file of the entry has its name, or
+// has failed to get it.
+//
+// arrive is the result of announce, or nil.
+func (j *journal) append(e entry, arrive func()) (applied func(), err error) {
+	j.users.RLock()
+	defer j.users.RUnlock()
+	j.mu.Lock()
+	if j.failed != nil {
+		defer j.mu.Unlock()
+		return nil, errNoJournal
+	}
+	r := j.next
+	if r == nil {
+		r = &journalRound{done: make(chan struct{})}
+		j.next = r
+	}
+	r.entries, r.keys = appendEntry(r.entries, e), append(r.keys, e.key)
+	first := !j.running
+	j.running = true
+	j.mu.Unlock()
+	if arrive != nil {
+		arrive()
+	}
+	if first { // the first waiter does the round
+		if more := j.round(); more {
+			go j.rounds()
+		}
+	} else {
+		<-r.done
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	return sync.OnceFunc(r.segment.pending.Done), nil
+}
+
+// supersede records that changes of keys outside of the journal are durable, so that recover does not
+// undo them.
+func (j *journal) supersede(keys ...string) error {
+	if j == nil {
+		return nil
+	}
+	for _, key := range keys {
+		j.mu.Lock()
+		journaled := j.keys[key] > 0
+		j.mu.Unlock()
+		if !journaled {
+			continue
+		}
+		applied, err := j.append(entry{key: key, superseded: true}, nil)
+		if err != nil && !j.available() {
+			applied, err = func() {}, j.void(key)
+		}
+		if err != nil {
+			return err
+		}
+		applied()
+	}
+	return nil
+}
+
+// voids is the name of the file with the superseded entries that follow a failure of the journal.
+const voids = "journal-voids"
+
+// void does what a superseded entry does, after the journal has failed: recover skips all entries of the
+// key, because no later ones follow.
+func (j *journal) void(key string) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.keys[key] == 0 {
+		return nil
+	}
+	file, err := os.OpenFile(filepath.Join(j.dir, voids), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	size, err := file.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = file.Write(appendEntry(nil, entry{key: key, superseded: true}))
+	}
+	if err == nil {
+		err = disk.Fdatasync(file)
+	}
+	if err != nil {
+		err = errors.Join(err, file.Truncate(size))
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = disk.Sync(j.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("record a change of %s outside of the failed journal of the file store: %w", key, err)
+	}
+	delete(j.keys, key)
+	return nil
+}
+
+// fail records an error after which the journal accepts no further entries.
+func (j *journal) fail(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.failed == nil {
+		j.failed = err
+		j.log.Error("the journal of small files failed: until the next start each file is synced", "error", err)
+	}
+}
+
+// available reports whether the journal accepts entries.
+func (j *journal) available() bool {
+	if j == nil {
+		return false
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.failed == nil
+}
+
+// announce tells the next round that the caller is about to append an entry. The caller calls done
+// after that, or when it appends none.
+func (j *journal) announce() (done func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.coming++
+	return sync.OnceFunc(func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if j.coming--; j.coming == 0 && j.arrived != nil {
+			close(j.arrived)
+			j.arrived = nil
+		}
+	})
+}
+
+// gather waits until the announced entries have arrived, so that one sync covers them too, but no
+// longer than the last sync took.
+func (j *journal) gather() {
+	j.mu.Lock()
+	if j.coming == 0 || j.took == 0 {
+		j.mu.Unlock()
+		return
+	}
+	arrived := make(chan struct{})
+	j.arrived = arrived
+	j.mu.Unlock()
+	timer := time.NewTimer(j.took)
+	defer timer.Stop()
+	select {
+	case <-arrived:
+	case <-timer.C:
+	}
+}
+
+func (j *journal) rounds() {
+	for j.round() {
+	}
+}
+
+// round writes and syncs the entries that wait. more reports whether others already wait for another
+// round.
+func (j *journal) round() (more bool) {
+	j.gather()
+	j.mu.Lock()
+	r := j.next
+	j.next = nil
+	for _, key := range r.keys {
+		j.keys[key]++
+	}
+	j.mu.Unlock()
+	broken, err := j.write(r)
+	if broken {
+		j.fail(err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	r.err = err
+	close(r.done)
+	j.running = j.next != nil
+	return j.running
+}
+
+// write writes and syncs the entries of a round. broken reports that the journal must accept no further
+// entries: a repeated fdatasync would not report what was lost.
+func (j *journal) write(r *journalRound) (broken bool, err error) {
+	if err := j.rotate(); err != nil {
+		j.forget(r.keys)
+		return false, err
+	}
+	s := j.segment
+	s.keys = append(s.keys, r.keys...)
+	if _, err := s.file.WriteAt(r.entries, s.size); err != nil {
+		truncated := s.file.Truncate(s.size)
+		return truncated != nil, errors.Join(err, truncated)
+	}
+	s.size += int64(len(r.entries))
+	begun := time.Now()
+	err = j.sync(s.file)
+	j.took = time.Since(begun)
+	if err != nil {
+		return true, fmt.Errorf("sync the journal of the file store: %w", err)
+	}
+	s.pending.Add(len(r.keys))
+	r.segment = s
+	return false, nil
+}
+
+// rotate begins a segment when there is none, or when the segment is full and the one before it is
+// removed.
+func (j *journal) rotate() error {
+	number := 1
+	if s := j.segment; s != nil {
+		if s.size < maxSegment {
+			return nil
+		}
+		select {
+		case <-j.full:
+		default:
+			if j.full != nil {
+				return nil // the segment grows until the one before it is removed
+			}
+		}
+		number = s.number + 1
+	}
+	file, err := os.OpenFile(filepath.Join(j.dir, segmentName(number)), os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := disk.Sync(j.dir); err != nil {
+		return errors.Join(err, file.Close())
+	}
+	if old := j.segment; old != nil {
+		j.full = make(chan struct{})
+		go j.retire(old, j.full)
+	}
+	j.segment = &segment{file: file, number: number}
+	return nil
+}
+
+// retire makes the files of a segment durable and removes the segment. If that fails, the next start
+// repeats it. After a failure no segment is removed, because it may supersede entries of an earlier one.
+func (j *journal) retire(s *segment, done chan struct{}) {
+	defer close(done)
+	s.pending.Wait()
+	if !j.available() {
+		return
+	}
+	err := j.checkpoint()
+	if err == nil {
+		err = errors.Join(os.Remove(s.file.Name()), s.file.Close(), disk.Sync(j.dir))
+	}
+	if err != nil {
+		j.fail(fmt.Errorf("remove a segment: %w", err))
+		return
+	}
+	j.forget(s.keys)
+}
+
+// forget counts entries that are not in the segments any more.
+func (j *journal) forget(keys []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, key := range keys {
+		if j.keys[key]--; j.keys[key] <= 0 {
+			delete(j.keys, key)
+		}
+	}
+}
+
+// close makes the files of all segments durable and removes the segments. Later calls of append fail.
+func (j *journal) close() {
+	if j == nil {
+		return
+	}
+	j.users.Lock()
+	defer j.users.Unlock()
+	defer j.lock.Close() // also releases the lock
+	if j.full != nil {
+		<-j.full
+	}
+	if j.segment != nil && j.available() {
+		j.retire(j.segment, make(chan struct{}))
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.failed == nil {
+		j.failed = errNoJournal
+	}
+}
+
+func segmentName(number int) string { return "journal-" + strconv.Itoa(number) }

@@ -1,0 +1,225 @@
+package blobs
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/minio/highwayhash"
+
+	"anneal/disk"
+)
+
+// recover repeats the changes in the journal of an earlier process, because a power failure may have
+// taken the files, and removes the journal. It skips a change if the file has another valid content
+// than before or after it: another process has stored that content later.
+func (f journaled) recover(log *slog.Logger) error {
+	dir := filepath.Join(f.dir, digests)
+	paths, err := segments(dir)
+	if err != nil || len(paths) == 0 {
+		return err
+	}
+	var entries []entry
+	last := map[string]int{} // of each key, the index after its last superseded entry
+	damaged := map[string]bool{}
+	for i, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		found, lost, torn := entriesOf(data)
+		for _, e := range found {
+			entries = append(entries, e)
+			if e.superseded {
+				last[e.key] = len(entries)
+			}
+		}
+		if followed := slices.ContainsFunc(paths[i+1:], isSegment); lost > 0 && (!torn || followed) {
+			damaged[path] = true
+			log.Error("the journal of small files is damaged, so files that it describes may be lost: compare the files "+
+				"with a backup; the journal is kept", "kept", path+damagedSuffix, "bytes", lost)
+		} else if lost > 0 {
+			log.Info("the journal of small files ends with incomplete entries, of changes that were not acknowledged",
+				"journal", path, "bytes", lost)
+		}
+	}
+	final, before := map[string]int{}, map[string][]digest{}
+	for i, e := range entries {
+		if i < last[e.key] {
+			continue
+		}
+		// The contents of earlier entries too: a file that was removed before the change has no content in
+		// its entry.
+		before[e.key] = append(before[e.key], e.before...)
+		if previous, ok := final[e.key]; ok {
+			before[e.key] = append(before[e.key], smallDigest(entries[previous].content))
+		}
+		final[e.key] = i
+	}
+	for i, e := range entries {
+		if at, ok := final[e.key]; !ok || at != i {
+			continue
+		}
+		e.before = before[e.key]
+		if err := f.repeat(e); err != nil {
+			return fmt.Errorf("repeat the change of %s in the journal: %w", e.key, err)
+		}
+	}
+	if err := disk.SyncAll(f.dir); err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if damaged[path] {
+			err = os.Rename(path, path+damagedSuffix)
+		} else {
+			err = os.Remove(path)
+		}
+		// A segment may supersede entries of an earlier one, so that one must not come back alone.
+		if err = errors.Join(err, disk.Sync(dir)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// damagedSuffix is the end of the name under which recover keeps a damaged segment.
+const damagedSuffix = ".damaged"
+
+func isSegment(path string) bool { return filepath.Base(path) != voids }
+
+// entriesOf decodes the entries of a segment. lost is how many bytes it could not decode. torn reports
+// that only the end of the segment is damaged, as after a crash during the last write.
+func entriesOf(data []byte) (entries []entry, lost int, torn bool) {
+	torn = true
+	for len(data) > 0 {
+		e, rest, ok := cutEntry(data)
+		if ok {
+			torn = lost == 0
+			entries = append(entries, e)
+		} else {
+			lost += len(data) - len(rest)
+		}
+		data = rest
+	}
+	return entries, lost, torn
+}
+
+// errStored is the error of repeat when the file has another content meanwhile.
+var errStored = errors.New("the file has a later content")
+
+// repeat makes the change of an entry again, unless the file has its content already.
+func (f journaled) repeat(e entry) error {
+	if !f.lacks(e) {
+		return nil
+	}
+	f.step()
+	_, err := f.put(context.Background(), e.key, bytes.NewReader(e.content),
+		func(key string, contents []digest, place func() error) error {
+			unlock, err := f.lock(key)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			if !f.lacks(e) { // another process has changed the file since
+				return errStored
+			}
+			return f.commitLocked(key, contents, place)
+		})
+	if errors.Is(err, errStored) || isNameConflict(err) {
+		return nil // after a conflict of names the change had failed for that reason
+	}
+	return err
+}
+
+// lacks reports whether the file of an entry has no valid content, or the content before the change.
+func (f journaled) lacks(e entry) bool {
+	found, valid := f.validDigest(e.key)
+	return !valid || !found.same(smallDigest(e.content)) && slices.ContainsFunc(e.before, found.same)
+}
+
+// segments returns the paths of the segments in a directory, in order, and of voids after them.
+func segments(dir string) (paths []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var numbers []int
+	for _, e := range entries {
+		rest, is := strings.CutPrefix(e.Name(), "journal-")
+		if number, err := strconv.Atoi(rest); is && err == nil && segmentName(number) == e.Name() {
+			numbers = append(numbers, number)
+		}
+	}
+	slices.Sort(numbers)
+	for _, number := range numbers {
+		paths = append(paths, filepath.Join(dir, segmentName(number)))
+	}
+	if _, err := os.Lstat(filepath.Join(dir, voids)); err == nil {
+		paths = append(paths, filepath.Join(dir, voids))
+	}
+	return paths, nil
+}
+
+// appendEntry appends the encoding of an entry: its length, a checksum, and then its parts with their
+// lengths: key, before as lines of a record, and content. Lengths are little-endian. An entry without
+// the last two parts is superseded.
+func appendEntry(to []byte, e entry) []byte {
+	begin := len(to)
+	to = append(to, make([]byte, 4+highwayhash.Size128)...)
+	parts := [][]byte{[]byte(e.key)}
+	if !e.superseded {
+		parts = append(parts, appendDigests(nil, e.before), e.content)
+	}
+	for _, part := range parts {
+		to = append(binary.LittleEndian.AppendUint32(to, uint32(len(part))), part...)
+	}
+	body := to[begin+4+highwayhash.Size128:]
+	binary.LittleEndian.PutUint32(to[begin:], uint32(len(body)))
+	sum := checksum(body)
+	copy(to[begin+4:], sum[:])
+	return to
+}
+
+// cutEntry decodes the first entry of data. ok is false at the end, and at an entry that is incomplete
+// or damaged. rest is what follows the entry; nil after an entry whose length is damaged.
+func cutEntry(data []byte) (e entry, rest []byte, ok bool) {
+	const head = 4 + highwayhash.Size128
+	if len(data) < head || uint64(len(data)-head) < uint64(binary.LittleEndian.Uint32(data)) {
+		return e, nil, false
+	}
+	body := data[head : head+int(binary.LittleEndian.Uint32(data))]
+	rest = data[head+len(body):]
+	if len(body) == 0 {
+		return e, nil, false
+	}
+	if sum := checksum(body); string(sum[:]) != string(data[4:head]) {
+		return e, rest, false
+	}
+	var parts [][]byte
+	for len(body) >= 4 && uint64(len(body)-4) >= uint64(binary.LittleEndian.Uint32(body)) {
+		n := 4 + int(binary.LittleEndian.Uint32(body))
+		parts, body = append(parts, body[4:n]), body[n:]
+	}
+	if len(body) > 0 || len(parts) != 1 && len(parts) != 3 {
+		return e, rest, false
+	}
+	if e.key = string(parts[0]); checkKey(e.key) != nil {
+		return e, rest, false
+	}
+	if e.superseded = len(parts) == 1; !e.superseded {
+		var err error
+		if e.before, err = parseDigests(string(parts[1])); err != nil {
+			return e, rest, false
+		}
+		e.content = parts[2]
+	}
+	return e, rest, true
+}

@@ -1,0 +1,80 @@
+package domain
+
+import (
+	"strings"
+)
+
+// OneOfRule returns the rule that a value breaks if it is none of the allowed ones, with the most
+// similar of them.
+func OneOfRule(value string, allowed []string) string {
+	return "must be one of " + join(allowed) + DidYouMean(value, allowed)
+}
+
+// DidYouMean returns the end of a message that suggests the allowed values that are most similar to an
+// invalid value; "" if none is similar.
+func DidYouMean(value string, allowed []string) string {
+	similar := Similar(value, allowed)
+	if len(similar) == 0 {
+		return ""
+	}
+	return ": did you mean " + strings.Join(similar, " or ") + "?"
+}
+
+// maxSuggestions is the maximum number of values that a message suggests.
+const maxSuggestions = 3
+
+// Similar returns the allowed values that are most similar to value, at most maxSuggestions. Values
+// that contain value are similar, such as VENDOR_A_H100_80GB to h100; without them, those that differ
+// by the fewest letters, and by at most a third of the letters of value. Case and the difference of
+// hyphens and underscores do not count.
+func Similar(value string, allowed []string) (similar []string) {
+	plain := func(text string) string { return strings.ReplaceAll(strings.ToUpper(text), "-", "_") }
+	wanted := plain(strings.TrimSpace(value))
+	if wanted == "" || len(wanted) > 64 {
+		return nil
+	}
+	smallest := len([]rune(wanted)) / 3
+	var near []string
+	for _, one := range allowed {
+		name := plain(one)
+		distance := EditDistance(wanted, name)
+		switch {
+		case distance == 0:
+			return []string{one}
+		case len(wanted) > 1 && strings.Contains(name, wanted):
+			similar = append(similar, one)
+		case distance < smallest:
+			near, smallest = []string{one}, distance
+		case distance == smallest && smallest > 0:
+			near = append(near, one)
+		}
+	}
+	if len(similar) == 0 {
+		similar = near
+	}
+	return similar[:min(len(similar), maxSuggestions)]
+}
+
+// EditDistance returns the number of letters to insert, delete or replace, or of neighbours to swap,
+// so that a becomes b (Damerau-Levenshtein, in which no part is edited twice).
+func EditDistance(a, b string) int {
+	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, above, row = above, row, before
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := above[j]
+			if a[i] != b[j] {
+				replaced++
+			}
+			row[j+1] = min(replaced, above[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return row[len(b)]
+}

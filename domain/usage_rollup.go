@@ -1,0 +1,256 @@
+package domain
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// A usage roll-up is the usage of an account in a month, summed up by hour. The rows are in the events
+// only; the state says which rows are recorded. The resource UsageLedger says which usage records and
+// which events of the log are rolled up: windows, which follow each other without gaps, contain each of
+// them once.
+//
+//	(none) --OpenUsageWindow--> window 1 open --CompleteUsageWindow--> window 1 complete
+//	window n complete --OpenUsageWindow--> window n+1 open
+//	(none), window n --RollUpUsage--> window n, or a later one
+var UsageRollups = NewKind("usageRollups", map[string]Event[UsageRollup]{
+	"usageWindow.opened.v1":    UsageWindowOpened{},
+	"usageWindow.completed.v1": UsageWindowCompleted{},
+	"usage.rolledUp.v1":        UsageRolledUp{},
+	"usage.corrected.v1":       UsageCorrected{},
+})
+
+// UsageLedger is the resource whose events say which usage is rolled up.
+const UsageLedger = Name("accounts/" + System + "/usageRollups/ledger")
+
+// MaxUsageRows is the maximum number of rows of an event.
+const MaxUsageRows = 200
+
+// usageMonth is the format of the ID of a month.
+const usageMonth = "m2006-01"
+
+// UsageMonth returns the resource of an account's usage in the month of a time.
+func UsageMonth(account string, t time.Time) Name {
+	return NewName(account, UsageRollups.Collection, t.UTC().Format(usageMonth))
+}
+
+// A UsageRow is the usage in one hour (UTC) of one key, model and deployment, or of the accelerators of
+// one type that are allocated to one job or deployment.
+type UsageRow struct {
+	Hour        time.Time `json:"hour"` // start of the hour
+	Key         Name      `json:"apiKey,omitempty"`
+	Model       string    `json:"model,omitempty"` // as named in the requests
+	Deployment  Name      `json:"deployment,omitempty"`
+	Job         Name      `json:"job,omitempty"`
+	Accelerator string    `json:"acceleratorType,omitempty"`
+	UsageAmounts
+}
+
+// UsageAmounts are the amounts of a UsageRow. They are integers, so that sums are exact.
+type UsageAmounts struct {
+	Requests           int64 `json:"requests,omitempty"`
+	PromptTokens       int64 `json:"promptTokens,omitempty"`
+	CachedPromptTokens int64 `json:"cachedPromptTokens,omitempty"` // included in PromptTokens
+	CompletionTokens   int64 `json:"completionTokens,omitempty"`
+	AudioMicroseconds  int64 `json:"audioMicroseconds,omitempty"` // each record is rounded
+	// AcceleratorMicroseconds is the time for which devices were allocated, multiplied by their number.
+	AcceleratorMicroseconds int64 `json:"acceleratorMicroseconds,omitempty"`
+}
+
+// Plus returns a + o.
+func (a UsageAmounts) Plus(o UsageAmounts) UsageAmounts {
+	return UsageAmounts{a.Requests + o.Requests, a.PromptTokens + o.PromptTokens,
+		a.CachedPromptTokens + o.CachedPromptTokens, a.CompletionTokens + o.CompletionTokens,
+		a.AudioMicroseconds + o.AudioMicroseconds, a.AcceleratorMicroseconds + o.AcceleratorMicroseconds}
+}
+
+// CompareUsage orders rows by hour, then by their other fields without the amounts.
+func CompareUsage(a, b UsageRow) int {
+	return cmp.Or(a.Hour.Compare(b.Hour), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Model, b.Model),
+		cmp.Compare(a.Deployment, b.Deployment), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Accelerator, b.Accelerator))
+}
+
+// UsageRecords are the usage records of one control plane in a window: Count records, whose numbers are
+// between From and To, including both. Records of earlier versions have neither a control plane nor
+// numbers.
+type UsageRecords struct {
+	Source string `json:"controlPlane,omitempty"` // ID of the control plane
+	From   uint64 `json:"from,omitempty"`
+	To     uint64 `json:"to,omitempty"`
+	Count  int64  `json:"count"`
+}
+
+// A UsageCursor is a position in the stream of usage records, and one in the log.
+type UsageCursor struct {
+	Sequence uint64 `json:"sequence"`
+	Position uint64 `json:"position"`
+}
+
+// A UsageWindow contains the usage records and the events after From, up to To.
+type UsageWindow struct {
+	Number uint64      `json:"window"` // from 1
+	From   UsageCursor `json:"from"`
+	To     UsageCursor `json:"to"`
+	// Since and Until are ends of hours. Hours that end at Since or earlier were rolled up before: rows
+	// of the window about them are corrections. Allocations that continue count up to Until.
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
+	// Stream is the time at which the stream of usage records was created. The sequences of another
+	// stream begin again.
+	Stream time.Time `json:"stream"`
+}
+
+// UsageRollup is the state of the ledger or of one month of an account.
+type UsageRollup struct {
+	Window UsageWindow `json:"window,omitzero"` // of a month, only its number
+	Part   int         `json:"part,omitempty"`  // of a month: the last part of the window that is recorded
+	Done   bool        `json:"done,omitempty"`  // of the ledger: all rows of the window are recorded
+	// NewStream says of the ledger that the stream of the window is not that of the window before.
+	NewStream bool `json:"newStream,omitempty"`
+	// Numbers are the highest numbers of rolled up records, by control plane.
+	Numbers map[string]uint64 `json:"numbers,omitempty"`
+}
+
+// Exists implements State.
+func (u UsageRollup) Exists() bool { return u.Window.Number > 0 }
+
+// UsageWindowOpened records the window of which rows are recorded next.
+type UsageWindowOpened struct{ UsageWindow }
+
+func (e UsageWindowOpened) Evolve(u *UsageRollup) {
+	u.NewStream = u.Exists() && !u.Window.Stream.Equal(e.Stream)
+	u.Window, u.Done = e.UsageWindow, false
+}
+
+// UsageWindowCompleted records that all rows of a window are recorded. A reader of the ledger proves that
+// no record is missing: in each window, the records of a control plane continue those of its window
+// before, and their count is To - From + 1.
+type UsageWindowCompleted struct {
+	Window  uint64         `json:"window"`
+	Records []UsageRecords `json:"records,omitempty"` // by control plane
+	// Repeated is the number of records in Records that are not in the rows, because an earlier record
+	// has the same ID.
+	Repeated int64        `json:"repeated,omitempty"`
+	Total    UsageAmounts `json:"total"` // of all rows of all accounts
+}
+
+func (e UsageWindowCompleted) Evolve(u *UsageRollup) {
+	numbers := make(map[string]uint64, len(u.Numbers)+len(e.Records))
+	for plane, n := range u.Numbers {
+		numbers[plane] = n
+	}
+	for _, one := range e.Records {
+		numbers[one.Source] = max(numbers[one.Source], one.To)
+	}
+	u.Done, u.Numbers = true, numbers
+}
+
+// A UsagePart is a part of the rows of an account's month in a window.
+type UsagePart struct {
+	Window uint64     `json:"window"`
+	Part   int        `json:"part"`  // from 1
+	Parts  int        `json:"parts"` // of the window, in this month of the account
+	Rows   []UsageRow `json:"rows"`
+	// FromSequence and ToSequence bound the window in the stream of usage records: it begins after
+	// FromSequence. The rows of all parts, of both types of event, contain the records between them.
+	FromSequence uint64 `json:"fromSequence"`
+	ToSequence   uint64 `json:"toSequence"`
+	// Records are those that are in the rows of all parts of this type of event; only the first of
+	// these parts has them.
+	Records []UsageRecords `json:"records,omitempty"`
+}
+
+func (e UsagePart) evolve(u *UsageRollup) {
+	*u = UsageRollup{Window: UsageWindow{Number: e.Window}, Part: e.Part}
+}
+
+// UsageRolledUp records usage of hours for the first time, or adds usage to an hour that has not ended.
+type UsageRolledUp struct{ UsagePart }
+
+func (e UsageRolledUp) Evolve(u *UsageRollup) { e.evolve(u) }
+
+// UsageCorrected adds usage to hours that were rolled up before, because its records arrived later.
+type UsageCorrected struct{ UsagePart }
+
+func (e UsageCorrected) Evolve(u *UsageRollup) { e.evolve(u) }
+
+// OpenUsageWindow opens the window after the last one.
+type OpenUsageWindow struct{ UsageWindow }
+
+func (c OpenUsageWindow) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup], error) {
+	last := u.Window
+	switch {
+	case last.Number >= c.Number:
+		return nil, nil // another control plane has opened it
+	case last.Number+1 != c.Number:
+		return nil, precondition("USAGE_WINDOW_OPEN", "window %d cannot be opened: the next window is %d", c.Number,
+			last.Number+1)
+	case last.Number > 0 && !u.Done:
+		return nil, precondition("USAGE_WINDOW_OPEN", "window %d cannot be opened: window %d is not complete", c.Number,
+			last.Number)
+	case c.Until.Before(last.Until) || !c.Since.Equal(last.Until) || c.From.Position != last.To.Position:
+		return nil, precondition("USAGE_WINDOW_GAP", "window %d does not start at the end of window %d", c.Number,
+			last.Number)
+	}
+	return UsageWindowOpened(c), nil
+}
+
+// CompleteUsageWindow completes the open window.
+type CompleteUsageWindow struct{ UsageWindowCompleted }
+
+func (c CompleteUsageWindow) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup], error) {
+	switch last := u.Window.Number; {
+	case last > c.Window || last == c.Window && u.Done:
+		return nil, nil
+	case c.Window == 0 || last < c.Window:
+		return nil, precondition("USAGE_WINDOW_OPEN", "window %d cannot be completed, because it is not open", c.Window)
+	}
+	return c.UsageWindowCompleted, nil
+}
+
+// RollUpUsage records a part of an account's month. A part that is recorded is not recorded again.
+type RollUpUsage struct {
+	UsagePart
+	Correction bool
+}
+
+func (c RollUpUsage) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup], error) {
+	if cmp.Or(cmp.Compare(u.Window.Number, c.Window), cmp.Compare(u.Part, c.Part)) >= 0 {
+		return nil, nil
+	}
+	recorded := 0
+	if u.Window.Number == c.Window {
+		recorded = u.Part
+	}
+	var v Violations
+	v.Require(c.Window > 0, "window", "must be positive")
+	v.Require(c.Part == recorded+1, "part", "is %d, but the last recorded part is %d", c.Part, recorded)
+	v.Require(len(c.Rows) <= MaxUsageRows, "rows", "must have at most %d rows, not %d", MaxUsageRows, len(c.Rows))
+	if err := v.Err(); err != nil {
+		return nil, err
+	}
+	if c.Correction {
+		return UsageCorrected{c.UsagePart}, nil
+	}
+	return UsageRolledUp{c.UsagePart}, nil
+}
+
+// SumUsage adds up rows that are equal for CompareUsage, and returns them in its order.
+func SumUsage(rows []UsageRow) (sum []UsageRow) {
+	rows = slices.SortedFunc(slices.Values(rows), CompareUsage)
+	for _, row := range rows {
+		if n := len(sum); n > 0 && CompareUsage(sum[n-1], row) == 0 {
+			sum[n-1].UsageAmounts = sum[n-1].Plus(row.UsageAmounts)
+			continue
+		}
+		sum = append(sum, row)
+	}
+	return sum
+}
+
+// AccountUsage is a row of an account's usage.
+type AccountUsage struct {
+	Account string
+	UsageRow
+}

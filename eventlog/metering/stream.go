@@ -1,0 +1,115 @@
+package metering
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"anneal/eventlog"
+)
+
+// Stream holds usage records of requests to models. It is separate from the log: no decision
+// depends on it, and old records are deleted.
+const Stream = "USAGE"
+
+// Limits of the stream, which deletes its oldest records, and of each of its mirrors.
+const (
+	MaxAge     = 35 * 24 * time.Hour // a month, and a few days to read its records
+	MaxRecords = 2_000_000
+	// MaxBytes is enough for MaxRecords records of 1 KiB. Most have about 800 bytes, with their
+	// headers.
+	MaxBytes = 2 << 30
+)
+
+const (
+	// usageRepeats is how long the stream drops a record with the ID of an earlier one: longer than a
+	// restart, or the takeover of batches by another control plane, takes. A server keeps the IDs of
+	// this time in memory.
+	usageRepeats = 2 * time.Minute
+	// maxUsage is the maximum size of one record, in bytes. The fields other than the metadata have
+	// at most 10 KiB, because user, model and the names of resources have at most 512 characters each.
+	maxUsage = MaxMetadataSize + 10<<10
+)
+
+// EnsureStream creates or updates the stream of usage records. The NATS server reserves the
+// stream's maximum size. On a server that does not have that much space, the stream has no limit in
+// bytes, because the control plane must start on a nearly full disk. The embedded server can always
+// reserve the space: see package natsserver.
+func EnsureStream(ctx context.Context, js jetstream.JetStream, replicas int) error {
+	config := bounded(jetstream.StreamConfig{
+		Name:        Stream,
+		Description: "Usage of requests to models: one CloudEvent per request, kept for 35 days",
+		Subjects:    []string{"usage.>"},
+		Storage:     jetstream.FileStorage,
+		Replicas:    max(1, replicas),
+		Duplicates:  usageRepeats,
+		AllowDirect: true,
+		DenyDelete:  true,
+		DenyPurge:   true,
+	})
+	return withinSpace(config, func(config jetstream.StreamConfig) error {
+		return eventlog.EnsureStream(ctx, js, config, replicas)
+	})
+}
+
+func bounded(config jetstream.StreamConfig) jetstream.StreamConfig {
+	config.MaxMsgSize, config.MaxAge, config.MaxMsgs, config.MaxBytes, config.Discard = maxUsage, MaxAge,
+		MaxRecords, MaxBytes, jetstream.DiscardOld
+	return config
+}
+
+// noStorage is the code of the JetStream error "insufficient storage resources available".
+const noStorage jetstream.ErrorCode = 10047
+
+// withinSpace calls ensure with config, and again without the limit in bytes when the NATS server
+// cannot reserve as much space.
+func withinSpace(config jetstream.StreamConfig, ensure func(jetstream.StreamConfig) error) error {
+	err := ensure(config)
+	var refused *jetstream.APIError
+	if !errors.As(err, &refused) || refused.ErrorCode != noStorage {
+		return err
+	}
+	slog.Warn("the NATS server cannot reserve the maximum size of the stream, so the stream is limited by its number of "+
+		"messages only: raise max_file_store", "stream", config.Name, "bytes", config.MaxBytes, "messages", config.MaxMsgs)
+	config.MaxBytes = -1
+	return ensure(config)
+}
+
+// EnsureMirror creates the mirror of the usage stream for readers. The mirror is in a separate NATS
+// account, because the consumer of a reader can deliver messages to any subject of the reader's
+// account. When a power failure removed the newest records of the stream, the mirror has records
+// that the stream lacks; EnsureMirror then deletes the mirror and creates it again.
+func EnsureMirror(ctx context.Context, readers, control jetstream.JetStream, replicas int) error {
+	return eventlog.Retry(ctx, func(ctx context.Context) error {
+		there, err := readers.Stream(ctx, Stream)
+		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("eventlog: look up the readers' usage mirror: %w", err)
+		}
+		kept, failed := control.Stream(ctx, Stream)
+		if failed != nil {
+			return fmt.Errorf("look up stream %s: %w", Stream, failed)
+		}
+		if err == nil && there.CachedInfo().State.LastSeq > kept.CachedInfo().State.LastSeq {
+			if err := readers.DeleteStream(ctx, Stream); err != nil {
+				return fmt.Errorf("eventlog: delete the readers' usage mirror: %w", err)
+			}
+		}
+		return withinSpace(MirrorConfig(replicas), func(config jetstream.StreamConfig) error {
+			if _, err := readers.CreateOrUpdateStream(ctx, config); err != nil {
+				return fmt.Errorf("eventlog: create the readers' usage mirror: %w", err)
+			}
+			return nil
+		})
+	})
+}
+
+// MirrorConfig returns the configuration of a mirror of the usage stream.
+func MirrorConfig(replicas int) jetstream.StreamConfig {
+	config := bounded(eventlog.MirrorConfig(Stream, replicas))
+	config.MaxMsgSize = -1 // the mirrored stream limits the size
+	return config
+}

@@ -1,0 +1,121 @@
+package secrets
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/eventlog/transparency"
+)
+
+// saltPrefix begins the IDs of the records of salt keys: see transparency.SaltKey. The rest of the ID
+// is the account.
+const saltPrefix = "salt-"
+
+// A saltRecord is the record of an account's salt key in the key store.
+type saltRecord struct {
+	wrappedKey
+	From uint64 `json:"from,omitempty"` // see transparency.SaltKey
+}
+
+// A SaltStore stores the salt keys of accounts in the key store of a vault.
+type SaltStore struct{ vault *Vault }
+
+// Salts returns the store of salt keys in the vault.
+func (v *Vault) Salts() SaltStore { return SaltStore{v} }
+
+// SaltKey returns the salt key of an account. It creates the key if it does not exist; when several
+// control planes do so, all return the key of the first.
+func (s SaltStore) SaltKey(ctx context.Context, account string) (transparency.SaltKey, error) {
+	for {
+		found, revision, err := s.read(ctx, saltPrefix+account)
+		if err != nil || revision > 0 {
+			return found, err
+		}
+		if err := s.write(ctx, saltPrefix+account, newSaltKey(0), 0); err != nil && !errors.Is(err, eventlog.ErrConflict) {
+			return found, err
+		}
+	}
+}
+
+// Erase erases the salts of the account's events at positions up to last, and replaces the salt key
+// for later events. Every control plane must have appended the events up to last to its tree, and
+// none may run.
+func (s SaltStore) Erase(ctx context.Context, account string, last uint64) error {
+	_, revision, err := s.read(ctx, saltPrefix+account)
+	if err != nil || revision == 0 {
+		return err
+	}
+	return s.write(ctx, saltPrefix+account, newSaltKey(last+1), revision)
+}
+
+func newSaltKey(from uint64) transparency.SaltKey {
+	key := make([]byte, keyBytes)
+	_, _ = rand.Read(key) // never fails
+	return transparency.SaltKey{Key: key, From: from}
+}
+
+func (s SaltStore) read(ctx context.Context, id string) (k transparency.SaltKey, revision uint64, err error) {
+	record, revision, err := s.vault.keys.Get(ctx, id)
+	if err != nil || revision == 0 {
+		return k, 0, err
+	}
+	var found saltRecord
+	if err := json.Unmarshal(record, &found); err != nil {
+		return k, 0, domain.Errorf(domain.DataLoss, "cannot parse the record %s of the key store: restore it from a "+
+			"backup", id)
+	}
+	wrapping := s.vault.ring.keys[found.Ring]
+	if wrapping == nil {
+		return k, 0, domain.Errorf(domain.FailedPrecondition,
+			"the key ring lacks key %q, which wraps %s: restore the key ring from a backup", found.Ring, id)
+	}
+	k.From = found.From
+	if k.Key, err = Decrypt(wrapping, found.Wrapped, []byte(id)); err != nil {
+		return k, 0, domain.Errorf(domain.DataLoss, "cannot unwrap %s, because key %q of the key ring was replaced: restore "+
+			"the key ring from a backup", id, found.Ring)
+	}
+	return k, revision, nil
+}
+
+func (s SaltStore) write(ctx context.Context, id string, k transparency.SaltKey, revision uint64) error {
+	ring := s.vault.ring
+	wrapped, err := Encrypt(ring.keys[ring.current], k.Key, []byte(id))
+	if err != nil {
+		return err
+	}
+	record, err := json.Marshal(saltRecord{wrappedKey{ring.current, wrapped}, k.From})
+	if err != nil {
+		return err
+	}
+	_, err = s.vault.keys.Put(ctx, id, record, revision)
+	return err
+}
+
+// rewrap wraps every salt key with the ring's current master key.
+func (s SaltStore) rewrap(ctx context.Context) error {
+	ids, err := s.vault.keys.Keys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range slices.DeleteFunc(ids, func(id string) bool { return !strings.HasPrefix(id, saltPrefix) }) {
+		record, _, err := s.vault.keys.Get(ctx, id)
+		var found saltRecord
+		if err == nil && json.Unmarshal(record, &found) == nil && found.Ring == s.vault.ring.current {
+			continue
+		}
+		k, revision, err := s.read(ctx, id)
+		if err == nil {
+			err = s.write(ctx, id, k, revision)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

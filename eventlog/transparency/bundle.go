@@ -1,0 +1,277 @@
+package transparency
+
+import (
+	"bytes"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/transparency-dev/formats/proof"
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+
+	"anneal/eventlog/integrity"
+)
+
+// BundleFormat is the format of a Bundle that this version writes and reads.
+const BundleFormat = "anneal-proof/1"
+
+// A Bundle proves an event, or that the log only grew since an earlier size, or both. It is stored
+// as JSON in one line.
+type Bundle struct {
+	Format string `json:"format"`
+	// Event discloses the event; nil in a bundle that proves no event.
+	Event *Disclosure `json:"event,omitempty"`
+	// Growth proves that the log only grew: the sizes of the steps begin with the earlier size and
+	// end with that of the checkpoint.
+	Growth []Step `json:"growth,omitempty"`
+	// Proof is the proof that the log has the event's entry, in C2SP's form tlog-proof, with the
+	// checkpoint. Without an event it is the checkpoint.
+	Proof string `json:"proof"`
+}
+
+// A Disclosure is an event with what opens the commitments of its entry.
+type Disclosure struct {
+	Position     uint64                `json:"position,string"`
+	Subject      string                `json:"subject"`
+	Attributes   []integrity.Attribute `json:"attributes"`
+	EnvelopeSalt Hash                  `json:"envelopeSalt"`
+	// AccountSequence counts the events of the account, from 1.
+	AccountSequence uint64 `json:"accountSequence,string"`
+	// PreviousLeaf is the leaf hash of the account's previous event; zero for the first.
+	PreviousLeaf Hash `json:"previousLeaf"`
+	// Payload is the data of the event, as it is stored; nil when it is not disclosed.
+	Payload     *string `json:"payload,omitempty"`
+	PayloadSalt *Hash   `json:"payloadSalt,omitempty"`
+	// PayloadCommitment stands for the data when they are not disclosed.
+	PayloadCommitment *Hash `json:"payloadCommitment,omitempty"`
+}
+
+// A Step proves that the log of one size begins with the log of an earlier one.
+type Step struct {
+	From     uint64 `json:"from,string"`
+	FromRoot Hash   `json:"fromRoot"`
+	To       uint64 `json:"to,string"`
+	ToRoot   Hash   `json:"toRoot"`
+	Hashes   []Hash `json:"hashes"`
+}
+
+// A Hash is 32 bytes that JSON shows in base64.
+type Hash = tlog.Hash
+
+// Marshal returns the file of a bundle.
+func (b Bundle) Marshal() ([]byte, error) {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(b)
+	return out.Bytes(), err
+}
+
+// ParseBundle parses the file of a bundle. It refuses every text that Marshal does not write, apart
+// from white space, so that a changed byte cannot remain unnoticed.
+func ParseBundle(data []byte) (b Bundle, err error) {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, data); err != nil {
+		return b, fmt.Errorf("not a bundle: %w", err)
+	}
+	if err := json.Unmarshal(data, &b); err != nil {
+		return b, fmt.Errorf("not a bundle: %w", err)
+	}
+	if b.Format != BundleFormat {
+		return b, fmt.Errorf("not a bundle of format %s, but of %q: use the version of anneal that wrote it", BundleFormat,
+			b.Format)
+	}
+	written, err := b.Marshal()
+	if err == nil && !bytes.Equal(bytes.TrimSpace(written), compact.Bytes()) {
+		err = errors.New("the file is not as anneal wrote it: it was changed or converted")
+	}
+	return b, err
+}
+
+// Disclose returns the disclosure of an event. withPayload states whether it has the data.
+func Disclose(m integrity.Message, e Entry, salts Salts, link Link, withPayload bool) (*Disclosure, error) {
+	if entryOf(m, salts, link) != e {
+		return nil, ErrErased
+	}
+	d := &Disclosure{Position: e.Position, Subject: m.Subject(), Attributes: m.Attributes(),
+		EnvelopeSalt: Hash(salts.Envelope), AccountSequence: link.Sequence, PreviousLeaf: link.Previous}
+	if !withPayload {
+		sum := Hash(e.Payload)
+		d.PayloadCommitment = &sum
+		return d, nil
+	}
+	text, salt := string(m.Body()), Hash(salts.Payload)
+	if !utf8.ValidString(text) {
+		return nil, fmt.Errorf("the data of the event at position %d are not valid UTF-8", e.Position)
+	}
+	d.Payload, d.PayloadSalt = &text, &salt
+	return d, nil
+}
+
+// Message returns the event, without data if they are not disclosed.
+func (d Disclosure) Message() integrity.Message {
+	var body []byte
+	if d.Payload != nil {
+		body = []byte(*d.Payload)
+	}
+	return integrity.NewMessage(d.Position, d.Subject, d.Attributes, body)
+}
+
+// entry returns the entry to which the disclosure leads.
+func (d Disclosure) entry() (Entry, error) {
+	e := Entry{Position: d.Position}
+	switch {
+	case d.Position == 0:
+		return e, errors.New("position must be at least 1")
+	case d.Payload != nil && d.PayloadSalt != nil && d.PayloadCommitment == nil:
+		e.Payload = CommitPayload(Salt(*d.PayloadSalt), []byte(*d.Payload))
+	case d.Payload == nil && d.PayloadSalt == nil && d.PayloadCommitment != nil:
+		e.Payload = *d.PayloadCommitment
+	default:
+		return e, errors.New("the event must have either payload and payloadSalt, or payloadCommitment")
+	}
+	link := Link{d.AccountSequence, d.PreviousLeaf}
+	if (link.Sequence == 1) != (link.Previous == tlog.Hash{}) || link.Sequence == 0 {
+		return e, errors.New("previousLeaf must be zero for the first event of an account, and only for the first")
+	}
+	e.Envelope = CommitEnvelope(Salt(d.EnvelopeSalt), d.Message(), link)
+	return e, nil
+}
+
+// A Verified bundle is what a bundle proves.
+type Verified struct {
+	Checkpoint Checkpoint
+	Cosigned   int // witnesses that signed the checkpoint, of those whose keys were given
+	Leaf       tlog.Hash
+	Event      *Disclosure // nil when the bundle proves no event
+	Since      uint64      // the log only grew since this size; the checkpoint's size without a proof
+	SinceRoot  tlog.Hash   // root hash at the size Since
+}
+
+// Verify verifies the bundle with the public key of the log. Cosignatures count only for the given
+// witnesses.
+func (b Bundle) Verify(log note.Verifier, witnesses ...note.Verifier) (v Verified, err error) {
+	signed, inclusion := []byte(b.Proof), (*proof.TLogProof)(nil)
+	if b.Event != nil {
+		inclusion = &proof.TLogProof{}
+		if err := inclusion.Unmarshal(signed); err != nil {
+			return v, fmt.Errorf("proof: %w", err)
+		}
+		if string(inclusion.Marshal()) != b.Proof || inclusion.ExtraData != nil {
+			return v, errors.New("proof: not in the form c2sp.org/tlog-proof@v1")
+		}
+		signed = inclusion.Checkpoint
+	}
+	if v.Checkpoint, v.Cosigned, err = OpenCheckpoint(signed, log, witnesses...); err != nil {
+		return v, err
+	}
+	v.Since, v.SinceRoot = v.Checkpoint.Size, v.Checkpoint.Root
+	if inclusion != nil {
+		if v.Leaf, err = b.Event.verify(*inclusion, v.Checkpoint); err != nil {
+			return v, err
+		}
+		v.Event = b.Event
+	}
+	if len(b.Growth) > 0 {
+		if err := verifySteps(b.Growth, v.Checkpoint); err != nil {
+			return v, err
+		}
+		v.Since, v.SinceRoot = b.Growth[0].From, b.Growth[0].FromRoot
+	}
+	return v, nil
+}
+
+func (d Disclosure) verify(p proof.TLogProof, c Checkpoint) (leaf tlog.Hash, err error) {
+	e, err := d.entry()
+	if err != nil {
+		return leaf, err
+	}
+	if p.Index != d.Position-1 {
+		return leaf, fmt.Errorf("the proof is of index %d, but the event's position is %d", p.Index, d.Position)
+	}
+	hashes := make(tlog.RecordProof, len(p.Hashes))
+	for i, h := range p.Hashes {
+		hashes[i] = h
+	}
+	if p.Index >= c.Size {
+		return leaf, fmt.Errorf("the checkpoint has %d events, but the event's position is %d", c.Size, d.Position)
+	}
+	leaf = e.Leaf()
+	if tlog.CheckRecord(hashes, int64(c.Size), c.Root, int64(p.Index), leaf) != nil {
+		return leaf, fmt.Errorf("the log of the checkpoint has another event at position %d: the event or its proof was "+
+			"changed", d.Position)
+	}
+	return leaf, nil
+}
+
+func verifySteps(steps []Step, c Checkpoint) error {
+	for i, s := range steps {
+		if i > 0 && (steps[i-1].To != s.From || steps[i-1].ToRoot != s.FromRoot) {
+			return fmt.Errorf("growth: step %d does not begin where the step before ends", i+1)
+		}
+		if s.From == 0 || s.From > s.To || s.To > c.Size {
+			return fmt.Errorf("growth: step %d is from size %d to %d of a log of %d events", i+1, s.From, s.To, c.Size)
+		}
+		if s.From == s.To {
+			if s.FromRoot != s.ToRoot || len(s.Hashes) > 0 {
+				return fmt.Errorf("growth: step %d has two root hashes for size %d: the log was rewritten", i+1, s.From)
+			}
+			continue
+		}
+		if tlog.CheckTree(s.Hashes, int64(s.To), s.ToRoot, int64(s.From), s.FromRoot) != nil {
+			return fmt.Errorf("growth: the log of %d events does not begin with that of %d: it was rewritten, or the proof was "+
+				"changed", s.To, s.From)
+		}
+	}
+	if end := steps[len(steps)-1]; end.To != c.Size || end.ToRoot != c.Root {
+		return fmt.Errorf("growth: the last step ends at size %d, and not at the checkpoint's size %d", end.To, c.Size)
+	}
+	return nil
+}
+
+// A History verifies that bundles of one account's events follow each other: nothing is missing
+// between them, swapped or repeated.
+type History struct {
+	account  string
+	sequence uint64
+	leaf     tlog.Hash
+}
+
+// Add adds the next event of the account. It returns an error unless the event directly follows
+// the one before.
+func (h *History) Add(v Verified) error {
+	if v.Event == nil {
+		return errors.New("the bundle proves no event")
+	}
+	d, account := v.Event, accountOf(v.Event.Subject)
+	switch {
+	case h.sequence == 0:
+	case account != h.account:
+		return fmt.Errorf("the event at position %d is of account %s, but the event before is of %s", d.Position, account,
+			h.account)
+	case d.AccountSequence <= h.sequence:
+		return fmt.Errorf("the event at position %d is event %d of the account, but event %d is before it: events are "+
+			"swapped or repeated", d.Position, d.AccountSequence, h.sequence)
+	case d.AccountSequence > h.sequence+1:
+		return fmt.Errorf("the event at position %d is event %d of the account, but event %d is before it: %d events are "+
+			"missing", d.Position, d.AccountSequence, h.sequence, d.AccountSequence-h.sequence-1)
+	case subtle.ConstantTimeCompare(d.PreviousLeaf[:], h.leaf[:]) == 0:
+		return fmt.Errorf("the event at position %d follows another event %d of the account than the one before it",
+			d.Position, h.sequence)
+	}
+	h.account, h.sequence, h.leaf = account, d.AccountSequence, v.Leaf
+	return nil
+}
+
+// inclusionProof returns the Proof of a bundle with an event.
+func inclusionProof(position uint64, hashes tlog.RecordProof, signed []byte) string {
+	p := proof.TLogProof{Index: position - 1, Checkpoint: signed}
+	for _, h := range hashes {
+		p.Hashes = append(p.Hashes, h)
+	}
+	return strings.ToValidUTF8(string(p.Marshal()), "")
+}

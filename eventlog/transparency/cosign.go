@@ -1,0 +1,165 @@
+package transparency
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/mod/sumdb/note"
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+const (
+	// cosignTimeout bounds how long a checkpoint waits for cosignatures. A witness that is late is
+	// skipped for witnessPause, so that a slow witness does not delay the checkpoints.
+	cosignTimeout = 400 * time.Millisecond
+	witnessPause  = 10 * time.Second
+	maxReply      = 64 << 10
+)
+
+// A Witness is a service that cosigns checkpoints by C2SP's tlog-witness.
+type Witness struct {
+	URL   string // submission prefix
+	Key   note.Verifier
+	state *witnessState
+}
+
+type witnessState struct {
+	size    atomic.Uint64 // of the last checkpoint that the witness cosigned
+	skipped atomic.Pointer[time.Time]
+	logged  atomic.Bool
+}
+
+// ParseWitness parses URL=KEY.
+func ParseWitness(text string) (Witness, error) {
+	url, key, ok := strings.Cut(text, "=")
+	if !ok || !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") {
+		return Witness{}, fmt.Errorf("%q must be URL=KEY, where KEY is what 'anneal witness' prints", text)
+	}
+	v, err := ParseWitnessKey(key)
+	return Witness{URL: strings.TrimRight(url, "/"), Key: v, state: &witnessState{}}, err
+}
+
+// cosign returns a signed checkpoint with the cosignatures of the witnesses that reply in time.
+func (p *Publisher) cosign(ctx context.Context, tree *Tree, c Checkpoint, signed []byte) []byte {
+	if len(p.Witnesses) == 0 {
+		return signed
+	}
+	ctx, cancel := context.WithTimeout(ctx, cosignTimeout)
+	defer cancel()
+	lines := make([]string, len(p.Witnesses))
+	var all sync.WaitGroup
+	for i, w := range p.Witnesses {
+		if until := w.state.skipped.Load(); until != nil && time.Now().Before(*until) {
+			continue
+		}
+		all.Go(func() {
+			line, err := w.cosign(ctx, tree, c, signed)
+			if err != nil {
+				until := time.Now().Add(witnessPause)
+				w.state.skipped.Store(&until)
+			}
+			w.state.log(p.Logger, w.URL, err)
+			lines[i] = line
+		})
+	}
+	all.Wait()
+	return append(bytes.Clone(signed), strings.Join(lines, "")...)
+}
+
+// cosign returns the signature line of the witness.
+func (w Witness) cosign(ctx context.Context, tree *Tree, c Checkpoint, signed []byte) (string, error) {
+	for range 2 { // the first reply may tell the size of the last checkpoint
+		old := w.state.size.Load()
+		body, err := submission(tree, old, c, signed)
+		if err != nil {
+			return "", err
+		}
+		status, reply, err := post(ctx, w.URL+"/add-checkpoint", body)
+		switch {
+		case err != nil:
+			return "", err
+		case status == http.StatusConflict:
+			known, err := strconv.ParseUint(strings.TrimSpace(reply), 10, 63)
+			if err != nil || known > c.Size {
+				return "", fmt.Errorf("the witness has cosigned a checkpoint of another log, or with more events (%q)", reply)
+			}
+			if known == old {
+				return "", fmt.Errorf("the witness has another root hash for %d events: the log was rewritten", known)
+			}
+			w.state.size.Store(known)
+		case status != http.StatusOK:
+			return "", fmt.Errorf("%s: %.200q", http.StatusText(status), reply)
+		default:
+			line, err := verifiedLine(signed, reply, w.Key)
+			if err == nil {
+				w.state.size.Store(c.Size)
+			}
+			return line, err
+		}
+	}
+	return "", fmt.Errorf("another server submits checkpoints of this log: its next checkpoint is tried again")
+}
+
+// submission returns the body of a request add-checkpoint.
+func submission(tree *Tree, old uint64, c Checkpoint, signed []byte) ([]byte, error) {
+	if old > c.Size {
+		return nil, fmt.Errorf("the witness has cosigned %d events, more than %d: the log lost events", old, c.Size)
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "old %d\n", old)
+	if old > 0 && old < c.Size {
+		hashes, err := tlog.ProveTree(int64(c.Size), int64(old), tree)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range hashes {
+			b.WriteString(base64.StdEncoding.EncodeToString(h[:]) + "\n")
+		}
+	}
+	b.WriteByte('\n')
+	b.Write(signed)
+	return b.Bytes(), nil
+}
+
+func post(ctx context.Context, url string, body []byte) (status int, reply string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
+	return res.StatusCode, string(text), err
+}
+
+// verifiedLine returns the signature line of a key in the reply of a witness.
+func verifiedLine(signed []byte, reply string, key note.Verifier) (string, error) {
+	n, err := note.Open(append(bytes.Clone(signed), reply...), note.VerifierList(key))
+	if err != nil {
+		return "", fmt.Errorf("the witness did not sign with key %s: %w", key.Name(), err)
+	}
+	return fmt.Sprintf("— %s %s\n", n.Sigs[0].Name, n.Sigs[0].Base64), nil
+}
+
+// log logs the first failure after a success, and the first success after a failure.
+func (s *witnessState) log(logger *slog.Logger, url string, err error) {
+	switch failed := err != nil; {
+	case failed && !s.logged.Swap(true):
+		logger.Warn("a witness does not cosign the log's checkpoints", "witness", url, "error", err)
+	case !failed && s.logged.Swap(false):
+		logger.Info("a witness cosigns the log's checkpoints again", "witness", url)
+	}
+}

@@ -1,0 +1,76 @@
+package transparency
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/mod/sumdb/tlog"
+)
+
+// ProveGrowth returns a bundle that proves that the log only grew from one size to another, and from
+// there to its newest checkpoint. It computes the proofs from tiles: fetch returns the content of a
+// path in C2SP's tlog-tiles. to 0 is the size of the checkpoint.
+func ProveGrowth(fetch func(path string) ([]byte, error), from, to uint64) (Bundle, error) {
+	signed, err := fetch("checkpoint")
+	if err != nil {
+		return Bundle{}, err
+	}
+	c, err := ParseCheckpoint(string(signed)) // Verify verifies the signature
+	if err != nil {
+		return Bundle{}, err
+	}
+	if to == 0 {
+		to = c.Size
+	}
+	if from == 0 || from > to || to > c.Size {
+		return Bundle{}, fmt.Errorf("the log has %d events: it cannot be proven from size %d to %d", c.Size, from, to)
+	}
+	tree := tlog.TileHashReader(tlog.Tree{N: int64(c.Size), Hash: c.Root}, remoteTiles(fetch))
+	b := Bundle{Format: BundleFormat, Proof: string(signed)}
+	for _, sizes := range [][2]uint64{{from, to}, {to, c.Size}} {
+		if sizes[0] == sizes[1] && len(b.Growth) > 0 {
+			break
+		}
+		step, err := stepOf(tree, sizes[0], sizes[1])
+		if err != nil {
+			return Bundle{}, err
+		}
+		b.Growth = append(b.Growth, step)
+	}
+	return b, nil
+}
+
+// stepOf returns the step between two sizes of a log.
+func stepOf(tree tlog.HashReader, from, to uint64) (s Step, err error) {
+	s = Step{From: from, To: to, Hashes: []Hash{}}
+	if s.FromRoot, err = tlog.TreeHash(int64(from), tree); err != nil {
+		return s, err
+	}
+	if s.ToRoot, err = tlog.TreeHash(int64(to), tree); err != nil || from == to {
+		return s, err
+	}
+	hashes, err := tlog.ProveTree(int64(to), int64(from), tree)
+	s.Hashes = append(s.Hashes, hashes...)
+	return s, err
+}
+
+// remoteTiles reads tiles with a function that returns the content of a path.
+type remoteTiles func(path string) ([]byte, error)
+
+// Height implements tlog.TileReader.
+func (remoteTiles) Height() int { return blockHeight }
+
+// ReadTiles implements tlog.TileReader.
+func (fetch remoteTiles) ReadTiles(tiles []tlog.Tile) (data [][]byte, err error) {
+	for _, tile := range tiles {
+		content, err := fetch("tile/" + strings.TrimPrefix(tile.Path(), "tile/8/"))
+		if err != nil {
+			return nil, err
+		}
+		data = append(data, content)
+	}
+	return data, nil
+}
+
+// SaveTiles implements tlog.TileReader.
+func (remoteTiles) SaveTiles([]tlog.Tile, [][]byte) {}

@@ -1,0 +1,358 @@
+package transparency
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/mod/sumdb/tlog"
+
+	"anneal/disk"
+	"anneal/domain"
+	"anneal/eventlog/integrity"
+)
+
+// A record is what the file of a tree holds for each event: the entry, which is served, and what
+// only the server needs.
+type record struct {
+	Entry
+	account  accountTag
+	sequence uint64 // of the account's events
+	previous uint64 // position of the account's previous event; 0 for the first
+}
+
+// An accountTag identifies an account in the file of a tree: the first bytes of its name's SHA-256.
+type accountTag [16]byte
+
+func tagOf(account string) (tag accountTag) {
+	sum := sha256.Sum256([]byte(account))
+	copy(tag[:], sum[:])
+	return tag
+}
+
+// accountOf returns the account in the subject of an event.
+func accountOf(subject string) string {
+	_, rest, _ := strings.Cut(subject, ".")
+	account, _, _ := strings.Cut(rest, ".")
+	return account
+}
+
+const (
+	recordSize  = EntrySize + 16 + 8 + 8 + 4
+	blockSize   = 256 // leaves of a tile
+	blockHeight = 8
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func (r record) append(b []byte) []byte {
+	begin := len(b)
+	b = append(r.Entry.Append(b), r.account[:]...)
+	b = binary.BigEndian.AppendUint64(b, r.sequence)
+	b = binary.BigEndian.AppendUint64(b, r.previous)
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b[begin:], castagnoli))
+}
+
+func decodeRecord(b []byte) (r record, ok bool) {
+	if len(b) != recordSize ||
+		crc32.Checksum(b[:recordSize-4], castagnoli) != binary.BigEndian.Uint32(b[recordSize-4:]) {
+		return r, false
+	}
+	if r.Entry, ok = decodeEntry(b[:EntrySize]); !ok {
+		return r, false
+	}
+	b = b[EntrySize+copy(r.account[:], b[EntrySize:]):]
+	r.sequence, r.previous = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+	return r, true
+}
+
+// A last is the newest event of an account in the tree.
+type last struct {
+	Link            // of the event
+	position uint64 // of the event
+	leaf     tlog.Hash
+}
+
+// A Tree is a Merkle tree whose entries are in one append-only file. One goroutine appends; any
+// number can read what is in the file.
+type Tree struct {
+	path string
+
+	mu       sync.RWMutex
+	file     *os.File
+	size     uint64        // number of entries
+	written  uint64        // number of entries in the file
+	pending  []byte        // records that are not in the file yet
+	tail     []tlog.Hash   // leaf hashes of the last, incomplete block
+	levels   [][]tlog.Hash // hashes of complete subtrees: levels[i] has those of 2^(8+i) leaves
+	accounts map[accountTag]last
+}
+
+// OpenTree opens the tree in the file at path, which it creates if it does not exist. It truncates
+// the file before the first record that is incomplete or damaged, and returns the number of bytes
+// that it removed: the events must be appended again.
+func OpenTree(path string) (t *Tree, removed int64, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, 0, err
+	}
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	t = &Tree{path: path, file: file, accounts: map[accountTag]last{}}
+	if removed, err = t.load(); err != nil {
+		file.Close()
+		return nil, 0, err
+	}
+	return t, removed, disk.Sync(filepath.Dir(path))
+}
+
+func (t *Tree) load() (removed int64, err error) {
+	in := bufio.NewReaderSize(t.file, blockSize*recordSize)
+	b := make([]byte, recordSize)
+	for {
+		_, err := io.ReadFull(in, b)
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return 0, err
+		}
+		r, ok := decodeRecord(b)
+		if err != nil || !ok || !t.accepts(r) {
+			break
+		}
+		t.add(r)
+	}
+	t.written = t.size
+	info, err := t.file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	end := int64(t.size) * recordSize
+	if removed = info.Size() - end; removed > 0 {
+		err = t.file.Truncate(end)
+	}
+	return removed, err
+}
+
+// accepts reports whether a record can follow the last one.
+func (t *Tree) accepts(r record) bool {
+	before := t.accounts[r.account]
+	return r.Position == t.size+1 && r.sequence == before.Sequence+1 && r.previous == before.position
+}
+
+// Close closes the file.
+func (t *Tree) Close() error { return t.file.Close() }
+
+// Size returns the number of entries.
+func (t *Tree) Size() uint64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.size
+}
+
+// next returns the link of an account's next event, and the position of its last.
+func (t *Tree) next(account string) (Link, uint64) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	before := t.accounts[tagOf(account)]
+	return Link{before.Sequence + 1, before.leaf}, before.position
+}
+
+// Append appends the entry of the next event.
+func (t *Tree) Append(m integrity.Message, salts Salts) error {
+	account := accountOf(m.Subject())
+	link, previous := t.next(account)
+	r := record{Entry: entryOf(m, salts, link), account: tagOf(account), sequence: link.Sequence, previous: previous}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m.Position() != t.size+1 {
+		return integrity.GapError(t.size+1, m.Position())
+	}
+	t.add(r)
+	t.pending = r.append(t.pending)
+	return nil
+}
+
+func entryOf(m integrity.Message, salts Salts, link Link) Entry {
+	return Entry{Position: m.Position(), Envelope: CommitEnvelope(salts.Envelope, m, link),
+		Payload: CommitPayload(salts.Payload, m.Body())}
+}
+
+// add adds a record to the hashes in memory.
+func (t *Tree) add(r record) {
+	leaf := r.Leaf()
+	t.size++
+	before := t.accounts[r.account]
+	t.accounts[r.account] = last{Link{r.sequence, before.leaf}, r.Position, leaf}
+	if t.tail = append(t.tail, leaf); len(t.tail) < blockSize {
+		return
+	}
+	hash := rootOf(t.tail)
+	t.tail = t.tail[:0]
+	for level := 0; ; level++ {
+		if level == len(t.levels) {
+			t.levels = append(t.levels, nil)
+		}
+		t.levels[level] = append(t.levels[level], hash)
+		n := len(t.levels[level])
+		if n%2 != 0 {
+			return
+		}
+		hash = tlog.NodeHash(t.levels[level][n-2], hash)
+	}
+}
+
+// rootOf returns the hash of a complete subtree, whose number of leaves is a power of two.
+func rootOf(leaves []tlog.Hash) tlog.Hash {
+	if len(leaves) == 1 {
+		return leaves[0]
+	}
+	half := len(leaves) / 2
+	return tlog.NodeHash(rootOf(leaves[:half]), rootOf(leaves[half:]))
+}
+
+// Flush writes the appended records to the file and syncs it.
+func (t *Tree) Flush() error {
+	t.mu.Lock()
+	pending, at, size := t.pending, int64(t.written)*recordSize, t.size
+	t.pending = nil
+	t.mu.Unlock()
+	if len(pending) == 0 {
+		return nil
+	}
+	_, err := t.file.WriteAt(pending, at)
+	if err == nil {
+		err = disk.Fdatasync(t.file)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", t.path, err)
+	}
+	t.mu.Lock()
+	t.written = size
+	t.mu.Unlock()
+	return nil
+}
+
+// Root returns the root hash of the tree of the first size entries.
+func (t *Tree) Root(size uint64) (tlog.Hash, error) { return tlog.TreeHash(int64(size), t) }
+
+// ReadHashes implements tlog.HashReader. Hashes of subtrees with fewer than 256 leaves are computed
+// from the file, and those of its complete blocks are compared with the hash in memory.
+func (t *Tree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
+	hashes, blocks := make([]tlog.Hash, 0, len(indexes)), map[uint64][]tlog.Hash{}
+	for _, index := range indexes {
+		level, n := tlog.SplitStoredHashIndex(index)
+		if level >= blockHeight {
+			hash, ok := t.high(level-blockHeight, n)
+			if !ok {
+				return nil, fmt.Errorf("the tree has no hash %d of level %d", n, level)
+			}
+			hashes = append(hashes, hash)
+			continue
+		}
+		first := uint64(n) << level
+		block := first / blockSize
+		leaves, ok := blocks[block]
+		if !ok {
+			var err error
+			if leaves, err = t.leaves(block); err != nil {
+				return nil, err
+			}
+			blocks[block] = leaves
+		}
+		from := first % blockSize
+		if from+1<<level > uint64(len(leaves)) {
+			return nil, fmt.Errorf("the tree has no hash %d of level %d", n, level)
+		}
+		hashes = append(hashes, rootOf(leaves[from:from+1<<level]))
+	}
+	return hashes, nil
+}
+
+func (t *Tree) high(level int, n int64) (hash tlog.Hash, ok bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if level >= len(t.levels) || n >= int64(len(t.levels[level])) {
+		return hash, false
+	}
+	return t.levels[level][n], true
+}
+
+// leaves returns the leaf hashes of a block: of the last block from memory, of others from the file,
+// which may not have all of them yet.
+func (t *Tree) leaves(block uint64) ([]tlog.Hash, error) {
+	t.mu.RLock()
+	if block == t.size/blockSize {
+		defer t.mu.RUnlock()
+		return append([]tlog.Hash{}, t.tail...), nil
+	}
+	n := min(blockSize, t.written-min(t.written, block*blockSize))
+	t.mu.RUnlock()
+	records, err := t.records(block*blockSize, n)
+	if err != nil {
+		return nil, err
+	}
+	leaves := make([]tlog.Hash, 0, n)
+	for _, r := range records {
+		leaves = append(leaves, r.Leaf())
+	}
+	if want, ok := t.high(0, int64(block)); n == blockSize && (!ok || rootOf(leaves) != want) {
+		return nil, t.damaged(block*blockSize+1, (block+1)*blockSize)
+	}
+	return leaves, nil
+}
+
+func (t *Tree) damaged(first, last uint64) error {
+	return domain.Errorf(domain.DataLoss, "%s is damaged between positions %d and %d: restart the server, which computes "+
+		"the entries again from the log", t.path, first, last)
+}
+
+// records returns n records of the file, the first of which has an index.
+func (t *Tree) records(index, n uint64) ([]record, error) {
+	t.mu.RLock()
+	written := t.written
+	t.mu.RUnlock()
+	if index+n > written {
+		return nil, domain.Errorf(domain.NotFound, "the tree has %d entries, and not yet entry %d", written, index+n-1)
+	}
+	b := make([]byte, n*recordSize)
+	if _, err := t.file.ReadAt(b, int64(index)*recordSize); err != nil {
+		return nil, fmt.Errorf("read %s: %w", t.path, err)
+	}
+	records := make([]record, 0, n)
+	for i := range n {
+		r, ok := decodeRecord(b[i*recordSize : (i+1)*recordSize])
+		if !ok || r.Position != index+i+1 {
+			return nil, t.damaged(index+i+1, index+i+1)
+		}
+		records = append(records, r)
+	}
+	return records, nil
+}
+
+// Entry returns the entry of the event at a position, and its link.
+func (t *Tree) Entry(position uint64) (e Entry, link Link, err error) {
+	if position == 0 {
+		return e, link, domain.Errorf(domain.NotFound, "positions begin with 1")
+	}
+	found, err := t.records(position-1, 1)
+	if err != nil {
+		return e, link, err
+	}
+	e, link.Sequence = found[0].Entry, found[0].sequence
+	if found[0].previous > 0 {
+		before, err := t.records(found[0].previous-1, 1)
+		if err != nil {
+			return e, link, err
+		}
+		link.Previous = before[0].Leaf()
+	}
+	return e, link, nil
+}

@@ -1,0 +1,118 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/eventlog/integrity"
+	"anneal/eventlog/metering"
+	"anneal/eventlog/streamcopy"
+	"anneal/internal/datadir"
+)
+
+func parent(dir datadir.Dir) string { return filepath.Dir(filepath.Clean(string(dir))) }
+
+// errEnough ends the reading of a segment.
+var errEnough = errors.New("all messages are restored")
+
+// putEvents publishes the events up to the wanted position or time. It reads the events of the whole
+// backup, and compares their hash chain with the manifest's.
+func (r *restore) putEvents(ctx context.Context) error {
+	there, err := r.log.Log().Last(ctx) // zero, unless a restore to a cluster was interrupted
+	if err != nil {
+		return err
+	}
+	publisher, err := streamcopy.NewPublisher(r.log.Control())
+	if err != nil {
+		return err
+	}
+	var chain integrity.HashChain
+	done := false
+	for s := range r.segments(func(m Manifest) []Segment { return m.Events }) {
+		err := segment(ctx, r.target, s, func(m streamcopy.Message) error {
+			if err := m.Extend(&chain); err != nil {
+				return err
+			}
+			e, err := m.Event()
+			if err != nil {
+				return err
+			}
+			done = done || r.Position > 0 && m.Position > r.Position || !r.Time.IsZero() && e.Time.After(r.Time)
+			if done {
+				return nil
+			}
+			r.result.Checkpoint, r.result.Time = chain.Checkpoint, e.Time
+			if m.Position == there.Position && e.ID != there.EventID {
+				return domain.Errorf(domain.FailedPrecondition, "the stream %s has another log: restore to an empty NATS cluster",
+					eventlog.Stream)
+			}
+			if m.Position <= there.Position {
+				return nil
+			}
+			return publisher.PublishAt(m)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := publisher.Wait(ctx); err != nil {
+		return err
+	}
+	if chain.Checkpoint != r.from.Checkpoint || chain.Hash.String() != r.from.Hash {
+		return domain.Errorf(domain.DataLoss, "the events of backup %s do not match its manifest (position %d, hash %s; "+
+			"position %d, hash %s): restore another backup", r.from.ID, chain.Position, chain.Hash, r.from.Position, r.from.Hash)
+	}
+	switch {
+	case r.result.Position == 0:
+		return domain.Errorf(domain.OutOfRange, "the log has no event at or before %s", r.Time.Format(time.RFC3339))
+	case there.Position > r.result.Position:
+		return domain.Errorf(domain.FailedPrecondition, "the stream %s has %d events, more than are restored: restore to an "+
+			"empty NATS cluster", eventlog.Stream, there.Position)
+	}
+	return r.sync()
+}
+
+// segments yields the segments of the chosen backup and its parents, in the order of their positions.
+func (r *restore) segments(of func(Manifest) []Segment) iter.Seq[Segment] {
+	return func(yield func(Segment) bool) {
+		for _, m := range slices.Backward(r.all) {
+			for _, s := range of(m) {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// putUsage publishes the usage records up to the time of the last restored event.
+func (r *restore) putUsage(ctx context.Context) error {
+	if last, err := streamcopy.Last(ctx, r.log.Control(), metering.Stream); err != nil || last > 0 {
+		return err // a restore to a cluster was interrupted
+	}
+	publisher, err := streamcopy.NewPublisher(r.log.Control())
+	if err != nil {
+		return err
+	}
+	for s := range r.segments(func(m Manifest) []Segment { return m.Usage }) {
+		err := segment(ctx, r.target, s, func(m streamcopy.Message) error {
+			if r.result.Position < r.from.Position && m.Time().After(r.result.Time) {
+				return errEnough
+			}
+			return publisher.Publish(m)
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			return err
+		}
+	}
+	if err := publisher.Wait(ctx); err != nil {
+		return err
+	}
+	return r.sync()
+}

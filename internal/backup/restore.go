@@ -1,0 +1,379 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"filippo.io/age"
+
+	"anneal/blobs"
+	"anneal/blobs/reconcile"
+	"anneal/disk"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/eventlog/archive"
+	"anneal/eventlog/idempotency"
+	"anneal/eventlog/kv"
+	"anneal/eventlog/natsserver"
+	"anneal/eventlog/secrets"
+	"anneal/internal/datadir"
+	"anneal/projections"
+)
+
+// RestoreSettings are the settings of a restore. At most one of Position and Time is set; without
+// both, the newest backup is restored.
+type RestoreSettings struct {
+	Position   uint64    // restore the state at this position
+	Time       time.Time // restore the state at this time
+	Identities []age.Identity
+	// Bucket is the URL of the bucket for files; "" is the directory blobs in the data directory. With
+	// a backup that has references, it is the bucket that has the files.
+	Bucket string
+	// Cluster are the options of the NATS cluster for the log; nil is the embedded server. The stream
+	// of events in the cluster must be empty, or have the first events of the backup: a restore that
+	// was interrupted continues.
+	Cluster *natsserver.ConnectOptions
+	Logger  *slog.Logger // reports the progress
+}
+
+// Restored is the result of a restore.
+type Restored struct {
+	Backup string `json:"backup"` // ID of the backup
+	eventlog.Checkpoint
+	Time     time.Time `json:"time"` // of the last event
+	Files    int       `json:"files"`
+	Bytes    int64     `json:"bytes"` // of the files
+	DataKeys int       `json:"dataKeys"`
+	SHA256   string    `json:"sha256"` // digest of the restored state, as GET /v1/system/digest returns it
+	// Missing are the recorded files and data keys at the position that no backup has.
+	Missing []string `json:"missing,omitempty"`
+}
+
+// A restore is one restore in progress. dir is a temporary directory beside the data directory.
+type restore struct {
+	RestoreSettings
+	target *blobs.Store
+	dir    datadir.Dir
+	all    []Manifest // from and its parents, newest first
+	from   Manifest
+	result Restored
+
+	log    *natsserver.Connection
+	sync   func() error // makes what was published durable
+	refs   reconcile.Referenced
+	secret confidential
+}
+
+// Restore creates the data directory dir from a backup. The directory appears when the restore is
+// complete; it must not exist, or be empty. The digest of the log is compared with the manifest's.
+func Restore(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
+	if entries, err := os.ReadDir(string(dir)); err == nil && len(entries) > 0 {
+		return Restored{}, domain.Errorf(domain.FailedPrecondition, "%s is not empty: restore to a new directory with --data",
+			dir)
+	}
+	r := &restore{RestoreSettings: s, target: target, dir: dir + ".restoring"}
+	if err := r.choose(ctx); err != nil {
+		return Restored{}, err
+	}
+	if err := os.RemoveAll(string(r.dir)); err != nil { // of a restore that was interrupted
+		return Restored{}, err
+	}
+	release, err := disk.LockDir(string(r.dir))
+	if err != nil {
+		return Restored{}, err
+	}
+	defer release()
+	if err := r.fill(ctx); err != nil {
+		return Restored{}, err
+	}
+	if err := os.Remove(string(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return Restored{}, err
+	}
+	if err := os.Rename(string(r.dir), string(dir)); err != nil {
+		return Restored{}, err
+	}
+	return r.result, disk.Sync(parent(dir))
+}
+
+// choose selects the backup: the newest, or the first of its parents that has the position or time.
+func (r *restore) choose(ctx context.Context) error {
+	ids, err := IDs(ctx, r.target)
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		return noBackup("the target")
+	}
+	m, err := readManifest(ctx, r.target, ids[len(ids)-1])
+	if err != nil {
+		return err
+	}
+	switch {
+	case r.Position > m.Position:
+		return domain.Errorf(domain.OutOfRange, "position %d is after the newest backup, which ends at position %d",
+			r.Position, m.Position)
+	case r.Time.After(m.Time):
+		return domain.Errorf(domain.OutOfRange, "%s is after the newest backup, which has the state at %s",
+			r.Time.Format(time.RFC3339), m.Time.Format(time.RFC3339))
+	}
+	r.all = []Manifest{m}
+	for m.Parent != "" {
+		if m, err = readManifest(ctx, r.target, m.Parent); err != nil {
+			return fmt.Errorf("read the backup before %s: %w", r.all[len(r.all)-1].ID, err)
+		}
+		if r.Position > 0 && m.Position >= r.Position || !r.Time.IsZero() && !m.Time.Before(r.Time) {
+			r.all = nil // the parent has the state as well
+		}
+		r.all = append(r.all, m)
+	}
+	r.from = r.all[0]
+	r.result.Backup = r.from.ID
+	return nil
+}
+
+func (r *restore) fill(ctx context.Context) (err error) {
+	if r.secret, err = readSecrets(ctx, r.target, r.from, r.Identities); err != nil {
+		return err
+	}
+	if err := r.writeKeys(); err != nil {
+		return err
+	}
+	closeLog, err := r.openLog(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	for _, step := range []struct {
+		what string
+		run  func(context.Context) error
+	}{{"events", r.putEvents}, {"state", r.fold}, {"data keys", r.putRecords}, {"files", r.putFiles},
+		{"usage records", r.putUsage}} {
+		r.Logger.Info("restoring "+step.what, "backup", r.from.ID)
+		if err := step.run(ctx); err != nil {
+			return fmt.Errorf("restore %s: %w", step.what, err)
+		}
+	}
+	if r.from.Files.References {
+		return r.dir.HoldSweeps("restored from backup %s, with the bucket of the earlier installation: its files are kept "+
+			"until you remove this file. Remove it when the earlier installation is gone.", r.from.ID)
+	}
+	return nil
+}
+
+func (r *restore) writeKeys() error {
+	for _, path := range slices.Sorted(maps.Keys(r.secret.Files)) {
+		if err := os.MkdirAll(parent(datadir.Dir(r.dir.Path(path))), 0o700); err != nil {
+			return err
+		}
+		if err := datadir.WritePrivate(r.dir.Path(path), r.secret.Files[path]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *restore) openLog(ctx context.Context) (closeLog func(), err error) {
+	if r.Cluster != nil {
+		r.log, err = natsserver.Connect(ctx, *r.Cluster)
+		if err != nil {
+			return nil, err
+		}
+		r.sync = func() error { return nil } // the cluster acknowledges what is durable
+		return r.log.Close, nil
+	}
+	server, err := natsserver.Start(natsserver.Options{Dir: r.dir.Path("nats"), Log: r.Logger})
+	if err != nil {
+		return nil, err
+	}
+	r.log, r.sync = server.Connection, server.Sync
+	return server.Close, nil
+}
+
+// fold computes the state at the restored position, and saves it as a snapshot.
+func (r *restore) fold(ctx context.Context) (err error) {
+	states, err := archive.Open(r.dir.Path(datadir.Archive))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, states.Close()) }()
+	world, err := projections.OpenArchived(ctx, r.log.Log(), r.dir.Path("snapshots"), states)
+	if err != nil {
+		return err
+	}
+	view := world.View()
+	if view.Checkpoint != r.result.Checkpoint {
+		return domain.Errorf(domain.DataLoss, "the restored log ends at position %d (event %s) instead of %d (event %s)",
+			view.Position, view.EventID, r.result.Position, r.result.EventID)
+	}
+	digest, err := view.Digest()
+	if err != nil {
+		return err
+	}
+	r.result.SHA256, r.refs = digest.SHA256, reconcile.In(view)
+	return world.Save(r.dir.Path("snapshots"))
+}
+
+// putRecords stores the data keys and the stored responses.
+func (r *restore) putRecords(ctx context.Context) error {
+	if err := r.findKeys(ctx); err != nil {
+		return err
+	}
+	ring, err := secrets.OpenKeyRing(r.dir.RingPath())
+	if err != nil {
+		return err
+	}
+	var vault *secrets.Vault
+	var answers *idempotency.Store
+	if r.Cluster != nil {
+		vault, err = secrets.OpenVault(ctx, r.log.Control(), ring)
+	} else {
+		vault, err = secrets.OpenLocalVault(ctx, r.log.Control(), ring, r.dir.LocalStore("datakeys", r.Logger))
+	}
+	if err != nil {
+		return err
+	}
+	err = putAll(ctx, vault.Records(), r.secret.DataKeys)
+	if err == nil {
+		err = vault.CheckRing(ctx)
+	}
+	if err = errors.Join(err, vault.Close()); err != nil {
+		return err
+	}
+	if r.Cluster != nil {
+		answers, err = idempotency.Open(ctx, r.log.Control())
+	} else {
+		answers, err = idempotency.OpenLocal(ctx, r.log.Control(), r.dir.LocalStore("answers", r.Logger))
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(putAll(ctx, answers.Records(), r.secret.Answers), answers.Close())
+}
+
+// findKeys takes data keys that were erased before the chosen backup, and that the resources at the
+// restored position refer to, from earlier backups.
+func (r *restore) findKeys(ctx context.Context) error {
+	needed := map[string]bool{}
+	for id := range r.refs.DataKeys() {
+		r.result.DataKeys++
+		if r.secret.DataKeys[id] == nil {
+			needed[id] = true
+		}
+	}
+	for _, m := range r.all[1:] {
+		if len(needed) == 0 {
+			break
+		}
+		earlier, err := readSecrets(ctx, r.target, m, r.Identities)
+		if domain.CodeOf(err) == domain.FailedPrecondition {
+			continue // encrypted for another identity
+		}
+		if err != nil {
+			return err
+		}
+		for id := range needed {
+			if record := earlier.DataKeys[id]; record != nil {
+				r.secret.DataKeys[id] = record
+				delete(needed, id)
+			}
+		}
+	}
+	for id := range needed {
+		r.result.Missing = append(r.result.Missing, "data key "+id)
+	}
+	return nil
+}
+
+func putAll(ctx context.Context, store kv.Store, records map[string][]byte) error {
+	for _, id := range slices.Sorted(maps.Keys(records)) {
+		there, revision, err := store.Get(ctx, id)
+		if err == nil && string(there) != string(records[id]) {
+			_, err = store.Put(ctx, id, records[id], revision)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putFiles copies the files that the resources at the restored position refer to. Files that were
+// deleted before the chosen backup come from earlier backups.
+func (r *restore) putFiles(ctx context.Context) error {
+	bucket, err := blobs.Open(ctx, blobs.Options{URL: r.Bucket, Dir: r.dir.Path("blobs"), Logger: r.Logger,
+		BaseURL: "http://localhost/unused", Key: make([]byte, 16)})
+	if err != nil {
+		return err
+	}
+	err = r.copyFiles(ctx, bucket)
+	return errors.Join(err, bucket.Close())
+}
+
+func (r *restore) copyFiles(ctx context.Context, bucket *blobs.Store) error {
+	owner, err := bucket.Owner(ctx)
+	if err != nil {
+		return err
+	}
+	if owner != "" && !r.from.Files.References {
+		return domain.Errorf(domain.FailedPrecondition, "the bucket has the files of an installation: choose an empty bucket")
+	}
+	wanted := map[string]int64{} // recorded files that are not copied yet
+	for key, size := range r.refs.Stored() {
+		wanted[key] = size
+	}
+	for n, m := range r.all {
+		if m.Files.List == nil || n > 0 && len(wanted) == 0 {
+			continue
+		}
+		err := lines(ctx, r.target, *m.Files.List, func(line []byte) error {
+			var f File
+			if err := json.Unmarshal(line, &f); err != nil {
+				return err
+			}
+			size, recorded := wanted[f.Key]
+			if !r.refs.Blob(f.Key) || n > 0 && !recorded || recorded && size != f.Size {
+				return nil
+			}
+			delete(wanted, f.Key)
+			return r.copyFile(ctx, bucket, f)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	r.result.Missing = append(r.result.Missing, slices.Sorted(maps.Keys(wanted))...)
+	if r.from.Files.References {
+		return nil
+	}
+	return bucket.Claim(ctx, r.from.Log)
+}
+
+func (r *restore) copyFile(ctx context.Context, bucket *blobs.Store, f File) error {
+	r.result.Files++
+	r.result.Bytes += f.Size
+	if f.Object.Key == "" { // a reference: the bucket must have the file
+		size, err := bucket.Size(ctx, f.Key)
+		if domain.CodeOf(err) == domain.NotFound || err == nil && size != f.Size {
+			r.result.Files--
+			r.result.Bytes -= f.Size
+			r.result.Missing = append(r.result.Missing, f.Key)
+			return nil
+		}
+		return err
+	}
+	content, err := openObject(ctx, r.target, f.Object)
+	if err != nil {
+		return err
+	}
+	defer content.Close()
+	_, err = bucket.Put(ctx, f.Key, io.Reader(content))
+	return err
+}

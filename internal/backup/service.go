@@ -1,0 +1,200 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/internal/datadir"
+)
+
+// States of the backups to a target.
+const (
+	Running   = "RUNNING"
+	Completed = "COMPLETED"
+	Failed    = "FAILED"
+)
+
+// A Status describes the backups to one target.
+type Status struct {
+	Target     string    `json:"target"`
+	Recipients []string  `json:"recipients"`
+	References bool      `json:"references,omitempty"`
+	State      string    `json:"state"`             // of the newest backup
+	StartTime  time.Time `json:"startTime"`         // of the newest backup
+	Copied     int64     `json:"copied"`            // bytes that the newest backup has copied
+	Failure    string    `json:"failure,omitempty"` // why the newest backup failed
+	// FailureCode is the name of the code of the failure.
+	FailureCode string   `json:"failureCode,omitempty"`
+	Last        *Summary `json:"last,omitempty"` // the last complete backup
+}
+
+// A Summary is the part of a manifest that Status shows.
+type Summary struct {
+	ID string `json:"id"`
+	eventlog.Checkpoint
+	Time    time.Time `json:"time"` // at which the installation had the state of the backup
+	EndTime time.Time `json:"endTime"`
+	Files   int       `json:"files"`
+	Bytes   int64     `json:"bytes"`  // of the files
+	Copied  int64     `json:"copied"` // bytes that the backup added
+	Missing []string  `json:"missing,omitempty"`
+}
+
+// A Service runs the backups of an installation, one at a time, and records their results in a file of
+// the data directory.
+type Service struct {
+	source Source
+	run    func(func(context.Context) error) // starts a function in the background
+
+	mu      sync.Mutex
+	targets map[string]*Status
+}
+
+const statusFile = "backups.json"
+
+// NewService returns a service. background runs a function until the server stops.
+func NewService(from Source, background func(func(context.Context) error)) (*Service, error) {
+	s := &Service{source: from, run: background, targets: map[string]*Status{}}
+	content, err := os.ReadFile(from.Dir.Path(statusFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &s.targets)
+	}
+	for _, one := range s.targets {
+		if one.State == Running {
+			one.fail(domain.Errorf(domain.Aborted, "the server stopped during the backup"))
+		}
+	}
+	return s, err
+}
+
+// Start starts a backup to a target in the background and returns its status. Without recipients, the
+// backup has the recipients and references of the last one to the target.
+func (s *Service) Start(ctx context.Context, target string, settings Settings) (Status, error) {
+	bucket, one, err := s.begin(ctx, target, settings)
+	if err != nil {
+		return Status{}, err
+	}
+	s.run(func(ctx context.Context) error {
+		_ = s.finish(ctx, bucket, one) // recorded in the status
+		return nil
+	})
+	return s.status(one), nil
+}
+
+// RunEvery runs a backup to a target now and after each interval, until ctx is done.
+func (s *Service) RunEvery(ctx context.Context, target string, settings Settings, interval time.Duration) error {
+	for {
+		bucket, one, err := s.begin(ctx, target, settings)
+		if err == nil {
+			err = s.finish(ctx, bucket, one)
+		}
+		if err != nil && ctx.Err() == nil {
+			s.source.Logger.Error("the backup failed; it is tried again later", "target", target, "again", interval,
+				"error", err)
+		}
+		if !eventlog.Sleep(ctx, interval) {
+			return ctx.Err()
+		}
+	}
+}
+
+// begin opens the bucket of a target, and records that a backup runs.
+func (s *Service) begin(ctx context.Context, target string, settings Settings) (*blobs.Store, *Status, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, other := range s.targets {
+		if other.State == Running {
+			return nil, nil, domain.Errorf(domain.FailedPrecondition,
+				"a backup to %s is running since %s: wait until it ends", other.Target, other.StartTime.Format(time.RFC3339))
+		}
+	}
+	one := Status{Target: target, Recipients: settings.Recipients, References: settings.References}
+	if before := s.targets[target]; before != nil {
+		one.Last = before.Last
+		if len(settings.Recipients) == 0 {
+			one.Recipients, one.References = before.Recipients, before.References || settings.References
+		}
+	}
+	if _, err := parseRecipients(one.Recipients); err != nil {
+		return nil, nil, err
+	}
+	bucket, err := Open(context.WithoutCancel(ctx), target)
+	if err != nil {
+		return nil, nil, err
+	}
+	one.State, one.StartTime = Running, time.Now().UTC()
+	before := s.targets[target]
+	s.targets[target] = &one
+	if err := s.save(); err != nil {
+		if s.targets[target] = before; before == nil {
+			delete(s.targets, target)
+		}
+		return nil, nil, errors.Join(err, bucket.Close())
+	}
+	return bucket, &one, nil
+}
+
+// finish runs the backup that begin has begun, and records its result.
+func (s *Service) finish(ctx context.Context, bucket *blobs.Store, one *Status) error {
+	m, err := Run(ctx, s.source, bucket, Settings{one.Recipients, one.References}, func(bytes int64) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		one.Copied = bytes
+	})
+	err = errors.Join(err, bucket.Close())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one.State = Completed; err != nil {
+		one.fail(err)
+		return errors.Join(err, s.save())
+	}
+	one.Last = &Summary{m.ID, m.Checkpoint, m.Time, m.EndTime, m.Files.Count, m.Files.Bytes, m.Copied, m.Files.Missing}
+	s.source.Logger.Info("backup complete", "target", one.Target, "id", m.ID, "position", m.Position, "copied", m.Copied)
+	return s.save()
+}
+
+func (s *Status) fail(err error) {
+	s.State, s.Failure, s.FailureCode = Failed, err.Error(), domain.CodeOf(err).String()
+}
+
+// save writes the status file. The caller holds the lock.
+func (s *Service) save() error {
+	content, err := json.MarshalIndent(s.targets, "", "  ")
+	if err != nil {
+		return err
+	}
+	return datadir.WritePrivate(s.source.Dir.Path(statusFile), append(content, '\n'))
+}
+
+func (s *Service) status(one *Status) Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *one
+}
+
+// All returns the status of every target, ordered by target.
+func (s *Service) All() (all []Status) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.targets {
+		all = append(all, *one)
+	}
+	slices.SortFunc(all, func(a, b Status) int {
+		if a.Target < b.Target {
+			return -1
+		}
+		return 1
+	})
+	return all
+}

@@ -1,0 +1,63 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+
+	"anneal/blobs"
+	"anneal/eventlog/streamcopy"
+)
+
+const segmentMessages = 100_000 // maximum messages of a segment
+
+// putSegments stores messages in segments below a prefix, and calls each for every message.
+func putSegments(ctx context.Context, target *blobs.Store, prefix, id string,
+	messages iter.Seq2[streamcopy.Message, error], each func(streamcopy.Message) error) (all []Segment, err error) {
+	next, stop := iter.Pull2(messages)
+	defer stop()
+	m, err, more := next()
+	for more {
+		if err != nil {
+			return nil, err
+		}
+		first, last, count := m.Position, m.Position, 0
+		write := compressed(func(w io.Writer) error {
+			encoder := json.NewEncoder(w)
+			for more && count < segmentMessages {
+				if err != nil {
+					return err
+				}
+				if err := each(m); err != nil {
+					return err
+				}
+				if err := encoder.Encode(m); err != nil {
+					return err
+				}
+				last = m.Position
+				count++
+				m, err, more = next()
+			}
+			return nil
+		})
+		object, failed := put(ctx, target, fmt.Sprintf("%s%020d-%s.zst", prefix, first, id), write)
+		if failed != nil {
+			return nil, failed
+		}
+		all = append(all, Segment{first, last, object})
+	}
+	return all, nil
+}
+
+// segment calls each for every message of a segment.
+func segment(ctx context.Context, target *blobs.Store, s Segment, each func(streamcopy.Message) error) error {
+	return lines(ctx, target, s.Object, func(line []byte) error {
+		var m streamcopy.Message
+		if err := json.Unmarshal(line, &m); err != nil {
+			return fmt.Errorf("read %s of the backup: %w", s.Key, err)
+		}
+		return each(m)
+	})
+}

@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"anneal/internal/backup"
+	"anneal/internal/usage"
+)
+
+var backupColumns = []column{{"TARGET", "target"}, {"STATE", "state"}, {"POSITION", "last.position"},
+	{"STATE AT", "last.stateTime"}, {"EVENTS SINCE", "eventsSince"}, {"FILES", "last.files"}, {"BYTES", "last.fileBytes"},
+	{"COPIED", "last.copiedBytes"}, {"MESSAGE", statusMessage}}
+
+func backupCommand() *cobra.Command {
+	c := group("backup", "Back up an installation (run on the server's machine)", backupCreate(), backupStatus(),
+		backupKey())
+	dataFlag(c.PersistentFlags())
+	return c
+}
+
+func backupCreate() *cobra.Command {
+	var recipients []string
+	var references bool
+	c := &cobra.Command{Use: "create TARGET",
+		Short: "Copy what changed in the installation since the last backup to a target",
+		Args:  arguments(1, 1),
+		Example: "  anneal backup create /mnt/backups --recipient age1…\n" +
+			"  anneal backup create 's3://BUCKET?region=eu-west-1&prefix=anneal/' --recipient age1…",
+		Long: `Copies the events, the files of datasets and models, the usage records and the keys of a running
+installation to TARGET, a directory or the URL of a bucket. The backup has the state at one position of
+the log; requests continue meanwhile. Later backups to the same target copy only what changed. Keys and
+secrets are encrypted for the recipients, which are needed for the first backup only. 'anneal restore'
+restores any backup, and any position in between.
+
+To back up regularly, start the server with --backup TARGET --backup-recipient age1….`,
+		RunE: func(c *cobra.Command, args []string) error {
+			target := args[0]
+			if !strings.Contains(target, "://") {
+				path, err := filepath.Abs(target)
+				if err != nil {
+					return err
+				}
+				target = path
+			}
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			var item map[string]any
+			if err := operator.call(c.Context(), http.MethodPost, "/v1/backups", nil, map[string]any{"target": target,
+				"recipients": recipients, "references": references}, &item); err != nil {
+				return err
+			}
+			return awaitBackup(c, operator, target)
+		}}
+	c.Flags().StringArrayVar(&recipients, "recipient", nil,
+		"`RECIPIENT` for which the keys are encrypted, as 'anneal backup key' prints it; repeat the flag for more")
+	c.Flags().BoolVar(&references, "references", false,
+		"do not copy files, because the bucket of serve --blobs keeps them")
+	bindArgument(c, "TARGET", "target", "")
+	return c
+}
+
+const backupPoll = 200 * time.Millisecond
+
+// awaitBackup shows the progress of the backup to a target until it ends.
+func awaitBackup(c *cobra.Command, operator *client, target string) error {
+	out := c.ErrOrStderr()
+	terminal := onTerminal(out)
+	for {
+		item, err := backupTo(c, operator, target)
+		if err != nil {
+			return err
+		}
+		if terminal {
+			fmt.Fprintf(out, "\r\033[Kcopied %s bytes", cell(item, "copiedBytes"))
+		}
+		if item["state"] == backup.Running {
+			select {
+			case <-time.After(backupPoll):
+				continue
+			case <-c.Context().Done():
+				return onInterrupt(c, c.Context().Err(), "The backup continues. Run `anneal backup status` to show its state.")
+			}
+		}
+		if terminal {
+			fmt.Fprint(out, "\r\033[K")
+		}
+		if item["state"] != backup.Completed {
+			return fmt.Errorf("the backup to %s failed: %s", target, cell(item, statusMessage))
+		}
+		if err := printItem(c, item, column{"Target", "target"}, column{"Backup", "last.id"},
+			column{"Position", "last.position"}, column{"State at", "last.stateTime"}, column{"Files", "last.files"},
+			column{"File bytes", "last.fileBytes"}, column{"Copied bytes", "last.copiedBytes"},
+			column{"Recipients", "recipients"}, column{"Missing", "last.missing"}); err != nil {
+			return err
+		}
+		if missing := cell(item, "last.missing"); missing != "-" {
+			return fmt.Errorf("the backup is complete but lacks what the installation itself lacks: %s", missing)
+		}
+		return nil
+	}
+}
+
+func backupTo(c *cobra.Command, operator *client, target string) (map[string]any, error) {
+	items, err := backups(c, operator)
+	if err != nil {
+		return nil, err
+	}
+	for _, item := range items {
+		if item["target"] == target {
+			return item, nil
+		}
+	}
+	return nil, fmt.Errorf("the server has no backup to %s", target)
+}
+
+func backups(c *cobra.Command, operator *client) ([]map[string]any, error) {
+	var list struct{ Backups []map[string]any }
+	err := operator.call(c.Context(), http.MethodGet, "/v1/backups", nil, nil, &list)
+	return list.Backups, err
+}
+
+func backupStatus() *cobra.Command {
+	return &cobra.Command{Use: "status", Short: "Show the last backup to each target, and how many events came after it",
+		Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			items, err := backups(c, operator)
+			if err != nil {
+				return err
+			}
+			return printItems(c, items, backupColumns...)
+		}}
+}
+
+func backupKey() *cobra.Command {
+	return &cobra.Command{Use: "key FILE", Short: "Create a key that decrypts backups, and print its recipient",
+		Args:    arguments(1, 1),
+		Example: "  anneal backup key backup.key",
+		Long: `Writes an age identity to a new FILE and prints its recipient, for 'anneal backup create --recipient'. Keep the
+file apart from the server and from the backups: without it, no backup can be restored.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			var recipient string
+			err := storeSecret(c, args[0], func() (content []byte, err error) {
+				text, public, err := backup.NewIdentity()
+				recipient = public
+				return []byte(text), err
+			})
+			if err != nil {
+				return err
+			}
+			note(c, "%s", recipient)
+			return jsonOnly(c, map[string]string{"file": args[0], "recipient": recipient})
+		}}
+}
+
+// positionOrTime returns the position or the time that a flag gives.
+func positionOrTime(text string) (position uint64, at time.Time, err error) {
+	if text == "" {
+		return 0, at, nil
+	}
+	if _, err := fmt.Sscanf(text, "%d", &position); err == nil && fmt.Sprint(position) == text && position > 0 {
+		return position, at, nil
+	}
+	if at, err = time.Parse(time.RFC3339, text); err != nil {
+		return 0, at, usage.Errorf("--at %q must be a position of the log, or a time such as 2026-11-24T14:00:00Z", text)
+	}
+	return 0, at, nil
+}

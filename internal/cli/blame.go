@@ -1,0 +1,261 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"anneal/api/wire"
+	"anneal/domain"
+	"anneal/internal/usage"
+)
+
+func blameCommand() *cobra.Command {
+	return &cobra.Command{Use: "blame RESOURCE [FIELD]", Short: "Show who changed or deleted a resource or a field",
+		Args:    arguments(1, 2),
+		Example: "  anneal blame deployments/codes\n  anneal blame deployments/codes maxReplicaCount",
+		Long: `Without FIELD, shows the newest change of each field of a resource, or its deletion. With FIELD,
+shows all changes of the field and of the fields below it, and the deletions of the resource. KEY is
+the API key whose request caused the change, also if a task of the server made it, and ADDRESS the
+address of its client. Fields are those of
+the events, which can have other names than those of the API; values of secrets are not shown.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			client, err := newClient(c)
+			if err != nil {
+				return err
+			}
+			name, err := client.resourceName(args[0])
+			if err != nil {
+				return err
+			}
+			events, err := client.resourceEvents(c.Context(), name)
+			if err != nil {
+				return err
+			}
+			if len(events) == 0 {
+				return usage.Errorf("%s has no events: list events with 'anneal events'", name)
+			}
+			changes, err := changesOf(name, events)
+			if err != nil {
+				return err
+			}
+			if len(args) == 2 {
+				changes, err = changesOfField(changes, name, args[1])
+			} else {
+				changes = newestChanges(changes)
+			}
+			if err != nil {
+				return err
+			}
+			return printItems(c, changes, column{"POSITION", "position"}, column{"TIME", "time"}, column{"EVENT", "type"},
+				column{"FIELD", "field"}, column{"OLD", "oldText"}, column{"NEW", "newText"}, column{"ACTOR", "actor"},
+				column{"KEY", "key"}, column{"ADDRESS", "clientaddress"},
+				column{"CONTROL PLANE", "controlplane"})
+		}}
+}
+
+// resourceName returns the name of a resource that is given as COLLECTION/ID or as its name.
+func (c *client) resourceName(given string) (domain.Name, error) {
+	given = strings.Trim(given, "/")
+	name := domain.Name(given)
+	if !strings.HasPrefix(given, "accounts/") {
+		name = domain.Name("accounts/" + c.Account + "/" + given)
+	}
+	if domain.KindOf(name.Collection()) == nil || domain.NameOf(name.Subject()) != name || !domain.ValidID(name.ID()) {
+		return "", usage.Errorf("%q is not a resource: give COLLECTION/ID, such as deployments/%s", given, id(given))
+	}
+	return name, nil
+}
+
+// wholeResource is the field of a change that creates or deletes the resource.
+const wholeResource = "(resource)"
+
+// changesOf folds the events of a resource, and returns the changes of its fields in their order.
+func changesOf(name domain.Name, events []map[string]any) (changes []map[string]any, err error) {
+	kind := domain.KindOf(name.Collection())
+	var state any
+	fields := map[string]any{}
+	roots := rootsOf(events)
+	for _, event := range events {
+		data, err := json.Marshal(event["data"])
+		if err != nil {
+			return nil, err
+		}
+		eventType := fmt.Sprint(event["type"])
+		state, err = kind.FoldRecord(state, domain.Record{Type: eventType, Data: data})
+		if err != nil {
+			return nil, fmt.Errorf("position %v: %w", event["position"], err)
+		}
+		next, err := fieldsOf(state)
+		if err != nil {
+			return nil, err
+		}
+		for _, field := range fieldsChanged(fields, next) {
+			root := roots[fmt.Sprint(event["id"])]
+			change := map[string]any{"field": field, "key": root.key, "clientaddress": root.address}
+			for _, attribute := range []string{"position", "time", "type", "actor", "correlation", "controlplane"} {
+				change[attribute] = event[attribute]
+			}
+			change["old"], change["oldText"] = fields[field], valueText(fields[field])
+			change["new"], change["newText"] = next[field], valueText(next[field])
+			changes = append(changes, change)
+		}
+		fields = next
+	}
+	return changes, nil
+}
+
+// A root is the request that caused an event.
+type root struct {
+	key     string // API key of the request; "" if none is known
+	address string // address of the client; "" if it is not recorded
+}
+
+// rootsOf returns the request that caused each event, by the ID of the event: that of the event, or
+// else of its cause, or of an event of the same request.
+func rootsOf(events []map[string]any) map[string]root {
+	roots, byRequest := map[string]root{}, map[any]root{}
+	for _, event := range events {
+		var found root
+		if actor := fmt.Sprint(event["actor"]); domain.Name(actor).Collection() == domain.APIKeys.Collection {
+			found = root{actor, text(event, "clientaddress")}
+			byRequest[event["correlation"]] = found
+		} else if cause, ok := event["cause"].(string); ok && roots[cause].key != "" {
+			found = roots[cause]
+		} else if request, ok := event["correlation"].(string); ok {
+			found = byRequest[request]
+		}
+		roots[fmt.Sprint(event["id"])] = found
+	}
+	return roots
+}
+
+// fieldsOf returns the values of a state by the paths of their fields; lists are one value. A state
+// that exists has the field wholeResource.
+func fieldsOf(state any) (map[string]any, error) {
+	fields := map[string]any{}
+	existing, ok := pointerTo(state).(domain.State)
+	if !ok || !existing.Exists() {
+		return fields, nil
+	}
+	data, err := json.Marshal(state)
+	if err != nil {
+		return nil, err
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(data, &tree); err != nil {
+		return nil, err
+	}
+	fields[wholeResource] = "exists"
+	collectFields(fields, "", tree)
+	return fields, nil
+}
+
+// pointerTo returns a pointer to a copy of the value, because some states implement their methods on
+// pointers.
+func pointerTo(state any) any {
+	p := reflect.New(reflect.TypeOf(state))
+	p.Elem().Set(reflect.ValueOf(state))
+	return p.Interface()
+}
+
+func collectFields(fields map[string]any, prefix string, tree map[string]any) {
+	for name, value := range tree {
+		switch v := value.(type) {
+		case map[string]any:
+			collectFields(fields, prefix+name+".", v)
+		case nil:
+		case []any:
+			if len(v) > 0 {
+				fields[prefix+name] = v
+			}
+		default:
+			if v != "" && v != false && v != 0.0 && v != zeroTime {
+				fields[prefix+name] = v
+			}
+		}
+	}
+}
+
+// fieldsChanged returns the fields in which two states differ: only wholeResource when the second state
+// does not exist.
+func fieldsChanged(before, after map[string]any) (changed []string) {
+	if len(after) == 0 && len(before) > 0 {
+		return []string{wholeResource}
+	}
+	all := map[string]bool{}
+	for _, fields := range []map[string]any{before, after} {
+		for field := range fields {
+			all[field] = true
+		}
+	}
+	for _, field := range wire.SortedKeys(all) {
+		if !reflect.DeepEqual(before[field], after[field]) {
+			changed = append(changed, field)
+		}
+	}
+	return changed
+}
+
+// valueText returns a value of a field for a table.
+func valueText(value any) string {
+	const longest = 60 // characters
+
+	text, isText := value.(string)
+	if !isText && value != nil {
+		data, _ := json.Marshal(value) // the value was decoded from JSON
+		text = string(data)
+	}
+	if runes := []rune(text); len(runes) > longest {
+		return string(runes[:longest]) + "…"
+	}
+	return text
+}
+
+// newestChanges returns the newest change of each field that the resource has, or its deletion.
+func newestChanges(changes []map[string]any) []map[string]any {
+	newest := map[string]bool{}
+	var kept []map[string]any
+	for _, change := range slices.Backward(changes) {
+		field := change["field"].(string)
+		if newest[field] {
+			continue
+		}
+		if newest[field] = true; change["new"] != nil {
+			kept = append(kept, change)
+		}
+		if field == wholeResource {
+			if change["new"] == nil && len(kept) == 0 {
+				kept = append(kept, change) // the resource is deleted
+			}
+			break // the events before belong to an earlier resource, or created this one
+		}
+	}
+	slices.Reverse(kept)
+	return kept
+}
+
+// changesOfField returns the changes of a field and of the fields below it, and the deletions of the
+// resource.
+func changesOfField(changes []map[string]any, name domain.Name, field string) ([]map[string]any, error) {
+	found := false
+	known := map[string]bool{}
+	kept := slices.DeleteFunc(slices.Clone(changes), func(change map[string]any) bool {
+		at := change["field"].(string)
+		known[at] = true
+		if at == field || strings.HasPrefix(at, field+".") {
+			found = true
+			return false
+		}
+		return at != wholeResource || change["new"] != nil
+	})
+	if !found {
+		return nil, usage.Errorf("%s never had the field %q; its fields are %s", name, field,
+			strings.Join(wire.SortedKeys(known), ", "))
+	}
+	return kept, nil
+}

@@ -1,0 +1,239 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+	signednote "golang.org/x/mod/sumdb/note"
+
+	"anneal/domain"
+	"anneal/eventlog/transparency"
+	"anneal/internal/usage"
+)
+
+// maxBundleLine limits one bundle. An event has at most 1 MiB, which JSON may escape.
+const maxBundleLine = 16 << 20
+
+// A logCheck is a run of `anneal log check`.
+type logCheck struct {
+	key       string
+	witnesses []string
+	since     string
+	log       signednote.Verifier
+	keys      []signednote.Verifier // of witnesses
+}
+
+// A checkReport is the result of a check.
+type checkReport struct {
+	Events     []checkedEvent         `json:"events"`
+	Checkpoint checkedHead            `json:"checkpoint"`
+	Since      *checkedHead           `json:"onlyGrewSince,omitempty"`
+	Account    string                 `json:"account,omitempty"` // of all events, whose sequence has no gap
+	last       *transparency.Verified // the bundle with the newest checkpoint
+}
+
+type checkedEvent struct {
+	Position   uint64            `json:"position,string"`
+	Resource   string            `json:"resource"`
+	Attributes map[string]string `json:"attributes"`
+	Sequence   uint64            `json:"accountSequence,string"`
+	Payload    *string           `json:"payload"`
+}
+
+type checkedHead struct {
+	Origin    string `json:"origin"`
+	Size      uint64 `json:"size,string"`
+	Root      string `json:"root"`
+	Witnesses int    `json:"witnesses"`
+}
+
+func logCheckFile() *cobra.Command {
+	var k logCheck
+	c := &cobra.Command{Use: "check FILE", Short: "Verify a bundle of 'anneal log prove' offline", Args: arguments(1, 1),
+		Example: "  anneal log check deployment.proof --key ANNEAL/…+…+…\n  anneal log check deployment.proof --key KEY " +
+			"--since checkpoint-of-last-week",
+		Long: `Needs only the file and the log's public key, and no server. It fails unless every byte of the bundle
+is as the log committed to it. In a file of several bundles, as 'prove --all' writes it, missing, swapped
+and repeated events of the account are found. With --since it also fails unless the log only grew since
+that checkpoint.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			report, err := k.run(args[0])
+			if err != nil {
+				return notValid(args[0], err)
+			}
+			if inJSON, _ := wantsJSON(c); inJSON {
+				return printJSON(c.OutOrStdout(), report)
+			}
+			report.print(c.OutOrStdout())
+			return nil
+		}}
+	f := c.Flags()
+	f.StringVar(&k.key, "key", "", "public `KEY` of the log, as 'anneal log key' prints it")
+	f.StringArrayVar(&k.witnesses, "witness", nil,
+		"public `KEY` of a witness that must have cosigned; repeat the flag for more")
+	f.StringVar(&k.since, "since", "", "`FILE` with an earlier checkpoint, since which the log must only have grown")
+	return c
+}
+
+// notValid returns the error of a bundle that is not valid. An error of the command line, or of a
+// file that cannot be read, says nothing about the bundle and is returned unchanged.
+func notValid(path string, err error) error {
+	var wrong usage.Error
+	var unread *fs.PathError
+	if errors.As(err, &wrong) || errors.As(err, &unread) {
+		return err
+	}
+	return fmt.Errorf("%s is NOT valid: %w", path, err)
+}
+
+func (k *logCheck) run(path string) (report checkReport, err error) {
+	if k.key == "" {
+		return report, usage.Errorf("--key is required: the public key of the log, which 'anneal log key' prints")
+	}
+	if k.log, err = transparency.ParseKey(k.key); err != nil {
+		return report, usage.Errorf("--key: %v", err)
+	}
+	for _, text := range k.witnesses {
+		key, err := transparency.ParseWitnessKey(text)
+		if err != nil {
+			return report, usage.Errorf("--witness: %v", err)
+		}
+		k.keys = append(k.keys, key)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return report, err
+	}
+	defer file.Close()
+	if err := k.read(file, &report); err != nil {
+		return report, err
+	}
+	return report, k.checkSince(&report)
+}
+
+func (k *logCheck) read(file io.Reader, report *checkReport) error {
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, maxBundleLine)
+	var history transparency.History
+	n := 0
+	for ; lines.Scan(); n++ {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			return fmt.Errorf("line %d is empty", n+1)
+		}
+		b, err := transparency.ParseBundle(lines.Bytes())
+		if err != nil {
+			return fmt.Errorf("line %d: %w", n+1, err)
+		}
+		v, err := b.Verify(k.log, k.keys...)
+		if err != nil {
+			return fmt.Errorf("line %d: %w", n+1, err)
+		}
+		if v.Cosigned < len(k.keys) {
+			return fmt.Errorf("line %d: the checkpoint is cosigned by %d of the %d witnesses", n+1, v.Cosigned, len(k.keys))
+		}
+		if err := report.add(v, &history, n); err != nil {
+			return fmt.Errorf("line %d: %w", n+1, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	if n == 0 {
+		return fmt.Errorf("the file has no bundle")
+	}
+	return nil
+}
+
+// add adds the bundle of line n. Several bundles must be the events of one account, in order.
+func (r *checkReport) add(v transparency.Verified, history *transparency.History, n int) error {
+	if v.Event != nil || n > 0 {
+		if err := history.Add(v); err != nil {
+			return err
+		}
+	}
+	if v.Event != nil {
+		m := v.Event.Message()
+		e := checkedEvent{Position: m.Position(), Resource: string(domain.NameOf(m.Subject())),
+			Attributes: map[string]string{}, Sequence: v.Event.AccountSequence, Payload: v.Event.Payload}
+		for _, a := range m.Attributes() {
+			e.Attributes[a.Name] = a.Value
+		}
+		r.Events, r.Account = append(r.Events, e), domain.NameOf(m.Subject()).Account()
+	}
+	if r.last == nil || v.Checkpoint.Size > r.last.Checkpoint.Size || v.Since < r.last.Since {
+		r.last = &v
+	}
+	r.Checkpoint = headOf(r.last.Checkpoint, r.last.Cosigned)
+	return nil
+}
+
+func headOf(c transparency.Checkpoint, cosigned int) checkedHead {
+	return checkedHead{c.Origin, c.Size, c.Root.String(), cosigned}
+}
+
+// checkSince compares the bundle with the checkpoint of --since.
+func (k *logCheck) checkSince(report *checkReport) error {
+	v := report.last
+	if k.since == "" {
+		if v.Since < v.Checkpoint.Size { // without a checkpoint of the verifier, the earlier root is the bundle's own
+			head := headOf(transparency.Checkpoint{Origin: v.Checkpoint.Origin, Size: v.Since, Root: v.SinceRoot}, 0)
+			report.Since = &head
+		}
+		return nil
+	}
+	signed, err := os.ReadFile(k.since)
+	if err != nil {
+		return err
+	}
+	old, cosigned, err := transparency.OpenCheckpoint(signed, k.log, k.keys...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", k.since, err)
+	}
+	switch {
+	case v.Since != old.Size:
+		return fmt.Errorf("the bundle does not prove growth since the %d events of %s: prove it with --since %s", old.Size,
+			k.since, k.since)
+	case v.SinceRoot != old.Root:
+		return fmt.Errorf("the log was REWRITTEN: its first %d events have root hash %s, but %s was signed with %s", old.Size,
+			v.SinceRoot, k.since, old.Root)
+	}
+	head := headOf(old, cosigned)
+	report.Since = &head
+	return nil
+}
+
+func (r checkReport) print(w io.Writer) {
+	if len(r.Events) == 1 {
+		e := r.Events[0]
+		fmt.Fprintf(w, "VALID: position %d is event %d of accounts/%s\n", e.Position, e.Sequence, r.Account)
+		for _, line := range [][2]string{{"type", "ce-type"}, {"actor", "ce-actor"}, {"time", "ce-time"}, {"id", "ce-id"},
+			{"request", "ce-correlation"}, {"control plane", "ce-controlplane"},
+			{"address", "ce-clientaddress"}} {
+			if value := e.Attributes[line[1]]; value != "" {
+				fmt.Fprintf(w, "  %-14s %s\n", line[0], value)
+			}
+		}
+		fmt.Fprintf(w, "  %-14s %s\n", "resource", e.Resource)
+		if e.Payload != nil {
+			fmt.Fprintf(w, "  %-14s %s\n", "data", *e.Payload)
+		} else {
+			fmt.Fprintf(w, "  %-14s not disclosed; the log commits to them\n", "data")
+		}
+	} else if n := len(r.Events); n > 1 {
+		fmt.Fprintf(w, "VALID: events %d to %d of accounts/%s, at positions %d to %d; none is missing between them\n",
+			r.Events[0].Sequence, r.Events[n-1].Sequence, r.Account, r.Events[0].Position, r.Events[n-1].Position)
+	} else {
+		fmt.Fprintln(w, "VALID: proof of growth; compare the root with a checkpoint that you kept, or give it as --since")
+	}
+	fmt.Fprintf(w, "  %-14s %s, %d events, root %s, cosigned by %d of the given witnesses\n", "checkpoint",
+		r.Checkpoint.Origin, r.Checkpoint.Size, r.Checkpoint.Root, r.Checkpoint.Witnesses)
+	if r.Since != nil {
+		fmt.Fprintf(w, "  %-14s since the log had %d events, root %s\n", "only grew", r.Since.Size, r.Since.Root)
+	}
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"anneal/eventlog/integrity"
+	"anneal/eventlog/transparency"
+)
+
+// A textLog is a log of n events whose data contain a text, so that two texts make a fork.
+type textLog struct {
+	text string
+	n    uint64
+}
+
+func (l textLog) message(position uint64) integrity.Message {
+	return integrity.NewMessage(position, "events.acme.deployments.d1",
+		[]integrity.Attribute{{Name: "ce-actor", Value: "accounts/acme/apiKeys/k1"}}, fmt.Append(nil, l.text, position))
+}
+
+func (l textLog) Last(context.Context) (integrity.Checkpoint, error) {
+	return integrity.Checkpoint{Position: l.n}, nil
+}
+
+func (l textLog) Each(_ context.Context, after, upTo uint64, each func(integrity.Message) error) error {
+	for position := after + 1; position <= upTo; position++ {
+		if err := each(l.message(position)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l textLog) At(_ context.Context, position uint64) (integrity.Message, error) {
+	return l.message(position), nil
+}
+
+func (textLog) SaltKey(context.Context, string) (transparency.SaltKey, error) {
+	return transparency.SaltKey{Key: make([]byte, 32)}, nil
+}
+
+// files writes the checkpoint of the log, and a bundle of an event that proves growth since a size.
+func (l textLog) files(t *testing.T, position, since uint64) (checkpoint, bundle, key string) {
+	signer, err := transparency.NewSigner([]byte("secret"))
+	require.NoError(t, err)
+	dir := t.TempDir()
+	p := transparency.NewPublisher(transparency.Options{Dir: dir, Messages: l, Keys: l, Signer: signer})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = p.Run(ctx) }()
+	require.NoError(t, p.WaitFor(ctx, l.n))
+	b, err := p.Prove(ctx, position, since, true)
+	require.NoError(t, err)
+	stop()
+	<-done
+	data, err := b.Marshal()
+	require.NoError(t, err)
+	bundle = filepath.Join(dir, "bundle")
+	require.NoError(t, os.WriteFile(bundle, data, 0o600))
+	return filepath.Join(dir, "checkpoint"), bundle, signer.Key()
+}
+
+// TestRewrittenLogIsFound is the auditor's case: a checkpoint of last week, and a bundle of a log
+// that was rewritten since, with all signatures of the operator.
+func TestRewrittenLogIsFound(t *testing.T) {
+	lastWeek, _, key := textLog{"a", 10}.files(t, 1, 0)
+	_, honest, _ := textLog{"a", 20}.files(t, 5, 10)
+	_, rewritten, _ := textLog{"b", 20}.files(t, 5, 10)
+	_, other, _ := textLog{"a", 20}.files(t, 5, 9)
+
+	report, err := (&logCheck{key: key, since: lastWeek}).run(honest)
+	require.NoError(t, err)
+	require.Equal(t, "accounts/acme/apiKeys/k1", report.Events[0].Attributes["ce-actor"])
+	require.EqualValues(t, 10, report.Since.Size)
+	_, err = (&logCheck{key: key, since: lastWeek}).run(rewritten)
+	require.ErrorContains(t, err, "REWRITTEN")
+	_, err = (&logCheck{key: key, since: lastWeek}).run(other)
+	require.ErrorContains(t, err, "does not prove growth since the 10 events")
+	_, err = (&logCheck{key: key}).run(rewritten)
+	require.NoError(t, err, "by itself it is consistent: only the earlier checkpoint shows the fork")
+
+	both := filepath.Join(t.TempDir(), "both")
+	first, err := os.ReadFile(honest)
+	require.NoError(t, err)
+	second, err := os.ReadFile(rewritten)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(both, append(first, second...), 0o600))
+	_, err = (&logCheck{key: key}).run(both)
+	require.ErrorContains(t, err, "line 2")
+	_, err = (&logCheck{}).run(both)
+	require.ErrorContains(t, err, "--key is required")
+}
+
+// TestOnlyVerifiedBundlesAreInvalid checks that only a bundle that was verified is called invalid.
+func TestOnlyVerifiedBundlesAreInvalid(t *testing.T) {
+	_, bundle, key := textLog{"a", 20}.files(t, 5, 10)
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for line, invalid := range map[string]bool{
+		bundle:                           false,
+		bundle + " --key wrong":          false,
+		bundle + ".missing --key " + key: false,
+		bundle + " --key " + key + " --since " + bundle + ".missing": false,
+		empty + " --key " + key: true,
+	} {
+		c := NewRoot("test")
+		c.SetArgs(append([]string{"log", "check"}, strings.Fields(line)...))
+		err := c.Execute()
+		require.Error(t, err, line)
+		require.Equal(t, invalid, strings.Contains(err.Error(), "NOT valid"), "%s: %v", line, err)
+	}
+}

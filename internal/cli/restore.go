@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"anneal/internal/backup"
+	"anneal/internal/server"
+	"anneal/internal/usage"
+)
+
+func restoreCommand() *cobra.Command {
+	var at, identity string
+	to := server.RestoreTarget{}
+	var certificates server.TLSFlags
+	c := &cobra.Command{Use: "restore TARGET", Short: "Restore an installation from a backup", Args: arguments(1, 1),
+		Example: "  anneal restore /mnt/backups --identity backup.key --data data\n" +
+			"  anneal restore /mnt/backups --identity backup.key --data data --at 2026-11-24T14:00:00Z",
+		Long: `Creates the data directory of a server from the newest backup in TARGET, or with --at from the backups
+that have the state at a position of the log or at a time. The events are compared with the hash chain of
+the backup, and each file with its checksum. The directory appears when the restore is complete; then start the
+server with the same --blobs and --nats-url. A restored installation has the accounts, keys and node
+enrollments of the backup: make sure that the earlier one does not run.
+
+With --nats-url, the events are restored to an empty NATS cluster; ANNEAL_NATS_PASSWORD and
+ANNEAL_NATS_ISSUER_SEED must be set, as for serve.`,
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			if identity == "" {
+				return usage.Errorf("--identity is required: the file of `anneal backup key`, which decrypts the backup")
+			}
+			settings := backup.RestoreSettings{
+				Logger: slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelInfo}))}
+			if settings.Position, settings.Time, err = positionOrTime(at); err != nil {
+				return err
+			}
+			if settings.Identities, err = backup.ReadIdentities(identity); err != nil {
+				return err
+			}
+			if to.TLS, err = certificates.LoadCluster(to.NATSURL != ""); err != nil {
+				return err
+			}
+			from, err := backup.OpenExisting(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			defer from.Close()
+			restored, err := server.Restore(c.Context(), from, to, settings)
+			if err != nil {
+				return err
+			}
+			if inJSON, _ := wantsJSON(c); inJSON {
+				return printJSON(c.OutOrStdout(), restored)
+			}
+			note(c, "restored backup %s to %s: position %d, event %s, files %d (%d bytes), data keys %d\nstate %s",
+				restored.Backup, to.Dir, restored.Position, restored.EventID, restored.Files, restored.Bytes, restored.DataKeys,
+				restored.SHA256)
+			for _, missing := range restored.Missing {
+				note(c, "missing in the backups: %s", missing)
+			}
+			note(c, "start the server: anneal serve --data %s", to.Dir)
+			return nil
+		}}
+	f := c.Flags()
+	f.StringVar((*string)(&to.Dir), "data", "data", "new data directory")
+	f.StringVar(&identity, "identity", "", "`FILE` of 'anneal backup key', which decrypts the backup")
+	f.StringVar(&at, "at", "", "position of the log, or time, whose state is restored (default: the newest backup)")
+	f.StringVar(&to.Blobs, "blobs", "", "empty bucket for the files; for a backup with --references, the bucket that has "+
+		"them (default: DATA/blobs)")
+	f.StringVar(&to.NATSURL, "nats-url", "", "empty NATS cluster for the log (default: an embedded server)")
+	f.IntVar(&to.Replicas, "nats-replicas", 0, "replicas of each stream in the NATS cluster (default: 3)")
+	certificates.AddCluster(f)
+	return c
+}

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	signednote "golang.org/x/mod/sumdb/note"
+
+	"anneal/eventlog/transparency"
+	"anneal/eventlog/witness"
+	"anneal/internal/usage"
+)
+
+const (
+	witnessTimeout = 10 * time.Second // of a request, and for requests in progress at shutdown
+	witnessHeader  = 5 * time.Second
+)
+
+func witnessCommand() *cobra.Command {
+	var listen, dir, name string
+	var logs []string
+	c := &cobra.Command{Use: "witness", Short: "Cosign the checkpoints of other installations' logs",
+		Args:    arguments(0, 0),
+		Example: "  anneal witness --log KEY --name witness.example.com --data witness",
+		Long: `Serves C2SP's tlog-witness: it signs a checkpoint only if the log only grew since the one that it
+signed before, and refuses a fork or a rewind. Run it where the operator of the log has no access. KEY is
+what 'anneal log key' prints there; give the key that the witness prints to 'anneal serve --witness
+URL=KEY'. DATA holds the witness's key and the last checkpoint of each log: a lost directory forgets
+what was signed.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var keys []signednote.Verifier
+			for _, text := range logs {
+				key, err := transparency.ParseKey(text)
+				if err != nil {
+					return usage.Errorf("--log: %v", err)
+				}
+				keys = append(keys, key)
+			}
+			if len(keys) == 0 {
+				return usage.Errorf("--log is required: the public key of a log, which 'anneal log key' prints")
+			}
+			w, err := witness.Open(dir, name, keys, newLogger())
+			if err != nil {
+				return err
+			}
+			listener, err := net.Listen("tcp", listen)
+			if err != nil {
+				return fmt.Errorf("--listen: %w", err)
+			}
+			address := fmt.Sprintf("http://%s=%s", listener.Addr(), w.Key())
+			fmt.Fprintf(c.OutOrStdout(), "the witness is ready; start the log's server with --witness %s\n", address)
+			return serveWitness(c.Context(), listener, w)
+		}}
+	f := c.Flags()
+	f.StringVar(&listen, "listen", "127.0.0.1:8090", "address for HTTP; port 0 picks a free port")
+	f.StringVar(&dir, "data", "witness", "directory for the key and the checkpoints")
+	f.StringVar(&name, "name", "anneal-witness",
+		"name of the witness in its cosignatures, such as its domain; set at the first start")
+	f.StringArrayVar(&logs, "log", nil, "public `KEY` of a log whose checkpoints to cosign; repeat the flag for more")
+	return c
+}
+
+func serveWitness(ctx context.Context, listener net.Listener, w *witness.Witness) error {
+	server := &http.Server{Handler: w, ReadHeaderTimeout: witnessHeader, ReadTimeout: witnessTimeout,
+		WriteTimeout: witnessTimeout}
+	stopped := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		end, cancel := context.WithTimeout(context.Background(), witnessTimeout)
+		defer cancel()
+		stopped <- server.Shutdown(end)
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return <-stopped
+}

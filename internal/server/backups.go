@@ -1,0 +1,118 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"anneal/api/rest"
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog/natsserver"
+	"anneal/internal/backup"
+	"anneal/internal/datadir"
+)
+
+// backupFlags configure regular backups.
+type backupFlags struct {
+	target     string
+	recipients []string
+	every      time.Duration
+	references bool
+}
+
+const minBackupInterval = time.Minute
+
+func (b *backupFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&b.target, "backup", "",
+		"directory or URL of a bucket for regular backups of the installation (default: none)")
+	f.DurationVar(&b.every, "backup-every", time.Hour, "interval between two backups")
+	f.StringArrayVar(&b.recipients, "backup-recipient", nil, "`RECIPIENT` for which keys are encrypted, as "+
+		"'anneal backup key' prints it; repeat the flag for more")
+	f.BoolVar(&b.references, "backup-references", false, "do not copy files of datasets and models, because the "+
+		"bucket of --blobs keeps them")
+}
+
+func (b backupFlags) check() error {
+	switch {
+	case b.target != "" && len(b.recipients) == 0:
+		return errors.New("--backup requires --backup-recipient: create one with `anneal backup key FILE`")
+	case b.target == "" && len(b.recipients) > 0:
+		return errors.New("--backup-recipient requires --backup, the directory or bucket for backups")
+	case b.every < minBackupInterval:
+		return errors.New("--backup-every must be at least 1m")
+	}
+	return nil
+}
+
+// openBackups prepares backups, and starts the regular ones. One control plane of an installation
+// makes them.
+func openBackups(s *Server) (err error) {
+	s.backups.Service, err = backup.NewService(backup.Source{Control: s.events.Control(), Log: s.events.Log(),
+		World: s.world, Files: s.blobs, DataKeys: s.vault.Records(), Answers: s.idempotency.Records(), Dir: s.dir,
+		Version: s.flags.Node.Version, Logger: s.logger.With("part", "backup")},
+		func(run func(context.Context) error) { s.services.start("backup", run) })
+	if err != nil || s.flags.backup.target == "" {
+		return err
+	}
+	settings := backup.Settings{Recipients: s.flags.backup.recipients, References: s.flags.backup.references}
+	s.services.start("backups", func(ctx context.Context) error {
+		return whileLeading(ctx, s.membership, func(ctx context.Context) error {
+			return s.backups.RunEvery(ctx, s.flags.backup.target, settings, s.flags.backup.every)
+		})
+	})
+	return nil
+}
+
+// backups implements rest.Backups.
+type backups struct{ *backup.Service }
+
+func (b *backups) Start(ctx context.Context, target string, recipients []string, references bool) (rest.Backup, error) {
+	one, err := b.Service.Start(ctx, target, backup.Settings{Recipients: recipients, References: references})
+	return rendered(one), err
+}
+
+func (b *backups) All() (all []rest.Backup) {
+	for _, one := range b.Service.All() {
+		all = append(all, rendered(one))
+	}
+	return all
+}
+
+func rendered(s backup.Status) rest.Backup {
+	b := rest.Backup{Target: s.Target, Recipients: s.Recipients, References: s.References, State: s.State,
+		StartTime: &s.StartTime, CopiedBytes: domain.Count(s.Copied), Status: domain.Status{Code: domain.OK.String()}}
+	if s.Failure != "" {
+		b.Status = domain.Status{Code: s.FailureCode, Message: s.Failure}
+	}
+	if last := s.Last; last != nil {
+		b.Last = &rest.CompleteBackup{ID: last.ID, Position: domain.Count(last.Position), EventID: last.EventID,
+			StateTime: &last.Time, EndTime: &last.EndTime, Files: last.Files, FileBytes: domain.Count(last.Bytes),
+			CopiedBytes: domain.Count(last.Copied), Missing: last.Missing}
+	}
+	return b
+}
+
+// A RestoreTarget is where Restore creates the installation.
+type RestoreTarget struct {
+	Dir      datadir.Dir
+	Blobs    string // bucket as in Flags; "" is DIR/blobs
+	NATSURL  string // "" is the embedded server
+	Replicas int
+	TLS      *tls.Config // for the NATS cluster
+}
+
+// Restore restores an installation from the bucket of backups from.
+func Restore(ctx context.Context, from *blobs.Store, to RestoreTarget, s backup.RestoreSettings) (backup.Restored,
+	error) {
+	s.Bucket = to.Blobs
+	if to.NATSURL != "" {
+		s.Cluster = &natsserver.ConnectOptions{URL: to.NATSURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
+			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: to.Replicas, TLS: to.TLS, Log: s.Logger}
+	}
+	return backup.Restore(ctx, from, to.Dir, s)
+}

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"context"
+
+	"anneal/eventlog"
+	"anneal/eventlog/transparency"
+	"anneal/internal/datadir"
+)
+
+// treeDir is the directory of the log's tree in the data directory.
+const treeDir = "tree"
+
+// openProofs returns the step of Start that publishes the tree of the log. It precedes the world,
+// whose follower passes the events on to the tree. A failure of the publisher does not stop the
+// server.
+func openProofs(s *Server) func(context.Context) error {
+	return func(ctx context.Context) error {
+		signer, err := logSigner(s.dir)
+		if err != nil {
+			return err
+		}
+		vault, err := s.sealer(ctx)
+		if err != nil {
+			return err
+		}
+		witnesses, err := s.flags.parseWitnesses()
+		if err != nil {
+			return err
+		}
+		s.proofs = transparency.NewPublisher(transparency.Options{Dir: s.dir.Path(treeDir),
+			Messages: eventlog.MessagesOf(s.events.Log()), Keys: vault.Salts(), Signer: signer, Witnesses: witnesses,
+			Logger: s.logger.With("part", "proofs")})
+		s.events.Log().Observe(s.proofs.Observe)
+		s.services.start("proofs", s.proofs.Run)
+		return nil
+	}
+}
+
+// logSigner returns the signer of the log's checkpoints. All control planes derive it from a key that
+// they share.
+func logSigner(dir datadir.Dir) (*transparency.Signer, error) {
+	pepper, err := dir.Key("pepper")
+	if err != nil {
+		return nil, err
+	}
+	return transparency.NewSigner(pepper)
+}
+
+// LogKey returns the public key that verifies the checkpoints of the server in a data directory.
+func LogKey(dir datadir.Dir) (string, error) {
+	if err := dir.CheckExists(); err != nil {
+		return "", err
+	}
+	signer, err := logSigner(dir)
+	if err != nil {
+		return "", err
+	}
+	return signer.Key(), nil
+}
+
+func (f Flags) parseWitnesses() (witnesses []transparency.Witness, err error) {
+	for _, text := range f.witnesses {
+		w, err := transparency.ParseWitness(text)
+		if err != nil {
+			return nil, err
+		}
+		witnesses = append(witnesses, w)
+	}
+	return witnesses, nil
+}

@@ -1,0 +1,40 @@
+package placement
+
+// An Order prefers nodes for a reason that is not in their score, such as the failure domains that
+// already have replicas. A nil Order has no preference.
+type Order struct {
+	// Cost returns the cost of a node. The node with the lowest cost is chosen, and of equal ones the
+	// one with the highest score and then the first in the fleet.
+	Cost func(node int) int64
+	// First puts the cost before the score. Each choice then looks at all nodes. Otherwise the cost
+	// decides only between the nodes with the highest score.
+	First bool
+	// Floor is a lower bound of Cost. The search for a node ends at a node with this cost.
+	Floor int64
+}
+
+// choose returns the node that the order prefers. best is the first node with the highest score.
+func (o *Order) choose(k *ranking, best int) int {
+	if o == nil {
+		return best
+	}
+	chosen, lowest := best, o.Cost(best)
+	if o.First {
+		for node, key := range k.keys[k.leaves:] {
+			if key == infeasible {
+				continue
+			}
+			cost := o.Cost(node)
+			if cost < lowest || cost == lowest && key > k.keys[k.leaves+chosen] {
+				chosen, lowest = node, cost
+			}
+		}
+		return chosen
+	}
+	for node, more := k.next(best); more && lowest > o.Floor; node, more = k.next(node) {
+		if cost := o.Cost(node); cost < lowest {
+			chosen, lowest = node, cost
+		}
+	}
+	return chosen
+}

@@ -1,0 +1,208 @@
+package schedulers
+
+import (
+	"fmt"
+
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/schedulers/queue"
+)
+
+// PreemptedForReplica is the status message of a job that is told to stop for a deployment that has
+// fewer replicas than its minReplicaCount.
+const PreemptedForReplica = "preempted: the job saves a checkpoint, gives its nodes to a deployment that has fewer " +
+	"replicas than its minReplicaCount, and continues when there is capacity again"
+
+// Reclaimed is the status message of a job that is told to stop because its account uses more
+// accelerators than are guaranteed to it, and another account needs its own.
+const Reclaimed = "preempted: the job's account uses more accelerators than are guaranteed to it, and another " +
+	"account needs those that are guaranteed to it; the job saves a checkpoint, gives its nodes back, and continues " +
+	"when there is capacity again"
+
+// maxWaitingReplicas is the maximum number of waiting replicas of one deployment that a plan considers.
+const maxWaitingReplicas = 16
+
+// A replicaEntry is a replica in the queue of jobs: one that runs and may give way, or one that waits.
+type replicaEntry struct {
+	of        *deployment
+	id        string // "" for one that waits
+	resources domain.Resources
+	need      domain.Need // of one that waits
+	above     domain.ReplicaBound
+	reason    string // first words of the reason when this one gives way
+}
+
+// belowMinimum reports whether a deployment has fewer replicas than its minReplicaCount.
+func belowMinimum(v *projections.View) bool {
+	for row := range v.Deployments.All() {
+		if !row.State.Short.Minimum.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// addReplicas adds the replicas that give way to jobs, and the replicas that wait. Jobs leave capacity to
+// the ones that wait: those within a minimum come before all jobs, and the others wait like fresh jobs.
+// So no deployment starves behind jobs. The scheduler Replicas places them.
+func (q *jobQueue) addReplicas() {
+	for row := range q.view.Deployments.All() {
+		d := &deployment{Deployment: &row.State, name: row.Name, plan: &Plan{}, fleet: q.fleet, now: q.now}
+		if !d.Live() {
+			continue
+		}
+		d.classify()
+		revocable := len(d.revocable())
+		for i, r := range d.aboveMinimum() {
+			if i < revocable {
+				q.addLent(r, queue.Revocable, replicaEntry{of: d, above: domain.AboveMaximum, reason: "revoked"})
+			} else {
+				q.addLent(r, queue.Elastic, replicaEntry{of: d, above: domain.AboveMinimum, reason: "gave way"})
+			}
+		}
+		if missing := d.DesiredReplicas - len(d.Replicas); missing > 0 && d.servable(q.view) {
+			q.addMissing(d)
+		}
+	}
+}
+
+// addLent adds a running replica that may give way.
+func (q *jobQueue) addLent(r domain.Replica, role queue.Role, lent replicaEntry) {
+	account, id := lent.of.name.Account(), domain.ReplicaAllocationID(lent.of.name, r.ID)
+	a := q.fleet.placed[allocationKey{r.Node, id}]
+	kind := commonType(a.Resources)
+	takes := amount(a.Resources, kind)
+	if !q.fleet.nodes[q.fleet.index[r.Node]].freesDevice(a.Resources) {
+		takes.Units = 0 // other work keeps the device
+	}
+	entry := &queue.Job{ID: id, Account: account, Type: kind, Nodes: 1, Takes: takes, Role: role,
+		On: []int{q.fleet.index[r.Node]}, Start: a.Since.Unix(), Checkpoint: q.now.Unix()}
+	lent.id, lent.resources = r.ID, a.Resources
+	q.replicas[id] = &lent
+	q.addFree(entry)
+	q.snapshot.Jobs = append(q.snapshot.Jobs, entry)
+}
+
+// addMissing adds the replicas up to maxReplicaCount that a deployment lacks. Replicas above the minimum
+// do not wait while failed ones are not yet replaced.
+func (q *jobQueue) addMissing(d *deployment) {
+	n := len(d.current) + len(d.old)
+	minimum := max(0, d.minReady()-n)
+	q.minimum = q.minimum || minimum > 0
+	elastic := max(0, d.firm()-n-minimum)
+	if d.backingOff() {
+		elastic = 0
+	}
+	need := d.need(q.view)
+	_, request := requestOf(need)
+	kind := commonType(need.Resources)
+	takes := amount(need.Resources, kind)
+	if need.Resources.Shared() && q.fitsShared(need) {
+		takes.Units = 0
+	}
+	for i := range min(minimum+elastic, maxWaitingReplicas) {
+		role, since := queue.Minimum, d.Short.Minimum
+		if i >= minimum {
+			role, since = queue.Elastic, d.Short.Desired
+		}
+		if since.IsZero() { // the view has not yet the removal of a replica whose node was lost
+			since = q.now
+		}
+		entry := &queue.Job{ID: fmt.Sprintf("%s#+%d", d.name, i+1), Account: d.name.Account(), Type: kind,
+			Class: request.Selector, Nodes: 1, Takes: takes, Role: role, Arrival: since.Unix()}
+		q.classes[entry.Class] = need
+		q.replicas[entry.ID] = &replicaEntry{of: d, need: need}
+		q.snapshot.Jobs = append(q.snapshot.Jobs, entry)
+	}
+}
+
+// fitsShared reports whether a need for a share fits on a device that is already shared.
+func (q *jobQueue) fitsShared(need domain.Need) bool {
+	for i := range q.fleet.nodes {
+		c := &q.fleet.nodes[i]
+		rest := need.Resources
+		rest.Accelerators = nil
+		if c.suits(need) && rest.Fits(c.Free) && c.shareFits(need.Resources) {
+			return true
+		}
+	}
+	return false
+}
+
+// giveWay returns the intent by which a running job or replica gives way for a decision. The texts do not
+// name what gets the capacity, which may belong to another account.
+func (q *jobQueue) giveWay(victim *queue.Job, d queue.Decision) domain.Intent {
+	if r, ok := q.replicas[victim.ID]; ok {
+		waits := "a job that waits in the queue"
+		if d.Job.Role != queue.Training {
+			waits = "a deployment below its minReplicaCount"
+		}
+		reason := fmt.Sprintf("%s: its capacity is needed for %s (%s)", r.reason, waits, d.Reason)
+		return r.of.intend(domain.RemoveReplica{ID: r.id, Reason: reason, Above: r.above})
+	}
+	j, _ := jobNamed(q.view, domain.Name(victim.ID))
+	preempt := domain.PreemptJob{Attempt: j.Life.Attempt, Reason: Preempted, Queue: true}
+	switch {
+	case d.Job.Role != queue.Training:
+		preempt.Reason = PreemptedForReplica
+	case d.Reason == queue.Reclaimed:
+		preempt.Reason, preempt.Queue = Reclaimed, false // the number of preemptions is not limited
+	}
+	return domain.IntendJob(j.Name, preempt)
+}
+
+// aboveMinimum returns the replicas above minReplicaCount in the order of removal: first the revocable
+// ones. During a rollout these are all.
+func (d *deployment) aboveMinimum() []domain.Replica {
+	if d.rollingOut() {
+		return d.revocable()
+	}
+	extra := len(d.current) + len(d.old) - d.MinReplicaCount
+	if len(d.current)+len(d.old) > d.DesiredReplicas {
+		extra-- // the replica that a drain adds
+	}
+	return firstToGo(d, max(extra, len(d.revocable())))
+}
+
+// servable reports whether the deployment may get replicas: its model and what it refers to exist.
+func (d *deployment) servable(v *projections.View) bool {
+	return (d.State != domain.DeploymentCreatingState || d.model(v) == nil) && d.lost(v) == ""
+}
+
+// withholdPromised takes the capacity of the jobs for which other work was preempted from the fleet, so
+// that replicas above a minimum do not take what has just been freed for these jobs.
+func withholdPromised(v *projections.View, fleet *fleet) {
+	type freed struct {
+		node      domain.Name
+		resources domain.Resources
+	}
+	var needs []domain.Need
+	var freeing []freed
+	for j := range jobs(v) {
+		switch {
+		case j.Life.State == domain.JobPendingState && j.Life.Promised && j.Life.Queued():
+			needs = append(needs, fleet.needOf(v, j.Name, j.spec()))
+		case j.Life.Active() && j.Life.Stopping():
+			for _, node := range j.Life.Nodes {
+				if fleet.has(node, domain.AllocationID(j.Name, j.Life.Attempt)) {
+					freeing = append(freeing, freed{node, j.Life.Resources})
+				}
+			}
+		}
+	}
+	if len(needs) == 0 {
+		return
+	}
+	for _, a := range fleet.over(v) {
+		freeing = append(freeing, freed{a.key.node, a.resources})
+	}
+	for _, f := range freeing {
+		fleet.give(f.node, f.resources)
+	}
+	for _, need := range needs {
+		fleet.withhold(v, need, nil)
+	}
+	for _, f := range freeing {
+		fleet.take([]domain.Name{f.node}, f.resources)
+	}
+}

@@ -1,0 +1,340 @@
+package replay
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// Assumptions about what the log of a period may not show.
+const (
+	defaultStop  = 10 * time.Second // from the request to stop an attempt until it has stopped
+	defaultReady = 30 * time.Second // from the placement of a replica until it is ready
+)
+
+// A period is a recorded part of the log, ready for simulations.
+type period struct {
+	from, to    time.Time
+	first, last uint64
+	base        *projections.World // at from
+	inputs      []input            // in the order of the log
+	running     map[domain.Name]*workload
+	recorded    Result
+	estimated   int
+	stop        time.Duration                 // see defaultStop
+	ready       map[domain.Name]time.Duration // time until a replica is ready, by deployment; "" is of all
+	specs       map[string]domain.NodeSpec    // of one node with each type, and of each node by its ID
+	kinds       map[domain.Name]string        // type of each node: see Settings
+}
+
+// An input is an event from outside of the schedulers.
+type input struct {
+	at      time.Time
+	event   eventlog.Event
+	intent  *domain.Intent // to decide; nil applies the event as it was recorded
+	creates bool           // the resource did not exist before
+	work    *workload      // of a job that the event creates
+}
+
+// A reading collects a period from the log.
+type reading struct {
+	*period
+	world  *projections.World // the recorded one; nil before the period
+	meter  *meter
+	works  map[domain.Name]*workload // newest workload of each name
+	all    []*workload
+	now    time.Time
+	stops  map[domain.Name]time.Time // jobs that were told to stop
+	stop   median
+	placed map[string]time.Time // replicas that are not ready
+	ready  map[domain.Name]median
+}
+
+// read reads the log up to its end, because the run times of jobs may be known only from events after
+// the period.
+func read(ctx context.Context, log projections.Reader, from, to time.Time) (*period, error) {
+	if !to.After(from) {
+		return nil, domain.Errorf(domain.InvalidArgument, "the period ends at %s, which is not after its start, %s",
+			to.Format(time.RFC3339), from.Format(time.RFC3339))
+	}
+	r := &reading{period: &period{from: from, to: to, base: projections.NewWorld(),
+		running: map[domain.Name]*workload{}, ready: map[domain.Name]time.Duration{}, specs: map[string]domain.NodeSpec{},
+		kinds: map[domain.Name]string{}},
+		works: map[domain.Name]*workload{}, stops: map[domain.Name]time.Time{}, placed: map[string]time.Time{},
+		ready: map[domain.Name]median{}}
+	ended := false
+	for e, err := range log.Read(ctx, everything, 0) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Time.After(r.now) { // clocks of control planes differ
+			r.now = e.Time
+		}
+		if r.world == nil && r.now.After(from) {
+			r.begin()
+		}
+		if !ended && r.now.After(to) {
+			r.end()
+			ended = true
+		}
+		if err := r.add(e, ended); err != nil {
+			return nil, err
+		}
+		if ended && !slices.ContainsFunc(r.all, (*workload).open) {
+			break
+		}
+	}
+	if r.world == nil {
+		return nil, domain.Errorf(domain.OutOfRange, "the log ends at %s, before the period begins at %s",
+			r.now.Format(time.RFC3339), from.Format(time.RFC3339))
+	}
+	if !ended {
+		r.end()
+	}
+	r.finish()
+	return r.period, nil
+}
+
+// begin begins the period.
+func (r *reading) begin() {
+	r.world = projections.Fork(r.base)
+	r.meter = newMeter(Recorded, r.base.View(), r.from)
+	r.first = r.base.Position() + 1
+	for row := range r.base.View().Jobs() {
+		if life := row.State.Life(); !life.Terminal() {
+			w := newWorkload(row.Name)
+			w.resumeAt(life)
+			r.running[row.Name], r.works[row.Name] = w, w
+			r.all = append(r.all, w)
+		}
+	}
+	for row := range r.base.View().Nodes.All() {
+		if row.State.Registered() {
+			r.learn(row.Name, row.State.NodeSpec)
+		}
+	}
+}
+
+// end ends the period; later events only complete the workloads.
+func (r *reading) end() {
+	r.last = r.world.Position()
+	r.recorded = r.meter.result(r.world.View(), r.to)
+}
+
+func (r *reading) finish() {
+	r.estimated = estimate(r.all, later(r.now, r.to), r.to.Sub(r.from))
+	r.period.stop = r.stop.value(defaultStop)
+	var all median
+	for _, name := range slices.Sorted(maps.Keys(r.ready)) {
+		all = append(all, r.ready[name]...)
+		r.period.ready[name] = r.ready[name].value(0)
+	}
+	r.period.ready[""] = all.value(defaultReady)
+	r.purgeEnded()
+}
+
+// purgeEnded removes the jobs that ended before the period from the base, because each plan of a
+// simulation looks at all jobs.
+func (r *reading) purgeEnded() {
+	for row := range r.base.View().Jobs() {
+		if w := r.works[row.Name]; row.State.Life().Terminal() && (w == nil || w.ahead.IsZero()) {
+			_ = r.base.Apply(purgeOf(row.Name, r.base.Position()+1, r.from))
+		}
+	}
+}
+
+// purgeOf returns an event that removes a job.
+func purgeOf(name domain.Name, position uint64, at time.Time) eventlog.Event {
+	collection := name.Collection()
+	return eventlog.Event{Position: position, ID: simulatedID(position), Name: name, Time: at,
+		Record: domain.Record{Type: strings.TrimSuffix(collection, "s") + ".purged.v1", Data: json.RawMessage("{}")}}
+}
+
+// add folds an event of the log, and adds it to the period if it is a part of it.
+func (r *reading) add(e eventlog.Event, ended bool) error {
+	if r.world == nil {
+		return r.base.Apply(e)
+	}
+	existed := r.world.Lookup(e.Name).State != nil
+	if err := r.world.Apply(e); err != nil {
+		return err
+	}
+	collection := e.Name.Collection()
+	if ended {
+		if w := r.works[e.Name]; w != nil && isJob(collection) {
+			r.follow(w, e)
+		}
+		return nil
+	}
+	r.meter.observe(e, r.world, r.now)
+	in := input{at: r.now, event: e, creates: !existed}
+	switch {
+	case isJob(collection):
+		r.job(in)
+	case e.Name.Collection() == domain.Nodes.Collection:
+		r.node(in)
+	case collection == domain.Deployments.Collection:
+		r.deployment(in)
+	default:
+		r.inputs = append(r.inputs, in)
+	}
+	return nil
+}
+
+// job adds an event of a job.
+func (r *reading) job(in input) {
+	e := in.event
+	_, change := kindAndChange(e)
+	if in.creates {
+		in.work = newWorkload(e.Name)
+		r.works[e.Name] = in.work
+		r.all = append(r.all, in.work)
+		r.inputs = append(r.inputs, in)
+		return
+	}
+	w := r.works[e.Name]
+	if w == nil { // it had ended before the period
+		w = newWorkload(e.Name)
+		w.current().end = fails
+		r.works[e.Name], r.running[e.Name] = w, w
+		r.all = append(r.all, w)
+	}
+	r.follow(w, e)
+	switch change {
+	case "preempting.v1", "pausing.v1", "cancelling.v1":
+		r.stops[e.Name] = r.now
+	case "requeued.v1", "paused.v1", "cancelled.v1":
+		if since, ok := r.stops[e.Name]; ok {
+			r.stop = append(r.stop, r.now.Sub(since))
+			delete(r.stops, e.Name)
+		}
+	}
+	if cmd := commandOf(e); cmd != nil {
+		intent := domain.IntendJob(e.Name, cmd)
+		in.intent = &intent
+		r.inputs = append(r.inputs, in)
+	}
+	if change == "stepGiven.v1" || change == "tracked.v1" {
+		r.inputs = append(r.inputs, in)
+	}
+}
+
+// follow adds an event of a job to its workload.
+func (r *reading) follow(w *workload, e eventlog.Event) {
+	switch _, change := kindAndChange(e); change {
+	case "resumed.v1", "stepGiven.v1":
+		w.next()
+		w.ahead = r.now
+	}
+	w.observe(e, r.now)
+}
+
+// commandOf returns the command of a user that an event of a job records; nil for another event.
+func commandOf(e eventlog.Event) domain.Command[domain.JobLife] {
+	if strings.HasPrefix(e.Actor, "scheduler/") {
+		return nil
+	}
+	switch _, change := kindAndChange(e); change {
+	case "cancelling.v1":
+		return domain.CancelJob{}
+	case "pausing.v1", "paused.v1":
+		return domain.PauseJob{Reason: reasonOf(e)}
+	case "resumed.v1":
+		return domain.ResumeJob{}
+	case "deleting.v1":
+		return domain.DeleteJob{}
+	case "prioritized.v1":
+		var p domain.JobPrioritized
+		if json.Unmarshal(e.Data, &p) == nil {
+			return domain.SetJobPriority{Priority: cmp.Or(p.Priority, domain.PriorityNormal)}
+		}
+	}
+	return nil
+}
+
+// node adds an event of a node. What the schedulers decide about nodes is no input.
+func (r *reading) node(in input) {
+	switch in.event.Type {
+	case "allocation.placed.v1", "allocation.released.v1", "node.drained.v1":
+		return
+	case "node.registered.v1":
+		var registered domain.NodeRegistered
+		if json.Unmarshal(in.event.Data, &registered) == nil {
+			r.learn(in.event.Name, registered.NodeSpec)
+		}
+	}
+	r.inputs = append(r.inputs, in)
+}
+
+// learn records the spec of a node, for settings that add nodes.
+func (r *reading) learn(name domain.Name, spec domain.NodeSpec) {
+	if len(spec.Engines) == 0 {
+		return // its agent is shutting down
+	}
+	kind, _ := spec.Capacity.Units()
+	r.kinds[name] = cmp.Or(kind, cpus)
+	for _, key := range []string{r.kinds[name], name.ID()} {
+		if _, known := r.specs[key]; !known {
+			r.specs[key] = spec
+		}
+	}
+}
+
+// deployment adds an event of a deployment. Replicas, and the states that follow from them, are
+// decisions of the schedulers; a failure for want of capacity is one, too.
+func (r *reading) deployment(in input) {
+	e := in.event
+	switch e.Type {
+	case "deployment.ready.v1", "deployment.deleted.v1", "deployment.purged.v1", "replica.abandoned.v1",
+		"replica.removed.v1":
+		return
+	case "replica.placed.v1":
+		r.placed[string(e.Name)+"#"+fieldOf(e, "id")] = r.now
+		return
+	case "replica.advanced.v1":
+		id := string(e.Name) + "#" + fieldOf(e, "id")
+		if since, ok := r.placed[id]; ok && fieldOf(e, "state") == domain.ReplicaReady {
+			r.ready[e.Name] = append(r.ready[e.Name], r.now.Sub(since))
+			delete(r.placed, id)
+		}
+		return
+	case "deployment.failed.v1":
+		if statusOf(e).Code == domain.ResourceExhausted.String() {
+			return
+		}
+	}
+	r.inputs = append(r.inputs, in)
+}
+
+func fieldOf(e eventlog.Event, field string) string {
+	var fields map[string]any
+	_ = json.Unmarshal(e.Data, &fields)
+	text, _ := fields[field].(string)
+	return text
+}
+
+func reasonOf(e eventlog.Event) string {
+	var pausing struct {
+		Reason string `json:"reason"`
+	}
+	_ = json.Unmarshal(e.Data, &pausing)
+	return pausing.Reason
+}
+
+func outputOf(e eventlog.Event) domain.Name { return domain.Name(fieldOf(e, "output")) }
+
+func statusOf(e eventlog.Event) domain.Status {
+	var failed struct {
+		Status domain.Status `json:"status"`
+	}
+	_ = json.Unmarshal(e.Data, &failed)
+	return failed.Status
+}

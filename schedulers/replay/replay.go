@@ -1,0 +1,149 @@
+// Package replay answers what-if questions about a recorded period of the log: it runs the schedulers
+// with other settings on the recorded workload, with a virtual clock.
+//
+// Read folds the log up to the start of the period, and separates the events of the period into inputs
+// and decisions. Inputs come from outside of the schedulers: jobs that are created, cancelled, paused,
+// resumed and deleted; nodes that register, are lost, cordoned and drained; deployments that are
+// created, updated and scaled; settings of accounts; and the run time of each job. Decisions are what
+// the schedulers and their consequences recorded: starts, preemptions, placements, releases. A simulation
+// repeats the inputs at their recorded times, and lets the same schedulers decide on the same domain.
+//
+// A simulation is deterministic: the same log and settings give the same result.
+package replay
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/projections"
+)
+
+// Steps of a simulation: see Options.Step.
+const (
+	minStep = time.Second
+	steps   = 4320 // of a simulation; 20 s for a day
+)
+
+// Options select a period and the settings to try.
+type Options struct {
+	// From and To bound the period: after From, up to To. A zero To is the time of the last event, and a
+	// zero From is a day before To.
+	From, To time.Time
+	With     []Settings
+	// Step is the minimum time between two plans of the simulation: events within a step are planned
+	// together. 0 is 20 s for a day, and in proportion for other periods, but at least 1 s.
+	Step time.Duration
+}
+
+// A Report compares what happened in a period with simulations.
+type Report struct {
+	From     time.Time `json:"from"`
+	To       time.Time `json:"to"`
+	First    uint64    `json:"firstPosition,string"` // of the events of the period
+	Last     uint64    `json:"lastPosition,string"`
+	Step     float64   `json:"step"`              // seconds: see Options.Step
+	Estimate int       `json:"estimatedRunTimes"` // jobs without a complete recorded run
+	Results  []Result  `json:"results"`           // recorded, simulated with the recorded settings, and the variants
+}
+
+// Names of the first two results.
+const (
+	Recorded  = "recorded"
+	Simulated = "simulated"
+)
+
+// Run reads the period from the log and simulates it with the recorded settings, and with each of
+// the given settings.
+func Run(ctx context.Context, log projections.Reader, options Options) (Report, error) {
+	if options.To.IsZero() || options.From.IsZero() {
+		if err := options.complete(ctx, log); err != nil {
+			return Report{}, err
+		}
+	}
+	p, err := read(ctx, log, options.From, options.To)
+	if err != nil {
+		return Report{}, err
+	}
+	for _, s := range options.With {
+		if err := s.check(p); err != nil {
+			return Report{}, err
+		}
+	}
+	step := cmp.Or(options.Step, max(minStep, p.to.Sub(p.from)/steps))
+	report := Report{Step: step.Seconds(), From: p.from, To: p.to, First: p.first, Last: p.last, Estimate: p.estimated}
+	results := make([]Result, len(options.With)+1)
+	errs := make([]error, len(results))
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	var all sync.WaitGroup
+	for i := range results {
+		settings := Settings{Name: Simulated}
+		if i > 0 {
+			settings = options.With[i-1]
+		}
+		s := newSimulation(p, settings, step)
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			results[i], errs[i] = s.run(ctx)
+		})
+	}
+	all.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return Report{}, fmt.Errorf("simulate %s: %w", results[i].Name, err)
+		}
+	}
+	report.Results = append([]Result{p.recorded}, results...)
+	return report, nil
+}
+
+// complete sets To to the time of the last event, and From to a day before To, but not before the first
+// event, if they are zero.
+func (o *Options) complete(ctx context.Context, log projections.Reader) error {
+	var first, last time.Time
+	for e, err := range log.Read(ctx, everything, 0) {
+		if err != nil {
+			return err
+		}
+		if first.IsZero() {
+			first = e.Time
+		}
+		last = later(last, e.Time)
+	}
+	if last.IsZero() {
+		return domain.Errorf(domain.NotFound, "the log has no events")
+	}
+	if o.To.IsZero() {
+		o.To = last
+	}
+	if o.From.IsZero() {
+		o.From = later(o.To.Add(-24*time.Hour), first)
+	}
+	return nil
+}
+
+const everything = "events.>"
+
+// kindAndChange splits the type of an event: jobs of all kinds share the change, such as "started.v1".
+func kindAndChange(e eventlog.Event) (kind, change string) {
+	kind, change, _ = strings.Cut(e.Type, ".")
+	return kind, change
+}
+
+// isJob reports whether a collection is one of jobs.
+func isJob(collection string) bool { return slices.Contains(jobCollections, collection) }
+
+var jobCollections = func() (all []string) {
+	for k := range domain.JobKinds() {
+		all = append(all, k.CollectionID())
+	}
+	return all
+}()

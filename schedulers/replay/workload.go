@@ -1,0 +1,175 @@
+package replay
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+// A workload is what a job demands of its nodes, from the recorded events.
+type workload struct {
+	name     domain.Name
+	segments []*segment
+	saves    time.Duration // mean time between its checkpoints; 0 if it records none
+	ahead    time.Time     // time of the last input that makes an ended job run again
+
+	began       time.Time // start of the running attempt; zero if none runs
+	saved       time.Time // last checkpoint of the attempt, or began
+	stops       bool      // the attempt was told to stop
+	checkpoints int
+	sum         time.Duration // of the times between checkpoints
+}
+
+// A segment is the work of a job until it completes or fails, or until a train step is finished. A job
+// that is resumed after a failure, and a further train step, begin another segment.
+type segment struct {
+	work    time.Duration   // that attempts have to do
+	lower   time.Duration   // of a segment that did not end in the log, the work that is known to be a part of it
+	crashes []time.Duration // times after their starts at which attempts crash
+	end     end
+	failure domain.Status
+	output  domain.Name
+}
+
+// An end is how a segment ends.
+type end int
+
+const (
+	unknown end = iota // the log does not show it; the work is estimated
+	completes
+	fails
+)
+
+func newWorkload(name domain.Name) *workload {
+	return &workload{name: name, segments: []*segment{{}}}
+}
+
+// resumeAt sets the attempt that runs when the period begins.
+func (w *workload) resumeAt(life *domain.JobLife) {
+	if !life.Active() || life.StartTime == nil {
+		return
+	}
+	w.began, w.saved, w.stops = *life.StartTime, *life.StartTime, life.Stopping()
+	if last, ok := life.LastCheckpoint(); ok && last.Attempt == life.Attempt {
+		w.saved = last.Time
+	}
+}
+
+func (w *workload) current() *segment { return w.segments[len(w.segments)-1] }
+
+// observe adds a recorded event of the job, at the given time, to the workload.
+func (w *workload) observe(e eventlog.Event, at time.Time) {
+	s := w.current()
+	switch _, change := kindAndChange(e); change {
+	case "started.v1":
+		w.began, w.saved, w.stops = at, at, false
+	case "checkpointed.v1":
+		if !w.began.IsZero() {
+			w.checkpoints++
+			w.sum += at.Sub(w.saved)
+			w.saved = at
+		}
+	case "preempting.v1", "pausing.v1", "cancelling.v1":
+		w.stops = true
+	case "requeued.v1":
+		if !w.began.IsZero() && !w.stops && !strings.HasPrefix(e.Actor, "scheduler/") {
+			s.crashes = append(s.crashes, at.Sub(w.began))
+		}
+		w.stop()
+	case "paused.v1", "cancelled.v1", "expired.v1", "deleting.v1":
+		s.lower = max(s.lower, s.work+w.elapsed(at))
+		w.stop()
+	case "resultsStored.v1", "completed.v1", "stepFinished.v1":
+		if !w.began.IsZero() {
+			s.work, s.end, s.output = s.work+w.elapsed(at), completes, outputOf(e)
+			w.began = time.Time{}
+		}
+	case "failed.v1":
+		if !w.began.IsZero() { // otherwise a scheduler decided it
+			s.work, s.end, s.failure = s.work+w.elapsed(at), fails, statusOf(e)
+			w.began = time.Time{}
+		}
+	}
+	if n := time.Duration(w.checkpoints); n > 0 {
+		w.saves = w.sum / n
+	}
+}
+
+// next begins another segment, if the current one has ended.
+func (w *workload) next() {
+	if w.current().end != unknown {
+		w.segments = append(w.segments, &segment{})
+	}
+}
+
+// stop ends the attempt: its work until the last checkpoint stays.
+func (w *workload) stop() {
+	if !w.began.IsZero() {
+		w.current().work += max(0, w.saved.Sub(w.began))
+	}
+	w.began = time.Time{}
+}
+
+func (w *workload) elapsed(at time.Time) time.Duration {
+	if w.began.IsZero() {
+		return 0
+	}
+	return max(0, at.Sub(w.began))
+}
+
+// open reports whether later events of the log can show more of the job's run.
+func (w *workload) open() bool { return w.current().end == unknown }
+
+// estimate sets the work of the segments that did not end in the log. The work is the median of ended
+// jobs of the same account and kind, else of the kind, else of all jobs, but at least a tenth more than
+// is known to be a part of it. It returns the number of jobs with such segments.
+func estimate(all []*workload, last time.Time, period time.Duration) (estimated int) {
+	known := map[string][]time.Duration{}
+	keys := func(w *workload) []string {
+		return []string{w.name.Account() + " " + w.name.Collection(), w.name.Collection(), ""}
+	}
+	for _, w := range all {
+		for _, s := range w.segments {
+			if s.end == completes {
+				for _, key := range keys(w) {
+					known[key] = append(known[key], s.work)
+				}
+			}
+		}
+	}
+	for _, times := range known {
+		slices.Sort(times)
+	}
+	for _, w := range all {
+		s := w.current()
+		if s.end != unknown {
+			continue
+		}
+		estimated++
+		median := period
+		for _, key := range keys(w) {
+			if times := known[key]; len(times) > 0 {
+				median = times[len(times)/2]
+				break
+			}
+		}
+		lower := max(s.lower, s.work+w.elapsed(last))
+		s.work = max(median, lower+lower/10)
+	}
+	return estimated
+}
+
+// A median collects durations.
+type median []time.Duration
+
+func (m median) value(otherwise time.Duration) time.Duration {
+	if len(m) == 0 {
+		return otherwise
+	}
+	sorted := slices.SortedFunc(slices.Values(m), cmp.Compare[time.Duration])
+	return sorted[len(sorted)/2]
+}

@@ -1,0 +1,155 @@
+package schedulers
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"anneal/domain"
+	"anneal/schedulers/placement"
+)
+
+// failureDomains are the regions and zones of the nodes of a fleet. The zone of a node is its label
+// domain.ZoneLabel; nodes without it are one zone of their region.
+type failureDomains struct {
+	names  []string // of the zones, with their regions
+	region []int    // index of the region of each zone
+	of     []int    // index of the zone of each node
+}
+
+// failureDomains returns the failure domains of the fleet, which it computes once.
+func (f *fleet) failureDomains() *failureDomains {
+	if f.domains != nil {
+		return f.domains
+	}
+	d := &failureDomains{of: make([]int, len(f.nodes))}
+	regions, zones := map[string]int{}, map[[2]string]int{}
+	for i := range f.nodes {
+		region, zone := f.nodes[i].Region, f.nodes[i].Labels[domain.ZoneLabel]
+		if region == domain.AnyRegion {
+			region = ""
+		}
+		if _, known := regions[region]; !known {
+			regions[region] = len(regions)
+		}
+		key := [2]string{region, zone}
+		index, known := zones[key]
+		if !known {
+			index = len(zones)
+			zones[key] = index
+			d.region = append(d.region, regions[region])
+			d.names = append(d.names, joinNonEmpty(region, zone))
+		}
+		d.of[i] = index
+	}
+	f.domains = d
+	return d
+}
+
+func joinNonEmpty(region, zone string) string {
+	if region != "" && zone != "" {
+		return region + "/" + zone
+	}
+	return region + zone
+}
+
+// A spread counts the replicas of a deployment in each failure domain.
+type spread struct {
+	strategy string // domain.PlacementPack, domain.PlacementSpread, or "" for the default
+	domains  *failureDomains
+	regions  []int       // replicas in each region
+	zones    []int       // replicas in each zone
+	nodes    map[int]int // replicas on each node with replicas
+}
+
+func (f *fleet) newSpread(strategy string) *spread {
+	domains := f.failureDomains()
+	return &spread{strategy: strategy, domains: domains, regions: make([]int, len(domains.names)),
+		zones: make([]int, len(domains.names)), nodes: map[int]int{}}
+}
+
+// add adds n, which may be negative, to the replicas on a node.
+func (s *spread) add(node, n int) {
+	zone := s.domains.of[node]
+	s.regions[s.domains.region[zone]] += n
+	s.zones[zone] += n
+	s.nodes[node] += n
+}
+
+// countBits is the number of bits for a count of replicas in the result of crowding.
+const countBits = 20
+
+// crowding compares nodes by the replicas in their region, then in their zone, and then on the node
+// itself. A loss of a whole region or zone then stops as few replicas as possible.
+func (s *spread) crowding(node int) int64 {
+	return s.crowdingOf(s.domains.of[node]) + int64(s.nodes[node])
+}
+
+func (s *spread) crowdingOf(zone int) int64 {
+	return int64(s.regions[s.domains.region[zone]])<<(2*countBits) + int64(s.zones[zone])<<countBits
+}
+
+// distance compares nodes by how far they are from the other replicas: the more replicas are on the
+// node, then in its zone, and then in its region, the lower it is.
+func (s *spread) distance(node int) int64 {
+	zone := s.domains.of[node]
+	return -(int64(s.nodes[node])<<(2*countBits) + int64(s.zones[zone])<<countBits +
+		int64(s.regions[s.domains.region[zone]]))
+}
+
+// order returns the order of the nodes for the next replica. nodeOf maps the nodes of the order to
+// those of the fleet.
+func (s *spread) order(nodeOf []int) *placement.Order {
+	if s == nil {
+		return nil
+	}
+	if s.strategy == domain.PlacementPack {
+		floor := int64(0)
+		for node := range s.nodes {
+			floor = min(floor, s.distance(node))
+		}
+		return &placement.Order{Cost: func(node int) int64 { return s.distance(nodeOf[node]) }, Floor: floor}
+	}
+	floor := int64(math.MaxInt64)
+	for zone := range s.zones {
+		floor = min(floor, s.crowdingOf(zone))
+	}
+	return &placement.Order{Cost: func(node int) int64 { return s.crowding(nodeOf[node]) }, Floor: floor,
+		First: s.strategy == domain.PlacementSpread}
+}
+
+// explain adds to a reason why the node was chosen for the next replica.
+func (s *spread) explain(reason *domain.PlacementReason, node int) {
+	if s == nil {
+		return
+	}
+	zone := s.domains.of[node]
+	reason.Strategy, reason.NodeReplicas = s.strategy, s.nodes[node]
+	if name := s.domains.names[zone]; name != "" {
+		reason.FailureDomain, reason.DomainReplicas = name, s.zones[zone]
+	}
+}
+
+// thin returns replicas, which are in the order of removal, in the order in which their removal leaves
+// the others spread: those that are not ready first, then those in the failure domains with the most
+// replicas.
+func (s *spread) thin(f *fleet, replicas []domain.Replica) (order []domain.Replica) {
+	left := slices.Clone(replicas)
+	counts := f.newSpread(s.strategy)
+	for _, r := range left {
+		counts.add(f.index[r.Node], 1)
+	}
+	for len(left) > 0 {
+		next := 0
+		for i, r := range left {
+			if cmp.Or(readiness(r)-readiness(left[next]),
+				cmp.Compare(counts.crowding(f.index[left[next].Node]), counts.crowding(f.index[r.Node]))) < 0 {
+				next = i
+			}
+		}
+		order = append(order, left[next])
+		counts.add(f.index[left[next].Node], -1)
+		left = slices.Delete(left, next, next+1)
+	}
+	return order
+}

@@ -1,0 +1,144 @@
+package rollups
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+// nodeEvents is the filter of the events that allocate accelerators.
+var nodeEvents = "events." + domain.System + "." + domain.Nodes.Collection + ".*"
+
+// A charge is the use of accelerators of one type by a job or deployment in one hour. It is negative if
+// an allocation has ended before the time up to which it was charged.
+type charge struct {
+	owner        domain.Name
+	accelerator  string
+	hour         time.Time
+	microseconds int64
+}
+
+// accelerators is a projection of the log: the allocations that continue at a position. Times are
+// truncated to milliseconds, so that a device for a millisecond is 1000 units, and a thousandth of a
+// device has whole units, too.
+type accelerators struct {
+	position uint64
+	nodes    map[domain.Name]allocations
+}
+
+type allocations struct {
+	state domain.Node
+	open  map[string]allocation // by ID
+}
+
+// An allocation began at a time of the event that placed it.
+type allocation struct {
+	domain.Allocation
+	since time.Time
+}
+
+func newAccelerators() *accelerators { return &accelerators{nodes: map[domain.Name]allocations{}} }
+
+// clone returns a copy that apply can change independently.
+func (a *accelerators) clone() *accelerators {
+	copied := &accelerators{position: a.position, nodes: make(map[domain.Name]allocations, len(a.nodes))}
+	for name, node := range a.nodes {
+		copied.nodes[name] = allocations{node.state, maps.Clone(node.open)}
+	}
+	return copied
+}
+
+// apply folds an event of a node. The allocations of earlier events are charged up to the time charged.
+// If an allocation ends, apply charges the rest of it, which is negative if it ends before charged. If
+// one begins, apply charges its time before charged. So each allocation is charged from its start to
+// its end, whatever the clocks of control planes show.
+func (a *accelerators) apply(e eventlog.Event, charged time.Time, visit func(charge)) error {
+	node := a.nodes[e.Name]
+	if err := domain.Nodes.Fold(&node.state, e.Record); err != nil {
+		return err
+	}
+	if node.open == nil {
+		node.open = map[string]allocation{}
+	}
+	at := e.Time.UTC().Truncate(time.Millisecond)
+	for _, id := range slices.Sorted(maps.Keys(node.open)) {
+		if one := node.open[id]; !continues(node.state, one) {
+			from, to := laterOf(one.since, charged), laterOf(one.since, at)
+			chargeBetween(one, from, to, visit)
+			delete(node.open, id)
+		}
+	}
+	for _, one := range node.state.Allocated() {
+		if _, known := node.open[one.ID]; !known {
+			begun := allocation{one, at}
+			node.open[one.ID] = begun
+			if at.Before(charged) {
+				chargeBetween(begun, at, charged, visit)
+			}
+		}
+	}
+	if a.position = e.Position; node.state.Exists() {
+		a.nodes[e.Name] = node
+	} else {
+		delete(a.nodes, e.Name)
+	}
+	return nil
+}
+
+func continues(node domain.Node, one allocation) bool {
+	current, there := node.Allocations[one.ID]
+	return there && current.For == one.For && current.Since.Equal(one.Since)
+}
+
+// charge charges the allocations that continue from one time up to another.
+func (a *accelerators) charge(charged, until time.Time, visit func(charge)) {
+	for _, name := range slices.Sorted(maps.Keys(a.nodes)) {
+		for _, id := range slices.Sorted(maps.Keys(a.nodes[name].open)) {
+			one := a.nodes[name].open[id]
+			if from := laterOf(one.since, charged); from.Before(until) {
+				chargeBetween(one, from, until, visit)
+			}
+		}
+	}
+}
+
+// milli returns the thousandths of devices that an allocation has: a thousandth of a device for a
+// millisecond is a microsecond of a device.
+func milli(r domain.Resources, devices int) int64 {
+	if r.Shared() {
+		return int64(r.Share.Milli)
+	}
+	return int64(devices) * domain.WholeDevice
+}
+
+func laterOf(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// chargeBetween calls visit with the charges of an allocation in each hour between two times. They are
+// negative if to is before from.
+func chargeBetween(one allocation, from, to time.Time, visit func(charge)) {
+	sign := int64(1)
+	if to.Before(from) {
+		from, to, sign = to, from, -1
+	}
+	for from.Before(to) {
+		hour := from.UTC().Truncate(time.Hour)
+		end := hour.Add(time.Hour)
+		if end.After(to) {
+			end = to
+		}
+		for _, kind := range slices.Sorted(maps.Keys(one.Resources.Accelerators)) {
+			if n := one.Resources.Accelerators[kind]; n > 0 {
+				visit(charge{one.For, kind, hour, sign * milli(one.Resources, n) * end.Sub(from).Milliseconds()})
+			}
+		}
+		from = end
+	}
+}

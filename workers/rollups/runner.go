@@ -1,0 +1,385 @@
+// Package rollups sums up usage by hour: the usage records of requests to models, and the time for which
+// accelerators were allocated to jobs and deployments. The sums are events of the log.
+package rollups
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"anneal/domain"
+	"anneal/eventlog"
+	"anneal/eventlog/metering"
+	"anneal/projections"
+)
+
+// Records reads the stream of usage records. *metering.Reader implements it.
+type Records interface {
+	State(ctx context.Context) (metering.State, error)
+	Read(ctx context.Context, after, through uint64, visit func(metering.Record)) error
+	Known(ctx context.Context, ids map[string]bool, since time.Time, through uint64) (map[string]bool, error)
+}
+
+const (
+	// Grace is how long after the end of an hour its usage is rolled up. Records that arrive later are
+	// corrections.
+	Grace = 5 * time.Minute
+	// MaxWaiting is the number of usage records after which a window is written before its hour ends. The
+	// stream keeps metering.MaxRecords.
+	MaxWaiting = metering.MaxRecords / 8
+	interval   = 15 * time.Second
+	// repeatTime is how long before a window the first record of a repeated request is looked for: longer
+	// than a batch lasts.
+	repeatTime = 48 * time.Hour
+	actor      = "task/usage"
+)
+
+// A Runner rolls up usage, and shows the usage that is not rolled up yet. Any number of control planes
+// may run one: the log accepts each window and each part once.
+type Runner struct {
+	Log     eventlog.Log
+	World   *projections.World
+	Records Records
+	Now     func() time.Time
+	Logger  *slog.Logger
+	// MaxWaiting replaces the constant of this name if it is positive.
+	MaxWaiting uint64
+
+	busy    busy
+	folded  *accelerators // at the end of the last complete window, or nil
+	pending *pending
+	idle    time.Time // the end of an hour at which there was nothing to roll up
+	opened  time.Time // the end of the hour before the one in which the last window was opened
+}
+
+// busy is a mutex whose lock ends with a context: a window can take minutes, and requests must not wait
+// for it when their clients have disconnected.
+type busy struct {
+	once  sync.Once
+	taken chan struct{}
+}
+
+func (b *busy) lock(ctx context.Context) error {
+	b.once.Do(func() { b.taken = make(chan struct{}, 1) })
+	select {
+	case b.taken <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b *busy) unlock() { <-b.taken }
+
+// pending is the usage after the last complete window.
+type pending struct {
+	base     base
+	plan     *plan
+	devices  *accelerators
+	sequence uint64
+}
+
+// A base is the end of the last complete window.
+type base struct {
+	window  uint64
+	to      domain.UsageCursor
+	until   time.Time
+	stream  time.Time
+	numbers map[string]uint64
+	// newStream says that the open window has another stream than the last complete one.
+	newStream bool
+}
+
+func baseOf(row *projections.Row[domain.UsageRollup]) base {
+	w := row.State.Window
+	b := base{window: w.Number, to: w.To, until: w.Until, stream: w.Stream, numbers: row.State.Numbers}
+	if !row.State.Done {
+		b.window, b.to, b.until, b.newStream = w.Number-1, w.From, w.Since, row.State.NewStream
+	}
+	return b
+}
+
+func (r *Runner) ledger() *projections.Row[domain.UsageRollup] {
+	if row, ok := projections.TableOf(r.World.View(), domain.UsageRollups).Get(domain.UsageLedger); ok {
+		return row
+	}
+	return &projections.Row[domain.UsageRollup]{State: domain.UsageRollup{Done: true}}
+}
+
+// Run rolls up usage until ctx is done. It retries after errors.
+func (r *Runner) Run(ctx context.Context) error {
+	for {
+		more, err := r.Step(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			r.Logger.Warn("usage roll-up failed: it will be retried", "error", err, "after", interval)
+		}
+		if more && err == nil {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(interval):
+		}
+	}
+}
+
+// Step opens a window if one is due, or writes the open one. more reports whether another step may be
+// due.
+func (r *Runner) Step(ctx context.Context) (more bool, err error) {
+	if err := r.busy.lock(ctx); err != nil {
+		return false, err
+	}
+	defer r.busy.unlock()
+	row := r.ledger()
+	if row.State.Exists() && !row.State.Done {
+		return true, r.write(ctx, row)
+	}
+	from, until := baseOf(row), r.Now().UTC().Add(-Grace).Truncate(time.Hour)
+	stream, err := r.Records.State(ctx)
+	if err != nil {
+		return false, err
+	}
+	window := domain.UsageWindow{Number: from.window + 1, From: from.to, Since: from.until, Until: until,
+		Stream: stream.Created}
+	if restarted(from, stream) {
+		window.From.Sequence = 0
+	}
+	if !until.After(from.until) {
+		waiting := stream.Last - window.From.Sequence
+		if waiting < cmp.Or(r.MaxWaiting, MaxWaiting) && (waiting == 0 || !r.behind(from, until)) {
+			return false, nil
+		}
+		window.Until = from.until // the stream would delete records before this hour ends
+	}
+	window.To = domain.UsageCursor{Sequence: stream.Last, Position: r.World.View().Position}
+	if stream.Last == window.From.Sequence {
+		if r.idle.Equal(until) {
+			return false, nil
+		}
+		used, err := r.devicesUsed(ctx, from, window, stream)
+		if err != nil {
+			return false, err
+		}
+		if !used {
+			r.idle = until
+			return false, nil
+		}
+	}
+	err = r.do(ctx, domain.Intend(domain.UsageRollups, domain.UsageLedger,
+		domain.Command[domain.UsageRollup](domain.OpenUsageWindow{UsageWindow: window})))
+	if err == nil {
+		r.opened = until
+	}
+	return true, err
+}
+
+// behind reports whether the last window ends hours after the current time, because a clock was ahead when it
+// was opened, and no window was opened by this control plane in this hour.
+func (r *Runner) behind(from base, until time.Time) bool {
+	return until.Add(time.Hour).Before(from.until) && !until.Equal(r.opened)
+}
+
+// restarted reports whether the sequences of the stream do not continue those of the last window: the
+// stream was created again, or has lost records.
+func restarted(from base, stream metering.State) bool {
+	return from.window > 0 && (!stream.Created.Equal(from.stream) || stream.Last < from.to.Sequence)
+}
+
+func (r *Runner) do(ctx context.Context, intent domain.Intent) error {
+	change, err := eventlog.Do(ctx, r.Log, r.World, eventlog.Request{Time: r.Now().UTC(), Actor: actor}, intent)
+	if err != nil {
+		return fmt.Errorf("record usage of %s: %w", intent.Name, err)
+	}
+	return r.World.WaitFor(ctx, change.Position())
+}
+
+// write records the rows of the open window, and completes it.
+func (r *Runner) write(ctx context.Context, row *projections.Row[domain.UsageRollup]) error {
+	window := row.State.Window
+	p, devices, err := r.planOf(ctx, baseOf(row), window)
+	if err != nil {
+		return err
+	}
+	for _, intent := range p.intents() {
+		if err := r.do(ctx, intent); err != nil {
+			return err
+		}
+	}
+	if err := r.do(ctx, domain.Intend(domain.UsageRollups, domain.UsageLedger,
+		domain.Command[domain.UsageRollup](p.completed()))); err != nil {
+		return err
+	}
+	r.folded = devices
+	return nil
+}
+
+// planOf returns the plan of a window, and the allocations at its end.
+func (r *Runner) planOf(ctx context.Context, from base, window domain.UsageWindow) (*plan, *accelerators, error) {
+	p := newPlan(window, from)
+	stream, err := r.Records.State(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if stream.Created.Equal(window.Stream) { // the next window has the records of a stream that replaced it
+		if err := r.readRecords(ctx, p, window.From.Sequence, window.To.Sequence, true); err != nil {
+			return nil, nil, err
+		}
+	}
+	devices, err := r.devicesAt(ctx, window.From.Position)
+	if err != nil {
+		return nil, nil, err
+	}
+	devices = devices.clone()
+	if err := r.follow(ctx, devices, window.Since, window.To.Position, p.addCharge); err != nil {
+		return nil, nil, err
+	}
+	devices.charge(window.Since, window.Until, p.addCharge)
+	return p, devices, nil
+}
+
+// readRecords adds records to a plan. With lookUp, it leaves out those that repeat one of an earlier
+// window.
+func (r *Runner) readRecords(ctx context.Context, p *plan, after, through uint64, lookUp bool) error {
+	var repeatable []metering.Record
+	err := r.Records.Read(ctx, after, through, func(one metering.Record) {
+		if lookUp && one.Repeatable() {
+			repeatable = append(repeatable, one)
+			return
+		}
+		p.addRecord(one, false)
+	})
+	if err != nil || len(repeatable) == 0 {
+		return err
+	}
+	ids, first := map[string]bool{}, repeatable[0].Time
+	for _, one := range repeatable {
+		if ids[one.ID] = true; one.Time.Before(first) {
+			first = one.Time
+		}
+	}
+	known, err := r.Records.Known(ctx, ids, first.Add(-repeatTime), after)
+	for _, one := range repeatable {
+		p.addRecord(one, known[one.ID])
+	}
+	return err
+}
+
+// devicesAt returns the allocations at the end of a complete window, which the caller must not change.
+func (r *Runner) devicesAt(ctx context.Context, position uint64) (*accelerators, error) {
+	if r.folded != nil && r.folded.position <= position {
+		err := r.follow(ctx, r.folded, time.Time{}, position, func(charge) {})
+		return r.folded, err
+	}
+	devices := newAccelerators()
+	if err := r.follow(ctx, devices, time.Time{}, position, func(charge) {}); err != nil {
+		return nil, err
+	}
+	r.folded = devices
+	return devices, nil
+}
+
+// follow folds the events of nodes up to a position.
+func (r *Runner) follow(ctx context.Context, devices *accelerators, charged time.Time, to uint64,
+	visit func(charge)) error {
+	if devices.position >= to {
+		return nil
+	}
+	for e, err := range r.Log.Read(ctx, nodeEvents, devices.position) {
+		if err != nil {
+			return fmt.Errorf("read events of nodes: %w", err)
+		}
+		if e.Position > to {
+			break
+		}
+		if err := devices.apply(e, charged, visit); err != nil {
+			return err
+		}
+	}
+	devices.position = to
+	return nil
+}
+
+// devicesUsed reports whether accelerators were used in a window.
+func (r *Runner) devicesUsed(ctx context.Context, from base, window domain.UsageWindow, stream metering.State) (
+	used bool, err error) {
+	now, err := r.pendingOf(ctx, from, stream)
+	if err != nil {
+		return false, err
+	}
+	if err := r.follow(ctx, now.devices, from.until, window.To.Position, now.plan.addCharge); err != nil {
+		return false, err
+	}
+	now.devices.charge(from.until, window.Until, func(charge) { used = true })
+	return used || len(now.plan.groups) > 0, nil
+}
+
+// pendingOf returns the usage after a base, as far as it was read.
+func (r *Runner) pendingOf(ctx context.Context, from base, stream metering.State) (*pending, error) {
+	if r.pending != nil && r.pending.base.window == from.window && r.pending.base.until.Equal(from.until) &&
+		r.pending.plan.window.Stream.Equal(stream.Created) {
+		return r.pending, nil
+	}
+	devices, err := r.devicesAt(ctx, from.to.Position)
+	if err != nil {
+		return nil, err
+	}
+	window := domain.UsageWindow{Number: from.window + 1, From: from.to, Since: from.until, Stream: stream.Created}
+	if restarted(from, stream) {
+		window.From.Sequence, from.newStream = 0, !stream.Created.Equal(from.stream)
+	}
+	r.pending = &pending{base: from, devices: devices.clone(), sequence: window.From.Sequence,
+		plan: newPlan(window, from)}
+	return r.pending, nil
+}
+
+// Pending returns the usage after the last complete window, that window's number, and the end of the
+// hours whose usage is rolled up. A repeated record of a batch may be counted until its hour is rolled
+// up.
+func (r *Runner) Pending(ctx context.Context) (all []domain.AccountUsage, window uint64, until time.Time, err error) {
+	if err := r.busy.lock(ctx); err != nil {
+		return nil, 0, time.Time{}, fmt.Errorf("wait for a window of usage that is being rolled up: %w", err)
+	}
+	defer r.busy.unlock()
+	from := baseOf(r.ledger())
+	stream, err := r.Records.State(ctx)
+	if err != nil {
+		return nil, 0, time.Time{}, err
+	}
+	if r.pending != nil && stream.Last < r.pending.sequence {
+		r.pending = nil
+	}
+	now, err := r.pendingOf(ctx, from, stream)
+	if err != nil {
+		return nil, 0, time.Time{}, err
+	}
+	if err := r.readRecords(ctx, now.plan, now.sequence, stream.Last, false); err != nil {
+		r.pending = nil
+		return nil, 0, time.Time{}, err
+	}
+	now.sequence = stream.Last
+	position := r.World.View().Position
+	if err := r.follow(ctx, now.devices, from.until, position, now.plan.addCharge); err != nil {
+		r.pending = nil
+		return nil, 0, time.Time{}, err
+	}
+	for g := range now.plan.groups {
+		for _, row := range now.plan.of(g) {
+			all = append(all, domain.AccountUsage{Account: g.account, UsageRow: row})
+		}
+	}
+	open := newPlan(now.plan.window, base{})
+	now.devices.charge(from.until, r.Now().UTC().Truncate(time.Millisecond), open.addCharge)
+	for g := range open.groups {
+		for _, row := range open.of(g) {
+			all = append(all, domain.AccountUsage{Account: g.account, UsageRow: row})
+		}
+	}
+	return all, from.window, from.until, nil
+}

@@ -1,0 +1,411 @@
+package subscriptions
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"anneal/blobs/delivery"
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+const (
+	roundEvents   = 64 // maximum number of new events in a round; after a crash, they may be sent again
+	maxConcurrent = 8  // resources of a subscription whose events are sent concurrently
+	// saveIdleEvery is the time after which the cursor is stored although no event was sent.
+	saveIdleEvery = 30 * time.Second
+	// downAfter is the number of consecutive failures after which the next success makes all retries
+	// due, because the webhook was down.
+	downAfter = 8
+)
+
+// A webhook delivers events in rounds. A round sends the events of each resource one after the other,
+// and those of different resources concurrently. The state is stored after each round, so an event is
+// sent at least once. An event that fails waits in the state's retries, together with all later events
+// of its resource, and the events of other resources go on.
+type webhook struct {
+	*session
+	source   source
+	state    delivery.State
+	saved    time.Time
+	failures int // consecutive failed attempts
+}
+
+// run delivers until ctx is done or the subscription was disabled. It returns an error after a failure
+// of this server.
+func (w *webhook) run(ctx context.Context) (err error) {
+	if w.state, err = delivery.Load(ctx, w.Blobs, w.name, w.event); err != nil {
+		return err
+	}
+	if w.state.Cursor == (delivery.Cursor{}) {
+		w.state.Cursor.Position = w.start
+	}
+	row, ok := w.row()
+	if !ok {
+		return nil
+	}
+	w.saved = w.Now()
+	for i := range w.state.Retries { // a user or an operator has started this
+		w.state.Retries[i].Due = time.Time{}
+	}
+	if ok, err := w.redeliver(ctx, &row.State); !ok {
+		return err
+	}
+	w.source = source{session: w.session, spec: row.State.SubscriptionSpec, at: w.state.Cursor.Position,
+		last: w.state.Cursor}
+	for ctx.Err() == nil {
+		position := w.World.Position()
+		row, ok := w.row()
+		if !ok {
+			return nil
+		}
+		if row.State.Redelivers || row.State.Redelivery.Number > w.state.Redelivery {
+			if ok, err := w.redeliver(ctx, &row.State); !ok {
+				return err
+			}
+			w.source.at, w.source.last = w.state.Cursor.Position, w.state.Cursor
+		}
+		if err := w.turn(ctx, &row.State, position); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// turn runs one round, or waits until there is something to send.
+func (w *webhook) turn(ctx context.Context, s *domain.Subscription, position uint64) error {
+	var fresh []eventlog.Event
+	var grown <-chan struct{}
+	full := len(w.state.Retries) >= w.Policy.Retries
+	if !full {
+		var err error
+		if fresh, grown, err = w.source.next(ctx, roundEvents); err != nil {
+			return err
+		}
+	}
+	queues, due := w.queues(fresh)
+	w.note(fresh)
+	moved := w.source.last != w.state.Cursor
+	if len(fresh) > 0 || len(queues) > 0 {
+		return w.round(ctx, s, queues)
+	}
+	if moved && w.Now().Sub(w.saved) >= saveIdleEvery {
+		if err := w.save(ctx); err != nil {
+			return err
+		}
+	}
+	if !full && grown == nil {
+		return nil // there may be more events
+	}
+	wait := saveIdleEvery
+	if !due.IsZero() {
+		wait = min(wait, max(due.Sub(w.Now()), 0))
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-grown: // nil, and never ready, when there is no room for further events
+	case <-w.World.Changed(position): // a redelivery may be requested
+	case <-timer.C:
+	}
+	return nil
+}
+
+// A letter is a delivery.Letter in a round, with its event unless it must be read again.
+type letter struct {
+	delivery.Letter
+	content *eventlog.Event
+}
+
+// queues removes the letters that can be sent now from the retries, adds the new events, and returns
+// them by resource. due is the time of the next retry; zero without one. New events whose resource has
+// an earlier event that is not due join the retries.
+func (w *webhook) queues(fresh []eventlog.Event) (queues map[domain.Name][]letter, due time.Time) {
+	now := w.Now()
+	queues = map[domain.Name][]letter{}
+	blocked := map[domain.Name]bool{}
+	w.state.Retries = slices.DeleteFunc(w.state.Retries, func(l delivery.Letter) bool {
+		_, open := queues[l.Resource]
+		if blocked[l.Resource] || !open && l.Due.After(now) {
+			if !blocked[l.Resource] && (due.IsZero() || l.Due.Before(due)) {
+				due = l.Due
+			}
+			blocked[l.Resource] = true
+			return false
+		}
+		queues[l.Resource] = append(queues[l.Resource], letter{Letter: l})
+		return true
+	})
+	for i := range fresh {
+		e := &fresh[i]
+		l := delivery.Letter{Cursor: delivery.Cursor{Position: e.Position, EventID: e.ID}, Type: e.Type, Resource: e.Name}
+		if blocked[e.Name] {
+			w.state.Retries = append(w.state.Retries, l)
+			continue
+		}
+		queues[e.Name] = append(queues[e.Name], letter{l, e})
+	}
+	return queues, due
+}
+
+// An outcome is the result of sending the letters of one resource.
+type outcome struct {
+	left      []letter // not delivered, in order
+	dead      []letter
+	delivered int
+	failed    int // failed attempts
+	err       error
+	last      string // error of the newest failed attempt
+}
+
+// round sends letters and stores the state.
+func (w *webhook) round(ctx context.Context, s *domain.Subscription, queues map[domain.Name][]letter) error {
+	sign, err := w.signerOf(ctx, s)
+	if err != nil {
+		w.putBack(queues)
+		if code := domain.CodeOf(err); code == domain.NotFound || code == domain.DataLoss {
+			return errors.Join(w.save(ctx), w.disable(ctx, code, "the signing secret cannot be read: rotate it, then resume "+
+				"the subscription"))
+		}
+		return err
+	}
+	free, results := make(chan struct{}, maxConcurrent), make(chan outcome, len(queues))
+	var sending sync.WaitGroup
+	for _, queue := range queues {
+		free <- struct{}{}
+		sending.Go(func() {
+			results <- w.sendAll(ctx, s.Webhook.URL, sign, queue)
+			<-free
+		})
+	}
+	sending.Wait()
+	close(results)
+	var failed error
+	gone, overflow, recovered := false, false, false
+	for r := range results {
+		failed = errors.Join(failed, r.err)
+		gone = gone || r.last == errGone.Error()
+		if r.delivered > 0 {
+			recovered = recovered || w.failures >= downAfter
+			w.failures = 0
+			w.state.LastDelivery = w.Now()
+		}
+		w.state.Delivered += int64(r.delivered)
+		w.Metrics.count(r)
+		if r.failed > 0 {
+			w.failures += r.failed
+			w.state.LastError, w.state.LastFailure = r.last, w.Now()
+		}
+		for _, l := range r.left {
+			w.state.Retries = append(w.state.Retries, l.Letter)
+		}
+		for _, l := range r.dead {
+			if len(w.state.DeadLetters) >= w.Policy.DeadLetters { // it stays in the retries, so that it is not lost
+				overflow, w.state.Retries = true, append(w.state.Retries, l.Letter)
+				continue
+			}
+			w.state.DeadLetters = append(w.state.DeadLetters, l.Letter)
+		}
+	}
+	w.order(recovered)
+	if err := errors.Join(failed, w.save(ctx)); err != nil {
+		return err
+	}
+	switch {
+	case gone:
+		return w.disable(ctx, domain.FailedPrecondition, "the webhook responds with status 410 (Gone): it wants no more "+
+			"events; to deliver them again, resume the subscription")
+	case overflow:
+		return w.disable(ctx, domain.ResourceExhausted, "%d events could not be delivered for %s each, which is the "+
+			"maximum number of dead letters: repair the webhook, request the redelivery of the dead letters, then resume the "+
+			"subscription", w.Policy.DeadLetters, w.Policy.GiveUp)
+	}
+	return nil
+}
+
+// putBack returns the letters of a round that was not run to the retries.
+func (w *webhook) putBack(queues map[domain.Name][]letter) {
+	for _, queue := range queues {
+		for _, l := range queue {
+			w.state.Retries = append(w.state.Retries, l.Letter)
+		}
+	}
+	w.order(false)
+}
+
+// order sorts the letters of the state by position. With allDue it makes all retries due.
+func (w *webhook) order(allDue bool) {
+	byPosition := func(a, b delivery.Letter) int {
+		switch {
+		case a.Position < b.Position:
+			return -1
+		case a.Position > b.Position:
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(w.state.Retries, byPosition)
+	slices.SortFunc(w.state.DeadLetters, byPosition)
+	for i := range w.state.Retries {
+		if allDue {
+			w.state.Retries[i].Due = time.Time{}
+		}
+	}
+}
+
+// sendAll sends the letters of one resource in order, until one fails.
+func (w *webhook) sendAll(ctx context.Context, address string, sign signer, queue []letter) (out outcome) {
+	for i := range queue {
+		l := &queue[i]
+		if out.err = w.read(ctx, l); out.err != nil {
+			out.left = queue[i:]
+			return out
+		}
+		err := w.send(ctx, address, sign, *l.content)
+		switch {
+		case err == nil:
+			out.delivered++
+			continue
+		case ctx.Err() != nil: // the subscription was paused, or the server stops
+			out.left = queue[i:]
+			return out
+		}
+		now := w.Now()
+		if l.Attempts++; l.Since.IsZero() {
+			l.Since = now
+		}
+		out.failed++
+		l.Last, l.Error, out.last = now, err.Error(), err.Error()
+		if now.Sub(l.Since) >= w.Policy.GiveUp && !errors.Is(err, errGone) {
+			out.dead = append(out.dead, *l)
+			continue
+		}
+		l.Due = now.Add(w.backoff(l.Attempts, err))
+		out.left = queue[i:]
+		return out
+	}
+	return out
+}
+
+// read reads the event of a letter from the log, unless the letter has it.
+func (w *webhook) read(ctx context.Context, l *letter) error {
+	if l.content != nil {
+		return nil
+	}
+	e, err := w.Log.At(ctx, l.Position)
+	if err == nil && e.ID != l.EventID {
+		err = domain.Errorf(domain.DataLoss, "the log has event %s at position %d, not %s", e.ID, l.Position, l.EventID)
+	}
+	l.content = &e
+	if err != nil {
+		l.content = nil
+	}
+	return err
+}
+
+// backoff returns the time until the next attempt after a number of failed ones: exponential, with a
+// random part of up to half, so that webhooks that were down do not get all retries at once.
+func (w *webhook) backoff(attempts int, err error) time.Duration {
+	wait := min(w.Policy.FirstBackoff<<min(attempts-1, 20), w.Policy.MaxBackoff)
+	wait = wait/2 + rand.N(max(wait/2, 1))
+	var refused refusedError
+	if errors.As(err, &refused) {
+		wait = max(wait, refused.after)
+	}
+	return wait
+}
+
+// save stores the state, also when ctx is done.
+func (w *webhook) save(ctx context.Context) error {
+	if w.source.last.Position > w.state.Cursor.Position {
+		w.state.Cursor = w.source.last
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	if err := delivery.Save(ctx, w.Blobs, w.name, w.event, &w.state); err != nil {
+		return err
+	}
+	w.saved = w.Now()
+	return nil
+}
+
+// note records the time of the oldest event that waits, for the metrics.
+func (w *webhook) note(fresh []eventlog.Event) {
+	oldest := int64(0)
+	if len(fresh) > 0 {
+		oldest = fresh[0].Time.UnixNano()
+	}
+	for _, l := range w.state.Retries {
+		if since := l.Since; !since.IsZero() && (oldest == 0 || since.UnixNano() < oldest) {
+			oldest = since.UnixNano()
+		}
+	}
+	w.oldest.Store(oldest)
+}
+
+// redeliver applies a redelivery that has not started yet, and verifies that the log has the event of
+// the cursor. It returns false when the subscription was disabled instead.
+func (w *webhook) redeliver(ctx context.Context, s *domain.Subscription) (bool, error) {
+	known, err := w.confirm(ctx, w.state.Cursor)
+	if err != nil {
+		return false, err
+	}
+	pending := s.Redelivery.Number > w.state.Redelivery
+	position := uint64(s.Redelivery.Position)
+	if pending && position > 0 && (!known || position <= w.state.Cursor.Position) {
+		if err := w.rewind(ctx, position, known); err != nil {
+			return false, err
+		}
+		known = true
+	}
+	if !known {
+		return false, w.mismatch(ctx, w.state.Cursor, "request a redelivery from a position, then resume the subscription")
+	}
+	if pending {
+		if err := w.startRedelivery(ctx, s.Redelivery); err != nil {
+			return false, err
+		}
+	}
+	if !s.Redelivers {
+		return true, nil
+	}
+	return true, w.record(ctx, domain.CompleteRedelivery{Number: s.Redelivery.Number})
+}
+
+// rewind moves the cursor before a position, and removes the letters that are read again. If the log
+// does not have the event of the cursor, rewind also removes the letters that the log does not have.
+func (w *webhook) rewind(ctx context.Context, position uint64, known bool) error {
+	var failed error
+	obsolete := func(l delivery.Letter) bool {
+		if known || l.Position >= position {
+			return l.Position >= position
+		}
+		found, err := w.confirm(ctx, l.Cursor)
+		failed = errors.Join(failed, err)
+		return !found
+	}
+	w.state.Retries = slices.DeleteFunc(w.state.Retries, obsolete)
+	w.state.DeadLetters = slices.DeleteFunc(w.state.DeadLetters, obsolete)
+	w.state.Cursor = delivery.Cursor{Position: position - 1}
+	return failed
+}
+
+// startRedelivery makes the requested dead letters due, and stores that the redelivery has started.
+func (w *webhook) startRedelivery(ctx context.Context, r domain.Redelivery) error {
+	if r.DeadLetters {
+		for _, l := range w.state.DeadLetters {
+			l.Attempts, l.Since, l.Due = 0, time.Time{}, time.Time{}
+			w.state.Retries = append(w.state.Retries, l)
+		}
+		w.state.DeadLetters = nil
+	}
+	w.state.Redelivery = r.Number
+	w.order(false)
+	w.source.last = w.state.Cursor
+	return w.save(ctx)
+}
