@@ -2,8 +2,10 @@ package disk
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,4 +61,20 @@ func TestFilesOfOneDiskShareItsSpace(t *testing.T) {
 	_, err = file.ReadFrom(strings.NewReader("x"))
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
 	require.NoError(t, file.Close())
+}
+
+// TestFdatasyncDuringClose checks that a sync never sees the descriptor of a closed file, which may
+// be that of another one. The race detector reports a sync that does.
+func TestFdatasyncDuringClose(t *testing.T) {
+	for range 50 {
+		file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+		require.NoError(t, err)
+		var group sync.WaitGroup
+		group.Go(func() {
+			for Fdatasync(file) == nil {
+			}
+		})
+		require.NoError(t, file.Close())
+		group.Wait()
+	}
 }

@@ -4,12 +4,15 @@ import (
 	"crypto/sha256"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"anneal/disk"
@@ -108,6 +111,43 @@ func TestMarkIsWrittenSoon(t *testing.T) {
 	found, err := ReadMark(path)
 	require.NoError(t, err)
 	require.Equal(t, uint64(101), found.Durable)
+}
+
+// TestSyncsOfTheMarkDoNotOverlap checks that the slots change by turns, so that the last synced slot
+// is never the next to be written, and that Close waits for a sync.
+func TestSyncsOfTheMarkDoNotOverlap(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mark")
+	h, err := OpenMark(path, HighWaterMark{})
+	require.NoError(t, err)
+	var syncing atomic.Int64
+	var slots []int64
+	h.Sync = func(*os.File) error {
+		assert.EqualValues(t, 1, syncing.Add(1))
+		h.mu.Lock()
+		slots = append(slots, h.slot)
+		h.mu.Unlock()
+		for range 100 {
+			runtime.Gosched()
+		}
+		assert.False(t, h.closed)
+		syncing.Add(-1)
+		return nil
+	}
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			for range 20 {
+				_ = h.Update(func(m *HighWaterMark) { m.Durable++ }) // an error after Close
+			}
+			if i == 0 {
+				assert.NoError(t, h.Close(Hash{}))
+			}
+		})
+	}
+	group.Wait()
+	for i := range slots {
+		require.EqualValues(t, i%2, slots[i], "sync %d", i)
+	}
 }
 
 // TestAMarkThatCannotBeWrittenRefusesAppends checks that an error of the delayed write is returned

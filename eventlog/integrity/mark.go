@@ -127,6 +127,10 @@ type MarkFile struct {
 	file *os.File
 	Sync func(*os.File) error // fdatasync; replaced by tests
 
+	// syncing is held during a sync, so that the two slots change by turns and the file is not closed
+	// meanwhile. It is locked before mu.
+	syncing sync.Mutex
+
 	mu     sync.Mutex
 	mark   HighWaterMark
 	slot   int64
@@ -290,6 +294,8 @@ func (h *MarkFile) Err() error {
 
 // flush writes and syncs the mark, and makes the next write use the other slot.
 func (h *MarkFile) flush() error {
+	h.syncing.Lock()
+	defer h.syncing.Unlock()
 	h.mu.Lock()
 	if !h.dirty || h.closed || h.err != nil {
 		defer h.mu.Unlock()
@@ -331,6 +337,8 @@ func (h *MarkFile) Close(index Hash) error {
 			m.Index = index
 		}
 	})
+	h.syncing.Lock()
+	defer h.syncing.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
