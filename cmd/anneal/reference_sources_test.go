@@ -69,9 +69,10 @@ func metricsOf(sources map[string][]*ast.File) string {
 		kind := strings.ToLower(regexp.MustCompile(`^New|Vec$|Func$`).ReplaceAllString(constructor.Sel.Name, ""))
 		rows[name] = fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, kind, labels, cell(help))
 	})
-	return "`/metrics` serves these for Prometheus, and those of Go and of the process (`go_*`, `process_*`). It needs no " +
-		"key, unless the\nserver has the flag `--private-metrics`. Metrics with a label account, node or deployment are " +
-		"on\n`/metrics/detailed`, which needs the operator's key and has all others too.\n\n" +
+	return "`/metrics` serves these for Prometheus, and those of Go and of the process (`go_*`,\n" +
+		"`process_*`). It needs no key, unless the server has the flag `--private-metrics`. Metrics with a\n" +
+		"label account, node or deployment are on `/metrics/detailed`, which needs the operator's key\n" +
+		"and has all others too.\n\n" +
 		"| metric | type | labels | |\n|---|---|---|---|\n" + sorted(rows)
 }
 
