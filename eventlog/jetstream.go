@@ -51,6 +51,7 @@ type JetStream struct {
 	controlPlane string                      // see DecideAs
 	readable     func(eventType string) bool // see RequireReadable; nil permits all types
 	observe      func(integrity.Message)     // see Observe; nil calls nothing
+	measure      func(time.Duration, error)  // see Measure; nil calls nothing
 }
 
 // OpenJetStream opens the log and creates its stream if it does not exist.
@@ -124,8 +125,20 @@ func (l *JetStream) DecideAs(controlPlane string) { l.controlPlane = controlPlan
 // control plane of the installation cannot read them. Call it before Append.
 func (l *JetStream) RequireReadable(readable func(eventType string) bool) { l.readable = readable }
 
+// Measure makes Append call measure with the time that it took and its error. Call it before Append.
+func (l *JetStream) Measure(measure func(time.Duration, error)) { l.measure = measure }
+
 // Append implements Log.
 func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
+	begun := time.Now()
+	position, err := l.append(ctx, w)
+	if l.measure != nil {
+		l.measure(time.Since(begun), err)
+	}
+	return position, err
+}
+
+func (l *JetStream) append(ctx context.Context, w Write) (uint64, error) {
 	w.ControlPlane = cmp.Or(w.ControlPlane, l.controlPlane)
 	if err := w.check(); err != nil {
 		return 0, err

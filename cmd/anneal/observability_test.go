@@ -127,8 +127,10 @@ func TestRulesOfPrometheus(t *testing.T) {
 type dashboard struct {
 	Title, UID    string
 	SchemaVersion int
-	Templating    struct{ List []struct{ Name, Type, Query string } }
-	Panels        []panel
+	Templating    struct {
+		List []struct{ Name, Type, Query string }
+	}
+	Panels []panel
 }
 
 type panel struct {

@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -101,6 +102,23 @@ func TestClusterMetrics(t *testing.T) {
 	} {
 		require.Contains(t, got, line+"\n")
 	}
+}
+
+// TestAppendsAreMeasured checks the result of each append.
+func TestAppendsAreMeasured(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	measure := metrics.Appends(registry)
+	measure(time.Millisecond, nil)
+	measure(time.Millisecond, fmt.Errorf("account a: %w", eventlog.ErrConflict))
+	measure(time.Second, eventlog.ErrUncertain)
+	measure(time.Second, context.Canceled)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	counts := map[string]uint64{}
+	for _, m := range families[0].GetMetric() {
+		counts[m.GetLabel()[0].GetValue()] = m.GetHistogram().GetSampleCount()
+	}
+	require.Equal(t, map[string]uint64{"appended": 1, "conflict": 1, "failed": 2}, counts)
 }
 
 // TestNamedMetricsAreLimited checks that the names with the most jobs are exported, and the sum of the

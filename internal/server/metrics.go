@@ -14,6 +14,9 @@ import (
 func (s *Server) namedMetrics() prometheus.Gatherer {
 	metrics.Process(s.metrics, disk.On(s.flags.Data), s.events.Connected)
 	s.metrics.MustRegister(metrics.Cluster{World: s.world, Now: time.Now})
+	s.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_usage_records_waiting",
+		Help: "Usage records in the spool of the process, which the stream has not acknowledged."},
+		func() float64 { return float64(s.meter.Waiting()) }))
 	named := prometheus.NewRegistry()
 	named.MustRegister(metrics.Named{World: s.world, Now: time.Now})
 	return named
