@@ -163,7 +163,7 @@ func (w *World) Apply(e eventlog.Event) error {
 }
 
 // Applied returns how many events of each type Apply has applied, without those of a snapshot.
-func (w *World) Applied() map[string]uint64 {
+func Applied(w *World) map[string]uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.applied)

@@ -55,7 +55,7 @@ func (c Cluster) Collect(ch chan<- prometheus.Metric) {
 	collectJobs(ch, v, c.Now())
 	collectNodes(ch, v)
 	collectReplicas(ch, v)
-	for kind, n := range c.World.Applied() {
+	for kind, n := range projections.Applied(c.World) {
 		ch <- prometheus.MustNewConstMetric(events, prometheus.CounterValue, float64(n), kind)
 	}
 }

@@ -85,7 +85,7 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 		Cluster: s.flags.cluster, Direct: s.flags.directDomain,
 		Origins: s.flags.corsOrigins,
 		Private: s.flags.fetchPrivate, Strict: s.flags.strictInference,
-		Metrics: s.metrics, Named: s.namedMetrics(), PrivateMetrics: s.flags.privateMetrics,
+		Metrics: s.metrics, Named: namedMetrics(s), PrivateMetrics: s.flags.privateMetrics,
 		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: observed(s, sealer), ReaderURL: readerURL(s.nats),
 		Audit: s.audit.Load(), Addresses: s.flags.clientAddresses,
 		Answers: answers, Proofs: s.proofs, PublicLog: s.flags.publicLog,

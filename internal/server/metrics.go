@@ -11,7 +11,7 @@ import (
 
 // namedMetrics registers the metrics of the cluster and of the process, and returns those with the names
 // of accounts, nodes and deployments.
-func (s *Server) namedMetrics() prometheus.Gatherer {
+func namedMetrics(s *Server) prometheus.Gatherer {
 	metrics.Process(s.metrics, disk.On(s.flags.Data), s.events.Connected)
 	s.metrics.MustRegister(metrics.Cluster{World: s.world, Now: time.Now})
 	s.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_usage_records_waiting",
