@@ -37,6 +37,10 @@ const defaultAckWait = 5 * time.Second
 
 // A JetStream is a Log on the stream EVENTS of a NATS server or cluster.
 type JetStream struct {
+	// Measure is called with the time that each Append took and its error; nil calls nothing. Set it
+	// before Append.
+	Measure func(time.Duration, error)
+
 	filtered bool // a mirror that may hold a subset of the events, at their positions
 	nc       *nats.Conn
 	js       jetstream.JetStream
@@ -51,7 +55,6 @@ type JetStream struct {
 	controlPlane string                      // see DecideAs
 	readable     func(eventType string) bool // see RequireReadable; nil permits all types
 	observe      func(integrity.Message)     // see Observe; nil calls nothing
-	measure      func(time.Duration, error)  // see Measure; nil calls nothing
 }
 
 // OpenJetStream opens the log and creates its stream if it does not exist.
@@ -125,15 +128,12 @@ func (l *JetStream) DecideAs(controlPlane string) { l.controlPlane = controlPlan
 // control plane of the installation cannot read them. Call it before Append.
 func (l *JetStream) RequireReadable(readable func(eventType string) bool) { l.readable = readable }
 
-// Measure makes Append call measure with the time that it took and its error. Call it before Append.
-func (l *JetStream) Measure(measure func(time.Duration, error)) { l.measure = measure }
-
 // Append implements Log.
 func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
 	begun := time.Now()
 	position, err := l.append(ctx, w)
-	if l.measure != nil {
-		l.measure(time.Since(begun), err)
+	if l.Measure != nil {
+		l.Measure(time.Since(begun), err)
 	}
 	return position, err
 }

@@ -31,7 +31,7 @@ func identify(s *Server) func(context.Context) error {
 		}
 		s.id = id
 		s.events.Log().DecideAs(id)
-		s.events.Log().Measure(metrics.Appends(s.metrics))
+		s.events.Log().Measure = metrics.Appends(s.metrics)
 		s.logger.Info("the events of this control plane contain its ID", "controlplane", id)
 		return nil
 	}
