@@ -102,29 +102,29 @@ func (l *streamLog) step() {
 // balance moves accounts from the stream with the most recent events to the one with the fewest, while
 // that narrows the difference. It returns the recent events of the former, divided by the mean.
 func (l *streamLog) balance() (busiest float64) {
-	most, least, all := 1, 1, l.streams[1].recent
+	busy, idle, all := 1, 1, l.streams[1].recent
 	for i := 2; i < modelStreams; i++ {
-		if l.streams[i].recent > l.streams[most].recent {
-			most = i
+		if l.streams[i].recent > l.streams[busy].recent {
+			busy = i
 		}
-		if l.streams[i].recent < l.streams[least].recent {
-			least = i
+		if l.streams[i].recent < l.streams[idle].recent {
+			idle = i
 		}
 		all += l.streams[i].recent
 	}
-	busiest = float64(l.streams[most].recent) * (modelStreams - 1) / float64(all)
+	busiest = float64(l.streams[busy].recent) * (modelStreams - 1) / float64(all)
 	waiting := map[int32]bool{} // their next event already has a cause in the old stream
 	for _, e := range l.pending {
 		waiting[e.account] = true
 	}
-	excess := (l.streams[most].recent - l.streams[least].recent) / 2
+	excess := (l.streams[busy].recent - l.streams[idle].recent) / 2
 	for account := 1; account < modelAccounts && excess > 0; account++ {
 		n := int(l.recent[account])
-		if l.home[account] != int32(most) || n == 0 || n > excess || waiting[int32(account)] || l.moves > l.events/1000 {
+		if l.home[account] != int32(busy) || n == 0 || n > excess || waiting[int32(account)] || l.moves > l.events/1000 {
 			continue
 		}
 		l.joined[account] = l.append(modelEvent{account: int32(account), moved: true})
-		l.home[account] = int32(least)
+		l.home[account] = int32(idle)
 		l.moves++
 		excess -= n
 	}

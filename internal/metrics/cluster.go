@@ -30,7 +30,7 @@ var (
 		[]string{"type", "state"}, nil)
 	replicas = prometheus.NewDesc("anneal_replicas", "Replicas of all deployments: desired, starting or ready.",
 		[]string{"state"}, nil)
-	waiting = prometheus.NewDesc("anneal_deployments_waiting", "Deployments that have had fewer replicas than they desire "+
+	waiting = prometheus.NewDesc("anneal_deployments_waiting", "Deployments that have fewer replicas than they desire, "+
 		"for lack of capacity.", nil, nil)
 	events = prometheus.NewDesc("anneal_events_total", "Events that this process has applied since it started, by type.",
 		[]string{"type"}, nil)
