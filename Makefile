@@ -11,7 +11,7 @@ RACE_SKIP   ?= /cmd/anneal$$
 RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race corruption cost bench bench-autoscale bench-jobs bench-others bench-placement \
+.PHONY: help demo run test race corruption outages cost bench bench-autoscale bench-jobs bench-others bench-placement \
 	bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
 	golden reference build clients oracle transparency upgrade
 
@@ -88,6 +88,10 @@ simulation: ## simulate ANNEAL_SEEDS (10000) hours of rival control planes with 
 
 crash: ## kill the control plane 100 times at random points
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal
+
+outages: ## stop NATS for an hour in all, under load, and compare the metered usage with the answers; two hours
+	ANNEAL_OUTAGES=120 ANNEAL_OUTAGE_SECONDS=40 go test -count=1 -timeout 5h -run TestUsageIsExactThroughOutages -v \
+		./cmd/anneal
 
 hostile: ## attack a server with slow bodies, floods, large bodies and a full disk, ANNEAL_HOSTILE each (20s)
 	ANNEAL_HOSTILE=$(ANNEAL_HOSTILE) go test -count=1 -timeout 60m -run TestHostile -v ./cmd/anneal

@@ -125,6 +125,7 @@ var mayImport = map[string][]string{
 		"eventlog/integrity", "eventlog/kv",
 		"eventlog/metering", "eventlog/natsserver", "eventlog/secrets", "eventlog/streamcopy", "blobs", "blobs/reconcile",
 		"projections", "internal/datadir"},
+	"internal/metrics": {"domain", "disk", "eventlog", "projections", "projections/live"},
 	"internal/node": {"domain", "disk", "eventlog/natsconn", "eventlog/natsserver", "engines", "engines/embedded",
 		"engines/embedded/gguf", "engines/external",
 		"engines/sandbox", "engines/sound", "engines/sphinx", "engines/torch", "workers/agent",

@@ -19,7 +19,7 @@ func (s *harness) document() *described.Document {
 	s.Helper()
 	o := &s.server.Options
 	options := fmt.Sprintf("%+v", []any{o.Limits, o.Cluster, o.Direct, o.Origins, o.ReaderURL, o.Prices, o.Strict,
-		o.Private})
+		o.Private, o.PrivateMetrics})
 	if known, ok := documents.Load(options); ok {
 		return known.(*described.Document)
 	}

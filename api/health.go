@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,6 +23,10 @@ import (
 const healthTime = 2 * time.Second
 
 func (s *Server) systemOperations() []request.Operation {
+	metricsGate := request.Everyone
+	if s.PrivateMetrics {
+		metricsGate = request.ByOperator
+	}
 	return []request.Operation{
 		{ID: "getHealth", Method: "GET", Path: "/healthz", Tag: "system", Summary: "Report whether the process is alive",
 			Gate:     request.Everyone,
@@ -33,11 +38,24 @@ func (s *Server) systemOperations() []request.Operation {
 			Summary: "Report whether the server can also record changes", Gate: request.Everyone,
 			Response: reflect.TypeFor[health](), Handle: s.readyToWrite},
 		{ID: "getMetrics", Method: "GET", Path: "/metrics", Tag: "system",
-			Summary: "Read metrics in the text format of Prometheus", Gate: request.Everyone,
-			Media: "text/plain", Handle: func(c *request.Call) (any, error) {
-				promhttp.HandlerFor(s.Metrics, promhttp.HandlerOpts{}).ServeHTTP(c.Writer, c.Request)
-				return nil, nil
-			}},
+			Summary: "Read metrics in the text format of Prometheus", Gate: metricsGate,
+			Media: "text/plain", Handle: gathered(s.Metrics)},
+		{ID: "getDetailedMetrics", Method: "GET", Path: "/metrics/detailed", Tag: "system",
+			Summary: "Read the metrics with the names of accounts, nodes and deployments", Gate: request.ByOperator,
+			Media: "text/plain", Handle: gathered(s.Metrics, s.Named)},
+	}
+}
+
+// gathered returns a handler that writes the metrics of all sources that are not nil.
+func gathered(sources ...prometheus.Gatherer) request.Handler {
+	present := slices.DeleteFunc(sources, func(g prometheus.Gatherer) bool { return g == nil })
+	handler := promhttp.HandlerFor(prometheus.Gatherers(present), promhttp.HandlerOpts{})
+	return func(c *request.Call) (any, error) {
+		if err := c.Params().Violations.Err(); err != nil {
+			return nil, err
+		}
+		handler.ServeHTTP(c.Writer, c.Request)
+		return nil, nil
 	}
 }
 

@@ -96,6 +96,7 @@ func systemRows() []row {
 		{id: "getWriteReadiness", request: "GET /readyz/write -"},
 		{id: "getDocs", request: "GET /docs -", bulky: true},
 		{id: "getMetrics", request: "GET /metrics -", bulky: true},
+		{id: "getDetailedMetrics", request: "GET /metrics/detailed operator", bulky: true},
 		{id: "getDigest", request: "GET /v1/system/digest operator"},
 		{id: "proveAnyEvent", request: "GET /v1/events/1:prove operator", bulky: true},
 		{id: "proveEvent", request: "GET /v1/accounts/acme/events/1:prove admin", bulky: true},

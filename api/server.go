@@ -74,11 +74,15 @@ type Options struct {
 	Now       func() time.Time // nil means time.Now
 	Logger    *slog.Logger     // nil discards log records
 	Metrics   *prometheus.Registry
-	Limits    request.Limits
-	Prices    domain.Prices     // prices of training, for estimates
-	Backups   rest.Backups      // backs up the installation; nil refuses backups
-	Queue     rest.Queue        // orders waiting jobs; nil shows no positions
-	Usage     rest.PendingUsage // usage that is not rolled up; nil shows none
+	// Named are metrics with the names of accounts, nodes and deployments; nil for none.
+	Named prometheus.Gatherer
+	// PrivateMetrics states that /metrics needs the operator's key.
+	PrivateMetrics bool
+	Limits         request.Limits
+	Prices         domain.Prices     // prices of training, for estimates
+	Backups        rest.Backups      // backs up the installation; nil refuses backups
+	Queue          rest.Queue        // orders waiting jobs; nil shows no positions
+	Usage          rest.PendingUsage // usage that is not rolled up; nil shows none
 }
 
 // A Server is the http.Handler of the whole interface.

@@ -65,6 +65,12 @@ func On(dir string) *Space {
 // New returns a Space for which free returns the number of free bytes.
 func New(free func() (uint64, error)) *Space { return &Space{free: free} }
 
+// Free returns the number of free bytes; false if it is unknown.
+func (s *Space) Free() (uint64, bool) {
+	free, err := s.free()
+	return free, err == nil
+}
+
 // Check returns an error when writing n bytes would leave less than use bytes free. If the free
 // space is unknown, it returns nil, and the write itself reports a full disk.
 func (s *Space) Check(use Use, n int64) error {

@@ -161,6 +161,17 @@ type UsagePart struct {
 	Records []UsageRecords `json:"records,omitempty"`
 }
 
+// UsagePartOf returns the part that an event records, or false for other events of roll-ups.
+func UsagePartOf(event Event[UsageRollup]) (UsagePart, bool) {
+	switch e := event.(type) {
+	case UsageRolledUp:
+		return e.UsagePart, true
+	case UsageCorrected:
+		return e.UsagePart, true
+	}
+	return UsagePart{}, false
+}
+
 func (e UsagePart) evolve(u *UsageRollup) {
 	*u = UsageRollup{Window: UsageWindow{Number: e.Window}, Part: e.Part}
 }

@@ -37,6 +37,10 @@ const defaultAckWait = 5 * time.Second
 
 // A JetStream is a Log on the stream EVENTS of a NATS server or cluster.
 type JetStream struct {
+	// Measure is called with the time that each Append took and its error; nil calls nothing. Set it
+	// before Append.
+	Measure func(time.Duration, error)
+
 	filtered bool // a mirror that may hold a subset of the events, at their positions
 	nc       *nats.Conn
 	js       jetstream.JetStream
@@ -126,6 +130,15 @@ func (l *JetStream) RequireReadable(readable func(eventType string) bool) { l.re
 
 // Append implements Log.
 func (l *JetStream) Append(ctx context.Context, w Write) (uint64, error) {
+	begun := time.Now()
+	position, err := l.append(ctx, w)
+	if l.Measure != nil {
+		l.Measure(time.Since(begun), err)
+	}
+	return position, err
+}
+
+func (l *JetStream) append(ctx context.Context, w Write) (uint64, error) {
 	w.ControlPlane = cmp.Or(w.ControlPlane, l.controlPlane)
 	if err := w.check(); err != nil {
 		return 0, err

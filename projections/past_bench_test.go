@@ -3,10 +3,8 @@ package projections
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -20,14 +18,7 @@ import (
 )
 
 // pastEvents returns the number of events of BenchmarkViewAt.
-func pastEvents(b *testing.B) int {
-	if text := os.Getenv("ANNEAL_AS_OF_EVENTS"); text != "" {
-		n, err := strconv.Atoi(text)
-		require.NoError(b, err)
-		return n
-	}
-	return 200_000
-}
+func pastEvents(b *testing.B) int { return testutil.Variable(b, "ANNEAL_AS_OF_EVENTS", 200_000) }
 
 // benchEventAt returns the event at a position of BenchmarkViewAt: a quarter of the events are of
 // deployments that have three events in a row, half of deployments with 1,000 events scattered over the log,

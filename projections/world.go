@@ -5,6 +5,7 @@ package projections
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,6 +88,8 @@ type World struct {
 	archive *archive.Archive // see Archive; nil without one
 	pasts   *pasts
 
+	applied map[string]uint64 // see Applied
+
 	confirmed atomic.Pointer[time.Time] // see Confirm
 	behind    atomic.Pointer[time.Time] // see Behind
 }
@@ -95,7 +98,7 @@ type World struct {
 // are nil: use TableOf.
 func NewWorldOf(kinds ...domain.AnyKind) *World {
 	w := &World{folds: map[string]*fold{}, broken: make(chan struct{}), live: live.NewStatus(time.Now()), now: time.Now,
-		waits: waits.New(), pasts: newPasts()}
+		waits: waits.New(), pasts: newPasts(), applied: map[string]uint64{}}
 	for _, kind := range kinds {
 		w.folds[kind.CollectionID()] = newFold(kind)
 	}
@@ -154,8 +157,16 @@ func (w *World) Apply(e eventlog.Event) error {
 		return w.failed
 	}
 	w.at = eventlog.Checkpoint{Position: e.Position, EventID: e.ID}
+	w.applied[e.Type]++
 	w.wake()
 	return nil
+}
+
+// Applied returns how many events of each type Apply has applied, without those of a snapshot.
+func Applied(w *World) map[string]uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.applied)
 }
 
 func (w *World) decode(e eventlog.Event) (fold *fold, decoded any, err error) {

@@ -67,24 +67,24 @@ func genAITrace(t testing.TB) (models map[string][]request, length float64) {
 	return models, length
 }
 
-// A contender is an autoscaler that the replays compare. create returns a new one for a deployment.
-type contender struct {
+// A candidate is an autoscaler that the replays compare. create returns a new one for a deployment.
+type candidate struct {
 	name   string
 	create func(minReplicas int) autoscaler
 }
 
 // settings returns Autoscale with windows and a capacity target.
-func settings(up, down, zero time.Duration, target float64) contender {
+func settings(up, down, zero time.Duration, target float64) candidate {
 	name := strings.Join([]string{"anneal", up.String(), down.String(), zero.String()}, " ")
-	return contender{name, func(minReplicas int) autoscaler {
+	return candidate{name, func(minReplicas int) autoscaler {
 		return newOurs(domain.Scaling{Min: minReplicas, Max: 100, Up: up, Down: down, Zero: zero,
 			Targets: map[string]float64{domain.CapacityTarget: target}})
 	}}
 }
 
 var (
-	knativeDefaults = contender{"Knative defaults", func(minReplicas int) autoscaler { return newKnative(minReplicas) }}
-	hpaDefaults     = contender{"HPA defaults", func(int) autoscaler { return &hpa{} }}
+	knativeDefaults = candidate{"Knative defaults", func(minReplicas int) autoscaler { return newKnative(minReplicas) }}
+	hpaDefaults     = candidate{"HPA defaults", func(int) autoscaler { return &hpa{} }}
 	ourDefaults     = settings(domain.DefaultScaleUpWindow, domain.DefaultScaleDownWindow,
 		domain.DefaultScaleToZeroWindow, domain.DefaultCapacityTarget)
 )
@@ -96,7 +96,7 @@ var phases = []float64{0, 1, 2, 3, 4}
 
 // replayCode replays the code trace on replicas of 8 slots that take 120 s to start. It returns the
 // replica-hours and the seconds in violation of each phase.
-func replayCode(t testing.TB, one contender) (hours []float64, violations []int) {
+func replayCode(t testing.TB, one candidate) (hours []float64, violations []int) {
 	for _, phase := range phases {
 		requests := codeTrace(t)
 		for i := range requests {
@@ -112,7 +112,7 @@ func replayCode(t testing.TB, one contender) (hours []float64, violations []int)
 // replayGenAI replays the first days of the GenAI trace, a deployment for each model, on replicas of
 // one slot that take 30 s to start. It returns the replica-hours and the share of the requests that
 // arrive while no replica is ready.
-func replayGenAI(t testing.TB, one contender, days int) (hours, cold float64) {
+func replayGenAI(t testing.TB, one candidate, days int) (hours, cold float64) {
 	models, length := genAITrace(t)
 	length = min(length, float64(days*24*3600))
 	arrived := 0
@@ -128,7 +128,7 @@ func replayGenAI(t testing.TB, one contender, days int) (hours, cold float64) {
 // ANNEAL_AUTOSCALE=full it replays all of the GenAI trace, and prints the table of BENCHMARKS.md.
 func TestAutoscaleReplaysTraces(t *testing.T) {
 	full := os.Getenv("ANNEAL_AUTOSCALE") == "full"
-	for _, one := range []contender{knativeDefaults, hpaDefaults, ourDefaults} {
+	for _, one := range []candidate{knativeDefaults, hpaDefaults, ourDefaults} {
 		hours, violations := replayCode(t, one)
 		t.Logf("| code | %-24s | %.2f (%.2f to %.2f) | %d to %d |", one.name, hours[0], slices.Min(hours),
 			slices.Max(hours), slices.Min(violations), slices.Max(violations))
@@ -141,15 +141,15 @@ func TestAutoscaleReplaysTraces(t *testing.T) {
 	days := 2
 	lazy := settings(30*time.Second, time.Minute, 3*time.Minute, 1)
 	goals := map[string][2]float64{lazy.name: {10, 0.30}}
-	contenders := []contender{lazy}
+	candidates := []candidate{lazy}
 	if full {
 		days = 100
 		eager := settings(30*time.Second, 2*time.Minute, time.Hour, 1)
-		contenders = []contender{knativeDefaults, ourDefaults, settings(30*time.Second, 2*time.Minute, 5*time.Minute, 1),
+		candidates = []candidate{knativeDefaults, ourDefaults, settings(30*time.Second, 2*time.Minute, 5*time.Minute, 1),
 			lazy, eager}
 		goals = map[string][2]float64{lazy.name: {900, 0.297}, eager.name: {4000, 0.067}}
 	}
-	for _, one := range contenders {
+	for _, one := range candidates {
 		hours, cold := replayGenAI(t, one, days)
 		t.Logf("| GenAI | %-24s | %.0f | %.1f %% |", one.name, hours, 100*cold)
 		if goal, given := goals[one.name]; given {

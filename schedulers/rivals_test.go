@@ -8,8 +8,6 @@ import (
 	"hash"
 	"hash/crc32"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,21 +17,13 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/internal/testutil"
 	"anneal/projections"
 	"anneal/schedulers"
 )
 
-// firstSeed is the seed of the first run of TestRivals, ANNEAL_SEED, and rivalRuns the number of runs,
-// ANNEAL_SEEDS.
-var firstSeed, rivalRuns = variable("ANNEAL_SEED", 0), variable("ANNEAL_SEEDS", 1)
-
-func variable(name string, otherwise uint64) uint64 {
-	n, err := strconv.ParseUint(os.Getenv(name), 10, 64)
-	if err != nil {
-		return otherwise
-	}
-	return n
-}
+// firstSeed returns the seed of the first run of TestRivals.
+func firstSeed(t *testing.T) uint64 { return uint64(testutil.Variable(t, "ANNEAL_SEED", 0)) }
 
 const (
 	rivalTime = time.Hour              // in which users act and control planes fail
@@ -50,7 +40,8 @@ const (
 //
 //	ANNEAL_SEED=17 go test ./schedulers -run TestRivals
 func TestRivals(t *testing.T) {
-	for seed := firstSeed; seed < firstSeed+rivalRuns; seed++ {
+	first, runs := firstSeed(t), testutil.Variable(t, "ANNEAL_SEEDS", 1)
+	for seed := first; seed < first+uint64(runs); seed++ {
 		ok := t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { simulateRivals(t, seed, rivalTime) })
 		})
@@ -64,7 +55,7 @@ func TestRivals(t *testing.T) {
 func TestRivalsReplay(t *testing.T) {
 	var digests []string
 	for range 2 {
-		synctest.Test(t, func(t *testing.T) { digests = append(digests, simulateRivals(t, firstSeed, busyTime/6)) })
+		synctest.Test(t, func(t *testing.T) { digests = append(digests, simulateRivals(t, firstSeed(t), busyTime/6)) })
 	}
 	require.Equal(t, digests[0], digests[1])
 }

@@ -280,7 +280,7 @@ func sumUsage(c *call, q usageQuery) ([]usageState, error) {
 			if err != nil {
 				return nil, err
 			}
-			part, ok := partOf(event)
+			part, ok := domain.UsagePartOf(event)
 			if !ok || part.Window > window {
 				continue // written now; its usage is pending
 			}
@@ -292,16 +292,6 @@ func sumUsage(c *call, q usageQuery) ([]usageState, error) {
 		}
 	}
 	return sum.rows(c.Now()), nil
-}
-
-func partOf(event domain.Event[domain.UsageRollup]) (domain.UsagePart, bool) {
-	switch e := event.(type) {
-	case domain.UsageRolledUp:
-		return e.UsagePart, true
-	case domain.UsageCorrected:
-		return e.UsagePart, true
-	}
-	return domain.UsagePart{}, false
 }
 
 // rows returns the sums, ordered by time and then by the fields of groupBy.

@@ -4,10 +4,11 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"strconv"
 	"testing"
 	"time"
+
+	"anneal/internal/testutil"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,15 +23,11 @@ const (
 // crashes returns how often the control plane is killed: ANNEAL_CRASHES, 10, or 4 with -short.
 func crashes(t *testing.T) int {
 	t.Helper()
-	if text := os.Getenv("ANNEAL_CRASHES"); text != "" {
-		n, err := strconv.Atoi(text)
-		require.NoError(t, err, "ANNEAL_CRASHES")
-		return n
-	}
+	otherwise := 10
 	if testing.Short() {
-		return 4
+		otherwise = 4
 	}
-	return 10
+	return testutil.Variable(t, "ANNEAL_CRASHES", otherwise)
 }
 
 // TestControlPlaneIsKilled kills the control plane at random points, together with its local

@@ -8,10 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"anneal/internal/testutil"
 
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/assert"
@@ -274,15 +275,8 @@ func TestFaults(t *testing.T) {
 	if os.Getenv("ANNEAL_FAULTS") == "" {
 		t.Skip("ANNEAL_FAULTS is not set: run `make faults`")
 	}
-	n, err := strconv.Atoi(os.Getenv("ANNEAL_FAULTS"))
-	require.NoError(t, err)
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("ANNEAL_FAULTS_SEED"); text != "" {
-		seed, err = strconv.ParseUint(text, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("ANNEAL_FAULTS_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 13))
+	n := testutil.Variable(t, "ANNEAL_FAULTS", 0)
+	random := testutil.Random(t)
 	c := startFaultyCluster(t)
 	c.user.dataset("codes", crashRows)
 	c.user.must(http.MethodPost, "/deployments?deploymentId=d", object{"baseModel": baseModel, "minReplicaCount": 2,

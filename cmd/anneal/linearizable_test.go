@@ -7,12 +7,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"anneal/internal/testutil"
 
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/assert"
@@ -241,11 +242,8 @@ func (h *workload) list(client int, user caller, kind registerKind) {
 // linearizable` uses 100,000.
 func TestOperationsAreLinearizable(t *testing.T) {
 	t.Parallel()
-	operations, restarts := int64(3000), int64(2)
-	if text := os.Getenv("ANNEAL_OPERATIONS"); text != "" {
-		var err error
-		operations, err = strconv.ParseInt(text, 10, 64)
-		require.NoError(t, err)
+	operations, restarts := int64(testutil.Variable(t, "ANNEAL_OPERATIONS", 3000)), int64(2)
+	if operations > 3000 {
 		restarts = 5
 	}
 	address := freePort(t)

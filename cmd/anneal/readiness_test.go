@@ -72,6 +72,20 @@ func TestReadsAndCompletionsContinueWithoutQuorum(t *testing.T) {
 	stop.Store(true)
 	checks.Wait()
 	user.must(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
+
+	c.start(2)
+	c.stop(0) // to which the control plane and its worker are connected
+	c.stop(1)
+	eventually(t, "requests are answered through another NATS server", func() bool {
+		status, _, err := user.complete("accounts/default/deployments/d", "hello")
+		require.NoError(t, err)
+		return status == http.StatusOK
+	})
+	status, _ = anyone.status(http.MethodGet, "//readyz/write", nil)
+	require.Equal(t, http.StatusServiceUnavailable, status, "without quorum")
+	c.start(0)
+	c.start(1)
+	eventually(t, "the server is ready to write again", is("//readyz/write", 200))
 	require.Zero(t, s.end())
 }
 

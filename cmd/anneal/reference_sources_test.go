@@ -49,6 +49,11 @@ func metricsOf(sources map[string][]*ast.File) string {
 			return
 		}
 		constructor, ok := call.Fun.(*ast.SelectorExpr)
+		if ok && constructor.Sel.Name == "NewDesc" {
+			row := describedMetric(call)
+			rows[row.name] = row.line
+			return
+		}
 		options, isOptions := call.Args[0].(*ast.CompositeLit)
 		if !ok || !isOptions || !strings.HasPrefix(constructor.Sel.Name, "New") {
 			return
@@ -59,17 +64,40 @@ func metricsOf(sources map[string][]*ast.File) string {
 		}
 		labels := ""
 		if len(call.Args) > 1 {
-			if list, ok := call.Args[1].(*ast.CompositeLit); ok {
-				for _, label := range list.Elts {
-					labels += ", " + text(label, nil)
-				}
-			}
+			labels = labelsOf(call.Args[1])
 		}
 		kind := strings.ToLower(regexp.MustCompile(`^New|Vec$|Func$`).ReplaceAllString(constructor.Sel.Name, ""))
-		rows[name] = fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, kind, strings.TrimPrefix(labels, ", "), cell(help))
+		rows[name] = fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, kind, labels, cell(help))
 	})
-	return "`/metrics` serves these for Prometheus; it needs no key.\n\n" +
+	return "`/metrics` serves these for Prometheus, and those of Go and of the process (`go_*`,\n" +
+		"`process_*`). It needs no key, unless the server has the flag `--private-metrics`. Metrics with a\n" +
+		"label account, node or deployment are on `/metrics/detailed`, which needs the operator's key\n" +
+		"and has all others too.\n\n" +
 		"| metric | type | labels | |\n|---|---|---|---|\n" + sorted(rows)
+}
+
+// A metricRow is a row of the reference of metrics.
+type metricRow struct{ name, line string }
+
+// describedMetric returns the row of a call of prometheus.NewDesc.
+func describedMetric(call *ast.CallExpr) metricRow {
+	name, kind := text(call.Args[0], nil), "gauge"
+	if strings.HasSuffix(name, "_total") {
+		kind = "counter"
+	}
+	return metricRow{name, fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, kind, labelsOf(call.Args[2]),
+		cell(text(call.Args[1], nil)))}
+}
+
+// labelsOf returns the labels in a literal list.
+func labelsOf(list ast.Expr) string {
+	var labels []string
+	if literal, ok := list.(*ast.CompositeLit); ok {
+		for _, label := range literal.Elts {
+			labels = append(labels, text(label, nil))
+		}
+	}
+	return strings.Join(labels, ", ")
 }
 
 func sorted(rows map[string]string) (all string) {

@@ -8,9 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs/external/s3test"
+	"anneal/internal/testutil"
 )
 
 // A webhook records the events that it receives. It refuses every 25th request.
@@ -80,12 +79,7 @@ func (v *webhook) awaitRequests(t *testing.T, more int) {
 // times, 3 by default.
 func TestSubscriptionsSurviveKills(t *testing.T) {
 	t.Parallel()
-	kills := 3
-	if text := os.Getenv("ANNEAL_SUBSCRIPTION_KILLS"); text != "" {
-		var err error
-		kills, err = strconv.Atoi(text)
-		require.NoError(t, err)
-	}
+	kills := testutil.Variable(t, "ANNEAL_SUBSCRIPTION_KILLS", 3)
 	v, store := &webhook{grown: make(chan struct{})}, s3test.Start(t)
 	receiver := httptest.NewServer(v)
 	t.Cleanup(receiver.Close)

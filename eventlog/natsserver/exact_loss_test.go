@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -52,17 +51,12 @@ func lostBy(content, damaged []byte, first uint64) (lost []uint64) {
 // error of the start names the first of them. The environment variable ANNEAL_CORRUPTIONS is the
 // number of trials, and ANNEAL_SEED is the seed of the damage.
 func TestLossesAreExact(t *testing.T) {
-	trials, seed := 40, uint64(time.Now().UnixNano())
-	if n, err := strconv.Atoi(os.Getenv("ANNEAL_CORRUPTIONS")); err == nil {
-		trials = n
-	} else if testing.Short() {
+	trials := 40
+	if testing.Short() {
 		trials = 5
 	}
-	if n, err := strconv.ParseUint(os.Getenv("ANNEAL_SEED"), 10, 64); err == nil {
-		seed = n
-	}
-	t.Logf("ANNEAL_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	trials = testutil.Variable(t, "ANNEAL_CORRUPTIONS", trials)
+	random := testutil.Random(t)
 	dir := stopped(t, 200)
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream", "READERS")))
 	paths := blockFiles(t, dir)

@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +12,7 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog/metering"
+	"anneal/internal/testutil"
 	"anneal/projections"
 	"anneal/workers/rollups"
 )
@@ -70,16 +68,8 @@ func (m *meteredServer) rollUp(steps int) {
 // once, although meters and runners are killed and the NATS server restarts at random, while requests are
 // metered. Set ANNEAL_KILLS for more than a few kills.
 func TestRolledUpUsageIsExact(t *testing.T) {
-	kills := 5
-	if n, err := strconv.Atoi(os.Getenv("ANNEAL_KILLS")); err == nil {
-		kills = n
-	}
-	seed := uint64(time.Now().UnixNano())
-	if n, err := strconv.ParseUint(os.Getenv("ANNEAL_SEED"), 10, 64); err == nil {
-		seed = n
-	}
-	t.Logf("ANNEAL_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	kills := testutil.Variable(t, "ANNEAL_KILLS", 5)
+	random := testutil.Random(t)
 	m := &meteredServer{T: t, store: t.TempDir(), now: usageTime}
 	m.begin()
 	dir := t.TempDir()
@@ -137,13 +127,7 @@ func (m *meteredServer) usage() map[string]int64 {
 		require.NoError(m, err)
 		event, err := domain.UsageRollups.Decode(e.Record)
 		require.NoError(m, err)
-		var part domain.UsagePart
-		switch e := event.(type) {
-		case domain.UsageRolledUp:
-			part = e.UsagePart
-		case domain.UsageCorrected:
-			part = e.UsagePart
-		}
+		part, _ := domain.UsagePartOf(event)
 		for _, row := range part.Rows {
 			if part.Window <= window {
 				add(row)

@@ -8,11 +8,9 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -56,16 +54,8 @@ func killMeter(t *testing.T, meter *metering.Meter, dir string) string {
 // with consecutive numbers, although meters are killed and the NATS server restarts at random. Set
 // ANNEAL_KILLS for more than a few kills.
 func TestUsageIsRecordedExactlyOnce(t *testing.T) {
-	kills := 8
-	if n, err := strconv.Atoi(os.Getenv("ANNEAL_KILLS")); err == nil {
-		kills = n
-	}
-	seed := uint64(time.Now().UnixNano())
-	if n, err := strconv.ParseUint(os.Getenv("ANNEAL_SEED"), 10, 64); err == nil {
-		seed = n
-	}
-	t.Logf("ANNEAL_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	kills := testutil.Variable(t, "ANNEAL_KILLS", 8)
+	random := testutil.Random(t)
 	store := t.TempDir()
 	begin := func() *Server {
 		s := mustStart(t, Options{Dir: store})

@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -239,17 +238,12 @@ func (c corpus) sound(ctx context.Context, s *Server) string {
 // either starts with all data, or reports the damage and does not start. ANNEAL_CORRUPTIONS is the
 // number of trials; ANNEAL_SEED selects the damage.
 func TestCorruption(t *testing.T) {
-	trials, seed := 60, uint64(time.Now().UnixNano())
-	if n, err := strconv.Atoi(os.Getenv("ANNEAL_CORRUPTIONS")); err == nil {
-		trials = n
-	} else if testing.Short() {
+	trials := 60
+	if testing.Short() {
 		trials = 10
 	}
-	if n, err := strconv.ParseUint(os.Getenv("ANNEAL_SEED"), 10, 64); err == nil {
-		seed = n
-	}
-	t.Logf("ANNEAL_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	trials = testutil.Variable(t, "ANNEAL_CORRUPTIONS", trials)
+	random := testutil.Random(t)
 	c := makeCorpus(t)
 	files := c.stores(t)
 	var vital []string // the few files with most of the data, one of which every other trial damages

@@ -29,6 +29,7 @@ type Flags struct {
 	natsReplicas             int
 	acceptLogLoss            bool
 	publicLog                bool
+	privateMetrics           bool
 	witnesses                []string // URL=KEY
 	lameDuck                 time.Duration
 	lameDuckFlag             *pflag.Flag
@@ -121,6 +122,8 @@ func (flags *Flags) addLog(f *pflag.FlagSet) {
 			"cluster is restored from a backup; no file is deleted until DATA/sweep.held is removed")
 	f.BoolVar(&flags.clientAddresses, "client-addresses", true,
 		"record the IP addresses of clients in events and audit records; events are never deleted")
+	f.BoolVar(&flags.privateMetrics, "private-metrics", false,
+		"answer GET /metrics only with the operator's API key, as GET /metrics/detailed")
 	f.BoolVar(&flags.publicLog, "public-log", false,
 		"serve /log/, the checkpoints and tiles of the event log, to everyone (default: only to the operator); they show "+
 			"how many events there are and when, and salted hashes")

@@ -11,6 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/internal/datadir"
+	"anneal/internal/metrics"
 )
 
 // identityFile is the file with the ID of a control plane that was started without --name.
@@ -30,6 +31,7 @@ func identify(s *Server) func(context.Context) error {
 		}
 		s.id = id
 		s.events.Log().DecideAs(id)
+		s.events.Log().Measure = metrics.Appends(s.metrics)
 		s.logger.Info("the events of this control plane contain its ID", "controlplane", id)
 		return nil
 	}

@@ -39,21 +39,34 @@ type Admission struct {
 	Logger    *slog.Logger
 }
 
+// logTimeout is how long Admit waits for the log. It leaves time for the rest of an authorization, for
+// which the NATS server waits 5 seconds.
+const logTimeout = 1500 * time.Millisecond
+
 // Admit implements natsserver.VerifyNode. It keeps only the newest of several connections with one
 // key, so that an agent that lost its connection need not wait until the NATS servers notice the
 // loss.
+//
+// While the log does not respond, for example without a quorum, Admit accepts the agents whose
+// enrollment the world has. So the agents of a failed NATS server connect to another one and continue to
+// serve. Run closes the connections of nodes that were revoked as soon as the log responds.
 func (a *Admission) Admit(ctx context.Context, login natsserver.NodeLogin) error {
 	if login.PublicKey == "" {
 		return fmt.Errorf("agent of node %s has no key: run the same release of anneal on all machines", login.Node)
 	}
-	if err := a.catchUp(ctx); err != nil {
-		return err
-	}
+	behind := a.catchUpWithin(ctx, logTimeout)
 	if !a.enrolled(login.Node, login.PublicKey) {
+		if behind != nil {
+			return behind
+		}
 		if err := a.enroll(ctx, login); err != nil {
 			a.Logger.Warn("agent refused", "node", login.Node, "key", login.PublicKey, "error", err)
 			return err
 		}
+	}
+	if behind != nil {
+		a.Logger.Warn("the log does not respond: the agent was authenticated by the enrollment that is known",
+			"node", login.Node, "position", a.World.Position(), "error", behind)
 	}
 	if a.Sessions == nil {
 		return nil
@@ -62,6 +75,12 @@ func (a *Admission) Admit(ctx context.Context, login natsserver.NodeLogin) error
 		a.Logger.Warn("earlier connections of a node not closed", "node", login.Node, "error", err)
 	}
 	return nil
+}
+
+func (a *Admission) catchUpWithin(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return a.catchUp(ctx)
 }
 
 func (a *Admission) catchUp(ctx context.Context) error {

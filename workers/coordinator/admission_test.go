@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
+	"anneal/eventlog"
 	"anneal/eventlog/natsserver"
 	"anneal/projections"
 	"anneal/workers/coordinator"
@@ -172,6 +173,37 @@ func TestMessagesOfARevokedNodeAreRefused(t *testing.T) {
 		err := c.send(conn, subject, heartbeatOf("a", 2), &protocol.Assignments{})
 		require.Equal(t, domain.PermissionDenied, domain.CodeOf(err), subject)
 	}
+}
+
+// A silentLog is a log that has lost its quorum: it does not respond.
+type silentLog struct{ eventlog.Log }
+
+func (silentLog) Last(ctx context.Context) (eventlog.Checkpoint, error) {
+	<-ctx.Done()
+	return eventlog.Checkpoint{}, ctx.Err()
+}
+
+// TestAgentsReconnectWithoutQuorum checks that an enrolled agent is admitted while the log does not
+// respond, well before the NATS server closes its connection, and that no other agent is.
+func TestAgentsReconnectWithoutQuorum(t *testing.T) {
+	c := startWithTokens(t, map[string]coordinator.JoinToken{"any": {ID: "t1"}})
+	key := newKey(t)
+	_, err := c.join("n1", "any", key)
+	require.NoError(t, err)
+	silent := *c.admission.Load()
+	silent.Log, silent.Sessions = silentLog{c.log}, nil
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // of natsserver's authorization
+	defer cancel()
+	login := natsserver.NodeLogin{Node: "n1", PublicKey: public(t, key)}
+	require.NoError(t, silent.Admit(ctx, login))
+	require.NoError(t, ctx.Err())
+	login.PublicKey = public(t, newKey(t))
+	require.Error(t, silent.Admit(ctx, login), "another key")
+	login = natsserver.NodeLogin{Node: "n2", PublicKey: public(t, key), Token: "any"}
+	require.Error(t, silent.Admit(ctx, login), "a node that must enroll")
+	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.RevokeNode{}))
+	login = natsserver.NodeLogin{Node: "n1", PublicKey: public(t, key)}
+	require.Error(t, silent.Admit(ctx, login), "a node whose revocation the world has")
 }
 
 // TestTwoAdmissions checks that an Admission reads the log to its end before it rejects an agent,

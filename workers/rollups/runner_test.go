@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/metering"
+	"anneal/internal/testutil"
 	"anneal/projections"
 )
 
@@ -203,15 +202,12 @@ func (b *harness) rolledUp(last uint64) (sums totals, corrections int) {
 		require.NoError(b, err)
 		event, err := domain.UsageRollups.Decode(e.Record)
 		require.NoError(b, err)
-		var part domain.UsagePart
-		switch e := event.(type) {
-		case domain.UsageRolledUp:
-			part = e.UsagePart
-		case domain.UsageCorrected:
-			part = e.UsagePart
-			corrections++
-		default:
+		part, ok := domain.UsagePartOf(event)
+		if !ok {
 			continue
+		}
+		if _, corrected := event.(domain.UsageCorrected); corrected {
+			corrections++
 		}
 		if part.Window > last {
 			continue
@@ -317,10 +313,7 @@ func (b *harness) checkLedger() (records int64) {
 // allocations in the log: with two runners at once, appends that fail or are not acknowledged, runners that
 // begin again, late and repeated records, and clocks that jump. Set ANNEAL_SEEDS for more than a few runs.
 func TestUsageIsRolledUpExactly(t *testing.T) {
-	seeds := 6
-	if n, err := strconv.Atoi(os.Getenv("ANNEAL_SEEDS")); err == nil {
-		seeds = n
-	}
+	seeds := testutil.Variable(t, "ANNEAL_SEEDS", 6)
 	corrected := 0
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -1,0 +1,23 @@
+package server
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"anneal/disk"
+	"anneal/internal/metrics"
+)
+
+// namedMetrics registers the metrics of the cluster and of the process, and returns those with the names
+// of accounts, nodes and deployments.
+func namedMetrics(s *Server) prometheus.Gatherer {
+	metrics.Process(s.metrics, disk.On(s.flags.Data), s.events.Connected)
+	s.metrics.MustRegister(metrics.Cluster{World: s.world, Now: time.Now})
+	s.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_usage_records_waiting",
+		Help: "Usage records in the spool of the process, which the stream has not acknowledged."},
+		func() float64 { return float64(s.meter.Waiting()) }))
+	named := prometheus.NewRegistry()
+	named.MustRegister(metrics.Named{World: s.world, Now: time.Now})
+	return named
+}
