@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"strings"
 )
 
@@ -18,6 +19,16 @@ func DidYouMean(value string, allowed []string) string {
 		return ""
 	}
 	return ": did you mean " + strings.Join(similar, " or ") + "?"
+}
+
+// UnknownName returns the end of a message about a name that is none of the known ones: the most similar
+// names, and then all of them after the label, such as "valid fields: ".
+func UnknownName(name, label string, known []string) string {
+	all := label + cmp.Or(join(known), "none")
+	if similar := DidYouMean(name, known); similar != "" {
+		return similar + " " + strings.ToUpper(all[:1]) + all[1:]
+	}
+	return "; " + all
 }
 
 // maxSuggestions is the maximum number of values that a message suggests.

@@ -164,7 +164,8 @@ func reasonsPage(sources map[string][]*ast.File) string {
 			}
 		case *ast.AssignStmt:
 			for i, left := range n.Lhs {
-				if target, ok := left.(*ast.SelectorExpr); ok && target.Sel.Name == "Reason" && i < len(n.Rhs) {
+				target, ok := left.(*ast.SelectorExpr)
+				if ok && target.Sel.Name == "Reason" && i < len(n.Rhs) && last.code != "" { // not the reason of an audit record
 					add(text(n.Rhs[i], constants), last.code, last.message)
 				}
 			}
