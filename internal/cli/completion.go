@@ -197,9 +197,7 @@ func (g *generation) run(ctx context.Context, body map[string]any) (text string,
 			return text, cmp.Or(findErr, err)
 		}
 		body["model"] = model
-		if text, findErr = g.send(ctx, body); !isUnknownModel(findErr) {
-			err = findErr // otherwise the first error has the full name
-		}
+		text, err = g.send(ctx, body)
 	}
 	if err == nil {
 		g.model, _ = body["model"].(string)
