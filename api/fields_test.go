@@ -20,7 +20,7 @@ func TestFiltersKnowEnumerations(t *testing.T) {
 		{"supervisedFineTuningJobs", `state = JOB_STATE_RUNNING`, ""},
 		{"deployments", `acceleratorType = VENDOR_A_L4_24GB AND placement.regions:US_IOWA_1`, ""},
 		{"deployments", `precision = ""`, ""},
-		{"datasets", `state = BOGUS`, `state has no value "BOGUS": it is one of STATE_UNSPECIFIED, UPLOADING, READY`},
+		{"datasets", `state = BOGUS`, `state has no value "BOGUS"; it is one of STATE_UNSPECIFIED, UPLOADING, READY`},
 		{"datasets", `format = chat`, `format has no value "chat": it is one of FORMAT_UNSPECIFIED, CHAT, COMPLETION, RL`},
 		{"datasets", `status.code = FINE`, `status.code has no value "FINE": it is one of OK, CANCELLED`},
 		{"supervisedFineTuningJobs", `state = RUNNING`, `JOB_STATE_RUNNING`},

@@ -66,7 +66,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		{"deployment create --model m --scale-up-window 1s", violations("autoscalingPolicy.scaleUpWindow: too short"),
 			"--scale-up-window: too short"},
 		{"deployment create --model m --shape s", violations("deploymentShape: is not a shape"),
-			"--shape: is not a shape\nhint: list the versions that match a model with `anneal shape match --model MODEL`; " +
+			"--shape: is not a shape\nhint: list the versions that match a model with `anneal shape match --model m`; " +
 				"--skip-shape-validation accepts one that is not validated"},
 		{"deployment delete d", `{"message":"in use","details":[{"reason":"RECENTLY_USED"}]}`,
 			"in use\nhint: delete the deployment anyway with --ignore-checks"},
