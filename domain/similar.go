@@ -48,11 +48,15 @@ func Similar(value string, allowed []string) (similar []string) {
 	var near []string
 	for _, one := range allowed {
 		name := plain(one)
+		contained := len(wanted) > 1 && strings.Contains(name, wanted)
+		if !contained && max(len(name)-len(wanted), len(wanted)-len(name)) > smallest {
+			continue // the distance is at least the difference of the lengths
+		}
 		distance := EditDistance(wanted, name)
 		switch {
 		case distance == 0:
 			return []string{one}
-		case len(wanted) > 1 && strings.Contains(name, wanted):
+		case contained:
 			similar = append(similar, one)
 		case distance < smallest:
 			near, smallest = []string{one}, distance

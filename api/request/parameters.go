@@ -72,6 +72,7 @@ func (p *Params) check(name string) {
 	declared, ok := p.call.Operation.parameter(name)
 	values := p.Values[name]
 	switch {
+	case !ok && len(p.Violations) > domain.MaxViolations: // the list of violations is long enough
 	case !ok:
 		var known []string
 		for _, one := range p.call.Operation.Query {

@@ -76,8 +76,8 @@ usage is rolled up; the usage of the current hour is included.`,
 					item["startDay"], _, _ = strings.Cut(start, "T")
 				}
 			}
-			return printItems(c, noRows{"no usage since the start of the month",
-				"request an earlier period with --from and --to"},
+			return printItems(c, noRows{"no usage",
+				"the period is the current month unless --from and --to give another one"},
 				items, append(columns, usageAmounts...)...)
 		}}
 	f := c.Flags()

@@ -85,7 +85,7 @@ func parseLine(line []byte, endpoint string) (q requestLine, broken []domain.Bat
 	for name := range fields {
 		if !slices.Contains(fieldsOfLine, name) {
 			add("unknown_parameter", cut(name), "is not a field of a request%s",
-				domain.UnknownName(name, "valid fields: ", fieldsOfLine))
+				domain.UnknownName(cut(name), "valid fields: ", fieldsOfLine))
 		}
 	}
 	text := func(name string) (value string, ok bool) {
