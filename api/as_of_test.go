@@ -254,7 +254,7 @@ func TestAsOfIsValidated(t *testing.T) {
 		"soon": `"soon" is neither a position of the log, which is a whole number, nor a time such as`,
 		"-1":   `"-1" is neither a position`, "1.5": `"1.5" is neither a position`,
 		"99999999999999999999": "is neither a position",
-		"0":                    "0 is before the first event of the log, which has the position 1",
+		"0":                    "0 is before the first event of the log: give a position from 1 on",
 		beyond: beyond + " is after the last event of the log, which has the position " +
 			strconv.FormatUint(last.Position, 10),
 		"2001-01-01T00:00:00Z":      "2001-01-01T00:00:00Z is before the first event of the log",

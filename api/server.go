@@ -208,8 +208,9 @@ func (s *Server) router() http.Handler {
 
 func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
 	f := domain.Errorf(domain.NotFound,
-		"there is no path %s: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at "+
-			"/inference/v1/completions; /docs shows every operation", wire.Quote(r.URL.Path))
+		"there is no path %s%s: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at "+
+			"/inference/v1/completions; /docs shows every operation", wire.Quote(r.URL.Path),
+		meantCollection(r.URL.Path))
 	if reason := unsupportedReason(r.URL.Path); reason != "" {
 		f.Message = fmt.Sprintf("there is no path %s: %s", wire.Quote(r.URL.Path), reason)
 	}
@@ -219,6 +220,20 @@ func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
 			"the server with /v1, so that this request goes to %s", wire.Quote(r.URL.Path), meant)
 	}
 	request.WriteError(w, f, request.RequestID(r), s.formats.isInference(r))
+}
+
+// meantCollection returns the suggestion of a collection for the path of a resource whose collection does
+// not exist.
+func meantCollection(path string) string {
+	parts := strings.Split(strings.TrimPrefix(path, "/v1/accounts/"), "/")
+	if !strings.HasPrefix(path, "/v1/accounts/") || len(parts) < 2 {
+		return ""
+	}
+	collection, _, _ := strings.Cut(parts[1], ":")
+	if domain.KindOf(collection) != nil {
+		return ""
+	}
+	return strings.TrimSuffix(domain.DidYouMean(collection, domain.Collections()), "?")
 }
 
 // noSuchMethod rejects a request whose method the path does not allow, with 405, or whose verb does

@@ -166,6 +166,8 @@ func TestUsageInCSV(t *testing.T) {
 			require.NotRegexp(t, "^[-=+@\t\r]", value, "a formula")
 		}
 	}
+	masked := get("&readMask=startTime,model,requests&filter=model:1", "text/csv")
+	require.Regexp(t, "^startTime,model,requests\n[^,]*,[^,]*,1\n", string(masked.body))
 	require.Contains(t, fmt.Sprint(lines), "'=1+1")
 	require.Contains(t, fmt.Sprint(lines), " accounts/acme/models/m ")
 }

@@ -2,7 +2,6 @@ package domain
 
 import (
 	"bytes"
-	"strings"
 	"time"
 )
 
@@ -81,7 +80,7 @@ func (c CreateAPIKey) Decide(k APIKey, now time.Time) (Event[APIKey], error) {
 	checkText(&v, c.DisplayName, "")
 	checkEmail(&v, c.Email)
 	inFuture(&v, "expireTime", c.ExpireTime, now)
-	v.Require(c.Role != "", "role", "must be one of %s", strings.Join(Roles, ", "))
+	v.Require(c.Role != "", "role", "%s", OneOfRule(c.Role, Roles))
 	oneOf(&v, "role", c.Role, Roles...)
 	if err := v.Err(); err != nil {
 		return nil, err

@@ -32,6 +32,14 @@ var Kinds = []AnyKind{
 	UsageRollups,
 }
 
+// Collections returns the collections of all kinds.
+func Collections() (all []string) {
+	for _, k := range Kinds {
+		all = append(all, k.CollectionID())
+	}
+	return all
+}
+
 // KindOf returns the kind of a collection; nil when there is none.
 func KindOf(collection string) AnyKind {
 	for _, k := range Kinds {

@@ -316,7 +316,7 @@ func (DeleteModel) Decide(m Model, now time.Time) (Event[Model], error) {
 func (s ModelSpec) check() error {
 	var v Violations
 	checkText(&v, s.DisplayName, s.Description)
-	v.Require(s.Kind != "", "kind", "must be one of %s", join(ModelKinds))
+	v.Require(s.Kind != "", "kind", "%s", OneOfRule(s.Kind, ModelKinds))
 	oneOf(&v, "kind", s.Kind, ModelKinds...)
 	reference(&v, "baseModel", s.BaseModel, "models")
 	v.Require(s.Kind != PEFTAddon || s.BaseModel != "", "baseModel", "is required for an addon")

@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"strings"
 )
 
@@ -20,6 +21,16 @@ func DidYouMean(value string, allowed []string) string {
 	return ": did you mean " + strings.Join(similar, " or ") + "?"
 }
 
+// UnknownName returns the end of a message about a name that is none of the known ones: the most similar
+// names, and then all of them after the label, such as "valid fields: ".
+func UnknownName(name, label string, known []string) string {
+	all := label + cmp.Or(join(known), "none")
+	if similar := DidYouMean(name, known); similar != "" {
+		return similar + " " + strings.ToUpper(all[:1]) + all[1:]
+	}
+	return "; " + all
+}
+
 // maxSuggestions is the maximum number of values that a message suggests.
 const maxSuggestions = 3
 
@@ -37,11 +48,15 @@ func Similar(value string, allowed []string) (similar []string) {
 	var near []string
 	for _, one := range allowed {
 		name := plain(one)
+		contained := len(wanted) > 1 && strings.Contains(name, wanted)
+		if !contained && max(len(name)-len(wanted), len(wanted)-len(name)) > smallest {
+			continue // the distance is at least the difference of the lengths
+		}
 		distance := EditDistance(wanted, name)
 		switch {
 		case distance == 0:
 			return []string{one}
-		case len(wanted) > 1 && strings.Contains(name, wanted):
+		case contained:
 			similar = append(similar, one)
 		case distance < smallest:
 			near, smallest = []string{one}, distance

@@ -31,6 +31,20 @@ func TestSimilarValues(t *testing.T) {
 	require.Empty(t, domain.Similar("urgent", []string{"low", "normal", "high"}))
 }
 
+// TestUnknownNames checks the end of a message about an unknown name.
+func TestUnknownNames(t *testing.T) {
+	known := []string{"name", "exampleCount", "state", "status"}
+	for name, want := range map[string]string{
+		"exampelCount":  ": did you mean exampleCount? The fields are name, exampleCount, state, status",
+		"example_count": ": did you mean exampleCount? The fields are name, exampleCount, state, status",
+		"stat":          ": did you mean state or status? The fields are name, exampleCount, state, status",
+		"colour":        "; the fields are name, exampleCount, state, status",
+	} {
+		require.Equal(t, want, domain.UnknownName(name, "the fields are ", known), name)
+	}
+	require.Equal(t, "; the fields are none", domain.UnknownName("colour", "the fields are ", nil))
+}
+
 // TestMisspeltEnumerationsSuggest checks that a misspelt value of every enumeration of a command
 // suggests the right one.
 func TestMisspeltEnumerationsSuggest(t *testing.T) {

@@ -246,6 +246,30 @@ func (s *SubscriptionSpec) check(v *Violations, now time.Time) {
 	s.checkTarget(v)
 }
 
+// checkSelection adds a violation for each pattern that selects no event of any kind, and would silently
+// deliver nothing.
+func (s *SubscriptionSpec) checkSelection(v *Violations) {
+	for i, pattern := range s.EventTypes {
+		var types, heads []string
+		for _, kind := range Kinds {
+			for eventType := range kind.EventTypes() {
+				types = append(types, eventType)
+				head, _, _ := strings.Cut(eventType, ".")
+				heads = append(heads, head+".*")
+			}
+		}
+		heads = slices.Compact(heads)
+		v.Require(slices.ContainsFunc(types, func(known string) bool { return MatchesPattern(pattern, known) }),
+			indexed("eventTypes", i), "%.64q selects no type of event%s", pattern,
+			UnknownName(pattern, "types begin with ", heads))
+	}
+	for i, pattern := range s.Resources {
+		collection := Name(pattern).part(2)
+		v.Require(collection == "" || strings.Contains(collection, "*") || KindOf(collection) != nil, indexed("resources", i),
+			"there is no collection %.64q%s", collection, UnknownName(collection, "the collections are ", Collections()))
+	}
+}
+
 func (s *SubscriptionSpec) checkTarget(v *Violations) {
 	if s.Webhook != nil {
 		u, err := url.Parse(s.Webhook.URL)

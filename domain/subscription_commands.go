@@ -18,6 +18,7 @@ func (c CreateSubscription) Decide(s Subscription, now time.Time) (Event[Subscri
 	}
 	var v Violations
 	c.check(&v, now)
+	c.checkSelection(&v)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}

@@ -92,6 +92,29 @@ func TestInvalidSubscriptions(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestSubscriptionsSelectEvents checks that a pattern that selects no event of any kind is refused with a
+// suggestion, and that the kind of every event and every collection can be selected.
+func TestSubscriptionsSelectEvents(t *testing.T) {
+	create := func(eventType, resource string) error {
+		spec := domain.SubscriptionSpec{Webhook: &domain.Webhook{URL: "https://example.com/hook"},
+			EventTypes: []string{eventType}, Resources: []string{resource}}
+		_, err := domain.CreateSubscription{SubscriptionSpec: spec}.Decide(domain.Subscription{}, noon)
+		return err
+	}
+	require.ErrorContains(t, create("datset.*", "accounts/a/datasets/*"),
+		`eventTypes[0]: "datset.*" selects no type of event: did you mean dataset.*? Types begin with `)
+	require.ErrorContains(t, create("dataset.*", "accounts/a/datset/*"),
+		`resources[0]: there is no collection "datset": did you mean datasets? The collections are `)
+	for _, resource := range []string{"accounts/a/*", "accounts/a/data*", "accounts/*", "*"} {
+		require.NoError(t, create("*", resource), resource)
+	}
+	for _, kind := range domain.Kinds {
+		for eventType := range kind.EventTypes() {
+			require.NoError(t, create(eventType, "accounts/a/"+kind.CollectionID()+"/*"))
+		}
+	}
+}
+
 // TestSigningKeys checks that keys keep their signatures as text, and that the private keys are
 // redacted when they are printed.
 func TestSigningKeys(t *testing.T) {

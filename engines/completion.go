@@ -141,8 +141,8 @@ func ReasoningError(v domain.Violations, why string) error {
 	if err := v.Err(); !errors.As(err, &invalid) {
 		return err
 	}
-	invalid.Reason = NoReasoning
-	return invalid
+	return &domain.Error{Code: domain.InvalidArgument, Reason: NoReasoning, Message: invalid.Message,
+		Violations: invalid.Violations}
 }
 
 // Values of Chunk.Finish.

@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -77,8 +78,14 @@ func (s *Service) listRecords(c *request.Call, all bool) (any, error) {
 	_ = s.Audit.Flush(flushing) // without the newest records, the list is still correct
 	cancel()
 	var readErr error
+	var damaged []uint64 // positions
 	rows := func(yield func(*projections.Row[audited]) bool) {
 		for record, err := range s.Audit.Read(c.Ctx, c.Account, all) {
+			var unreadable audit.DamagedError
+			if errors.As(err, &unreadable) {
+				damaged = append(damaged, unreadable.Position)
+				continue
+			}
 			if err != nil {
 				readErr = err
 				return
@@ -95,6 +102,10 @@ func (s *Service) listRecords(c *request.Call, all bool) (any, error) {
 	}
 	if readErr != nil {
 		return nil, fmt.Errorf("read audit records: %w", readErr)
+	}
+	if len(damaged) > 0 {
+		c.Warn("%d damaged audit records are left out, the first at position %d of the stream %s", len(damaged), damaged[0],
+			audit.Stream)
 	}
 	return request.ListResponse("auditRecords", page.Items, page.NextPageToken, page.TotalSize, m)
 }

@@ -123,7 +123,7 @@ func positionAsOf(c *Call, given string) (uint64, error) {
 func reach(c *Call, position uint64) error {
 	name := AsOfParameter.Name
 	if position == 0 {
-		c.invalidAsOf.Add(name, "0 is before the first event of the log, which has the position 1")
+		c.invalidAsOf.Add(name, "0 is before the first event of the log: give a position from 1 on")
 		return nil
 	}
 	if position <= c.World.Position() {

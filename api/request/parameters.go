@@ -72,14 +72,15 @@ func (p *Params) check(name string) {
 	declared, ok := p.call.Operation.parameter(name)
 	values := p.Values[name]
 	switch {
+	case !ok && len(p.Violations) > domain.MaxViolations: // the list of violations is long enough
 	case !ok:
 		var known []string
 		for _, one := range p.call.Operation.Query {
 			known = append(known, one.Name)
 		}
 		slices.Sort(known)
-		p.Violations.Add(wire.Join("", name), "is not a query parameter of this operation; valid parameters: %s",
-			wire.OrNone(strings.Join(known, ", ")))
+		p.Violations.Add(wire.Join("", name), "is not a query parameter of this operation%s",
+			domain.UnknownName(name, "valid parameters: ", known))
 	case declared.Kind == wire.List:
 	case declared.Kind == wire.Map:
 		p.Violations.Require(values[0] == "null" && len(values) == 1 && p.maps[name] == nil, name,

@@ -261,7 +261,8 @@ func readFile(form *multipart.Reader, in *upload.Intake) (display, purpose strin
 			v.Add("expires_after", "is not supported, because files do not expire: leave it out, and delete the file when "+
 				"it is no longer needed")
 		case part.FormName() != "file":
-			v.Add(wire.Join("", part.FormName()), "is not a field of this form; valid fields: file, purpose")
+			v.Add(wire.Join("", part.FormName()), "is not a field of this form%s",
+				domain.UnknownName(part.FormName(), "valid fields: ", []string{"file", "purpose"}))
 		}
 	}
 	v.Add("file", "the form has more than %d fields: send the fields file and purpose", maxFormFields)

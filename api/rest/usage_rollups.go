@@ -3,13 +3,10 @@ package rest
 import (
 	"cmp"
 	"context"
-	"encoding/csv"
 	"fmt"
 	"maps"
-	"net/http"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -200,7 +197,7 @@ func listUsage(c *call, account string) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, writeUsage(c, all)
+		return nil, writeUsage(c, all, mask)
 	}
 	page, err := query.List(rows, renderUsage, usageFields, list)
 	if err != nil {
@@ -257,8 +254,9 @@ func sumUsage(c *call, q usageQuery) ([]usageState, error) {
 			return nil, c.Ctx.Err()
 		}
 		if err != nil {
+			c.Logger.Warn("the usage that is not rolled up cannot be read", "request", c.ID, "error", err)
 			return nil, &domain.Error{Code: domain.Unavailable, Reason: "USAGE_UNAVAILABLE",
-				Message: "the usage records cannot be read now: " + err.Error()}
+				Message: "the usage records cannot be read now: send the request again in some seconds"}
 		}
 		window = complete
 		for _, one := range rows {
@@ -316,35 +314,4 @@ func (u *usageSum) rows(now time.Time) (all []usageState) {
 		all = append(all, row)
 	}
 	return all
-}
-
-// usageColumns are the columns of CSV: the JSON names of the fields but the name.
-var usageColumns = []string{"startTime", "endTime", "account", "apiKey", "model", "deployment", "job",
-	"acceleratorType", "requests", "promptTokens", "cachedPromptTokens", "completionTokens", "audioSeconds",
-	"acceleratorSeconds", "complete"}
-
-// plainCell returns text that a spreadsheet does not take for a formula: the model is as in requests.
-func plainCell(text string) string {
-	if text != "" && strings.Contains("=+-@\t\r", text[:1]) {
-		return "'" + text
-	}
-	return text
-}
-
-func writeUsage(c *call, rows []UsageRow) error {
-	c.Writer.Header().Set("Content-Type", csvMedia+"; charset=utf-8")
-	c.Writer.WriteHeader(http.StatusOK)
-	out := csv.NewWriter(c.Writer)
-	_ = out.Write(usageColumns)
-	count := func(n domain.Count) string { return strconv.FormatInt(int64(n), 10) }
-	seconds := func(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
-	for _, r := range rows {
-		_ = out.Write([]string{r.StartTime.Format(time.RFC3339), r.EndTime.Format(time.RFC3339), plainCell(r.Account),
-			plainCell(r.APIKey), plainCell(r.Model), plainCell(r.Deployment), plainCell(r.Job),
-			plainCell(r.AcceleratorType), count(r.Requests), count(r.PromptTokens),
-			count(r.CachedPromptTokens), count(r.CompletionTokens), seconds(r.AudioSeconds), seconds(r.AcceleratorSeconds),
-			strconv.FormatBool(r.Complete)})
-	}
-	out.Flush()
-	return request.IgnoreGone(out.Error())
 }

@@ -132,7 +132,8 @@ func (d decoder) object(t reflect.Type, value any, path string) any {
 		case !known && len(*d.violations) > domain.MaxViolations: // the list of violations is long enough
 			continue
 		case !known:
-			d.violations.Add(Join(path, key), "is not a field of this object; valid fields: %s", OrNone(s.Names(false)))
+			d.violations.Add(Join(path, key), "is not a field of this object%s",
+				domain.UnknownName(key, "valid fields: ", s.Names(false)))
 			continue
 		}
 		if _, twice := normal[f.Name]; twice {

@@ -133,8 +133,8 @@ func maskPath(v *domain.Violations, param string, t reflect.Type, text string, u
 		f, known := s.Field(name)
 		switch {
 		case !known:
-			v.Add(param, "%s is not a field of this resource; valid fields: %s", Quote(text),
-				OrNone(s.Names(!update)))
+			v.Add(param, "%s is not a field of this resource%s", Quote(text),
+				domain.UnknownName(name, "valid fields: ", s.Names(!update)))
 			return nil
 		case update && f.Output:
 			v.Add(param, "%s is set by the server only: leave it out", Quote(text))

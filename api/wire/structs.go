@@ -86,14 +86,13 @@ func (s *Struct) Field(name string) (Field, bool) {
 
 // Names returns the names of the struct's fields, for messages. With outputToo, the names include
 // output-only fields.
-func (s *Struct) Names(outputToo bool) string {
-	var all []string
+func (s *Struct) Names(outputToo bool) (all []string) {
 	for _, f := range s.Fields {
 		if outputToo || !f.Output {
 			all = append(all, f.Name)
 		}
 	}
-	return strings.Join(all, ", ")
+	return all
 }
 
 func Deref(t reflect.Type) reflect.Type {

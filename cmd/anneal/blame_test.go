@@ -67,7 +67,8 @@ func TestBlame(t *testing.T) {
 		"datasets/d colour":  `datasets/d never had the field "colour"; its fields are (resource), createdBy`,
 		"datasets/none":      "accounts/default/datasets/none has no events",
 		"codes":              `"codes" is not a resource: give COLLECTION/ID`,
-		"colours/red":        `"colours/red" is not a resource: give COLLECTION/ID`,
+		"colours/red":        `"colours/red" is not a resource: there is no collection "colours"; the`,
+		"dataset/d":          `there is no collection "dataset": did you mean datasets? The collections are`,
 		"datasets/d/x":       `"datasets/d/x" is not a resource: give COLLECTION/ID`,
 		`datasets/"OR"a"="a`: "is not a resource",
 	} {

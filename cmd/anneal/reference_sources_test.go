@@ -172,7 +172,7 @@ type reasonCall struct {
 
 // reasonsPage lists the reasons of errors: values of fields named Reason, and
 // of parameters named reason.
-func reasonsPage(sources map[string][]*ast.File) string {
+func reasonsPage(t *testing.T, sources map[string][]*ast.File) string {
 	constants, functions := reasonConstants(sources), reasonFunctions(sources)
 	reasons := map[string]shownReason{}
 	add := func(reason, code, message string) {
@@ -192,7 +192,8 @@ func reasonsPage(sources map[string][]*ast.File) string {
 			}
 		case *ast.AssignStmt:
 			for i, left := range n.Lhs {
-				if target, ok := left.(*ast.SelectorExpr); ok && target.Sel.Name == "Reason" && i < len(n.Rhs) {
+				target, ok := left.(*ast.SelectorExpr)
+				if ok && target.Sel.Name == "Reason" && i < len(n.Rhs) && last.code != "" { // not the reason of an audit record
 					add(text(n.Rhs[i], constants), last.code, last.message)
 				}
 			}
@@ -215,6 +216,7 @@ func reasonsPage(sources map[string][]*ast.File) string {
 	})
 	rows := map[string]string{}
 	for reason, shown := range reasons {
+		require.NotEmpty(t, shown.code, "%s: a reader cannot tell what this error is: set code and reason together", reason)
 		message := formatVerb.ReplaceAllString(shown.message, "…")
 		rows[reason] = fmt.Sprintf("| `%s` | %s | %s |\n", reason, shown.code, cell(message))
 	}
@@ -284,6 +286,10 @@ func reasonFunctions(sources map[string][]*ast.File) map[string]reasonCall {
 			switch n := node.(type) {
 			case *ast.CompositeLit:
 				f.codeName = cmp.Or(f.codeName, codeName(elementOf(n, "Code")))
+			case *ast.AssignStmt: // code := domain.InvalidArgument
+				if name, ok := n.Lhs[0].(*ast.Ident); ok && name.Name == "code" {
+					f.codeName = cmp.Or(f.codeName, codeName(n.Rhs[0]))
+				}
 			case *ast.CallExpr:
 				if calleeOf(n) == "Errorf" && len(n.Args) > 1 {
 					f.codeName = cmp.Or(f.codeName, codeName(n.Args[0]))

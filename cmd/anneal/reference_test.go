@@ -44,7 +44,7 @@ func TestReference(t *testing.T) {
 		{"api.md", "API operations", document.operationsPage()},
 		{"events.md", "Events", eventsPage()},
 		{"metrics.md", "Metrics", metrics},
-		{"errors.md", "Error reasons", reasonsPage(sources)},
+		{"errors.md", "Error reasons", reasonsPage(t, sources)},
 		{"limits.md", "Limits", limitsPage(&document)},
 		{"inert.md", "Fields without effect", inertPage()},
 	} {

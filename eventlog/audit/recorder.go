@@ -17,7 +17,8 @@ type Store interface {
 	// minutes does not store them twice.
 	Append(ctx context.Context, records []Record) error
 	// Read yields the records of an account, oldest first; those of all accounts and of callers that
-	// were not authenticated if all is true.
+	// were not authenticated if all is true. It yields a DamagedError in place of a record that it cannot
+	// decode, and continues.
 	Read(ctx context.Context, account string, all bool) iter.Seq2[Record, error]
 }
 

@@ -167,19 +167,34 @@ func (s *StreamStore) Read(ctx context.Context, account string, all bool) iter.S
 		defer messages.Stop()
 		for {
 			record, more, err := nextRecord(ctx, messages, last)
-			if err != nil {
+			var damaged DamagedError
+			switch {
+			case errors.As(err, &damaged):
+				if !yield(Record{}, damaged) || !more {
+					return
+				}
+			case err != nil:
 				fail(err)
 				return
-			}
-			if record.Sequence > 0 && !yield(record, nil) || !more {
+			case record.Sequence > 0 && !yield(record, nil) || !more:
 				return
 			}
 		}
 	}
 }
 
-// nextRecord returns the next record, whose Sequence is 0 if it is after last. more is false when no
-// further record up to last follows.
+// DamagedError is the error of a record that cannot be decoded. Records follow it.
+type DamagedError struct {
+	Position uint64 // in the stream
+	Err      error
+}
+
+func (e DamagedError) Error() string {
+	return fmt.Sprintf("the audit record at position %d is damaged: %v", e.Position, e.Err)
+}
+
+// nextRecord returns the next record, whose Sequence is 0 if it is after last, or a DamagedError. more
+// is false when no further record up to last follows.
 func nextRecord(ctx context.Context, messages jetstream.MessagesContext, last uint64) (r Record, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, appendTime)
 	defer cancel()
@@ -191,11 +206,12 @@ func nextRecord(ctx context.Context, messages jetstream.MessagesContext, last ui
 	if err != nil || meta.Sequence.Stream > last {
 		return r, false, err
 	}
+	more = meta.NumPending > 0 && meta.Sequence.Stream < last
 	if err := json.Unmarshal(message.Data(), &r); err != nil {
-		return r, false, fmt.Errorf("position %d: %w", meta.Sequence.Stream, err)
+		return Record{}, more, DamagedError{meta.Sequence.Stream, err}
 	}
 	r.Sequence = meta.Sequence.Stream
-	return r, meta.NumPending > 0 && meta.Sequence.Stream < last, nil
+	return r, more, nil
 }
 
 // Memory is a Store in memory, for tests.

@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -59,6 +60,33 @@ func TestStreamIsBoundedByAccount(t *testing.T) {
 	require.EqualValues(t, audit.MaxBytes, config.MaxBytes)
 	require.Equal(t, audit.MaxAge, config.MaxAge)
 	require.NotContains(t, strings.Join(config.Subjects, " "), "events.", "it is not part of the log")
+}
+
+// TestDamagedRecords checks that a reader gets an error in place of each damaged record, and all others.
+func TestDamagedRecords(t *testing.T) {
+	s := servertest.Start(t)
+	store, err := audit.OpenStream(s.Control(), nil)
+	require.NoError(t, err)
+	js := servertest.JetStream(t, s.Control())
+	for n := range 3 {
+		_, err := js.Publish(t.Context(), "audit.acme", []byte("{damaged"))
+		require.NoError(t, err)
+		require.NoError(t, store.Append(t.Context(), []audit.Record{{ID: uuid.NewString(), Kind: audit.RequestRefused,
+			Account: "acme", Path: fmt.Sprintf("/%d", n)}}))
+	}
+	_, err = js.Publish(t.Context(), "audit.acme", []byte("{damaged"))
+	require.NoError(t, err)
+	var got []string
+	for record, err := range store.Read(t.Context(), "acme", false) {
+		var damaged audit.DamagedError
+		if errors.As(err, &damaged) {
+			got = append(got, fmt.Sprint(damaged.Position))
+			continue
+		}
+		require.NoError(t, err)
+		got = append(got, record.Path)
+	}
+	require.Equal(t, []string{"1", "/0", "3", "/1", "5", "/2", "7"}, got)
 }
 
 // TestStreamIsGone checks that a store without its stream returns an error in time.

@@ -22,6 +22,16 @@ func (l serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Plaintext passwords") {
 		return // the configuration is in memory only, so its plaintext passwords are not exposed
 	}
+	if store, message, ok := strings.Cut(strings.TrimPrefix(format, "Filestore ["), "] "); ok && l.to != nil {
+		switch {
+		case strings.HasPrefix(message, "Stream state outdated"):
+			l.to.Info("the last run did not shut down: NATS rebuilds the index of a stream", "stream", store)
+			return
+		case strings.HasPrefix(message, "Recovering stream state from index errored") &&
+			strings.HasPrefix(fmt.Sprint(v...), "prior state"):
+			return // follows the message above
+		}
+	}
 	if l.to != nil {
 		l.to.Warn("nats: " + fmt.Sprintf(format, v...))
 	}

@@ -118,11 +118,11 @@ func (r *restore) choose(ctx context.Context) error {
 	}
 	switch {
 	case r.Position > m.Position:
-		return domain.Errorf(domain.OutOfRange, "position %d is after the newest backup, which ends at position %d",
-			r.Position, m.Position)
+		return domain.Errorf(domain.OutOfRange, "position %d is after the newest backup, which ends at position %d: "+
+			"give an earlier position, or leave it out for the newest backup", r.Position, m.Position)
 	case r.Time.After(m.Time):
-		return domain.Errorf(domain.OutOfRange, "%s is after the newest backup, which has the state at %s",
-			r.Time.Format(time.RFC3339), m.Time.Format(time.RFC3339))
+		return domain.Errorf(domain.OutOfRange, "%s is after the newest backup, which has the state at %s: give "+
+			"an earlier time, or leave it out for the newest backup", r.Time.Format(time.RFC3339), m.Time.Format(time.RFC3339))
 	}
 	r.all = []Manifest{m}
 	for m.Parent != "" {

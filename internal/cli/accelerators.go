@@ -74,7 +74,9 @@ func printJobAccelerators(c *cobra.Command, rows []any) error {
 		}
 		items = append(items, item)
 	}
-	return printItems(c, items, acceleratorColumns...)
+	return printItems(c, noRows{"no rows: the server estimates how many accelerators a job gets",
+		"`anneal accelerators set` replaces the estimate"},
+		items, acceleratorColumns...)
 }
 
 func acceleratorsSet() *cobra.Command {

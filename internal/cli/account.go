@@ -127,7 +127,8 @@ func accountList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, column{"ID", "#name"}, column{"STATE", "state"}, column{"SUSPENDED", "suspendState"},
+			return printItems(c, noRows{"no accounts", "create one with `anneal account create ID`"},
+				items, column{"ID", "#name"}, column{"STATE", "state"}, column{"SUSPENDED", "suspendState"},
 				column{"DISPLAY NAME", "displayName"}, column{"CREATED", "createTime"})
 		}})
 }

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"anneal/internal/usage"
 )
 
 var deployedModels = collection{"deployedModels", "addon",
@@ -30,8 +28,11 @@ func addonLoad() *cobra.Command {
 		Short: "Load an adapter into a deployment that was created with --addons", Args: arguments(0, 1),
 		Example: "  anneal addon load polite --model polite --deployment shared --watch",
 		RunE: func(c *cobra.Command, args []string) error {
-			if model == "" || deployment == "" {
-				return usage.Errorf("--model and --deployment are required")
+			if model == "" {
+				return required("model")
+			}
+			if deployment == "" {
+				return required("deployment")
 			}
 			client, err := newClient(c)
 			if err != nil {

@@ -53,7 +53,8 @@ ACCOUNT the caller was not authenticated, and KEY is only what it claims; the op
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, column{"TIME", "time"}, column{"KIND", "kind"}, column{"ACCOUNT", "account"},
+			return printItems(c, noRows{"no audit records", ""},
+				items, column{"TIME", "time"}, column{"KIND", "kind"}, column{"ACCOUNT", "account"},
 				column{"KEY", "apiKey"}, column{"ADDRESS", "clientAddress"}, column{"STATUS", "status"},
 				column{"REASON", "reason"}, column{"OPERATION", "operation"}, column{"SECRET", "secret"},
 				column{"READER", "reader"}, column{"COUNT", "repeated"}, column{"CONTROL PLANE", "controlPlane"})

@@ -64,6 +64,7 @@ To back up regularly, start the server with --backup TARGET --backup-recipient a
 	c.Flags().BoolVar(&references, "references", false,
 		"do not copy files, because the bucket of serve --blobs keeps them")
 	bindArgument(c, "TARGET", "target", "")
+	bindFlag(c, "recipient", "recipients")
 	return c
 }
 
@@ -138,7 +139,8 @@ func backupStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, backupColumns...)
+			return printItems(c, noRows{"no backups", "create one with `anneal backup create TARGET --recipient RECIPIENT`"},
+				items, backupColumns...)
 		}}
 }
 

@@ -98,7 +98,7 @@ func batchCreate() *cobra.Command {
 				return err
 			}
 			if watch {
-				if item, err = awaitBatch(c.Context(), client, item); err != nil {
+				if item, err = awaitBatch(c, client, item); err != nil {
 					return err
 				}
 			}
@@ -112,11 +112,20 @@ func batchCreate() *cobra.Command {
 	return c
 }
 
-// awaitBatch waits until a batch has ended, and returns it.
-func awaitBatch(ctx context.Context, client *client, item map[string]any) (map[string]any, error) {
+// awaitBatch waits until a batch has ended, and returns it. On standard error it prints the progress.
+func awaitBatch(c *cobra.Command, client *client, item map[string]any) (map[string]any, error) {
+	ctx := c.Context()
+	shown, out := "", c.ErrOrStderr()
 	for !endedBatch(item) {
+		counts, _ := item["request_counts"].(map[string]any)
+		if line := fmt.Sprintf("%s  %s of %s requests completed, %s failed", cell(item, "status"), cell(counts, "completed"),
+			cell(counts, "total"), cell(counts, "failed")); line != shown {
+			fmt.Fprintln(out, line)
+			shown = line
+		}
 		if err := sleep(ctx, time.Second); err != nil {
-			return nil, err
+			return nil, onInterrupt(c, err, "The batch continues. Run `anneal batch get %s` to show its progress, or "+
+				"`anneal batch cancel %s` to stop it.", cell(item, "id"), cell(item, "id"))
 		}
 		path, latest := batchesPath+"/"+cell(item, "id"), map[string]any(nil)
 		if err := client.call(ctx, http.MethodGet, path, nil, nil, &latest); err != nil {
@@ -133,6 +142,22 @@ func batchOutcome(item map[string]any) error {
 		return fmt.Errorf("batch %s is %s", cell(item, "id"), status)
 	}
 	return nil
+}
+
+// withoutFile returns why a batch has no file of results, or of errors.
+func withoutFile(item map[string]any, errorFile bool) error {
+	batch := cell(item, "id")
+	switch {
+	case !endedBatch(item):
+		return fmt.Errorf("batch %s is %s, and gets its files when it has ended: `anneal batch get %s` shows its progress",
+			batch, cell(item, "status"), batch)
+	case errorFile && cell(item, "error_file_id") == "-" && cell(item, "output_file_id") != "-":
+		return fmt.Errorf("batch %s has no file of errors, because no request failed: leave out --errors", batch)
+	case !errorFile && cell(item, "error_file_id") != "-":
+		return fmt.Errorf("batch %s has no results, because every request failed: print the errors with --errors", batch)
+	}
+	return fmt.Errorf("batch %s is %s and sent no request: `anneal batch get %s` shows why", batch, cell(item, "status"),
+		batch)
 }
 
 func endedBatch(item map[string]any) bool {
@@ -188,7 +213,7 @@ func batchVerb(verb, short, method, suffix string) *cobra.Command {
 				return err
 			}
 			if watch, err := c.Flags().GetBool("watch"); err == nil && watch {
-				if item, err = awaitBatch(c.Context(), client, item); err != nil {
+				if item, err = awaitBatch(c, client, item); err != nil {
 					return err
 				}
 			}
@@ -218,7 +243,7 @@ func batchList() *cobra.Command {
 					items = append(items, batchTable(c, item))
 				}
 				if !page.HasMore {
-					return printItems(c, items, batchColumns...)
+					return printItems(c, noRows{"no batches", "create one with `anneal batch create FILE`"}, items, batchColumns...)
 				}
 				query.Set("after", page.LastID)
 			}
@@ -245,8 +270,7 @@ func batchResults() *cobra.Command {
 			}
 			file := cell(item, field)
 			if file == "-" {
-				return fmt.Errorf("the batch is %s and has no %s: it gets this file when it has ended, unless "+
-					"it would be empty", cell(item, "status"), field)
+				return withoutFile(item, errorFile)
 			}
 			res, err := client.request(c.Context(), http.MethodGet, "/v1/files/"+file+"/content", nil, "", nil)
 			if err != nil {

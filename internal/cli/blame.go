@@ -37,7 +37,7 @@ the events, which can have other names than those of the API; values of secrets 
 				return err
 			}
 			if len(events) == 0 {
-				return usage.Errorf("%s has no events: list events with 'anneal events'", name)
+				return fmt.Errorf("%s has no events: list events with 'anneal events'", name)
 			}
 			changes, err := changesOf(name, events)
 			if err != nil {
@@ -51,7 +51,8 @@ the events, which can have other names than those of the API; values of secrets 
 			if err != nil {
 				return err
 			}
-			return printItems(c, changes, column{"POSITION", "position"}, column{"TIME", "time"}, column{"EVENT", "type"},
+			return printItems(c, noRows{"no changes", ""},
+				changes, column{"POSITION", "position"}, column{"TIME", "time"}, column{"EVENT", "type"},
 				column{"FIELD", "field"}, column{"OLD", "oldText"}, column{"NEW", "newText"}, column{"ACTOR", "actor"},
 				column{"KEY", "key"}, column{"ADDRESS", "clientaddress"},
 				column{"CONTROL PLANE", "controlplane"})
@@ -64,6 +65,10 @@ func (c *client) resourceName(given string) (domain.Name, error) {
 	name := domain.Name(given)
 	if !strings.HasPrefix(given, "accounts/") {
 		name = domain.Name("accounts/" + c.Account + "/" + given)
+	}
+	if collection := name.Collection(); strings.Contains(given, "/") && domain.KindOf(collection) == nil {
+		return "", usage.Errorf("%q is not a resource: there is no collection %q%s", given, collection,
+			domain.UnknownName(collection, "the collections are ", domain.Collections()))
 	}
 	if domain.KindOf(name.Collection()) == nil || domain.NameOf(name.Subject()) != name || !domain.ValidID(name.ID()) {
 		return "", usage.Errorf("%q is not a resource: give COLLECTION/ID, such as deployments/%s", given, id(given))
@@ -254,8 +259,8 @@ func changesOfField(changes []map[string]any, name domain.Name, field string) ([
 		return at != wholeResource || change["new"] != nil
 	})
 	if !found {
-		return nil, usage.Errorf("%s never had the field %q; its fields are %s", name, field,
-			strings.Join(wire.SortedKeys(known), ", "))
+		return nil, fmt.Errorf("%s never had the field %q%s", name, field,
+			domain.UnknownName(field, "its fields are ", wire.SortedKeys(known)))
 	}
 	return kept, nil
 }

@@ -64,6 +64,7 @@ type conversation struct {
 	system   []any          // system message, if any
 	images   []any          // parts of the first message of the user
 	messages []any          // messages of the user and of the model
+	begun    bool           // the input had a message or a command
 	signals  chan os.Signal // interrupts; nil before run
 }
 
@@ -152,6 +153,9 @@ func (t *conversation) converse(lines <-chan line, interactive bool) error {
 			fmt.Fprintln(t.cmd.ErrOrStderr(), "Type /exit or press Ctrl-D or Ctrl-C to leave.")
 		case next, more := <-lines:
 			leaving = false
+			if !more && !t.begun && !interactive {
+				return missingArguments(t.cmd, argumentNames(t.cmd))
+			}
 			if !more || next.err != nil {
 				return next.err
 			}
@@ -168,9 +172,11 @@ func (t *conversation) converse(lines <-chan line, interactive bool) error {
 
 // respond executes a command or sends a message. leave reports that the conversation has ended.
 func (t *conversation) respond(text string, interactive bool) (leave bool, err error) {
-	switch text = strings.TrimSpace(text); {
-	case text == "":
+	if text = strings.TrimSpace(text); text == "" {
 		return false, nil
+	}
+	t.begun = true
+	switch {
 	case text == "/exit", text == "/quit", text == "/bye":
 		return true, nil
 	case text == "/clear":

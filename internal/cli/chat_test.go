@@ -60,9 +60,11 @@ func TestAConversationKeepsItsMessages(t *testing.T) {
 
 	_, _, err = converse(t, s.ServeHTTP, "/nonsense\n")
 	require.EqualError(t, err, "unknown command /nonsense: the commands are /clear, /exit and /help")
-	out, _, err = converse(t, s.ServeHTTP, "")
-	require.NoError(t, err)
-	require.Empty(t, out)
+	for _, blank := range []string{"", "\n \n"} {
+		out, _, err = converse(t, s.ServeHTTP, blank)
+		require.ErrorContains(t, err, "TEXT is missing; usage: anneal chat [TEXT] [flags]; for example: anneal chat --model ")
+		require.Empty(t, out)
+	}
 }
 
 // TestAConversationOfAPipeEndsWithItsFirstError checks that an error ends a conversation whose

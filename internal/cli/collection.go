@@ -43,7 +43,7 @@ func (k collection) listCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, withStatus(withQueue(k.columns, items), items)...)
+			return printItems(c, k.none(c), items, withStatus(withQueue(k.columns, items), items)...)
 		}})
 	c.Flags().StringVar(&filter, "filter", "", "AIP-160 filter, such as '"+k.filterExample()+"'")
 	c.Flags().StringVar(&orderBy, "order-by", "", "fields to sort by, such as 'createTime desc'")
@@ -80,6 +80,16 @@ func (k collection) filterExample() string {
 		return `keyName = "HOME*"`
 	}
 	return "state = READY"
+}
+
+// none returns what an empty list prints: how to create a resource.
+func (k collection) none(list *cobra.Command) noRows {
+	for _, c := range list.Parent().Commands() {
+		if c.Name() == "create" || c.Name() == "load" {
+			return noRows{"no " + k.noun + "s", "`" + c.CommandPath() + " --help` shows how to " + c.Name() + " one"}
+		}
+	}
+	return noRows{"no " + k.noun + "s", ""}
 }
 
 func (k collection) getCommand() *cobra.Command {

@@ -8,27 +8,26 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"anneal/domain"
-	"anneal/internal/server"
 )
 
 func completeCommand() *cobra.Command {
 	var flags completionFlags
-	c := &cobra.Command{Use: "complete PROMPT",
-		Short:   "Complete a prompt with a model; use - as PROMPT to read the prompt from standard input",
-		Args:    arguments(1, 1),
-		Example: `  anneal complete --model polite "good morning"`,
+	c := &cobra.Command{Use: "complete [PROMPT]",
+		Short:   "Complete a prompt with a model; without PROMPT, read the prompt from standard input",
+		Args:    arguments(0, 1),
+		Example: `  anneal complete --model polite "good morning"` + "\n  anneal complete --model polite < prompt.txt",
 		RunE: func(c *cobra.Command, args []string) error {
-			client, err := newClient(c)
+			prompt, err := readPrompt(c, args)
 			if err != nil {
 				return err
 			}
-			prompt, err := readText(c, args[0])
+			client, err := newClient(c)
 			if err != nil {
 				return err
 			}
@@ -61,7 +60,7 @@ func (q *completionFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	defer bindModel(c, modelNamesHint+"; `anneal transcribe` transcribes speech")
 	f.StringVarP(&q.model, "model", "m", domain.DefaultBaseModel,
-		"model, deployment (accounts/A/deployments/D) or deployment alias")
+		"model, deployment or deployment alias")
 	f.IntVar(&q.maxTokens, "max-tokens", 128, "maximum number of tokens to generate")
 	f.Float64Var(&q.temperature, "temperature", 0, "sampling temperature; 0 is greedy")
 	f.Float64Var(&q.topP, "top-p", 1, "nucleus sampling probability")
@@ -91,6 +90,21 @@ func (q *completionFlags) body(c *cobra.Command) (map[string]any, error) {
 	return body, nil
 }
 
+// readPrompt returns the argument PROMPT, or the text of standard input if it is "-" or absent.
+func readPrompt(c *cobra.Command, args []string) (string, error) {
+	if len(args) == 1 {
+		return readText(c, args[0])
+	}
+	if in, ok := c.InOrStdin().(*os.File); ok && isTerminal(in) {
+		return "", missingArguments(c, argumentNames(c))
+	}
+	prompt, err := readText(c, "-")
+	if err == nil && strings.TrimSpace(prompt) == "" {
+		return "", missingArguments(c, argumentNames(c))
+	}
+	return prompt, err
+}
+
 // readText returns the text of an argument, or standard input for "-".
 func readText(c *cobra.Command, argument string) (string, error) {
 	if argument != "-" {
@@ -100,10 +114,10 @@ func readText(c *cobra.Command, argument string) (string, error) {
 	return strings.TrimRight(string(read), "\r\n"), err
 }
 
-// resolveModel returns name unchanged if it is a resource name or an alias of a deployment, and
-// otherwise the resource name of the account's model with this ID. A model of the account takes
-// precedence over an alias. If name is an alias that is set with --model, resolveModel prints the
-// deployment.
+// resolveModel returns the resource name of the account's model with the ID name, and name itself if
+// the account has no such model: name is then a resource name, an alias of a deployment, or the ID of a
+// deployment or of a deployed model, which the server resolves. If name is an alias that is set with
+// --model, resolveModel prints the deployment.
 func resolveModel(ctx context.Context, cmd *cobra.Command, c *client, name string) (string, error) {
 	if strings.ContainsAny(name, "/#") {
 		return name, nil
@@ -122,10 +136,6 @@ func resolveModel(ctx context.Context, cmd *cobra.Command, c *client, name strin
 		case name:
 			bound = one.Deployment
 		}
-	}
-	// An unbound speech alias is sent to the server, which explains why the alias is unavailable.
-	if bound == "" && !slices.Contains(server.SpeechAliases, name) {
-		return own, nil
 	}
 	if bound != "" && cmd.Flags().Changed("model") {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s is an alias of %s\n", name, bound)
@@ -181,8 +191,7 @@ func (g *generation) run(ctx context.Context, body map[string]any) (text string,
 	given, _ := body["model"].(string)
 	body["model"] = cmp.Or(g.model, g.modelName(given))
 	text, err = g.send(ctx, body)
-	var unknown *apiError
-	if g.model == "" && body["model"] != given && errors.As(err, &unknown) && unknown.Reason == "MODEL_NOT_FOUND" {
+	if g.model == "" && body["model"] != given && isUnknownModel(err) {
 		model, findErr := resolveModel(ctx, g.cmd, g.client, given)
 		if findErr != nil || model == body["model"] {
 			return text, cmp.Or(findErr, err)
@@ -194,6 +203,11 @@ func (g *generation) run(ctx context.Context, body map[string]any) (text string,
 		g.model, _ = body["model"].(string)
 	}
 	return text, err
+}
+
+func isUnknownModel(err error) bool {
+	var failed *apiError
+	return errors.As(err, &failed) && failed.Reason == "MODEL_NOT_FOUND"
 }
 
 // modelName returns the name of the account's model with the ID name; a name with slashes is

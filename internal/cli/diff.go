@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -58,18 +59,22 @@ are the files and batches of the OpenAI API.`,
 			if err != nil {
 				return err
 			}
-			return printItems(c, fields, column{"FIELD", "field"}, column{"OLD", "oldText"}, column{"NEW", "newText"})
+			return printItems(c, noDifference, fields,
+				column{"FIELD", "field"}, column{"OLD", "oldText"}, column{"NEW", "newText"})
 		}}
 	c.Flags().BoolVar(&allAccounts, "all-accounts", false,
 		"compare the resources of all accounts; requires the operator's context file")
 	return c
 }
 
+var noDifference = noRows{"nothing differs between the two positions", ""}
+
 func printChanges(c *cobra.Command, changes []map[string]any, err error) error {
 	if err != nil {
 		return err
 	}
-	return printItems(c, changes, column{"CHANGE", "change"}, column{"RESOURCE", "resource"}, column{"FIELDS", "fields"})
+	return printItems(c, noDifference, changes,
+		column{"CHANGE", "change"}, column{"RESOURCE", "resource"}, column{"FIELDS", "fields"})
 }
 
 // A comparison compares the states at two positions.
@@ -101,7 +106,7 @@ func (d *comparison) resource(ctx context.Context, name domain.Name) ([]map[stri
 		states[i] = flat(item)
 	}
 	if states[0] == nil && states[1] == nil {
-		return nil, usage.Errorf("%s does not exist at position %s and at position %s: list its events with "+
+		return nil, fmt.Errorf("%s does not exist at position %s and at position %s: list its events with "+
 			"'anneal events --resource %s'", name, d.at[0], d.at[1], name)
 	}
 	differ := []map[string]any{}

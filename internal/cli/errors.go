@@ -43,6 +43,9 @@ const maxViolations = 20
 // of violations.
 const minTruncated = min(rows.MaxErrors, weights.MaxViolations, domain.MaxViolations)
 
+// fieldPath matches the path of a field at the beginning of a message.
+var fieldPath = regexp.MustCompile(`^[a-z][a-zA-Z0-9_.\[\]]*$`)
+
 func (e *apiError) Error() string { return e.text(func(field string) string { return field }) }
 
 // text returns the message of the server, in which name replaces the names of violated fields.
@@ -54,6 +57,10 @@ func (e *apiError) text(name func(field string) string) string {
 		if rest, found := strings.CutPrefix(e.Message, v.Field+": "); found {
 			return name(v.Field) + ": " + rest
 		}
+	}
+	field, rest, found := strings.Cut(e.Message, ": ")
+	if found && len(e.Violations) == 0 && fieldPath.MatchString(field) {
+		return name(field) + ": " + rest
 	}
 	return e.Message
 }

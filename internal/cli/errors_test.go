@@ -27,7 +27,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		{"account get other", `{"message":"no such account","details":[{"reason":"NOT_FOUND"}]}`,
 			"no such account\nhint: list accounts with `anneal account list`"},
 		{"complete -m accounts/a/models/m x", `{"error":{"message":"not deployed","code":"MODEL_NOT_DEPLOYED"}}`,
-			"not deployed\nhint: deploy the model with `anneal deployment create --model MODEL`"},
+			"not deployed\nhint: deploy the model with `anneal deployment create --model accounts/a/models/m --watch`"},
 		{"complete -m accounts/a/models/m x", `{"error":{"message":"there is no model m","code":"MODEL_NOT_FOUND"}}`,
 			"there is no model m\nhint: list the names of models with `anneal model names`"},
 		{"complete -m accounts/a/models/m x", `{"error":{"message":"max_tokens: must be positive","param":"max_tokens"}}`,
@@ -46,11 +46,11 @@ func TestErrorsNameFlags(t *testing.T) {
 			"REPLICAS: must be from 1 to 2\nhint: change the limits with `anneal deployment update d --min-replicas N " +
 				"--max-replicas N`"},
 		{"quota set a jobs 5", violations("maxValue: must be at most 4"), "LIMIT: must be at most 4"},
-		{"dataset create X", violations("datasetId: must be short"), "ID: must be short"},
-		{"key create X", violations("apiKeyId: must be short"), "ID: must be short"},
-		{"addon load X --model m --deployment d", violations("deployedModelId: must be short"), "ID: must be short"},
-		{"rlor create X --dataset d", violations("rlorTrainerJobId: must be short"), "ID: must be short"},
-		{"sft create X --dataset d", violations("supervisedFineTuningJobId: must be short"), "ID: must be short"},
+		{"dataset create X", violations("datasetId: must be short"), "ID \"X\": must be short"},
+		{"key create X", violations("apiKeyId: must be short"), "ID \"X\": must be short"},
+		{"addon load X --model m --deployment d", violations("deployedModelId: must be short"), "ID \"X\": must be short"},
+		{"rlor create X --dataset d", violations("rlorTrainerJobId: must be short"), "ID \"X\": must be short"},
+		{"sft create X --dataset d", violations("supervisedFineTuningJobId: must be short"), "ID \"X\": must be short"},
 		{"sft create --dataset d", violations("dataset: is not a dataset"),
 			"--dataset: is not a dataset\nhint: list datasets with `anneal dataset list`"},
 		{"sft create --dataset d", violations("epochs: must be positive", "loraRank: must be a power of two"),
@@ -66,7 +66,7 @@ func TestErrorsNameFlags(t *testing.T) {
 		{"deployment create --model m --scale-up-window 1s", violations("autoscalingPolicy.scaleUpWindow: too short"),
 			"--scale-up-window: too short"},
 		{"deployment create --model m --shape s", violations("deploymentShape: is not a shape"),
-			"--shape: is not a shape\nhint: list the versions that match a model with `anneal shape match --model MODEL`; " +
+			"--shape: is not a shape\nhint: list the versions that match a model with `anneal shape match --model m`; " +
 				"--skip-shape-validation accepts one that is not validated"},
 		{"deployment delete d", `{"message":"in use","details":[{"reason":"RECENTLY_USED"}]}`,
 			"in use\nhint: delete the deployment anyway with --ignore-checks"},
@@ -89,7 +89,7 @@ func TestHintsReplaceAdviceForTheAPI(t *testing.T) {
 			"there is no dataset named d\nhint: list datasets with `anneal dataset list`"},
 		{"complete -m a/m x", `{"error":{"message":"m has no deployment: create one with POST /v1/accounts/a/deployments",` +
 			`"code":"MODEL_NOT_DEPLOYED"}}`,
-			"m has no deployment\nhint: deploy the model with `anneal deployment create --model MODEL`"},
+			"m has no deployment\nhint: deploy the model with `anneal deployment create --model a/m --watch`"},
 		{"complete -m a/m x", `{"error":{"message":"m is gone; GET /inference/v1/models lists the models",` +
 			`"code":"MODEL_NOT_FOUND"}}`, "m is gone\nhint: list the names of models with `anneal model names`"},
 		{"deployment delete d", `{"message":"in use: set ignoreChecks to delete it anyway",` +

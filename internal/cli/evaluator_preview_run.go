@@ -173,7 +173,7 @@ func (r *previewRun) print() error {
 			r.results[i]["row"] = float64(r.rows[i])
 		}
 	}
-	if err := printItems(r.cmd, r.results, columns...); err != nil {
+	if err := printItems(r.cmd, noRows{"no rows", ""}, r.results, columns...); err != nil {
 		return err
 	}
 	if r.perRow > 1 {

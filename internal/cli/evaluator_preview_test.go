@@ -121,7 +121,7 @@ func TestPreviewErrors(t *testing.T) {
 	shown, err := preview("--file", promptFile(t, 200, ""), "--model", "accounts/a/models/m")
 	require.Error(t, err)
 	require.Regexp(t, `^row [1-4] of .*rows\.jsonl: accounts/a/models/m: accounts/a/models/m has no live deployment in `+
-		"accounts/a\nhint: deploy the model with `anneal deployment create --model MODEL`$", shown)
+		"accounts/a\nhint: deploy the model with `anneal deployment create --model accounts/a/models/m --watch`$", shown)
 	require.LessOrEqual(t, sent.Load(), int64(previewSenders))
 	require.Zero(t, scored.Load())
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"anneal/domain"
 	"anneal/internal/usage"
 )
 
@@ -63,7 +64,8 @@ func eventsCommand() *cobra.Command {
 			if err != nil {
 				return noCollection(resource, err)
 			}
-			return printItems(c, items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"},
+			return printItems(c, noRows{"no events", ""},
+				items, column{"POSITION", "position"}, column{"TIME", "time"}, column{"TYPE", "type"},
 				column{"STATE", "state"}, column{"RESOURCE", "subject"}, column{"ACTOR", "actor"},
 				column{"CONTROL PLANE", "controlplane"})
 		}}
@@ -86,7 +88,8 @@ func noCollection(resource string, err error) error {
 	if resource == "" || !errors.As(err, &response) || response.Reason != "NO_SUCH_PATH" {
 		return err
 	}
-	return withHint(fmt.Errorf("--resource: the server has no collection %q", collectionOf(resource)),
+	return withHint(fmt.Errorf("--resource: the server has no collection %q%s", collectionOf(resource),
+		domain.DidYouMean(collectionOf(resource), domain.Collections())),
 		"the column RESOURCE of `anneal events` shows resources with events")
 }
 

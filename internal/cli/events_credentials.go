@@ -98,7 +98,8 @@ func credentialsList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, column{"ID", "#name"}, column{"NATS USER", "natsUser"}, column{"EXPIRES", "expireTime"},
+			return printItems(c, noRows{"no credentials", "create some with `anneal events credentials create`"},
+				items, column{"ID", "#name"}, column{"NATS USER", "natsUser"}, column{"EXPIRES", "expireTime"},
 				column{"LAST USED", "lastUsedTime"}, column{"CREATED", "createTime"})
 		}}
 }

@@ -46,12 +46,15 @@ func bindModel(c *cobra.Command, hint string) {
 // of a nested field only if the flag is given, because the field may come from a file.
 func flagFor(c *cobra.Command, field string) (found *pflag.Flag) {
 	last := field[strings.LastIndexByte(field, '.')+1:]
+	element, _, _ := strings.Cut(field, "[") // the list of an element
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		fields := f.Annotations[annotationField]
 		if fields == nil {
 			fields = []string{fieldName(f.Name), strings.ReplaceAll(f.Name, "-", "_")}
 		}
-		if (slices.Contains(fields, field) || slices.Contains(fields, last)) && (field == last || f.Changed) {
+		names := []string{field, element, last}
+		if slices.ContainsFunc(names, func(name string) bool { return slices.Contains(fields, name) }) &&
+			(field == last || f.Changed) {
 			found = f
 		}
 	})
@@ -77,7 +80,7 @@ func nameOf(c *cobra.Command, field string) string {
 	}
 	if kind, found := strings.CutSuffix(field, "Id"); found && c.HasParent() && commandOf[kind+"s"] == c.Parent().Name() &&
 		strings.Contains(c.Use, "ID") {
-		return "ID"
+		return strings.TrimSuffix(fmt.Sprintf("ID %q", argumentOf(c, "ID")), ` ""`)
 	}
 	var row int
 	if n, _ := fmt.Sscanf(field, "sampleData[%d]", &row); n == 1 {
@@ -92,7 +95,7 @@ func nameOf(c *cobra.Command, field string) string {
 // hintsByReason maps the reason of an error to the hint that is printed after the error.
 var hintsByReason = map[string]string{
 	"MODEL_NOT_FOUND":    modelNamesHint,
-	"MODEL_NOT_DEPLOYED": "deploy the model with `anneal deployment create --model MODEL`",
+	"MODEL_NOT_DEPLOYED": "deploy the model with `anneal deployment create --model MODEL --watch`",
 	"RECENTLY_USED":      "delete the deployment anyway with --ignore-checks",
 }
 
@@ -131,7 +134,7 @@ func withArguments(c *cobra.Command, hint string) string {
 		words := strings.Fields(parts[i])
 		for j, word := range words {
 			if value := argumentOf(c, word); value != "" {
-				words[j] = id(value)
+				words[j] = value
 			}
 		}
 		parts[i] = strings.Join(words, " ")
@@ -139,20 +142,23 @@ func withArguments(c *cobra.Command, hint string) string {
 	return strings.Join(parts, "`")
 }
 
-// argumentOf returns the value that a command line gives to ID or DEPLOYMENT, an argument or a flag;
-// "" without one.
+// argumentOf returns the value that a command line gives to ID, DEPLOYMENT or MODEL, an argument or a
+// flag; "" without one.
 func argumentOf(c *cobra.Command, word string) string {
-	if word != "ID" && word != "DEPLOYMENT" {
+	if word != "ID" && word != "DEPLOYMENT" && word != "MODEL" {
 		return ""
 	}
 	names := strings.Fields(c.Use)
 	for i, arg := range c.Flags().Args() {
 		if i+1 < len(names) && strings.Trim(names[i+1], "[]") == word {
-			return arg
+			return id(arg)
 		}
 	}
 	value, _ := c.Flags().GetString(strings.ToLower(word))
-	return value
+	if word == "MODEL" {
+		return value // the model of another account keeps its name
+	}
+	return id(value)
 }
 
 // existsHint returns how to show the resource whose ID a create would use again; "" when no command

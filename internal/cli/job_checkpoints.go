@@ -22,7 +22,8 @@ func (k jobKind) checkpointsCommand() *cobra.Command {
 			for _, metric := range k.metrics {
 				columns = append(columns, column{metric.title, "metrics." + metric.path})
 			}
-			return printItems(c, items, append(columns, column{"CREATED", "createTime"})...)
+			return printItems(c, noRows{"the job has no checkpoints yet", "`anneal " + k.command + " get ID` shows its state"},
+				items, append(columns, column{"CREATED", "createTime"})...)
 		}}
 }
 

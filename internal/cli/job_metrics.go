@@ -77,9 +77,10 @@ func (k jobKind) metricsCommand() *cobra.Command {
 			case flags.plot:
 				return plotMetrics(c.OutOrStdout(), rows, slices.Concat([]column{{"LOSS", "train/loss"}}, k.metrics))
 			}
-			return printItems(c, rows, slices.Concat([]column{{"STEP", "step"}, {"EPOCH", "epoch"}, {"LOSS", "train/loss"}},
-				k.metrics,
-				[]column{{"RATE", "learning_rate"}, {"TOKENS", "tokens"}, {"TIME", "time"}})...)
+			return printItems(c, noRows{"the job has no metrics yet", "`anneal " + k.command + " get ID` shows its state"},
+				rows, slices.Concat([]column{{"STEP", "step"}, {"EPOCH", "epoch"}, {"LOSS", "train/loss"}},
+					k.metrics,
+					[]column{{"RATE", "learning_rate"}, {"TOKENS", "tokens"}, {"TIME", "time"}})...)
 		}}
 	c.Flags().IntVar(&flags.last, "last", 0, "show only the last steps (default: all)")
 	c.Flags().BoolVar(&flags.csv, "csv", false, "print all metrics as comma-separated values")

@@ -49,12 +49,7 @@ func (k jobKind) rolloutsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			switch {
-			case total == 0 && flags.filter(c) != "":
-				fmt.Fprintln(c.ErrOrStderr(), "no rollout of the job matches the flags")
-			case total == 0:
-				fmt.Fprintln(c.ErrOrStderr(), "the job has no rollouts yet")
-			case total > len(rollouts):
+			if total > len(rollouts) {
 				fmt.Fprintf(c.ErrOrStderr(), "%d of %d rollouts; --limit 0 shows all\n", len(rollouts), total)
 			}
 			if inJSON, err := wantsJSON(c); err != nil || inJSON {
@@ -63,7 +58,8 @@ func (k jobKind) rolloutsCommand() *cobra.Command {
 			for _, one := range rollouts {
 				describeRollout(one)
 			}
-			return printItems(c, rollouts, column{"ID", "#name"}, column{"STEP", "step"}, column{"EPOCH", "shownEpoch"},
+			return printItems(c, flags.none(c), rollouts,
+				column{"ID", "#name"}, column{"STEP", "step"}, column{"EPOCH", "shownEpoch"},
 				column{"SCORE", "shownScore"}, column{"PROMPT", "prompt"}, column{"RESPONSE", "response"},
 				column{"REASON", "reason"})
 		}}
@@ -109,6 +105,14 @@ func (f *rolloutFlags) filter(c *cobra.Command) string {
 	add("invalid", "success = "+strconv.FormatBool(!f.invalid))
 	add("evaluation", "evaluation = "+strconv.FormatBool(f.evaluation))
 	return strings.Join(terms, " AND ")
+}
+
+// none returns what a job without such rollouts prints.
+func (f *rolloutFlags) none(c *cobra.Command) noRows {
+	if f.filter(c) != "" {
+		return noRows{"no rollout of the job matches the flags", "leave one out"}
+	}
+	return noRows{"the job has no rollouts yet", ""}
 }
 
 // readRollouts returns at most limit rollouts that match a filter, the newest steps first, and the

@@ -13,6 +13,9 @@ const (
 	jobPoll        = 250 * time.Millisecond
 	progressWidth  = 24 // width of bars and curves, in characters
 	progressStride = 20 // percent between two lines that are printed without a terminal
+
+	// progressEvery is the maximum time between two such lines.
+	progressEvery = time.Minute
 )
 
 // jobState returns a job's state without its prefix.
@@ -39,6 +42,7 @@ type jobWatch struct {
 
 	state   string // state that was printed last without a terminal
 	percent float64
+	printed time.Time // when the last line was printed
 }
 
 func (w *jobWatch) run() (map[string]any, error) {
@@ -77,16 +81,18 @@ func (w *jobWatch) run() (map[string]any, error) {
 	}
 }
 
-// draw prints the progress: on a terminal by redrawing a line, else at every progressStride.
+// draw prints the progress: on a terminal by redrawing a line, else at every progressStride
+// and progressEvery.
 func (w *jobWatch) draw(out io.Writer, terminal bool, item map[string]any) {
 	state, percent := jobState(item), jobPercent(item)
 	line := progressLine(item, w.metrics.add(item))
 	switch {
 	case terminal:
 		redraw(out, line)
-	case state != w.state || percent >= w.percent+progressStride:
+	case state != w.state || percent >= w.percent+progressStride,
+		time.Since(w.printed) >= progressEvery:
 		fmt.Fprintln(out, line)
-		w.state, w.percent = state, percent
+		w.state, w.percent, w.printed = state, percent, time.Now()
 	}
 }
 

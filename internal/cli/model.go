@@ -42,7 +42,8 @@ func modelNames() *cobra.Command {
 			if err := client.call(c.Context(), http.MethodGet, "/inference/v1/models", nil, nil, &list); err != nil {
 				return err
 			}
-			return printItems(c, list.Data, column{"NAME", "id"}, column{"DEPLOYED", "deployed"}, column{"KIND", "kind"},
+			return printItems(c, noRows{"no models", "create one with `anneal model create`"},
+				list.Data, column{"NAME", "id"}, column{"DEPLOYED", "deployed"}, column{"KIND", "kind"},
 				column{"CONTEXT", "context_length"}, column{"DEPLOYMENT", "deployment"})
 		}}
 }

@@ -83,7 +83,7 @@ func modelExport() *cobra.Command {
 func (e *export) check(c *cobra.Command) (err error) {
 	switch {
 	case e.gguf == "" && e.hf == "":
-		return usage.Errorf("--gguf or --hf is required")
+		return usage.Errorf("--gguf FILE, or --hf DIR with --merge, is required: where the exported model is written")
 	case e.gguf != "" && e.hf != "":
 		return usage.Errorf("give either --gguf or --hf")
 	case e.hf != "" && !e.merge:

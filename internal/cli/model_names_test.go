@@ -8,13 +8,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
 // TestModelNamesAreResolved checks for every command with a model that a name without a slash is a
-// model of the account, or else an alias of a deployment.
+// model of the account, or else an alias or the ID of a deployment, which the server resolves.
 func TestModelNamesAreResolved(t *testing.T) {
 	const listed = `{"data": [{"id": "accounts/a/models/polite"}, {"id": "accounts/a/models/smart"}, 
 		{"id": "smart", "deployment": "accounts/system/deployments/d"},
@@ -28,7 +29,9 @@ func TestModelNamesAreResolved(t *testing.T) {
 		case r.Method == http.MethodGet:
 			_, _ = io.WriteString(w, listed)
 		default:
-			if asked = modelOf(r); asked == "accounts/a/models/clever" || asked == "accounts/a/models/speech-v3" {
+			asked = modelOf(r)
+			if slices.Contains([]string{"accounts/a/models/clever",
+				"accounts/a/models/speech-v3", "accounts/a/models/base"}, asked) {
 				w.WriteHeader(http.StatusNotFound)
 				_, _ = io.WriteString(w, `{"error": {"message": "there is no model", "code": "MODEL_NOT_FOUND"}}`)
 				return
@@ -40,7 +43,7 @@ func TestModelNamesAreResolved(t *testing.T) {
 	require.NoError(t, os.WriteFile(sound, []byte("sound"), 0o600))
 	for _, command := range [][]string{{"complete", "hello"}, {"chat", "hello"}, {"transcribe", sound}} {
 		for name, want := range map[string]string{"polite": "accounts/a/models/polite", "smart": "accounts/a/models/smart",
-			"clever": "clever", "nothing": "accounts/a/models/nothing",
+			"clever": "clever", "base": "base",
 			"speech-v3": "speech-v3", "accounts/b/models/m": "accounts/b/models/m", "b/m#b/d": "b/m#b/d"} {
 			_, output, err := runOutput(t, server, append(command, "--model", name)...)
 			require.NoError(t, err)

@@ -46,7 +46,9 @@ func nodeCommand() *cobra.Command {
 					}
 				}
 			}
-			return printItems(c, items, withStatus(nodes.columns, items)...)
+			return printItems(c, noRows{"no nodes",
+				"create a join token with `anneal node token`, and run `anneal work` on a machine"},
+				items, withStatus(nodes.columns, items)...)
 		}})
 	get := asOfFlag(&cobra.Command{Use: "get ID", Short: "Show a node", Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -29,13 +29,15 @@ that nvidia-smi reports.`,
 				if err != nil {
 					return err
 				}
-				return printItems(c, items)
+				return printItems(c, noRows{}, items)
 			}
 			var rows []map[string]any
 			for _, item := range items {
 				rows = append(rows, topRows(item)...)
 			}
-			return printItems(c, rows, topColumns...)
+			return printItems(c, noRows{"no nodes",
+				"create a join token with `anneal node token`, and run `anneal work` on a machine"},
+				rows, topColumns...)
 		}}
 }
 

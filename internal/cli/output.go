@@ -41,8 +41,34 @@ func printJSON(w io.Writer, v any) error {
 // column is a column of a table: its title, and the dotted path of its values.
 type column struct{ title, path string }
 
-// printItems prints resources as a table or as JSON.
-func printItems(c *cobra.Command, items []map[string]any, columns ...column) error {
+// noRows is what a command prints on standard error instead of the rows of an empty table: that there
+// are none, and what the user can do.
+type noRows struct{ what, hint string }
+
+// narrowing are the flags that select rows. If one is given, it is the likely reason of an empty table.
+var narrowing = []string{"filter", "resource", "since", "from", "to", "as-of"}
+
+// print prints the text for the command line c.
+func (n noRows) print(c *cobra.Command) {
+	var given []string
+	for _, name := range narrowing {
+		if f := c.Flags().Lookup(name); f != nil && f.Changed {
+			given = append(given, fmt.Sprintf("--%s %s", name, strconv.Quote(f.Value.String())))
+		}
+	}
+	what, hint := n.what, n.hint
+	if len(given) > 0 {
+		what, hint = what+" with "+strings.Join(given, " "), "give another value, or leave it out"
+	}
+	if hint != "" {
+		what += ": " + hint
+	}
+	fmt.Fprintln(c.ErrOrStderr(), withArguments(c, what))
+}
+
+// printItems prints resources as a table or as JSON. Without resources, it prints none on standard
+// error, unless the format is JSON.
+func printItems(c *cobra.Command, none noRows, items []map[string]any, columns ...column) error {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
 		return err
@@ -63,6 +89,9 @@ func printItems(c *cobra.Command, items []map[string]any, columns ...column) err
 			}
 		}
 		rows = append(rows, cells)
+	}
+	if len(items) == 0 {
+		defer none.print(c)
 	}
 	return printTable(c.OutOrStdout(), rows)
 }

@@ -23,7 +23,7 @@ func TestListsShortenStatusMessages(t *testing.T) {
 		if one {
 			require.NoError(t, printItem(c, item, columns...))
 		} else {
-			require.NoError(t, printItems(c, []map[string]any{item}, columns...))
+			require.NoError(t, printItems(c, noRows{}, []map[string]any{item}, columns...))
 		}
 		return out.String()
 	}

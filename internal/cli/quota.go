@@ -36,7 +36,7 @@ func quotaList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, quotaColumns...)
+			return printItems(c, noRows{"no quotas", ""}, items, quotaColumns...)
 		}})
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -109,19 +108,4 @@ func onlyCommands(c *cobra.Command, args []string) error {
 		hint = fmt.Sprintf(", did you mean %s?", similar)
 	}
 	return usage.Errorf("unknown command %q%s (see %s --help)", args[0], hint, c.CommandPath())
-}
-
-// arguments requires from min to max arguments, which the usage line names.
-func arguments(min, max int) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) < min || len(args) > max {
-			return usage.Errorf("usage: %s", c.UseLine())
-		}
-		for i, arg := range args {
-			if strings.TrimSpace(arg) == "" {
-				return usage.Errorf("argument %d is empty; usage: %s", i+1, c.UseLine())
-			}
-		}
-		return nil
-	}
 }

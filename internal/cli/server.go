@@ -91,7 +91,8 @@ The environment variable ANNEAL_NATS_PASSWORD must be set.`,
 				one := record.Members[id]
 				items = append(items, map[string]any{"id": id, "version": one.Release, "eventVersion": one.EventVersion})
 			}
-			return printItems(c, items, column{"ID", "id"}, column{"VERSION", "version"}, column{"EVENTS", "eventVersion"})
+			return printItems(c, noRows{"no control planes", "check --nats-url"},
+				items, column{"ID", "id"}, column{"VERSION", "version"}, column{"EVENTS", "eventVersion"})
 		}}
 	c.Flags().StringVar(&natsURL, "nats-url", "", "NATS cluster that stores the log")
 	certificates.AddCluster(c.Flags())

@@ -83,7 +83,8 @@ func shapeVersionList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, append([]column{{"ID", "#name"}}, versionColumns[1:]...)...)
+			return printItems(c, noRows{"the shape has no versions", ""},
+				items, append([]column{{"ID", "#name"}}, versionColumns[1:]...)...)
 		}})
 }
 
@@ -133,7 +134,7 @@ func shapeMatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, versionColumns...)
+			return printItems(c, noRows{"no version matches the model", "deploy it without a shape"}, items, versionColumns...)
 		}}
 	c.Flags().StringVar(&model, "model", "", "model to serve")
 	bindReference(c, "model", "createDeploymentRequest.deployment.baseModel", "models")

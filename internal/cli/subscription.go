@@ -41,6 +41,9 @@ func subscriptionCreate() *cobra.Command {
 		Example: "  anneal subscription create catalog --webhook https://catalog.example.com/events --type 'dataset.*'\n" +
 			"  anneal subscription create archive --files s3://archive/events/ --credentials-secret store --from begin",
 		RunE: func(c *cobra.Command, args []string) error {
+			if webhook == "" && files == "" && file == "" {
+				return usage.Errorf("--webhook URL or --files URL is required: where the events are delivered")
+			}
 			client, err := newClient(c)
 			if err != nil {
 				return err
@@ -88,6 +91,11 @@ func subscriptionCreate() *cobra.Command {
 		"(default: new events)")
 	c.Flags().StringVar(&displayName, "display-name", "", "display name")
 	fileFlag(c, &file, "subscription")
+	for flag, field := range map[string]string{"webhook": "webhook.url", "files": "files.externalUrl",
+		"credentials-secret": "files.credentialsSecret", "type": "eventTypes", "resource": "resources",
+		"display-name": "displayName"} {
+		bindFlag(c, flag, "subscription."+field)
+	}
 	return c
 }
 
@@ -229,7 +237,8 @@ func deadLetters() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, items, column{"POSITION", "position"}, column{"TYPE", "type"}, column{"RESOURCE", "resource"},
+			return printItems(c, noRows{"no dead letters", ""},
+				items, column{"POSITION", "position"}, column{"TYPE", "type"}, column{"RESOURCE", "resource"},
 				column{"ATTEMPTS", "attempts"}, column{"LAST ATTEMPT", "lastAttemptTime"}, column{"ERROR", "error"})
 		}}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"anneal/api/wire"
+	"anneal/domain"
 	"anneal/internal/usage"
 )
 
@@ -74,7 +76,9 @@ usage is rolled up; the usage of the current hour is included.`,
 					item["startDay"], _, _ = strings.Cut(start, "T")
 				}
 			}
-			return printItems(c, items, append(columns, usageAmounts...)...)
+			return printItems(c, noRows{"no usage",
+				"the period is the current month unless --from and --to give another one"},
+				items, append(columns, usageAmounts...)...)
 		}}
 	f := c.Flags()
 	f.StringSliceVar(&groups, "group-by", []string{"day"}, "`FIELDS` to group by: none, or some of hour, day, "+
@@ -95,7 +99,7 @@ func usageParameters(groups []string, from, to, filter string) (url.Values, erro
 	for _, name := range groups {
 		if usageFields[name] == nil && !slices.Equal(groups, []string{"none"}) {
 			return nil, usage.Errorf("--group-by must be none alone, or some of hour, day, account, apiKey, model, deployment, "+
-				"job, acceleratorType, not %q", name)
+				"job, acceleratorType, not %q%s", name, domain.DidYouMean(name, wire.SortedKeys(usageFields)))
 		}
 	}
 	query := url.Values{}

@@ -41,7 +41,8 @@ the previous change of the resource, to which schedulers and nodes react.`,
 			if err != nil {
 				return err
 			}
-			return printItems(c, steps, column{"POSITION", "position"}, column{"TIME", "time"}, column{"EVENT", "type"},
+			return printItems(c, noRows{"no events", ""},
+				steps, column{"POSITION", "position"}, column{"TIME", "time"}, column{"EVENT", "type"},
 				column{"RESOURCE", "subject"}, column{"ACTOR", "actor"}, column{"RELATION", "relation"},
 				column{"REQUEST", "correlation"})
 		}}
@@ -63,7 +64,7 @@ func (c *client) why(ctx context.Context, name domain.Name, upTo uint64) ([]map[
 	}
 	events = slices.DeleteFunc(events, func(event map[string]any) bool { return positionIn(event) > upTo })
 	if len(events) == 0 {
-		return nil, usage.Errorf("%s has no events up to that position: list events with 'anneal events'", name)
+		return nil, fmt.Errorf("%s has no events up to that position: list events with 'anneal events'", name)
 	}
 	return chainOf(events, func(filter string) ([]map[string]any, error) {
 		return c.matchingEvents(ctx, name.Account(), filter)

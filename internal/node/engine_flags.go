@@ -70,11 +70,11 @@ func (e *EngineFlags) usesDevices() bool {
 // check validates the flags.
 func (e *EngineFlags) check(v *domain.Violations) {
 	v.Require(e.completer == "" || slices.Contains(completers(), e.completer),
-		"--engine", "must be one of %s", strings.Join(completers(), ", "))
+		"--engine", "%s", domain.OneOfRule(e.completer, completers()))
 	v.Require(e.trainer == "" || slices.Contains(trainers, e.trainer),
-		"--trainer", "must be one of %s", strings.Join(trainers, ", "))
+		"--trainer", "%s", domain.OneOfRule(e.trainer, trainers))
 	v.Require(e.Speech == "" || slices.Contains(transcribers(), e.Speech),
-		"--speech", "must be one of %s", strings.Join(transcribers(), ", "))
+		"--speech", "%s", domain.OneOfRule(e.Speech, transcribers()))
 	v.Require(e.speechCommand == "" || slices.Contains(external.Formats(), e.Speech),
 		"--speech-command", "requires --speech with one of %s", strings.Join(external.Formats(), ", "))
 	v.Require(e.command == "" || cmp.Or(e.completer, embeddedEngine) != embeddedEngine,

@@ -67,8 +67,8 @@ func (n *Flags) Check() error {
 	v.Require(n.ID == "" || domain.ValidID(n.ID), "--node-id", domain.IDRule)
 	v.Require(n.Pool == "" || n.Pool == domain.PoolTraining || n.Pool == domain.PoolInference, "--pool",
 		"must be training or inference")
-	v.Require(n.Region == "" || slices.Contains(domain.Regions[1:], n.Region), "--region", "must be one of %s",
-		strings.Join(domain.Regions[1:], ", "))
+	v.Require(n.Region == "" || slices.Contains(domain.Regions[1:], n.Region), "--region", "%s",
+		domain.OneOfRule(n.Region, domain.Regions[1:]))
 	for _, text := range n.labels {
 		key, value, found := strings.Cut(text, "=")
 		v.Require(found && domain.ValidLabel(key, value), "--label", "is %q, and must be KEY=VALUE: key and value %s", text,

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"anneal/domain"
 )
 
 const anything = "*" // the value in field:*, which tests whether the field is set
@@ -50,7 +52,8 @@ func testOf(f *field, name, op, value string) (predicate, error) {
 		key := reflect.ValueOf(value).Convert(f.typ.Key())
 		return func(v reflect.Value) bool { return v.MapIndex(key).IsValid() }, nil
 	case message:
-		return nil, fmt.Errorf("%s is an object: compare one of its fields, %s, or use %s:*", name, f.names(), name)
+		return nil, fmt.Errorf("%s is an object: compare one of its fields, %s, or use %s:*", name,
+			strings.Join(f.names(), ", "), name)
 	case opaque:
 		return nil, fmt.Errorf("%s can only be tested with %s:*", name, name)
 	case text:
@@ -71,7 +74,7 @@ func elementTest(f *field, name, value string) (predicate, error) {
 	switch {
 	case f.elem.shape == message:
 		return nil, fmt.Errorf("%s is a list of objects: compare one of their fields, %s, as in %s.%s:VALUE",
-			name, f.elem.names(), name, f.elem.ordered[0].name)
+			name, strings.Join(f.elem.names(), ", "), name, f.elem.ordered[0].name)
 	case f.elem.shape == opaque:
 		return nil, fmt.Errorf("%s can only be tested with %s:*", name, name)
 	}
@@ -110,7 +113,8 @@ func present(v reflect.Value) bool {
 func textTest(f *field, name, op, value string) (predicate, error) {
 	match := textMatch(op, value)
 	if (op == "=" || op == ":") && value != "" && len(f.values) > 0 && !slices.ContainsFunc(f.values, match) {
-		return nil, fmt.Errorf("%s has no value %q: it is one of %s", name, clip(value), strings.Join(f.values, ", "))
+		return nil, fmt.Errorf("%s has no value %q%s", name, clip(value),
+			domain.UnknownName(value, "it is one of ", f.values))
 	}
 	return func(v reflect.Value) bool { return match(v.String()) }, nil
 }

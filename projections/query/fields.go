@@ -215,10 +215,9 @@ func snake(camel string) string {
 }
 
 // names returns the names of a message's fields, separated by commas, for error messages.
-func (f *field) names() string {
-	var all []string
+func (f *field) names() (all []string) {
 	for _, child := range f.ordered {
 		all = append(all, child.name)
 	}
-	return strings.Join(all, ", ")
+	return all
 }

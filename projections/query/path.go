@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"anneal/domain"
 )
 
 // A path describes how to reach a field from a struct.
@@ -61,10 +63,12 @@ func (f *field) resolve(parts []string) (path, error) {
 }
 
 func unknownField(in *field, parts []string) error {
-	if in.names() == "" {
+	names := in.names()
+	if len(names) == 0 {
 		return fmt.Errorf("there is no field %q", clip(strings.Join(parts, ".")))
 	}
-	return fmt.Errorf("there is no field %q; the fields are %s", clip(strings.Join(parts, ".")), in.names())
+	return fmt.Errorf("there is no field %q%s", clip(strings.Join(parts, ".")),
+		domain.UnknownName(parts[len(parts)-1], "the fields are ", names))
 }
 
 // at returns the value of the path's field in v. The value is invalid if the field is absent. The

@@ -72,7 +72,7 @@ func (s *Settings) parse(text string) error {
 				strings.Join(jobCollections, ", "))
 		}
 		if !slices.Contains(domain.JobPriorities, value) {
-			return fmt.Errorf("%s: the priority must be one of %s", text, strings.Join(domain.JobPriorities, ", "))
+			return fmt.Errorf("%s: the priority %s", text, domain.OneOfRule(value, domain.JobPriorities))
 		}
 		s.add(account, domain.IntendJob(domain.NewName(account, collection, id),
 			domain.SetJobPriority{Priority: domain.JobPriority(value)}))
@@ -80,7 +80,7 @@ func (s *Settings) parse(text string) error {
 	case setting == "placement":
 		strategies := []string{domain.PlacementPack, domain.PlacementSpread, "DEFAULT"}
 		if !slices.Contains(strategies, value) {
-			return fmt.Errorf("%s: the placement must be one of %s", text, strings.Join(strategies, ", "))
+			return fmt.Errorf("%s: the placement %s", text, domain.OneOfRule(value, strategies))
 		}
 		s.placement = value
 		return nil

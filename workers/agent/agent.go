@@ -18,7 +18,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -106,9 +105,8 @@ func New(o Options) (*Agent, error) {
 	v.Require(o.URL != "" || len(o.NATS) > 0, "url", "is required: the address of NATS, like nats://HOST:4222")
 	v.Require(o.Pool == "" || o.Pool == domain.PoolTraining || o.Pool == domain.PoolInference, "pool",
 		"%.64q must be training, inference, or empty for both", o.Pool)
-	v.Require(o.Region == "" || slices.Contains(domain.Regions[1:], o.Region), "region", "%.64q must be one of %s",
-		o.Region,
-		strings.Join(domain.Regions[1:], ", "))
+	v.Require(o.Region == "" || slices.Contains(domain.Regions[1:], o.Region), "region", "%.64q %s", o.Region,
+		domain.OneOfRule(o.Region, domain.Regions[1:]))
 	for kind, n := range o.Capacity {
 		v.Require(kind != "" && n > 0, "accelerators", "%.64s=%d must be TYPE=N with N at least 1", kind, n)
 	}

@@ -49,7 +49,9 @@ func (l loaded) broken() <-chan error {
 // requireAbility returns an error when the node's engine cannot load the assigned model.
 func (r *replica) requireAbility() error {
 	if r.assignment.Share.Milli > 0 && !r.agent.options.ShareAccelerators {
-		return domain.Errorf(domain.Unavailable, "the agent of the node runs without --share-accelerators")
+		return domain.Errorf(domain.Unavailable, "the agent of node %s runs without "+
+			"--share-accelerators: start it with the flag again, or create the deployment without acceleratorShare",
+			r.agent.options.Node)
 	}
 	engine, ability, can := r.agent.options.Engine, "complete", r.agent.options.Engine.Completer != nil
 	if r.assignment.Speech != nil {

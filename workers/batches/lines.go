@@ -9,7 +9,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"anneal/domain"
@@ -85,8 +84,8 @@ func parseLine(line []byte, endpoint string) (q requestLine, broken []domain.Bat
 	}
 	for name := range fields {
 		if !slices.Contains(fieldsOfLine, name) {
-			add("unknown_parameter", cut(name), "is not a field of a request; valid fields: %s",
-				strings.Join(fieldsOfLine, ", "))
+			add("unknown_parameter", cut(name), "is not a field of a request%s",
+				domain.UnknownName(cut(name), "valid fields: ", fieldsOfLine))
 		}
 	}
 	text := func(name string) (value string, ok bool) {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"anneal/domain"
 )
 
 // typeNames holds the JSON types in the order in which the grammar lists them as alternatives.
@@ -225,8 +227,8 @@ func readType(k *schemaKit, s *schema, v *value) {
 	}
 	s.types = []string{}
 	for _, one := range names {
-		k.require(one.kind == "string" && slices.Contains(typeNames, one.text), one, "must be one of %s",
-			strings.Join(typeNames, ", "))
+		k.require(one.kind == "string" && slices.Contains(typeNames, one.text), one, "%s",
+			domain.OneOfRule(one.text, typeNames))
 		s.types = append(s.types, one.text)
 	}
 }

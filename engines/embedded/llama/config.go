@@ -143,8 +143,8 @@ func (c *Config) Validate() error {
 		"must be float32, bfloat16 or float16, is %q: convert the model first", c.TorchDType)
 	if err := v.Err(); err != nil {
 		f := err.(*domain.Error)
-		f.Code, f.Reason, f.Message = domain.FailedPrecondition, "UNSUPPORTED_MODEL", "config.json: "+f.Message
-		return f
+		return &domain.Error{Code: domain.FailedPrecondition, Reason: "UNSUPPORTED_MODEL",
+			Message: "config.json: " + f.Message, Violations: f.Violations}
 	}
 	return nil
 }
