@@ -61,7 +61,7 @@ func BenchmarkList(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {
-				page, err := ListIn(v.Deployments, "acme", nil, renderDeployment, wireDeployments, c.query)
+				page, err := ListIn(v.Deployments, "acme", nil, Rendering[domain.Deployment, wireDeployment]{Whole: renderDeployment}, wireDeployments, c.query)
 				require.NoError(b, err)
 				if c.name != "nothing" {
 					require.Len(b, page.Items, 50)
