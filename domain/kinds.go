@@ -110,6 +110,8 @@ type Row[S any] struct {
 
 // AnyRow is the interface of *Row[S] for code that works with rows of every state S.
 type AnyRow interface {
+	// Key returns the name of the resource.
+	Key() Name
 	// Head returns the row with an empty state.
 	Head() Row[struct{}]
 	// Value returns the state, an S.
@@ -124,6 +126,9 @@ type AnyRow interface {
 	// Restore sets the row to the head and the state, which is JSON.
 	Restore(head Row[struct{}], state json.RawMessage) error
 }
+
+// Key implements AnyRow.
+func (r *Row[S]) Key() Name { return r.Name }
 
 // Head implements AnyRow.
 func (r *Row[S]) Head() Row[struct{}] {

@@ -3,7 +3,6 @@ package projections
 import (
 	"iter"
 	"math"
-	"time"
 
 	"github.com/tidwall/btree"
 
@@ -12,31 +11,40 @@ import (
 
 // An age is a row in table.ages, which is ordered by account, then create time, then name.
 type age struct {
-	name    domain.Name
-	created int64 // nanoseconds since 1970
+	account *string // tenant.id, so that rows of one account are compared without reading its ID
+	created int64   // nanoseconds since 1970
 	row     domain.AnyRow
-}
-
-func ageOf(name domain.Name, created time.Time) age {
-	return age{name: name, created: created.UnixNano()}
 }
 
 func newAges() *btree.BTreeG[age] {
 	return btree.NewBTreeGOptions(func(a, b age) bool {
-		if a, b := a.name.Account(), b.name.Account(); a != b {
-			return a < b
+		switch {
+		case a.account != b.account:
+			return *a.account < *b.account
+		case a.created != b.created:
+			return a.created < b.created
 		}
-		return a.created < b.created || a.created == b.created && a.name < b.name
+		return a.row.Key() < b.row.Key()
 	}, btree.Options{NoLocks: true})
+}
+
+// firstAge returns an age that is not greater than those of the rows of an account that were created at or
+// after a time. The account must have rows.
+func (t *table) firstAge(account string, created int64) age {
+	one, _ := t.accounts.Get(account)
+	return age{one.id, created, t.kind.NewRow(t.firstName(account))}
 }
 
 // Oldest yields the rows of an account by create time, oldest first.
 func (t *Table[S]) Oldest(account string) iter.Seq[*Row[S]] {
 	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
-		first := age{name: (*table)(t).firstName(account), created: math.MinInt64}
+		if t.Count(account) == 0 {
+			return
+		}
+		first := (*table)(t).firstAge(account, math.MinInt64)
 		t.ages.Ascend(first, func(a age) bool {
-			return a.name.Account() == account && yield(a.row.(*Row[S]))
+			return a.account == first.account && yield(a.row.(*Row[S]))
 		})
 	}
 }
@@ -45,9 +53,12 @@ func (t *Table[S]) Oldest(account string) iter.Seq[*Row[S]] {
 func (t *Table[S]) Newest(account string) iter.Seq[*Row[S]] {
 	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
-		last := age{name: (*table)(t).firstName(account), created: math.MaxInt64}
+		if t.Count(account) == 0 {
+			return
+		}
+		last := (*table)(t).firstAge(account, math.MaxInt64)
 		t.ages.Descend(last, func(a age) bool {
-			return a.name.Account() == account && yield(a.row.(*Row[S]))
+			return a.account == last.account && yield(a.row.(*Row[S]))
 		})
 	}
 }
@@ -61,10 +72,14 @@ func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]]
 		return t.Oldest(account)
 	}
 	return func(yield func(*Row[S]) bool) {
-		last := ageOf(after.Name, after.CreateTime)
-		t.ages.Ascend(last, func(a age) bool {
-			return a.name == last.name && a.created == last.created ||
-				a.name.Account() == account && yield(a.row.(*Row[S]))
+		one, ok := t.accounts.Get(account)
+		if !ok {
+			return
+		}
+		created := after.CreateTime.UnixNano()
+		t.ages.Ascend(age{one.id, created, after}, func(a age) bool {
+			return a.created == created && a.account == one.id && a.row.Key() == after.Name ||
+				a.account == one.id && yield(a.row.(*Row[S]))
 		})
 	}
 }
@@ -76,45 +91,44 @@ func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]]
 func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]] {
 	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
-		more := true
-		// at yields the rows that were created at a moment, after the row with the name after.
-		at := func(moment int64, after domain.Name, skip bool) {
-			t.ages.Ascend(age{name: after, created: moment}, func(a age) bool {
+		if t.Count(account) == 0 {
+			return
+		}
+		first, more := (*table)(t).firstAge(account, math.MaxInt64), true
+		// at yields the rows that were created at the time of from, beginning with from, but without after.
+		at := func(from age) {
+			t.ages.Ascend(from, func(a age) bool {
 				switch {
-				case a.created != moment || a.name.Account() != account:
+				case a.created != from.created || a.account != from.account:
 					return false
-				case skip && a.name == after:
+				case after != nil && a.row.Key() == after.Name:
 					return true
 				}
 				more = yield(a.row.(*Row[S]))
 				return more
 			})
 		}
-		first, before := (*table)(t).firstName(account), int64(math.MaxInt64)
 		if after != nil {
-			before = after.CreateTime.UnixNano()
-			at(before, after.Name, true)
+			first.created = after.CreateTime.UnixNano()
+			at(age{first.account, first.created, after})
 		}
-		for more {
-			moment, ok := t.momentBefore(account, before)
-			if !ok {
-				return
-			}
-			at(moment, first, false)
-			before = moment
+		for more && t.momentBefore(&first) {
+			at(first)
 		}
 	}
 }
 
-// momentBefore returns the last create time of the account's rows that is earlier than before. The result is
-// false when there is none.
-func (t *Table[S]) momentBefore(account string, before int64) (moment int64, ok bool) {
-	t.ages.Descend(age{name: (*table)(t).firstName(account), created: before}, func(a age) bool {
-		if a.name.Account() != account {
+// momentBefore sets the time of first, which is not greater than the ages of that time, to the last time
+// before at which a row of the account was created. The result is false when there is none.
+func (t *Table[S]) momentBefore(first *age) (found bool) {
+	t.ages.Descend(*first, func(a age) bool {
+		if a.account != first.account {
 			return false
 		}
-		moment, ok = a.created, a.created < before
-		return !ok
+		if a.created < first.created {
+			first.created, found = a.created, true
+		}
+		return !found
 	})
-	return moment, ok
+	return found
 }

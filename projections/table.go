@@ -3,6 +3,7 @@ package projections
 import (
 	"fmt"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/tidwall/btree"
@@ -19,16 +20,22 @@ type Table[S domain.State] table
 
 // table is a Table of any kind. Its rows are *Row[S], where S is the state type of the kind.
 type table struct {
-	kind   domain.AnyKind
-	rows   *btree.Map[domain.Name, cell]
-	ages   *btree.BTreeG[age]
-	blocks *btree.BTreeG[blockItem]
-	owner  *owner                          // of the blocks that the table may change
-	counts *btree.Map[string, int]         // number of rows, by account
-	gone   *btree.Map[domain.Name, uint64] // version of each deleted resource
+	kind     domain.AnyKind
+	rows     *btree.Map[domain.Name, cell]
+	ages     *btree.BTreeG[age]
+	blocks   *btree.BTreeG[blockItem]
+	owner    *owner                          // of the blocks that the table may change
+	accounts *btree.Map[string, tenant]      // that have rows, by ID
+	gone     *btree.Map[domain.Name, uint64] // version of each deleted resource
 	// open has the unfinished jobs; nil for other kinds, and in views of an earlier position.
 	open *btree.Map[domain.Name, domain.AnyRow]
 	past *pastRows // of a view of an earlier position; it finds the rows instead
+}
+
+// A tenant is an account that has rows.
+type tenant struct {
+	id   *string
+	rows int
 }
 
 // A cell is a row, and its slot: its place in the blocks of its account. The slots of an account are those
@@ -40,7 +47,7 @@ type cell struct {
 
 func newTable(kind domain.AnyKind) *table {
 	t := &table{kind: kind, rows: new(btree.Map[domain.Name, cell]), ages: newAges(), blocks: newBlocks(),
-		owner: new(owner), counts: new(btree.Map[string, int]), gone: new(btree.Map[domain.Name, uint64])}
+		owner: new(owner), accounts: new(btree.Map[string, tenant]), gone: new(btree.Map[domain.Name, uint64])}
 	if domain.IsJob(kind) {
 		t.open = new(btree.Map[domain.Name, domain.AnyRow])
 	}
@@ -51,7 +58,7 @@ func newTable(kind domain.AnyKind) *table {
 // replaced first.
 func (t *table) copy() *table {
 	c := &table{kind: t.kind, rows: t.rows.Copy(), ages: t.ages.Copy(), blocks: t.blocks.Copy(), owner: new(owner),
-		counts: t.counts.Copy(), gone: t.gone.Copy()}
+		accounts: t.accounts.Copy(), gone: t.gone.Copy()}
 	if t.open != nil {
 		c.open = t.open.Copy()
 	}
@@ -124,8 +131,8 @@ func (t *table) row(name domain.Name) (domain.AnyRow, bool) {
 // count returns the number of rows of an account.
 func (t *table) count(account string) int {
 	t = t.of(account)
-	n, _ := t.counts.Get(account)
-	return n
+	one, _ := t.accounts.Get(account)
+	return one.rows
 }
 
 // all yields every row, ordered by name.
@@ -160,16 +167,19 @@ func (t *table) firstName(account string) domain.Name {
 func (t *table) put(row domain.AnyRow, old cell) {
 	head := row.Head()
 	account, slot := head.Name.Account(), old.slot
+	one, _ := t.accounts.Get(account)
 	if old.row == nil {
 		t.gone.Delete(head.Name)
-		slot, _ = t.counts.Get(account)
-		t.counts.Set(account, slot+1)
+		if one.id == nil {
+			one.id = new(strings.Clone(account))
+		}
+		slot = one.rows
+		one.rows++
+		t.accounts.Set(*one.id, one)
 	}
 	t.rows.Set(head.Name, cell{row, slot})
-	one := ageOf(head.Name, head.CreateTime)
-	one.row = row
-	t.ages.Set(one)
-	t.setSlot(account, slot, row, true)
+	t.ages.Set(age{one.id, head.CreateTime.UnixNano(), row})
+	t.setSlot(*one.id, slot, row, true)
 	t.index(row)
 }
 
@@ -177,16 +187,16 @@ func (t *table) put(row domain.AnyRow, old cell) {
 // position of the event that deleted the resource.
 func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 	old, _ := t.rows.Delete(name)
-	t.ages.Delete(ageOf(name, created))
+	one, _ := t.accounts.Get(name.Account())
+	t.ages.Delete(age{one.id, created.UnixNano(), old.row})
 	if t.open != nil {
 		t.open.Delete(name)
 	}
-	n, _ := t.counts.Get(name.Account())
-	t.freeSlot(name.Account(), old.slot, n)
-	if n > 1 {
-		t.counts.Set(name.Account(), n-1)
+	t.freeSlot(*one.id, old.slot, one.rows)
+	if one.rows--; one.rows > 0 {
+		t.accounts.Set(*one.id, one)
 	} else {
-		t.counts.Delete(name.Account())
+		t.accounts.Delete(*one.id)
 	}
 	t.gone.Set(name, version)
 }
