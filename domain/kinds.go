@@ -1,7 +1,6 @@
 package domain
 
 import (
-	"encoding/json"
 	"iter"
 	"reflect"
 	"time"
@@ -123,8 +122,8 @@ type AnyRow interface {
 	// Apply evolves the state by an event from DecodeEvent and reports whether the resource exists
 	// after the event. position, id and at are the log position, the ID and the time of the event.
 	Apply(event any, position uint64, id string, at time.Time) (exists bool)
-	// Restore sets the row to the head and the state, which is JSON.
-	Restore(head Row[struct{}], state json.RawMessage) error
+	// SetHead sets everything but the state.
+	SetHead(head Row[struct{}])
 }
 
 // Key implements AnyRow.
@@ -186,11 +185,8 @@ func (r *Row[S]) reservedOutput() Name {
 	return ""
 }
 
-// Restore implements AnyRow.
-func (r *Row[S]) Restore(head Row[struct{}], state json.RawMessage) error {
-	*r = WithState(head, r.State)
-	return json.Unmarshal(state, &r.State)
-}
+// SetHead implements AnyRow.
+func (r *Row[S]) SetHead(head Row[struct{}]) { *r = WithState(head, r.State) }
 
 // WithState returns a row with another state.
 func WithState[S, T any](r Row[S], state T) Row[T] {

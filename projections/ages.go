@@ -1,8 +1,10 @@
 package projections
 
 import (
+	"cmp"
 	"iter"
 	"math"
+	"strings"
 
 	"github.com/tidwall/btree"
 
@@ -17,15 +19,17 @@ type age struct {
 }
 
 func newAges() *btree.BTreeG[age] {
-	return btree.NewBTreeGOptions(func(a, b age) bool {
-		switch {
-		case a.account != b.account:
-			return *a.account < *b.account
-		case a.created != b.created:
-			return a.created < b.created
-		}
-		return a.row.Key() < b.row.Key()
-	}, btree.Options{NoLocks: true})
+	return btree.NewBTreeGOptions(func(a, b age) bool { return compareAges(a, b) < 0 }, btree.Options{NoLocks: true})
+}
+
+func compareAges(a, b age) int {
+	switch {
+	case a.account != b.account:
+		return strings.Compare(*a.account, *b.account)
+	case a.created != b.created:
+		return cmp.Compare(a.created, b.created)
+	}
+	return cmp.Compare(a.row.Key(), b.row.Key())
 }
 
 // firstAge returns an age that is not greater than those of the rows of an account that were created at or

@@ -94,21 +94,6 @@ func (f *fold) share() *table {
 	return f.shared
 }
 
-// restore adds the row in a line of a snapshot to the table.
-func (f *fold) restore(l line) error {
-	f.changed = true
-	if l.State == nil {
-		f.table.gone.Set(l.Name, l.Version)
-		return nil
-	}
-	row, err := rowOf(f.kind, l)
-	if err != nil {
-		return err
-	}
-	f.table.put(row, cell{})
-	return nil
-}
-
 // describe writes a description of the kind's state and event types, for World.schema.
 func (f *fold) describe(w io.Writer) {
 	describeType(w, f.kind.StateType(), map[reflect.Type]bool{})

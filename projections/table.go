@@ -3,6 +3,7 @@ package projections
 import (
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,8 +29,9 @@ type table struct {
 	accounts *btree.Map[string, tenant]      // that have rows, by ID
 	gone     *btree.Map[domain.Name, uint64] // version of each deleted resource
 	// open has the unfinished jobs; nil for other kinds, and in views of an earlier position.
-	open *btree.Map[domain.Name, domain.AnyRow]
-	past *pastRows // of a view of an earlier position; it finds the rows instead
+	open   *btree.Map[domain.Name, domain.AnyRow]
+	loaded []age     // rows that are not in ages yet: see load
+	past   *pastRows // of a view of an earlier position; it finds the rows instead
 }
 
 // A tenant is an account that has rows.
@@ -181,6 +183,36 @@ func (t *table) put(row domain.AnyRow, old cell) {
 	t.ages.Set(age{one.id, head.CreateTime.UnixNano(), row})
 	t.setSlot(*one.id, slot, row, true)
 	t.index(row)
+}
+
+// load adds the row of a resource, of which the table has none. Rows must be added in the order of their
+// names, and finish called after the last.
+func (t *table) load(row domain.AnyRow) error {
+	name := row.Key()
+	if last, _, ok := t.rows.Max(); ok && last >= name {
+		return fmt.Errorf("%s follows %s", name, last)
+	}
+	account := name.Account()
+	one, ok := t.accounts.Get(account)
+	if !ok {
+		one.id = new(strings.Clone(account))
+	}
+	t.rows.Load(name, cell{row, one.rows})
+	t.loaded = append(t.loaded, age{one.id, row.Head().CreateTime.UnixNano(), row})
+	t.setSlot(*one.id, one.rows, row, true)
+	t.index(row)
+	one.rows++
+	t.accounts.Set(*one.id, one)
+	return nil
+}
+
+// finish adds the loaded rows to the index by create time.
+func (t *table) finish() {
+	slices.SortFunc(t.loaded, compareAges)
+	for _, one := range t.loaded {
+		t.ages.Load(one)
+	}
+	t.loaded = nil
 }
 
 // remove deletes the row of a resource that was created at created, and keeps version, the
