@@ -190,7 +190,10 @@ func (l *listing[S, R]) order(keys []orderKey) {
 			if keys[i].column >= 0 {
 				continue
 			}
-			keys[i].read = func(s *subject) keyValue { return keyValue{at: (*projections.Row[S])(s.row).CreateTime} }
+			keys[i].read = func(s *subject) keyValue {
+				created := (*projections.Row[S])(s.row).CreateTime
+				return keyValue{at: created, missing: created.IsZero()}
+			}
 		}
 	}
 	l.keys, l.kept.keys = keys, keys
