@@ -8,10 +8,10 @@ import (
 	"anneal/domain"
 )
 
-// blockRows is the maximum number of rows of a block. maxDerived is the maximum number of derived values of a
-// block.
+// blockRows is the maximum number of rows of a block: a change of a shared block copies that many. maxDerived
+// is the maximum number of derived values of a block.
 const (
-	blockRows  = 256
+	blockRows  = 128
 	maxDerived = 8
 )
 
@@ -20,9 +20,11 @@ const (
 type Block[S domain.State] block
 
 type block struct {
-	owner *owner // the table that may change the block
-	rows  []domain.AnyRow
-	fresh [blockRows / 64]uint64 // the rows that were written since the block was copied, a bit each
+	account string
+	index   int    // number of the block among those of the account
+	owner   *owner // the table that may change the block
+	rows    []domain.AnyRow
+	fresh   [blockRows / 64]uint64 // the rows that were written since the block was copied, a bit each
 
 	mu      sync.Mutex
 	derived []derived // the oldest first
@@ -34,31 +36,33 @@ type owner struct{ _ byte }
 // A derived value was computed from the rows of a block.
 type derived struct{ key, value any }
 
-// A blockItem is a block in table.blocks, ordered by account and index.
-type blockItem struct {
-	account string
-	index   int
-	block   *block
+// newBlocks returns an empty tree of blocks, ordered by account and index. Its nodes are small, because a
+// change of a shared tree copies one of each level.
+func newBlocks() *btree.BTreeG[*block] {
+	return btree.NewBTreeGOptions(func(a, b *block) bool {
+		return a.account < b.account || a.account == b.account && a.index < b.index
+	}, btree.Options{NoLocks: true, Degree: 8})
 }
 
-func newBlocks() *btree.BTreeG[blockItem] {
-	return btree.NewBTreeGOptions(func(a, b blockItem) bool {
-		return a.account < b.account || a.account == b.account && a.index < b.index
-	}, btree.Options{NoLocks: true})
+// blockAt returns a block of an account; nil if there is none.
+func (t *table) blockAt(account string, index int) *block {
+	t.pivot.account, t.pivot.index = account, index
+	b, _ := t.blocks.Get(&t.pivot)
+	return b
 }
 
 // ownBlock returns a block of an account that the table may change. It copies a shared block, without the
 // derived values.
 func (t *table) ownBlock(account string, index int) *block {
-	item, found := t.blocks.Get(blockItem{account: account, index: index})
-	if found && item.block.owner == t.owner {
-		return item.block
+	b := t.blockAt(account, index)
+	if b != nil && b.owner == t.owner {
+		return b
 	}
-	own := &block{owner: t.owner}
-	if found {
-		own.rows = append(make([]domain.AnyRow, 0, min(len(item.block.rows)+1, blockRows)), item.block.rows...)
+	own := &block{account: account, index: index, owner: t.owner}
+	if b != nil {
+		own.rows = append(make([]domain.AnyRow, 0, min(len(b.rows)+1, blockRows)), b.rows...)
 	}
-	t.blocks.Set(blockItem{account, index, own})
+	t.blocks.Set(own)
 	return own
 }
 
@@ -79,9 +83,8 @@ func (t *table) setSlot(account string, slot int, row domain.AnyRow, fresh bool)
 
 // owns reports whether no copy of the table has the row in a slot of an account.
 func (t *table) owns(account string, slot int) bool {
-	item, found := t.blocks.Get(blockItem{account: account, index: slot / blockRows})
-	i := slot % blockRows
-	return found && item.block.owner == t.owner && item.block.fresh[i/64]&(1<<(i%64)) != 0
+	b, i := t.blockAt(account, slot/blockRows), slot%blockRows
+	return b != nil && b.owner == t.owner && b.fresh[i/64]&(1<<(i%64)) != 0
 }
 
 // freeSlot removes the row in a slot of an account, which has n slots. The row of the last slot takes its
@@ -96,7 +99,7 @@ func (t *table) freeSlot(account string, slot, n int) {
 	last.rows[end] = nil
 	last.rows = last.rows[:end]
 	if end == 0 {
-		t.blocks.Delete(blockItem{account: account, index: (n - 1) / blockRows})
+		t.blocks.Delete(last)
 	}
 }
 
@@ -104,11 +107,11 @@ func (t *table) freeSlot(account string, slot, n int) {
 func (t *Table[S]) Blocks(account string) []*Block[S] {
 	t = t.Of(account)
 	all := make([]*Block[S], 0, (t.Count(account)+blockRows-1)/blockRows)
-	t.blocks.Ascend(blockItem{account: account}, func(item blockItem) bool {
-		if item.account != account {
+	t.blocks.Ascend(&block{account: account}, func(b *block) bool {
+		if b.account != account {
 			return false
 		}
-		all = append(all, (*Block[S])(item.block))
+		all = append(all, (*Block[S])(b))
 		return true
 	})
 	return all

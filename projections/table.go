@@ -24,7 +24,8 @@ type table struct {
 	kind     domain.AnyKind
 	rows     *btree.Map[domain.Name, cell]
 	ages     *btree.BTreeG[age]
-	blocks   *btree.BTreeG[blockItem]
+	blocks   *btree.BTreeG[*block]
+	pivot    block                           // to look up a block, by the goroutine that changes the table
 	owner    *owner                          // of the blocks that the table may change
 	accounts *btree.Map[string, tenant]      // that have rows, by ID
 	gone     *btree.Map[domain.Name, uint64] // version of each deleted resource

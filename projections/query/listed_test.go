@@ -110,7 +110,7 @@ func listNaively(rows func(func(*projections.Row[toytest.Toy]) bool), keep func(
 // an index, stored fields of rows, or rendered rows in a concurrent scan, while a writer changes
 // the world.
 func TestAllListPathsAgree(t *testing.T) {
-	for _, n := range []int{60, 3 * scanShare * 256} {
+	for _, n := range []int{60, 3 * scanShare * 128} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			w := manyToysWorld(t, n)
 			turn, stopped := make(chan struct{}), make(chan struct{})
@@ -226,7 +226,7 @@ func TestColumnsAreReadInsteadOfRows(t *testing.T) {
 	total, reads = list("shown = 3", "")
 	require.Equal(t, n/10, total)
 	require.Positive(t, reads)
-	require.LessOrEqual(t, reads, 256)
+	require.LessOrEqual(t, reads, 128)
 }
 
 // TestColumns checks that columns have the values that they are built from.
@@ -266,7 +266,7 @@ func TestStoredFieldsMustExist(t *testing.T) {
 // TestAPanicOfAConcurrentScanReachesTheCaller checks that a panic of render in a concurrent scan
 // panics in the goroutine of the caller, which can recover it, instead of ending the process.
 func TestAPanicOfAConcurrentScanReachesTheCaller(t *testing.T) {
-	table := projections.TableOf(manyToysWorld(t, 3*scanShare*256).View(), toytest.Kind)
+	table := projections.TableOf(manyToysWorld(t, 3*scanShare*128).View(), toytest.Kind)
 	require.PanicsWithValue(t, "cursed", func() {
 		render := func(*projections.Row[toytest.Toy], *wireStored) { panic("cursed") }
 		_, _ = ListIn(table, "a", nil, Rendering[toytest.Toy, wireStored]{Whole: render}, storedToys,
