@@ -56,7 +56,7 @@ func (w *World) read(path string) (eventlog.Checkpoint, error) {
 		return header.Checkpoint, err
 	}
 	if header.Schema == w.schema() {
-		err = w.restoreAll(in)
+		err = restoreAll(w, in)
 	} else {
 		for more := true; more && err == nil; {
 			_, more, err = in.next()
@@ -76,14 +76,14 @@ func (w *World) read(path string) (eventlog.Checkpoint, error) {
 }
 
 // restoreAll adds the rows of a snapshot to the world, up to the footer.
-func (w *World) restoreAll(in *snapshotReader) (err error) {
+func restoreAll(w *World, in *snapshotReader) (err error) {
 	workers := runtime.GOMAXPROCS(0)
 	work, ordered, stop := make(chan *batch), make(chan *batch, 2*workers), make(chan struct{})
 	var all sync.WaitGroup
 	for range workers {
 		all.Go(func() {
 			for b := range work {
-				w.decodeLines(b)
+				decodeLines(w.folds, b)
 				close(b.decoded)
 			}
 		})
@@ -130,9 +130,9 @@ func (w *World) restoreAll(in *snapshotReader) (err error) {
 }
 
 // decodeLines sets the rows of a batch.
-func (w *World) decodeLines(b *batch) {
+func decodeLines(folds map[string]*fold, b *batch) {
 	for text := range bytes.Lines(b.text) {
-		one, err := w.decodeLine(text)
+		one, err := decodeLine(folds, text)
 		if err != nil {
 			b.rows = append(b.rows, loadedRow{err: fmt.Errorf("%w: %w", errDamaged, err)})
 			return
@@ -142,7 +142,7 @@ func (w *World) decodeLines(b *batch) {
 	b.text = nil
 }
 
-func (w *World) decodeLine(text []byte) (loadedRow, error) {
+func decodeLine(folds map[string]*fold, text []byte) (loadedRow, error) {
 	if bytes.HasPrefix(text, []byte(historyPrefix)) {
 		return loadedRow{history: text}, nil
 	}
@@ -150,7 +150,7 @@ func (w *World) decodeLine(text []byte) (loadedRow, error) {
 	if err != nil {
 		return loadedRow{}, err
 	}
-	fold := w.folds[name.Collection()]
+	fold := folds[name.Collection()]
 	if fold == nil {
 		return loadedRow{}, fmt.Errorf("it has the unknown collection %q", name.Collection())
 	}

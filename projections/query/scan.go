@@ -23,8 +23,8 @@ func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 	panics := make([]any, len(parts))
 	var all sync.WaitGroup
 	for i := range parts {
-		parts[i] = &listing[S, R]{parts: l.parts, keep: l.keep, keys: l.keys, matches: l.matches, after: l.after, size: l.size,
-			columns: l.columns}
+		parts[i] = &listing[S, R]{parts: l.parts, keep: l.keep, keys: l.keys, matches: l.matches, after: l.after,
+			size: l.size, columns: l.columns}
 		parts[i].kept.keys = l.keys
 		if i > 0 {
 			all.Go(func() {
