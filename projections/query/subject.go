@@ -91,7 +91,6 @@ type scope struct {
 	stored *field                // the fields that are read from the row; nil for none
 	part   func(name string) int // returns the part of a top-level field, by its JSON name; nil: all are in wholePart
 
-	pure    func(part int) bool
 	columns []columnField // of the paths that were resolved
 }
 
