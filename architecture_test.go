@@ -156,7 +156,7 @@ var onlyIn = map[string][]string{
 	"golang.org/x/net/bpf":           {"engines/sandbox"},
 	"filippo.io/age":                 {"internal/backup"},
 	"go.einride.tech/aip":            {"projections/query"},
-	"github.com/go-json-experiment/": {"domain/rows"},
+	"github.com/go-json-experiment/": {"domain/rows", "projections"},
 	"github.com/getkin/kin-openapi":  {"api/described"},
 }
 

@@ -1,7 +1,6 @@
 package domain
 
 import (
-	"encoding/json"
 	"iter"
 	"reflect"
 	"time"
@@ -118,6 +117,8 @@ type Row[S any] struct {
 
 // AnyRow is the interface of *Row[S] for code that works with rows of every state S.
 type AnyRow interface {
+	// Key returns the name of the resource.
+	Key() Name
 	// Head returns the row with an empty state.
 	Head() Row[struct{}]
 	// Value returns the state, an S.
@@ -129,9 +130,12 @@ type AnyRow interface {
 	// Apply evolves the state by an event from DecodeEvent and reports whether the resource exists
 	// after the event. position, id and at are the log position, the ID and the time of the event.
 	Apply(event any, position uint64, id string, at time.Time) (exists bool)
-	// Restore sets the row to the head and the state, which is JSON.
-	Restore(head Row[struct{}], state json.RawMessage) error
+	// SetHead sets everything but the state.
+	SetHead(head Row[struct{}])
 }
+
+// Key implements AnyRow.
+func (r *Row[S]) Key() Name { return r.Name }
 
 // Head implements AnyRow.
 func (r *Row[S]) Head() Row[struct{}] {
@@ -189,11 +193,8 @@ func (r *Row[S]) reservedOutput() Name {
 	return ""
 }
 
-// Restore implements AnyRow.
-func (r *Row[S]) Restore(head Row[struct{}], state json.RawMessage) error {
-	*r = WithState(head, r.State)
-	return json.Unmarshal(state, &r.State)
-}
+// SetHead implements AnyRow.
+func (r *Row[S]) SetHead(head Row[struct{}]) { *r = WithState(head, r.State) }
 
 // WithState returns a row with another state.
 func WithState[S, T any](r Row[S], state T) Row[T] {

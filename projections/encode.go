@@ -1,9 +1,13 @@
 package projections
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
+
+	jsonv1 "github.com/go-json-experiment/json/v1"
 
 	"anneal/domain"
 )
@@ -61,16 +65,40 @@ func encodeRow(row domain.AnyRow) ([]byte, error) {
 	return text, nil
 }
 
-// rowOf returns the row of a line of a resource that exists.
-func rowOf(kind domain.AnyKind, l line) (domain.AnyRow, error) {
-	if l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "" {
-		return nil, fmt.Errorf("%s lacks its create time, update time or the ID of the event that created it", l.Name)
+// lineName returns the name in a line, which begins with it.
+func lineName(text []byte) (domain.Name, error) {
+	rest, ok := bytes.CutPrefix(text, []byte(`{"name":"`))
+	name, _, closed := bytes.Cut(rest, []byte(`"`))
+	if !ok || !closed {
+		return "", errors.New("it has a line without a name")
 	}
-	row := kind.NewRow(l.Name)
-	head := domain.Row[struct{}]{Name: l.Name, Version: l.Version, CreateVersion: l.CreateAt, ReserveVersion: l.ReserveAt,
-		CreateEvent: l.CreateEvent, CreateTime: canonicalTime(*l.CreateTime), UpdateTime: canonicalTime(*l.UpdateTime)}
-	if err := row.Restore(head, l.State); err != nil {
-		return nil, fmt.Errorf("%s: %w", l.Name, err)
+	return domain.Name(name), nil
+}
+
+// A rowLine is a line whose state is decoded into a row.
+type rowLine struct {
+	line
+	State any `json:"state"` // the address of the row's state
+}
+
+// decodeRow returns the row of a line, which begins with the name. The row of a line of a deleted resource
+// is nil.
+func decodeRow(kind domain.AnyKind, name domain.Name, text []byte) (row domain.AnyRow, version uint64, err error) {
+	row = kind.NewRow(name)
+	l := rowLine{State: row.Pointer()}
+	if err := jsonv1.Unmarshal(text, &l); err != nil {
+		return nil, 0, err
 	}
-	return row, nil
+	switch exists := bytes.Contains(text, []byte(`,"state":{`)); {
+	case l.Name != name:
+		return nil, 0, fmt.Errorf("%s is the line of %s", name, l.Name)
+	case !exists:
+		return nil, l.Version, nil
+	case l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "":
+		return nil, 0, fmt.Errorf("%s lacks its create time, update time or the ID of the event that created it", name)
+	}
+	row.SetHead(domain.Row[struct{}]{Name: name, Version: l.Version, CreateVersion: l.CreateAt,
+		ReserveVersion: l.ReserveAt, CreateEvent: l.CreateEvent, CreateTime: canonicalTime(*l.CreateTime),
+		UpdateTime: canonicalTime(*l.UpdateTime)})
+	return row, l.Version, nil
 }

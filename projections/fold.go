@@ -13,12 +13,11 @@ import (
 // A fold has the writable table of one kind, and shared, the last copy of the table that views use.
 // The world's lock guards a fold.
 type fold struct {
-	kind       domain.AnyKind
-	job        bool // the kind is one of jobs
-	table      *table
-	shared     *table
-	changed    bool   // the table has changed since shared was copied
-	generation uint64 // number of copies of the table; a row with a lower generation is shared
+	kind    domain.AnyKind
+	job     bool // the kind is one of jobs
+	table   *table
+	shared  *table
+	changed bool // the table has changed since shared was copied
 }
 
 func newFold(kind domain.AnyKind) *fold {
@@ -34,7 +33,7 @@ func (f *fold) change(e eventlog.Event, decoded any) error {
 	switch {
 	case !existed:
 		row = f.kind.NewRow(e.Name)
-	case old.generation != f.generation:
+	case !f.table.owns(e.Name.Account(), old.slot):
 		row = old.row.Clone()
 	}
 	exists, err := apply(row, decoded, e)
@@ -43,10 +42,8 @@ func (f *fold) change(e eventlog.Event, decoded any) error {
 	}
 	f.changed = true
 	switch {
-	case exists && !existed:
-		f.table.put(cell{row, f.generation}, true)
 	case exists && row != old.row:
-		f.table.put(cell{row, f.generation}, false)
+		f.table.put(row, old)
 	case exists:
 		f.table.index(row)
 	case existed:
@@ -92,24 +89,9 @@ func (f *fold) version(name domain.Name) uint64 {
 func (f *fold) share() *table {
 	if f.changed {
 		f.shared, f.changed = f.table.copy(), false
-		f.generation++
+		f.table.owner = new(owner)
 	}
 	return f.shared
-}
-
-// restore adds the row in a line of a snapshot to the table.
-func (f *fold) restore(l line) error {
-	f.changed = true
-	if l.State == nil {
-		f.table.gone.Set(l.Name, l.Version)
-		return nil
-	}
-	row, err := rowOf(f.kind, l)
-	if err != nil {
-		return err
-	}
-	f.table.put(cell{row, f.generation}, true)
-	return nil
 }
 
 // describe writes a description of the kind's state and event types, for World.schema.

@@ -210,11 +210,8 @@ func (p *pastRows) foldEvent(name domain.Name, row domain.AnyRow, position uint6
 // state that the event carries instead of the row.
 func next(kind domain.AnyKind, row domain.AnyRow, entry archive.Entry, useState bool) (domain.AnyRow, error) {
 	if useState && entry.State != nil {
-		var l line
-		if err := json.Unmarshal(entry.State, &l); err != nil || l.State == nil {
-			return nil, err
-		}
-		return rowOf(kind, l)
+		row, _, err := decodeRow(kind, entry.Name, entry.State)
+		return row, err
 	}
 	decoded, err := kind.DecodeEvent(entry.Record)
 	if err != nil {

@@ -284,7 +284,7 @@ func (p *pastRows) replace(account string, changed []changedRow) (*table, int) {
 	if rebuilt {
 		t = newTable(p.present.kind)
 		for row := range p.unchanged(account) {
-			t.put(cell{row: row}, true)
+			t.put(row, cell{})
 		}
 		p.present.gone.Scan(func(name domain.Name, version uint64) bool {
 			if version <= p.position && (account == everyAccount || name.Account() == account) {
@@ -305,7 +305,7 @@ func (p *pastRows) replace(account string, changed []changedRow) (*table, int) {
 		t.gone.Delete(one.name)
 		switch {
 		case one.row != nil:
-			t.put(cell{row: one.row}, true)
+			t.put(one.row, cell{})
 		case one.found > 0:
 			t.gone.Set(one.name, one.found)
 		}

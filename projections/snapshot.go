@@ -2,7 +2,6 @@ package projections
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -303,98 +302,4 @@ func mismatch(path string, at eventlog.Checkpoint, found string) error {
 		path, at.EventID, at.Position, found, filepath.Dir(path))
 	e.Reason = "LOG_MISMATCH"
 	return e
-}
-
-// read reads the snapshot at path into an empty world and returns the snapshot's checkpoint. It
-// returns the checkpoint together with the error for a snapshot with another schema.
-func (w *World) read(path string) (eventlog.Checkpoint, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return eventlog.Checkpoint{}, err
-	}
-	defer file.Close()
-	in, checksum := bufio.NewReaderSize(file, 1<<20), sha256.New()
-	next := func() ([]byte, error) {
-		text, err := in.ReadBytes('\n')
-		if err != nil {
-			err = fmt.Errorf("%w: it ends before its footer", errDamaged)
-		}
-		return text, err
-	}
-	text, err := next()
-	if err != nil {
-		return eventlog.Checkpoint{}, err
-	}
-	header, err := readHeader(path, text)
-	if err != nil {
-		return header.Checkpoint, err
-	}
-	sameSchema := header.Schema == w.schema()
-	for {
-		checksum.Write(text)
-		if text, err = next(); err != nil {
-			return header.Checkpoint, err
-		}
-		if bytes.HasPrefix(text, []byte(`{"digest":`)) {
-			break
-		}
-		if sameSchema {
-			if err := w.restore(text); err != nil {
-				return header.Checkpoint, err
-			}
-		}
-	}
-	if err := checkFooter(text, checksum.Sum(nil)); err != nil {
-		return header.Checkpoint, err
-	}
-	if !sameSchema {
-		return header.Checkpoint, errOtherSchema
-	}
-	w.at, w.saved = header.Checkpoint, header.Position
-	return w.at, nil
-}
-
-func readHeader(path string, text []byte) (snapshotHeader, error) {
-	var h snapshotHeader
-	switch err := json.Unmarshal(text, &h); {
-	case err != nil || h.Format < 1 || h.Position == 0:
-		return h, fmt.Errorf("%w: it has no header", errDamaged)
-	case h.Format > snapshotFormat:
-		e := domain.Errorf(domain.FailedPrecondition,
-			"the snapshot %s has format %d, written by a newer version of anneal; this version reads up to %d. "+
-				"Run the newer version; or move the snapshots out of %s to replay the whole log with this version", path, h.Format,
-			snapshotFormat, filepath.Dir(path))
-		e.Reason = "NEWER_SNAPSHOT"
-		return h, e
-	}
-	return h, nil
-}
-
-func (w *World) restore(text []byte) error {
-	if bytes.HasPrefix(text, []byte(historyPrefix)) {
-		return w.restoreHistory(text)
-	}
-	var l line
-	if err := json.Unmarshal(text, &l); err != nil {
-		return fmt.Errorf("%w: %w", errDamaged, err)
-	}
-	fold := w.folds[l.Name.Collection()]
-	if fold == nil {
-		return fmt.Errorf("%w: it has the unknown collection %q", errDamaged, l.Name.Collection())
-	}
-	if err := fold.restore(l); err != nil {
-		return fmt.Errorf("%w: %w", errDamaged, err)
-	}
-	return nil
-}
-
-func checkFooter(text, checksum []byte) error {
-	var footer snapshotFooter
-	if err := json.Unmarshal(text, &footer); err != nil {
-		return fmt.Errorf("%w: it has no footer", errDamaged)
-	}
-	if footer.Checksum != hex.EncodeToString(checksum) {
-		return fmt.Errorf("%w: its checksum is wrong", errDamaged)
-	}
-	return nil
 }

@@ -3,6 +3,7 @@ package projections
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -325,5 +326,47 @@ func fillValue(t *testing.T, v reflect.Value, at string) {
 		v.SetInt(7)
 	default:
 		require.Fail(t, "a state must not contain "+v.Kind().String(), at)
+	}
+}
+
+// TestLoadOfManyBatches checks that a snapshot of several batches is loaded completely, and that damage in any
+// batch is found.
+func TestLoadOfManyBatches(t *testing.T) {
+	w, dir := toyWorld(), t.TempDir()
+	for i := range 6_000 {
+		record, err := toytest.Kind.Encode(toytest.Make(strings.Repeat("x", i%200), int64(i)))
+		require.NoError(t, err)
+		require.NoError(t, w.Apply(eventlog.Event{Record: record, ID: fmt.Sprint("event-", i),
+			Name: toytest.Name("a", i*7919%6_000), Position: uint64(i + 1),
+			Time: toytest.Epoch.Add(time.Duration(i%97) * time.Second)}))
+	}
+	require.NoError(t, w.Save(dir))
+	reload := func() *World {
+		loaded, err := load(dir, toyWorld, func(string, eventlog.Checkpoint) error { return nil },
+			func(eventlog.Checkpoint) error { return nil })
+		require.NoError(t, err)
+		return loaded
+	}
+	loaded := reload()
+	want, err := w.View().Digest()
+	require.NoError(t, err)
+	have, err := loaded.View().Digest()
+	require.NoError(t, err)
+	require.Equal(t, want, have)
+	toys, loadedToys := TableOf(w.View(), toytest.Kind), TableOf(loaded.View(), toytest.Kind)
+	require.Equal(t, names(toys.Newest("a")), names(loadedToys.Newest("a")))
+	checkBlocks(t, loadedToys, "a")
+
+	paths, err := snapshots(dir)
+	require.NoError(t, err)
+	intact, err := os.ReadFile(paths[0])
+	require.NoError(t, err)
+	require.Greater(t, len(intact), 4*loadBatch)
+	for at := 1_000; at < len(intact); at += loadBatch {
+		for _, damaged := range [][]byte{intact[:at], bytes.Join([][]byte{intact[:at], intact[at+1:]}, []byte("\n")),
+			bytes.Join([][]byte{intact[:at], intact[at+1:]}, []byte{intact[at] ^ 1})} {
+			require.NoError(t, os.WriteFile(paths[0], damaged, 0o600))
+			require.Zero(t, reload().Position(), "damaged at %d", at)
+		}
 	}
 }

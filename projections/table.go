@@ -1,10 +1,9 @@
 package projections
 
 import (
-	"encoding/binary"
 	"fmt"
 	"iter"
-	"sort"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,34 +21,47 @@ type Table[S domain.State] table
 
 // table is a Table of any kind. Its rows are *Row[S], where S is the state type of the kind.
 type table struct {
-	kind   domain.AnyKind
-	rows   *btree.Map[domain.Name, cell]
-	ages   *btree.Map[string, domain.AnyRow] // by account, then create time, then name: see ageKey
-	counts *btree.Map[string, int]           // number of rows, by account
-	gone   *btree.Map[domain.Name, uint64]   // version of each deleted resource
+	kind     domain.AnyKind
+	rows     *btree.Map[domain.Name, cell]
+	ages     *btree.BTreeG[age]
+	blocks   *btree.BTreeG[*block]
+	pivot    block                           // to look up a block, by the goroutine that changes the table
+	owner    *owner                          // of the blocks that the table may change
+	accounts *btree.Map[string, tenant]      // that have rows, by ID
+	gone     *btree.Map[domain.Name, uint64] // version of each deleted resource
 	// open has the unfinished jobs; nil for other kinds, and in views of an earlier position.
-	open *btree.Map[domain.Name, domain.AnyRow]
-	past *pastRows // of a view of an earlier position; it finds the rows instead
+	open   *btree.Map[domain.Name, domain.AnyRow]
+	loaded []age     // rows that are not in ages yet: see load
+	past   *pastRows // of a view of an earlier position; it finds the rows instead
 }
 
-// A cell is a row, and the value of fold.generation when the row was written: see fold.change.
+// A tenant is an account that has rows.
+type tenant struct {
+	id   *string
+	rows int
+}
+
+// A cell is a row, and its slot: its place in the blocks of its account. The slots of an account are those
+// from 0 to the number of its rows.
 type cell struct {
-	row        domain.AnyRow
-	generation uint64
+	row  domain.AnyRow
+	slot int
 }
 
 func newTable(kind domain.AnyKind) *table {
-	t := &table{kind: kind, rows: new(btree.Map[domain.Name, cell]), ages: new(btree.Map[string, domain.AnyRow]),
-		counts: new(btree.Map[string, int]), gone: new(btree.Map[domain.Name, uint64])}
+	t := &table{kind: kind, rows: new(btree.Map[domain.Name, cell]), ages: newAges(), blocks: newBlocks(),
+		owner: new(owner), accounts: new(btree.Map[string, tenant]), gone: new(btree.Map[domain.Name, uint64])}
 	if domain.IsJob(kind) {
 		t.open = new(btree.Map[domain.Name, domain.AnyRow])
 	}
 	return t
 }
 
-// copy returns a copy-on-write copy of the table, in constant time.
+// copy returns a copy-on-write copy of the table, in constant time. If t is changed later, its owner must be
+// replaced first.
 func (t *table) copy() *table {
-	c := &table{kind: t.kind, rows: t.rows.Copy(), ages: t.ages.Copy(), counts: t.counts.Copy(), gone: t.gone.Copy()}
+	c := &table{kind: t.kind, rows: t.rows.Copy(), ages: t.ages.Copy(), blocks: t.blocks.Copy(), owner: new(owner),
+		accounts: t.accounts.Copy(), gone: t.gone.Copy()}
 	if t.open != nil {
 		c.open = t.open.Copy()
 	}
@@ -122,8 +134,8 @@ func (t *table) row(name domain.Name) (domain.AnyRow, bool) {
 // count returns the number of rows of an account.
 func (t *table) count(account string) int {
 	t = t.of(account)
-	n, _ := t.counts.Get(account)
-	return n
+	one, _ := t.accounts.Get(account)
+	return one.rows
 }
 
 // all yields every row, ordered by name.
@@ -154,30 +166,70 @@ func (t *table) firstName(account string) domain.Name {
 	return domain.NewName(account, collection, "")
 }
 
-// put sets the row of a resource. isNew reports that the table has no row of the resource.
-func (t *table) put(one cell, isNew bool) {
-	head := one.row.Head()
-	t.rows.Set(head.Name, one)
-	t.ages.Set(ageKey(head.Name, head.CreateTime), one.row)
-	t.index(one.row)
-	if isNew {
+// put sets the row of a resource. old is the resource's cell in the table; its row is nil if there is none.
+func (t *table) put(row domain.AnyRow, old cell) {
+	head := row.Head()
+	account, slot := head.Name.Account(), old.slot
+	one, _ := t.accounts.Get(account)
+	if old.row == nil {
 		t.gone.Delete(head.Name)
-		t.counts.Set(head.Name.Account(), t.count(head.Name.Account())+1)
+		if one.id == nil {
+			one.id = new(strings.Clone(account))
+		}
+		slot = one.rows
+		one.rows++
+		t.accounts.Set(*one.id, one)
 	}
+	t.rows.Set(head.Name, cell{row, slot})
+	t.ages.Set(age{one.id, head.CreateTime.UnixNano(), row})
+	t.setSlot(*one.id, slot, row, true)
+	t.index(row)
+}
+
+// load adds the row of a resource, of which the table has none. Rows must be added in the order of their
+// names, and finish called after the last.
+func (t *table) load(row domain.AnyRow) error {
+	name := row.Key()
+	if last, _, ok := t.rows.Max(); ok && last >= name {
+		return fmt.Errorf("%s follows %s", name, last)
+	}
+	account := name.Account()
+	one, ok := t.accounts.Get(account)
+	if !ok {
+		one.id = new(strings.Clone(account))
+	}
+	t.rows.Load(name, cell{row, one.rows})
+	t.loaded = append(t.loaded, age{one.id, row.Head().CreateTime.UnixNano(), row})
+	t.setSlot(*one.id, one.rows, row, true)
+	t.index(row)
+	one.rows++
+	t.accounts.Set(*one.id, one)
+	return nil
+}
+
+// finish adds the loaded rows to the index by create time.
+func (t *table) finish() {
+	slices.SortFunc(t.loaded, compareAges)
+	for _, one := range t.loaded {
+		t.ages.Load(one)
+	}
+	t.loaded = nil
 }
 
 // remove deletes the row of a resource that was created at created, and keeps version, the
 // position of the event that deleted the resource.
 func (t *table) remove(name domain.Name, created time.Time, version uint64) {
-	t.rows.Delete(name)
-	t.ages.Delete(ageKey(name, created))
+	old, _ := t.rows.Delete(name)
+	one, _ := t.accounts.Get(name.Account())
+	t.ages.Delete(age{one.id, created.UnixNano(), old.row})
 	if t.open != nil {
 		t.open.Delete(name)
 	}
-	if n := t.count(name.Account()); n > 1 {
-		t.counts.Set(name.Account(), n-1)
+	t.freeSlot(*one.id, old.slot, one.rows)
+	if one.rows--; one.rows > 0 {
+		t.accounts.Set(*one.id, one)
 	} else {
-		t.counts.Delete(name.Account())
+		t.accounts.Delete(*one.id)
 	}
 	t.gone.Set(name, version)
 }
@@ -251,125 +303,6 @@ func (t *Table[S]) In(account string) iter.Seq[*Row[S]] {
 	return func(yield func(*Row[S]) bool) {
 		t.rows.Ascend((*table)(t).firstName(account), func(name domain.Name, one cell) bool {
 			return name.Account() == account && yield(one.row.(*Row[S]))
-		})
-	}
-}
-
-// Oldest yields the rows of an account by create time, oldest first.
-func (t *Table[S]) Oldest(account string) iter.Seq[*Row[S]] {
-	t = t.Of(account)
-	prefix := account + "\x00"
-	return func(yield func(*Row[S]) bool) {
-		t.ages.Ascend(prefix, func(key string, row domain.AnyRow) bool {
-			return strings.HasPrefix(key, prefix) && yield(row.(*Row[S]))
-		})
-	}
-}
-
-// Newest yields the rows of an account by create time, newest first.
-func (t *Table[S]) Newest(account string) iter.Seq[*Row[S]] {
-	t = t.Of(account)
-	prefix, after := account+"\x00", account+"\x01"
-	return func(yield func(*Row[S]) bool) {
-		t.ages.Descend(after, func(key string, row domain.AnyRow) bool {
-			return strings.HasPrefix(key, prefix) && yield(row.(*Row[S]))
-		})
-	}
-}
-
-// CreatedAfter yields the rows of an account ordered by create time and then name. It omits the rows
-// up to and including after, whose name and create time determine its place in the order; the table
-// need not have that row. If after is nil, CreatedAfter yields all rows of the account.
-func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]] {
-	t = t.Of(account)
-	if after == nil {
-		return t.Oldest(account)
-	}
-	prefix, last := account+"\x00", ageKey(after.Name, after.CreateTime)
-	return func(yield func(*Row[S]) bool) {
-		t.ages.Ascend(last, func(key string, row domain.AnyRow) bool {
-			return key == last || strings.HasPrefix(key, prefix) && yield(row.(*Row[S]))
-		})
-	}
-}
-
-// CreatedBefore yields the rows of an account ordered by descending create time and then ascending
-// name. Like CreatedAfter, it omits the rows up to and including after, which can be nil. The index is
-// ordered by ascending create time, so CreatedBefore reads create times backward, and the rows with
-// one create time forward.
-func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]] {
-	t = t.Of(account)
-	return func(yield func(*Row[S]) bool) {
-		before := account + "\x01"
-		more := true
-		if after != nil {
-			last := ageKey(after.Name, after.CreateTime)
-			before = last[:len(account)+1+timeBytes]
-			t.ages.Ascend(last, func(key string, row domain.AnyRow) bool {
-				more = key == last || !strings.HasPrefix(key, before) || yield(row.(*Row[S]))
-				return more && strings.HasPrefix(key, before)
-			})
-		}
-		for more {
-			moment := t.momentBefore(account, before)
-			if moment == "" {
-				return
-			}
-			t.ages.Ascend(moment, func(key string, row domain.AnyRow) bool {
-				if !strings.HasPrefix(key, moment) {
-					return false
-				}
-				more = yield(row.(*Row[S]))
-				return more
-			})
-			before = moment
-		}
-	}
-}
-
-// momentBefore finds the last create time of the account's rows whose age keys are less than
-// before, and returns the prefix that the age keys with this create time have in common; "" when
-// there is none.
-func (t *Table[S]) momentBefore(account, before string) (moment string) {
-	t.ages.Descend(before, func(key string, _ domain.AnyRow) bool {
-		if strings.HasPrefix(key, account+"\x00") {
-			moment = key[:len(account)+1+timeBytes]
-		}
-		return false
-	})
-	return moment
-}
-
-const timeBytes = 8 // length of a time in an age key
-
-// ageKey returns the key of a row in table.ages. The keys sort by account, then create time, then
-// name. A zero byte ends the account, because IDs contain no byte below '-'.
-func ageKey(name domain.Name, created time.Time) string {
-	account := name.Account()
-	key := make([]byte, 0, len(account)+1+8+len(name))
-	key = append(append(key, account...), 0)
-	key = binary.BigEndian.AppendUint64(key, uint64(created.UnixNano())^(1<<63)) // times before 1970 sort first
-	return string(append(key, name...))
-}
-
-// Rank returns the number of rows before the first row of an account, in the order of names.
-func (t *Table[S]) Rank(account string) int {
-	t = t.Of(everyAccount)
-	first := (*table)(t).firstName(account)
-	return sort.Search(t.rows.Len(), func(i int) bool {
-		name, _, _ := t.rows.GetAt(i)
-		return name >= first
-	})
-}
-
-// From yields at most n rows ordered by name. rank is the number of rows that it skips first.
-func (t *Table[S]) From(rank, n int) iter.Seq[*Row[S]] {
-	t = t.Of(everyAccount)
-	return func(yield func(*Row[S]) bool) {
-		first, _, _ := t.rows.GetAt(rank)
-		t.rows.Ascend(first, func(_ domain.Name, one cell) bool {
-			n--
-			return yield(one.row.(*Row[S])) && n > 0
 		})
 	}
 }

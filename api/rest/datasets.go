@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"time"
 
 	"anneal/api/request"
@@ -36,15 +37,15 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		"credentialsSecret", "evaluationResult", "transformed", "splitted", "evalProtocol", "createTime", "updateTime",
 		"state", "estimatedTokenCount",
 		"averageTurnCount"),
+	computed: computedOfDatasets,
 	render: func(v *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
 		d := &row.State
 		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: wire.TimestampOf(&row.CreateTime),
 			UpdateTime: wire.TimestampOf(&row.UpdateTime),
 			State:      d.State, Status: d.Status, CreatedBy: creatorOf(v, d.CreatedBy),
-			EstimatedTokenCount: d.EstimatedTokenCount, AverageTurnCount: d.AverageTurnCount,
-			RowShape: d.Shape, Export: exportOf(d.Export)}
-		if out.Format == "" {
-			out.Format = formatUnspecified
+			EstimatedTokenCount: d.EstimatedTokenCount, AverageTurnCount: d.AverageTurnCount}
+		for _, compute := range computedOfDatasets {
+			compute(row, out)
 		}
 		if v != nil && d.Upload > 0 && !hasOrigin(d.DatasetSpec) { // v is nil when an update merges the stored fields
 			out.UserUploaded = &struct{}{}
@@ -85,6 +86,15 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		error) {
 		return domain.DeleteDataset{}, nil
 	},
+}
+
+// computedOfDatasets are the fields of a dataset that depend on nothing but its state.
+var computedOfDatasets = map[string]func(row *projections.Row[domain.Dataset], out *Dataset){
+	"format": func(row *projections.Row[domain.Dataset], out *Dataset) {
+		out.Format = cmp.Or(row.State.Format, formatUnspecified)
+	},
+	"rowShape": func(row *projections.Row[domain.Dataset], out *Dataset) { out.RowShape = row.State.Shape },
+	"export":   func(row *projections.Row[domain.Dataset], out *Dataset) { out.Export = exportOf(row.State.Export) },
 }
 
 var _ = register(datasets.operations, datasetOperations)

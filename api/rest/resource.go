@@ -37,6 +37,9 @@ type resource[S domain.State, R any] struct {
 	// render writes the wire form of a row to out, without the fields that differ between servers.
 	// v is nil when only the state of the row is rendered.
 	render func(v *projections.View, row *projections.Row[S], out *R)
+	// computed has functions that set single fields, by JSON name, as render does, if they depend on nothing
+	// but the row: see query.Rendering. It may be nil.
+	computed map[string]func(row *projections.Row[S], out *R)
 	// local adds the fields that depend on the settings of this server. It may be nil.
 	local func(c *call, row *projections.Row[S], out *R)
 	// single adds the fields that only the response to a get of the present state contains. It may be

@@ -16,6 +16,40 @@ import (
 	"anneal/projections/query"
 )
 
+// TestComputedFieldsAreThoseRendered checks that the functions that set single fields of a resource set what
+// its renderer sets, whatever the field was before, and nothing else.
+func TestComputedFieldsAreThoseRendered(t *testing.T) {
+	require.NotEmpty(t, datasets.computed)
+	random := rand.New(rand.NewPCG(1, 2))
+	view := projections.NewWorld().View()
+	for range 200 {
+		row := &projections.Row[domain.Dataset]{}
+		fillRandomly(random, reflect.ValueOf(row).Elem(), 0)
+		row.Name = "accounts/acme/datasets/d"
+		var rendered Dataset
+		datasets.render(view, row, &rendered)
+		for name, compute := range datasets.computed {
+			var other Dataset
+			fillRandomly(random, reflect.ValueOf(&other).Elem(), 0)
+			want := fieldsByName(other)
+			want[name] = fieldsByName(rendered)[name]
+			compute(row, &other)
+			require.Equal(t, want, fieldsByName(other), name)
+		}
+	}
+}
+
+// fieldsByName returns the fields of a wire type by their JSON names.
+func fieldsByName(wire any) map[string]any {
+	all := map[string]any{}
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(wire)) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			all[name] = reflect.ValueOf(wire).FieldByIndex(f.Index).Interface()
+		}
+	}
+	return all
+}
+
 // TestStoredFieldsAreThoseRendered checks, for each field in filters and orderBy, that lists that
 // read stored fields from rows equal lists that render every row. It detects a resource whose
 // renderer changes a field that the resource declares as stored.

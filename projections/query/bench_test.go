@@ -47,6 +47,7 @@ func renderDeployment(row *projections.Row[domain.Deployment], d *wireDeployment
 
 func BenchmarkList(b *testing.B) {
 	v := benchWorld(b).View()
+	render := Rendering[domain.Deployment, wireDeployment]{Whole: renderDeployment}
 	for _, c := range []struct {
 		name  string
 		query Query
@@ -61,7 +62,7 @@ func BenchmarkList(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			for b.Loop() {
-				page, err := ListIn(v.Deployments, "acme", nil, renderDeployment, wireDeployments, c.query)
+				page, err := ListIn(v.Deployments, "acme", nil, render, wireDeployments, c.query)
 				require.NoError(b, err)
 				if c.name != "nothing" {
 					require.Len(b, page.Items, 50)

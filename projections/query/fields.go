@@ -53,7 +53,6 @@ type field struct {
 	elem    *field            // element of a list or a mapping
 	typ     reflect.Type      // the type of the value, without pointers
 	parsed  bool              // the value is a text that must be parsed as a duration
-	partial bool              // the message lacks some fields of its type
 	values  []string          // allowed values of a text; empty allows all
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -40,15 +41,15 @@ const (
 //
 // The error is a domain.Error with code InvalidArgument and a violation of the field "filter".
 func (f *Fields[R]) Filter(filter string) (func(*R) bool, error) {
-	matches, err := f.filter(filter)
+	matches, err := filterOf(&scope{root: f.root}, filter)
 	if err != nil {
 		return nil, err
 	}
-	return func(r *R) bool { return matches(reflect.ValueOf(r).Elem()) }, nil
+	return func(r *R) bool { return matches(renderedSubject(r)) }, nil
 }
 
-func (f *Fields[R]) filter(filter string) (predicate, error) {
-	matches, err := compileFilter(f.root, filter)
+func filterOf(c *scope, filter string) (predicate, error) {
+	matches, err := compileFilter(c, filter)
 	if err != nil {
 		var v domain.Violations
 		v.Add("filter", "%v", err)
@@ -57,12 +58,12 @@ func (f *Fields[R]) filter(filter string) (predicate, error) {
 	return matches, nil
 }
 
-// A predicate reports whether a value, usually a struct, matches a part of a filter.
-type predicate func(reflect.Value) bool
+// A predicate reports whether a subject matches a part of a filter.
+type predicate func(*subject) bool
 
-func compileFilter(root *field, filter string) (predicate, error) {
+func compileFilter(c *scope, filter string) (predicate, error) {
 	if strings.TrimSpace(filter) == "" {
-		return func(reflect.Value) bool { return true }, nil
+		return func(*subject) bool { return true }, nil
 	}
 	if len(filter) > MaxFilter {
 		return nil, fmt.Errorf("has %d bytes: at most %d are allowed", len(filter), MaxFilter)
@@ -80,7 +81,7 @@ func compileFilter(root *field, filter string) (predicate, error) {
 	if err := operators(parsed.GetExpr()); err != nil {
 		return nil, err
 	}
-	return compile(root, parsed.GetExpr())
+	return compile(c, parsed.GetExpr())
 }
 
 // operators returns an error for an operator that is written as a function with a wrong number of
@@ -163,19 +164,19 @@ func expected(message string) string {
 	return clip(message)
 }
 
-func compile(root *field, e *expr.Expr) (predicate, error) {
+func compile(c *scope, e *expr.Expr) (predicate, error) {
 	call := e.GetCallExpr()
 	if call == nil {
-		return compileWord(root, e)
+		return compileWord(c, e)
 	}
 	switch op := call.GetFunction(); op {
 	case filtering.FunctionAnd, filtering.FunctionFuzzyAnd, filtering.FunctionOr:
-		return compileChain(root, e, op == filtering.FunctionOr)
+		return compileChain(c, e, op == filtering.FunctionOr)
 	case filtering.FunctionNot:
-		inner, err := compile(root, call.GetArgs()[0])
-		return func(v reflect.Value) bool { return !inner(v) }, err
+		inner, err := compile(c, call.GetArgs()[0])
+		return func(s *subject) bool { return !inner(s) }, err
 	case "=", "!=", "<", "<=", ">", ">=", ":":
-		return compileRestriction(root, op, call.GetArgs()[0], call.GetArgs()[1])
+		return compileRestriction(c, op, call.GetArgs()[0], call.GetArgs()[1])
 	default:
 		return nil, fmt.Errorf("unknown function %q; compare a field instead, as in createTime > \"2026-03-01T00:00:00Z\"",
 			clip(op))
@@ -184,10 +185,10 @@ func compile(root *field, e *expr.Expr) (predicate, error) {
 
 // compileChain compiles a chain of operands that are joined by OR if the parameter or is true,
 // otherwise by AND.
-func compileChain(root *field, e *expr.Expr, or bool) (predicate, error) {
+func compileChain(c *scope, e *expr.Expr, or bool) (predicate, error) {
 	var parts []predicate
 	for _, operand := range operands(e, or) {
-		one, err := compile(root, operand)
+		one, err := compile(c, operand)
 		if err != nil {
 			return nil, err
 		}
@@ -198,9 +199,9 @@ func compileChain(root *field, e *expr.Expr, or bool) (predicate, error) {
 
 // join returns the disjunction of the predicates if or is true, otherwise their conjunction.
 func join(parts []predicate, or bool) predicate {
-	return func(v reflect.Value) bool {
+	return func(s *subject) bool {
 		for _, one := range parts {
-			if one(v) == or {
+			if one(s) == or {
 				return or
 			}
 		}
@@ -232,13 +233,13 @@ func operands(e *expr.Expr, or bool) []*expr.Expr {
 	return all
 }
 
-func compileRestriction(root *field, op string, left, right *expr.Expr) (predicate, error) {
+func compileRestriction(c *scope, op string, left, right *expr.Expr) (predicate, error) {
 	parts, ok := dotted(left)
-	parts, ok = named(root, parts, left.GetConstExpr().GetStringValue(), ok)
+	parts, ok = named(c.root, parts, left.GetConstExpr().GetStringValue(), ok)
 	if !ok {
 		return nil, fmt.Errorf("the left side of %s must be a field, not a value", op)
 	}
-	p, err := root.resolve(parts)
+	p, err := c.resolve(parts)
 	if err != nil {
 		return nil, err
 	}
@@ -267,7 +268,7 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 			return join(parts, or), nil
 		case filtering.FunctionNot:
 			inner, err := compileArgument(p, op, call.GetArgs()[0])
-			return func(v reflect.Value) bool { return !inner(v) }, err
+			return func(s *subject) bool { return !inner(s) }, err
 		case filtering.FunctionTimestamp, filtering.FunctionDuration:
 			if len(call.GetArgs()) == 1 {
 				return compileArgument(p, op, call.GetArgs()[0])
@@ -286,9 +287,9 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 
 // compileWord compiles a word without a field into a predicate that reports whether any text
 // contains the word.
-func compileWord(root *field, e *expr.Expr) (predicate, error) {
-	if parts, ok := dotted(e); ok && root.shape != free {
-		if p, err := root.resolve(parts); err == nil {
+func compileWord(c *scope, e *expr.Expr) (predicate, error) {
+	if parts, ok := dotted(e); ok && c.root.shape != free {
+		if p, err := c.resolve(parts); err == nil {
 			return nil, fmt.Errorf("%s is a field: compare it, as in %s = VALUE or %s:*, or put it in quotes to search for "+
 				"the word", p.name, p.name, p.name)
 		}
@@ -301,12 +302,59 @@ func compileWord(root *field, e *expr.Expr) (predicate, error) {
 	if !ok {
 		return nil, errors.New("contains an expression that is neither a comparison nor a word")
 	}
-	if root.partial {
-		// The caller then renders each row and compiles the filter for the rendered row.
-		return nil, errors.New("a word is searched in all texts of a resource, but its row has only some of them")
+	return c.search(contains(word)), nil
+}
+
+// search returns a predicate that reports whether found returns true for any text of a subject. Texts
+// of the row come first.
+func (c *scope) search(found func(string) bool) predicate {
+	if c.root.shape != message {
+		p := path{root: c.root.typ, leaf: c.root, column: -1}
+		return p.matches(textsTest(c.root, found))
 	}
-	found := contains(word)
-	return func(v reflect.Value) bool { return searchTexts(root, v, found) }, nil
+	var inRow, inWire []predicate
+	for _, top := range c.root.ordered {
+		in, part := c.source(top)
+		child := in.byName[top.name]
+		p := path{root: in.typ, part: part, leaf: child, steps: []step{{index: child.index}}, column: -1}
+		if part == storedPart {
+			inRow = append(inRow, p.search(found)...)
+		} else {
+			inWire = append(inWire, p.search(found)...)
+		}
+	}
+	return join(append(inRow, inWire...), true)
+}
+
+// search returns predicates, one of which is true if found returns true for a text of the path's field
+// or below it.
+func (p path) search(found func(string) bool) (all []predicate) {
+	if p.leaf.shape != message {
+		if holdsText(p.leaf) {
+			all = append(all, p.matches(textsTest(p.leaf, found)))
+		}
+		return all
+	}
+	for _, child := range p.leaf.ordered {
+		below := p
+		below.leaf, below.steps = child, append(slices.Clip(p.steps), step{index: child.index})
+		all = append(all, below.search(found)...)
+	}
+	return all
+}
+
+// holdsText reports whether a word is searched in a field.
+func holdsText(f *field) bool {
+	return f.shape == text || f.shape == free || f.shape == message && slices.ContainsFunc(f.ordered, holdsText) ||
+		f.shape == list && holdsText(f.elem)
+}
+
+// textsTest returns a test that reports whether found returns true for a text in a value.
+func textsTest(f *field, found func(string) bool) test {
+	if f.shape == text {
+		return scalarTest(reflect.Value.String, (*column).textAt, found)
+	}
+	return test{value: func(v reflect.Value) bool { return searchTexts(f, v, found) }}
 }
 
 func searchTexts(f *field, v reflect.Value, found func(string) bool) bool {

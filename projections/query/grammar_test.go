@@ -2,7 +2,6 @@ package query
 
 import (
 	"math"
-	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -169,7 +168,7 @@ func TestOrderByNested(t *testing.T) {
 		shown := slices.Clone(all)
 		slices.SortStableFunc(shown, func(a, b nested) int {
 			for _, key := range order.keys {
-				if c := key.compare(key.read(reflect.ValueOf(a)), key.read(reflect.ValueOf(b))); c != 0 {
+				if c := key.compare(key.read(renderedSubject(&a)), key.read(renderedSubject(&b))); c != 0 {
 					return c
 				}
 			}

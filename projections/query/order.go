@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"anneal/domain"
 )
@@ -25,18 +26,19 @@ type Order[R any] struct{ keys []orderKey }
 
 type orderKey struct {
 	path
+	read       func(*subject) keyValue
 	descending bool
-	source     rowSource
+	index      rowIndex
 }
 
-// A rowSource is where the value of an order key is read: in the rendered value, or in a field of
-// the row, which is faster.
-type rowSource int
+// A rowIndex is the index of a table that is ordered by an order key. For these keys, the value is
+// always that of the row.
+type rowIndex int
 
 const (
-	rendered rowSource = iota
-	rowName
-	rowCreateTime
+	noIndex rowIndex = iota
+	nameIndex
+	createTimeIndex
 )
 
 // Order compiles orderBy, such as "createTime desc, displayName". When orderBy is empty, it
@@ -46,16 +48,21 @@ func (f *Fields[R]) Order(orderBy, def string) (*Order[R], error) {
 	if strings.TrimSpace(orderBy) == "" {
 		orderBy = def
 	}
-	keys, err := compileOrder(f.root, orderBy)
+	keys, err := orderOf(&scope{root: f.root}, orderBy)
+	return &Order[R]{keys}, err
+}
+
+func orderOf(c *scope, orderBy string) ([]orderKey, error) {
+	keys, err := compileOrder(c, orderBy)
 	if err != nil {
 		var v domain.Violations
 		v.Add("orderBy", "%v", err)
 		return nil, v.Err()
 	}
-	return &Order[R]{keys}, nil
+	return keys, nil
 }
 
-func compileOrder(root *field, orderBy string) ([]orderKey, error) {
+func compileOrder(c *scope, orderBy string) ([]orderKey, error) {
 	if strings.TrimSpace(orderBy) == "" {
 		return nil, nil
 	}
@@ -68,7 +75,7 @@ func compileOrder(root *field, orderBy string) ([]orderKey, error) {
 	}
 	var keys []orderKey
 	for _, term := range terms {
-		key, err := compileTerm(root, strings.Fields(term))
+		key, err := compileTerm(c, strings.Fields(term))
 		if err != nil {
 			return nil, err
 		}
@@ -77,7 +84,7 @@ func compileOrder(root *field, orderBy string) ([]orderKey, error) {
 	return keys, nil
 }
 
-func compileTerm(root *field, words []string) (orderKey, error) {
+func compileTerm(c *scope, words []string) (orderKey, error) {
 	var key orderKey
 	switch {
 	case len(words) == 0:
@@ -85,19 +92,27 @@ func compileTerm(root *field, words []string) (orderKey, error) {
 	case len(words) > 2 || len(words) == 2 && words[1] != "desc" && words[1] != "asc":
 		return key, fmt.Errorf("%q is not a term: write a field, or a field and desc", clip(strings.Join(words, " ")))
 	}
-	p, err := root.resolve(strings.Split(words[0], "."))
+	p, err := c.resolve(strings.Split(words[0], "."))
 	switch {
 	case err != nil:
 		return key, err
 	case p.lists() || !p.leaf.shape.scalar():
 		return key, fmt.Errorf("%s is not a single value: order by text, a number, a time or a duration", p.name)
 	}
-	key = orderKey{path: p, descending: len(words) == 2 && words[1] == "desc"}
+	key = orderKey{path: p, read: p.reader(), descending: len(words) == 2 && words[1] == "desc"}
 	switch {
 	case p.name == "name" && p.leaf.shape == text:
-		key.source = rowName
+		key.index = nameIndex
 	case p.name == "createTime" && p.leaf.shape == instant:
-		key.source = rowCreateTime
+		key.index = createTimeIndex
+	}
+	if inRow := key.read; p.column >= 0 {
+		key.read = func(s *subject) keyValue {
+			if c := s.column(p.column); c != nil {
+				return c.valueAt(p.leaf.shape, s.index)
+			}
+			return inRow(s)
+		}
 	}
 	return key, nil
 }
@@ -112,12 +127,46 @@ type keyValue struct {
 	at      time.Time
 }
 
-// read returns the key's value in the struct v.
-func (k *orderKey) read(v reflect.Value) keyValue {
-	if v = k.at(v); !v.IsValid() {
-		return keyValue{missing: true}
+// reader returns a function that reads the value of the path's field in a subject, which must be a
+// scalar.
+func (p *path) reader() func(*subject) keyValue {
+	at, ok := p.locate()
+	read := scalarReader(p.leaf)
+	if !ok || read == nil {
+		return func(s *subject) keyValue {
+			v := p.at(s)
+			if !v.IsValid() {
+				return keyValue{missing: true}
+			}
+			return valueOf(p.leaf, v)
+		}
 	}
-	return valueOf(k.leaf, v)
+	return func(s *subject) keyValue {
+		value := at.find(s.at(p.part))
+		if value == nil {
+			return keyValue{missing: true}
+		}
+		return read(value)
+	}
+}
+
+// scalarReader returns a function that reads the value of a field at an address; nil for types that
+// need reflection.
+func scalarReader(f *field) func(unsafe.Pointer) keyValue {
+	switch {
+	case f.shape == text:
+		return func(at unsafe.Pointer) keyValue { return keyValue{text: *(*string)(at)} }
+	case f.shape == integer && isInt64(f.typ), f.shape == span && !f.parsed:
+		return func(at unsafe.Pointer) keyValue { return keyValue{whole: *(*int64)(at)} }
+	case f.shape == number && f.typ.Kind() == reflect.Float64:
+		return func(at unsafe.Pointer) keyValue { return keyValue{real: *(*float64)(at)} }
+	case f.shape == instant:
+		return func(at unsafe.Pointer) keyValue {
+			t := *(*time.Time)(at)
+			return keyValue{at: t, missing: t.IsZero()}
+		}
+	}
+	return nil
 }
 
 func valueOf(f *field, v reflect.Value) (value keyValue) {

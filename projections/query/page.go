@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"anneal/domain"
 	"anneal/projections"
@@ -47,11 +48,10 @@ type Page[R any] struct {
 // InvalidArgument and a violation for each invalid field of q.
 func List[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func(*projections.Row[S], *R),
 	fields *Fields[R], q Query) (Page[R], error) {
-	l, err := prepare[S](fields, q)
+	l, err := prepare(Rendering[S, R]{Whole: render}, fields, q)
 	if err != nil {
 		return Page[R]{}, err
 	}
-	l.render = render
 	for row := range rows {
 		l.offer(row)
 	}
@@ -61,15 +61,15 @@ func List[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func
 
 // ListIn returns one page like List, of the account's rows in the table t for which keep returns
 // true. A nil keep accepts all rows. A page of all rows by ascending name, or by create time, is
-// read from an index; for other pages, ListIn scans the rows concurrently, so render and keep must
-// be safe for concurrent use.
+// read from an index; for other pages, ListIn scans the rows concurrently, so keep and the functions
+// of render must be safe for concurrent use.
 func ListIn[S domain.State, R any](t *projections.Table[S], account string, keep func(*projections.Row[S]) bool,
-	render func(*projections.Row[S], *R), fields *Fields[R], q Query) (Page[R], error) {
-	l, err := prepare[S](fields, q)
+	render Rendering[S, R], fields *Fields[R], q Query) (Page[R], error) {
+	l, err := prepare(render, fields, q)
 	if err != nil {
 		return Page[R]{}, err
 	}
-	l.render, l.keep = render, keep
+	l.keep = keep
 	t = t.Of(account)
 	walk := l.indexed(t, account)
 	if walk == nil {
@@ -86,19 +86,32 @@ func ListIn[S domain.State, R any](t *projections.Table[S], account string, keep
 	return l.page(q), nil
 }
 
+// A Rendering renders rows as a wire type.
+type Rendering[S domain.State, R any] struct {
+	// Whole sets the fields of a zero R; name and createTime must be the row's.
+	Whole func(*projections.Row[S], *R)
+	// Part returns a function that sets one top-level field, whose JSON name is field, to the value that
+	// Whole sets, whatever it was before; nil if there is no such function. It may be nil. Filters and
+	// orders that need the field then do not render the others. The value must depend on nothing but the
+	// row.
+	Part func(field string) func(*projections.Row[S], *R)
+}
+
 // A listing is a call of List or ListIn in progress. It keeps the first rows after the last item of
 // the previous page.
 type listing[S domain.State, R any] struct {
-	render  func(*projections.Row[S], *R)
-	keep    func(*projections.Row[S]) bool // nil accepts all
+	parts   []func(*projections.Row[S], *R) // renderers of the parts of a subject
+	keep    func(*projections.Row[S]) bool  // nil accepts all
 	keys    []orderKey
 	matches predicate // nil accepts all
-	renders bool      // matches and keys read the rendered row, not the stored one
 	after   *entry[S] // last item of the previous page; nil for the first page
 	size    int
-	kept    entries[S] // the first size+1 entries so far; the last shows whether there is another page
+	columns []columnField
+	first   domain.Name // at most the names of the rows of the block that is offered; "" if not known
+	kept    entries[S]  // the first size+1 entries so far; the last shows whether there is another page
 	total   int
-	scratch R
+	subject subject // the row that is offered
+	scratch R       // the wire form of the subject
 }
 
 // An entry is a row with the values of its order keys.
@@ -108,29 +121,28 @@ type entry[S domain.State] struct {
 	row    *projections.Row[S]
 }
 
-func prepare[S domain.State, R any](fields *Fields[R], q Query) (*listing[S, R], error) {
+func prepare[S domain.State, R any](render Rendering[S, R], fields *Fields[R], q Query) (*listing[S, R], error) {
 	var v domain.Violations
 	l := &listing[S, R]{size: min(q.PageSize, MaxPageSize)}
 	if l.size == 0 {
 		l.size = DefaultPageSize
 	}
 	v.Require(q.PageSize >= 0, "pageSize", "must not be negative: leave it out for %d", DefaultPageSize)
+	in := l.scope(render, fields)
 	if strings.TrimSpace(q.Filter) != "" {
-		matches, err := fields.filter(q.Filter)
+		matches, err := filterOf(in, q.Filter)
 		v = append(v, violations(err)...)
 		l.matches = matches
 	}
-	order, err := fields.Order(q.OrderBy, q.DefaultOrder)
-	v = append(v, violations(err)...)
-	if order != nil {
-		l.keys = withoutTieBreak(order.keys)
-		l.renders = l.matches != nil || slices.ContainsFunc(l.keys, func(k orderKey) bool { return k.source == rendered })
-		if l.renders && fields.stored != nil && fields.stored.typ == reflect.TypeFor[projections.Row[S]]() {
-			l.readRows(fields.stored, q)
-		}
-		l.kept.keys = l.keys
+	orderBy := q.OrderBy
+	if strings.TrimSpace(orderBy) == "" {
+		orderBy = q.DefaultOrder
 	}
-	if q.PageToken != "" && order != nil {
+	keys, err := orderOf(in, orderBy)
+	v = append(v, violations(err)...)
+	l.order(withoutTieBreak(keys))
+	l.columns = in.columns
+	if q.PageToken != "" && err == nil {
 		name, values, err := openToken(q, l.keys)
 		if err != nil {
 			v.Add("pageToken", "%v", err)
@@ -140,35 +152,60 @@ func prepare[S domain.State, R any](fields *Fields[R], q Query) (*listing[S, R],
 	return l, v.Err()
 }
 
+// scope returns the scope of the listing's filter and order, which read stored fields from the row, and
+// adds to the listing the renderers of the other fields that they name.
+func (l *listing[S, R]) scope(render Rendering[S, R], fields *Fields[R]) *scope {
+	in := &scope{root: fields.root}
+	if fields.stored != nil && fields.stored.typ == reflect.TypeFor[projections.Row[S]]() {
+		in.stored = fields.stored
+	}
+	l.parts = []func(*projections.Row[S], *R){wholePart: render.Whole}
+	if render.Part == nil {
+		return in
+	}
+	known := map[string]int{}
+	in.part = func(name string) int {
+		part, ok := known[name]
+		if ok || len(l.parts) > maxPart {
+			return part
+		}
+		if one := render.Part(name); one != nil {
+			part = len(l.parts)
+			l.parts = append(l.parts, one)
+		}
+		known[name] = part
+		return part
+	}
+	return in
+}
+
+// order makes the listing order rows by the keys. The name and the create time are always read from the
+// row.
+func (l *listing[S, R]) order(keys []orderKey) {
+	for i := range keys {
+		switch keys[i].index {
+		case nameIndex:
+			keys[i].read = func(s *subject) keyValue { return keyValue{text: string((*projections.Row[S])(s.row).Name)} }
+		case createTimeIndex:
+			if keys[i].column >= 0 {
+				continue
+			}
+			keys[i].read = func(s *subject) keyValue {
+				created := (*projections.Row[S])(s.row).CreateTime
+				return keyValue{at: created, missing: created.IsZero()}
+			}
+		}
+	}
+	l.keys, l.kept.keys = keys, keys
+}
+
 // withoutTieBreak returns keys without an ascending name at the end, because entries with equal
 // values are ordered by name anyway.
 func withoutTieBreak(keys []orderKey) []orderKey {
-	for len(keys) > 0 && keys[len(keys)-1].source == rowName && !keys[len(keys)-1].descending {
+	for len(keys) > 0 && keys[len(keys)-1].index == nameIndex && !keys[len(keys)-1].descending {
 		keys = keys[:len(keys)-1]
 	}
 	return keys
-}
-
-// readRows makes the listing filter and sort the rows themselves, if stored has every field that
-// the filter and the order use. Otherwise the listing renders each row, as the resource of a
-// response, and reads the fields of the rendered row.
-func (l *listing[S, R]) readRows(stored *field, q Query) {
-	var matches predicate
-	if l.matches != nil {
-		var err error
-		if matches, err = compileFilter(stored, q.Filter); err != nil {
-			return
-		}
-	}
-	orderBy := q.OrderBy
-	if strings.TrimSpace(orderBy) == "" {
-		orderBy = q.DefaultOrder
-	}
-	keys, err := compileOrder(stored, orderBy)
-	if err != nil {
-		return
-	}
-	l.matches, l.keys, l.renders = matches, withoutTieBreak(keys), false
 }
 
 func violations(err error) domain.Violations {
@@ -185,60 +222,83 @@ func (l *listing[S, R]) offer(row *projections.Row[S]) {
 	if l.keep != nil && !l.keep(row) {
 		return
 	}
-	var subject reflect.Value
-	if l.renders {
-		var zero R
-		l.scratch = zero
-		l.render(row, &l.scratch)
-		subject = reflect.ValueOf(&l.scratch).Elem()
-	} else if l.matches != nil || len(l.keys) > 0 {
-		subject = reflect.ValueOf(row).Elem()
-	}
-	if l.matches != nil && !l.matches(subject) {
+	l.at(row)
+	if l.matches != nil && !l.matches(&l.subject) {
 		return
 	}
 	l.total++
-	candidate := entry[S]{name: row.Name, row: row}
-	if len(l.keys) > 0 {
-		candidate.values = l.kept.spare()
-		for i := range l.keys {
-			candidate.values[i] = keyOf(&l.keys[i], row, subject)
-		}
+	values := l.kept.spare()
+	if !l.precedes(row, values) {
+		return
 	}
-	switch {
-	case l.after != nil && l.kept.compare(candidate, *l.after) <= 0:
-	case l.kept.Len() <= l.size:
+	candidate := entry[S]{name: row.Name, row: row, values: values}
+	if l.after != nil && l.kept.compare(candidate, *l.after) <= 0 {
+		return
+	}
+	if l.kept.Len() <= l.size {
 		l.kept.used()
 		heap.Push(&l.kept, candidate)
-	case l.kept.compare(candidate, l.kept.all[0]) < 0:
-		l.kept.replaceLast(candidate)
+		return
 	}
+	l.kept.replaceLast(candidate)
+}
+
+// at makes a row the subject.
+func (l *listing[S, R]) at(row *projections.Row[S]) {
+	s := &l.subject
+	s.row, s.rendered = unsafe.Pointer(row), 0
+	if s.wire == nil {
+		s.wire, s.render = unsafe.Pointer(&l.scratch), l.renderPart
+	}
+}
+
+// renderPart renders a part of the subject.
+func (l *listing[S, R]) renderPart(part int) {
+	if part == wholePart {
+		var zero R
+		l.scratch = zero
+	}
+	l.parts[part]((*projections.Row[S])(l.subject.row), &l.scratch)
+}
+
+// precedes reads the values of the order keys of the subject, which is a row, and reports whether there is
+// room for the row or it comes before the last of the kept entries. If not, it reads no more than that
+// takes.
+func (l *listing[S, R]) precedes(row *projections.Row[S], values []keyValue) bool {
+	var last *entry[S] // nil when the row is known to precede
+	if l.kept.Len() > l.size {
+		last = &l.kept.all[0]
+	}
+	for i := range l.keys {
+		values[i] = l.keys[i].read(&l.subject)
+		if last == nil {
+			continue
+		}
+		switch c := l.keys[i].compare(values[i], last.values[i]); {
+		case c > 0:
+			return false
+		case c < 0:
+			last = nil
+		}
+	}
+	return last == nil || l.first < last.name && row.Name < last.name
 }
 
 // entryOf returns the entry of a row when all order keys are the name or the create time.
 func (l *listing[S, R]) entryOf(row *projections.Row[S]) entry[S] {
 	e := entry[S]{name: row.Name, values: make([]keyValue, len(l.keys)), row: row}
+	l.at(row)
 	for i := range l.keys {
-		e.values[i] = keyOf(&l.keys[i], row, reflect.Value{})
+		e.values[i] = l.keys[i].read(&l.subject)
 	}
 	return e
-}
-
-func keyOf[S domain.State](k *orderKey, row *projections.Row[S], subject reflect.Value) keyValue {
-	switch k.source {
-	case rowName:
-		return keyValue{text: string(row.Name)}
-	case rowCreateTime:
-		return keyValue{at: row.CreateTime}
-	}
-	return k.read(subject)
 }
 
 // page renders the kept rows, which must be sorted, and returns them as a page.
 func (l *listing[S, R]) page(q Query) Page[R] {
 	p := Page[R]{Items: make([]R, min(len(l.kept.all), l.size)), TotalSize: l.total}
 	for i := range p.Items {
-		l.render(l.kept.all[i].row, &p.Items[i])
+		l.parts[wholePart](l.kept.all[i].row, &p.Items[i])
 	}
 	if len(l.kept.all) > l.size {
 		last := l.kept.all[l.size-1]
@@ -264,7 +324,7 @@ func (h *entries[S]) compare(a, b entry[S]) int {
 }
 
 func (h *entries[S]) spare() []keyValue {
-	if h.extra == nil {
+	if h.extra == nil && len(h.keys) > 0 {
 		h.extra = make([]keyValue, len(h.keys))
 	}
 	return h.extra

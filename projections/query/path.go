@@ -10,12 +10,16 @@ import (
 	"anneal/domain"
 )
 
-// A path describes how to reach a field from a struct.
+// A path describes how to reach a field from a subject.
 type path struct {
-	name  string // dotted name of the field in JSON
+	root  reflect.Type // type of the value at which the steps begin
+	part  int          // where that value is: see subject
+	name  string       // dotted name of the field in JSON
 	leaf  *field
 	steps []step
 	below []string // the rest of the name, when leaf has the shape free
+	// column is the index of the field's column in subject.columns; -1 if there is none.
+	column int
 }
 
 // A step of a path descends one level: to the field of a struct with the index field, to the value
@@ -29,7 +33,7 @@ type step struct {
 // resolve returns the path to the field whose dotted name has the given parts. The error is shown
 // to the caller of the API.
 func (f *field) resolve(parts []string) (path, error) {
-	p := path{leaf: f}
+	p := path{root: f.typ, leaf: f, column: -1}
 	for i, part := range parts {
 		for p.leaf.shape == list {
 			p.steps = append(p.steps, step{each: true})
@@ -71,9 +75,13 @@ func unknownField(in *field, parts []string) error {
 		domain.UnknownName(parts[len(parts)-1], "the fields are ", names))
 }
 
-// at returns the value of the path's field in v. The value is invalid if the field is absent. The
-// path must not lead through a list.
-func (p *path) at(v reflect.Value) reflect.Value {
+// value returns the value of a subject at which the steps begin.
+func (p *path) value(s *subject) reflect.Value { return reflect.NewAt(p.root, s.at(p.part)).Elem() }
+
+// at returns the value of the path's field in a subject. The value is invalid if the field is
+// absent. The path must not lead through a list.
+func (p *path) at(subject *subject) reflect.Value {
+	v := p.value(subject)
 	for _, s := range p.steps {
 		if v = pointee(v); !v.IsValid() {
 			return v
@@ -90,10 +98,25 @@ func (p *path) at(v reflect.Value) reflect.Value {
 	return pointee(v)
 }
 
-// any reports whether test returns true for any value of the path's field in v. It returns false if
-// the field is absent.
-func (p *path) any(v reflect.Value, test func(reflect.Value) bool) bool {
-	return anyBelow(v, p.steps, test)
+// matches returns a predicate that reports whether t returns true for any value of the path's field.
+// The predicate returns false if the field is absent.
+func (p *path) matches(t test) predicate {
+	holds := func(s *subject) bool { return anyBelow(p.value(s), p.steps, t.value) }
+	if at, ok := p.locate(); ok && t.at != nil {
+		holds = func(s *subject) bool {
+			value := at.find(s.at(p.part))
+			return value != nil && t.at(value)
+		}
+	}
+	if p.column < 0 || t.column == nil {
+		return holds
+	}
+	return func(s *subject) bool {
+		if c := s.column(p.column); c != nil {
+			return !c.isAbsent(s.index) && t.column(c, s.index)
+		}
+		return holds(s)
+	}
 }
 
 func anyBelow(v reflect.Value, steps []step, test func(reflect.Value) bool) bool {

@@ -35,7 +35,7 @@ import (
 // The error of CompileRowFilter is a domain.Error with code InvalidArgument and a violation of the
 // field "filter". The error of the function says why a row is not a JSON object.
 func CompileRowFilter(text string) (func(row []byte) (bool, error), error) {
-	matches, err := compileFilter(freeRoot, text)
+	matches, err := compileFilter(&scope{root: freeRoot}, text)
 	if err != nil {
 		var v domain.Violations
 		v.Add("filter", "%v", err)
@@ -46,7 +46,7 @@ func CompileRowFilter(text string) (func(row []byte) (bool, error), error) {
 		if err != nil {
 			return false, err
 		}
-		return matches(reflect.ValueOf(object)), nil
+		return matches(renderedSubject(&object)), nil
 	}, nil
 }
 
@@ -72,12 +72,12 @@ func decodeRow(row []byte) (map[string]any, error) {
 	return object, nil
 }
 
-// freeTest returns a predicate on JSON values. The predicate compares the member that the names in
+// freeTest returns a test of JSON values. The test compares the member that the names in
 // members lead to with the given value.
-func freeTest(members []string, op, value string) predicate {
-	test := freeValueTest(op, value)
+func freeTest(members []string, op, value string) test {
+	holds := freeValueTest(op, value)
 	each := op == ":"
-	return func(v reflect.Value) bool { return freeAny(v.Interface(), members, each, test) }
+	return test{value: func(v reflect.Value) bool { return freeAny(v.Interface(), members, each, holds) }}
 }
 
 // freeAny reports whether test returns true for a member of the JSON value v: the member that the

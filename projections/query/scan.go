@@ -11,36 +11,31 @@ import (
 	"anneal/projections"
 )
 
-// scanChunk is the number of rows that a goroutine takes at a time. scanShare is the minimum number
-// of rows per goroutine.
-const (
-	scanChunk = 512
-	scanShare = 4096
-)
+// scanShare is the minimum number of blocks per goroutine.
+const scanShare = 16
 
 // scan offers the rows of an account to concurrent listings, at most one per processor, and merges
 // the rows that they keep into l.
 func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
-	c := chunks[S]{table: t, first: t.Rank(account), rows: t.Count(account)}
-	c.number = (c.rows + scanChunk - 1) / scanChunk
-	c.stride = scatter(c.number)
-	parts := make([]*listing[S, R], max(1, min(runtime.GOMAXPROCS(0), c.rows/scanShare)))
+	c := blocks[S]{all: t.Blocks(account)}
+	c.stride = scatter(len(c.all))
+	parts := make([]*listing[S, R], max(1, min(runtime.GOMAXPROCS(0), len(c.all)/scanShare)))
 	panics := make([]any, len(parts))
 	var all sync.WaitGroup
 	for i := range parts {
-		parts[i] = &listing[S, R]{render: l.render, keep: l.keep, keys: l.keys, matches: l.matches, renders: l.renders,
-			after: l.after, size: l.size}
+		parts[i] = &listing[S, R]{parts: l.parts, keep: l.keep, keys: l.keys, matches: l.matches, after: l.after,
+			size: l.size, columns: l.columns}
 		parts[i].kept.keys = l.keys
 		if i > 0 {
 			all.Go(func() {
 				defer func() { panics[i] = recover() }()
-				c.offer(parts[i].offer)
+				c.offer(parts[i].offerBlock)
 			})
 		}
 	}
 	func() {
 		defer all.Wait() // wait even if render panics
-		c.offer(parts[0].offer)
+		c.offer(parts[0].offerBlock)
 	}()
 	for i, part := range parts {
 		if panics[i] != nil {
@@ -53,27 +48,52 @@ func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 	l.kept.all = l.kept.all[:min(len(l.kept.all), l.size+1)]
 }
 
-// A chunks divides the rows of an account into chunks for concurrent goroutines. Chunks that are
-// taken one after another are far apart, because in a list by descending name each row of adjacent
-// chunks would displace the previous one.
-type chunks[S domain.State] struct {
-	table          *projections.Table[S]
-	first, rows    int // rank of the first row, and number of rows
-	number, stride int // number of chunks, and distance between chunks that are taken one after another
-	taken          atomic.Int64
+// offerBlock offers the rows of a block.
+func (l *listing[S, R]) offerBlock(b *projections.Block[S]) {
+	s := &l.subject
+	s.columns = s.columns[:0]
+	var columns [maxColumns]*column
+	for i, f := range l.columns {
+		columns[i] = b.Derive(f.key, func() any {
+			return newColumn(f.leaf, b.Len(), func(i int) keyValue {
+				l.at(b.Row(i))
+				return f.read(s)
+			})
+		}).(*column)
+	}
+	s.columns = append(s.columns, columns[:len(l.columns)]...)
+	l.first = b.Derive(firstName{}, func() any {
+		first := b.Row(0).Name
+		for i := range b.Len() {
+			first = min(first, b.Row(i).Name)
+		}
+		return first
+	}).(domain.Name)
+	for s.index = range b.Len() {
+		l.offer(b.Row(s.index))
+	}
 }
 
-// offer takes chunks until none is left, and calls a function, to, with each of their rows.
-func (c *chunks[S]) offer(to func(*projections.Row[S])) {
+// firstName is the key of the first name in a block, which is derived from the block.
+type firstName struct{}
+
+// blocks distributes the blocks of an account over concurrent goroutines. Blocks that are taken one after
+// another are far apart, because in a list by descending create time each row of adjacent blocks would
+// displace the previous one.
+type blocks[S domain.State] struct {
+	all    []*projections.Block[S]
+	stride int // distance between blocks that are taken one after another
+	taken  atomic.Int64
+}
+
+// offer takes blocks until none is left, and calls a function, to, with each.
+func (c *blocks[S]) offer(to func(*projections.Block[S])) {
 	for {
 		i := int(c.taken.Add(1)) - 1
-		if i >= c.number {
+		if i >= len(c.all) {
 			return
 		}
-		from := i * c.stride % c.number * scanChunk
-		for row := range c.table.From(c.first+from, min(scanChunk, c.rows-from)) {
-			to(row)
-		}
+		to(c.all[i*c.stride%len(c.all)])
 	}
 }
 
@@ -101,7 +121,7 @@ func (l *listing[S, R]) indexed(t *projections.Table[S], account string) iter.Se
 		return t.In(account)
 	case len(l.keys) == 0:
 		return t.NamedAfter(account, l.after.name)
-	case l.keys[0].source != rowCreateTime:
+	case l.keys[0].index != createTimeIndex:
 		return nil
 	}
 	var after *projections.Row[S]

@@ -18,8 +18,7 @@ import (
 // that render copies these fields unchanged.
 func StoredFieldsOf[S domain.State, R any](names ...string) *Fields[R] {
 	f := FieldsOf[R]()
-	f.stored = &field{shape: message, typ: reflect.TypeFor[projections.Row[S]](), byName: map[string]*field{},
-		partial: true}
+	f.stored = &field{shape: message, typ: reflect.TypeFor[projections.Row[S]](), byName: map[string]*field{}}
 	for _, name := range names {
 		shown := f.root.byName[name]
 		if shown == nil {

@@ -1,0 +1,277 @@
+package projections
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"anneal/domain"
+	"anneal/eventlog"
+)
+
+// loadBatch is the approximate number of bytes of a snapshot that are decoded together.
+const loadBatch = 256 << 10
+
+// A batch is a part of a snapshot that consists of complete lines.
+type batch struct {
+	text    []byte // without the header and the footer
+	rows    []loadedRow
+	decoded chan struct{} // closed when rows is set
+}
+
+// A loadedRow is a decoded line: a row, a deleted resource, which has no row, or a line of the history.
+type loadedRow struct {
+	fold    *fold
+	name    domain.Name
+	row     domain.AnyRow
+	version uint64 // of a deleted resource
+	history []byte
+	err     error // the line cannot be decoded; the fields above are not set
+}
+
+// read reads the snapshot at path into an empty world and returns the snapshot's checkpoint. It
+// returns the checkpoint together with the error for a snapshot with another schema. It decodes batches
+// concurrently, and adds their rows in order.
+func (w *World) read(path string) (eventlog.Checkpoint, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return eventlog.Checkpoint{}, err
+	}
+	defer file.Close()
+	in := &snapshotReader{in: file, checksum: sha256.New()}
+	text, err := in.header()
+	if err != nil {
+		return eventlog.Checkpoint{}, err
+	}
+	header, err := readHeader(path, text)
+	if err != nil {
+		return header.Checkpoint, err
+	}
+	if header.Schema == w.schema() {
+		err = restoreAll(w, in)
+	} else {
+		for more := true; more && err == nil; {
+			_, more, err = in.next()
+		}
+	}
+	if err == nil {
+		err = checkFooter(in.footer, in.checksum.Sum(nil))
+	}
+	switch {
+	case err != nil:
+		return header.Checkpoint, err
+	case header.Schema != w.schema():
+		return header.Checkpoint, errOtherSchema
+	}
+	w.at, w.saved = header.Checkpoint, header.Position
+	return w.at, nil
+}
+
+// restoreAll adds the rows of a snapshot to the world, up to the footer.
+func restoreAll(w *World, in *snapshotReader) (err error) {
+	workers := runtime.GOMAXPROCS(0)
+	work, ordered, stop := make(chan *batch), make(chan *batch, 2*workers), make(chan struct{})
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for b := range work {
+				decodeLines(w.folds, b)
+				close(b.decoded)
+			}
+		})
+	}
+	var readErr error
+	all.Go(func() {
+		defer close(ordered)
+		defer close(work)
+		for more := true; more; {
+			var text []byte
+			if text, more, readErr = in.next(); readErr != nil {
+				return
+			}
+			b := &batch{text: text, decoded: make(chan struct{})}
+			for _, to := range []chan *batch{ordered, work} {
+				select {
+				case to <- b:
+				case <-stop:
+					return
+				}
+			}
+		}
+	})
+	for b := range ordered {
+		<-b.decoded
+		for i := range b.rows {
+			if err = w.restore(&b.rows[i]); err != nil {
+				break
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	close(stop)
+	all.Wait()
+	if err == nil {
+		err = readErr
+	}
+	for _, f := range w.folds {
+		f.table.finish()
+	}
+	return err
+}
+
+// decodeLines sets the rows of a batch.
+func decodeLines(folds map[string]*fold, b *batch) {
+	for text := range bytes.Lines(b.text) {
+		one, err := decodeLine(folds, text)
+		if err != nil {
+			b.rows = append(b.rows, loadedRow{err: fmt.Errorf("%w: %w", errDamaged, err)})
+			return
+		}
+		b.rows = append(b.rows, one)
+	}
+	b.text = nil
+}
+
+func decodeLine(folds map[string]*fold, text []byte) (loadedRow, error) {
+	if bytes.HasPrefix(text, []byte(historyPrefix)) {
+		return loadedRow{history: text}, nil
+	}
+	name, err := lineName(text)
+	if err != nil {
+		return loadedRow{}, err
+	}
+	fold := folds[name.Collection()]
+	if fold == nil {
+		return loadedRow{}, fmt.Errorf("it has the unknown collection %q", name.Collection())
+	}
+	row, version, err := decodeRow(fold.kind, name, text)
+	return loadedRow{fold: fold, name: name, row: row, version: version}, err
+}
+
+// restore adds a decoded line to the world.
+func (w *World) restore(l *loadedRow) error {
+	switch {
+	case l.err != nil:
+		return l.err
+	case l.history != nil:
+		return w.restoreHistory(l.history)
+	}
+	l.fold.changed = true
+	if l.row == nil {
+		l.fold.table.gone.Set(l.name, l.version)
+		return nil
+	}
+	if err := l.fold.table.load(l.row); err != nil {
+		return fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	return nil
+}
+
+// A snapshotReader reads a snapshot and computes its checksum.
+type snapshotReader struct {
+	in       io.Reader
+	checksum hash.Hash // of the bytes before the footer that were read
+	rest     []byte    // read, but not returned
+	footer   []byte
+}
+
+const footerPrefix = `{"digest":`
+
+var errNoFooter = fmt.Errorf("%w: it ends before its footer", errDamaged)
+
+// header returns the first line.
+func (r *snapshotReader) header() ([]byte, error) {
+	for {
+		if line, rest, ok := bytes.Cut(r.rest, []byte("\n")); ok {
+			r.rest = rest
+			r.checksum.Write(line)
+			r.checksum.Write([]byte("\n"))
+			return line, nil
+		}
+		if err := r.fill(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// fill reads more bytes. The slices that were returned before remain valid.
+func (r *snapshotReader) fill() error {
+	text := make([]byte, len(r.rest)+loadBatch)
+	n, err := io.ReadFull(r.in, text[copy(text, r.rest):])
+	r.rest = text[:len(r.rest)+n]
+	switch {
+	case n > 0:
+		return nil
+	case err == io.EOF:
+		return errNoFooter
+	}
+	return fmt.Errorf("%w: %w", errDamaged, err)
+}
+
+// next returns the next complete lines. more is false when they are the last before the footer, which next
+// then sets.
+func (r *snapshotReader) next() (lines []byte, more bool, err error) {
+	for {
+		end := bytes.LastIndexByte(r.rest, '\n') + 1
+		if lines = r.rest[:end]; end > 0 {
+			more = true
+			if at := footerIn(lines); at >= 0 {
+				r.footer, lines, more = lines[at:], lines[:at], false
+			}
+			r.rest = r.rest[end:]
+			r.checksum.Write(lines)
+			return lines, more, nil
+		}
+		if err := r.fill(); err != nil {
+			return nil, false, err
+		}
+	}
+}
+
+// footerIn returns the offset of the footer in lines; -1 if they have none.
+func footerIn(lines []byte) int {
+	if bytes.HasPrefix(lines, []byte(footerPrefix)) {
+		return 0
+	}
+	if at := bytes.Index(lines, []byte("\n"+footerPrefix)); at >= 0 {
+		return at + 1
+	}
+	return -1
+}
+
+func readHeader(path string, text []byte) (snapshotHeader, error) {
+	var h snapshotHeader
+	switch err := json.Unmarshal(text, &h); {
+	case err != nil || h.Format < 1 || h.Position == 0:
+		return h, fmt.Errorf("%w: it has no header", errDamaged)
+	case h.Format > snapshotFormat:
+		e := domain.Errorf(domain.FailedPrecondition,
+			"the snapshot %s has format %d, written by a newer version of anneal; this version reads up to %d. "+
+				"Run the newer version; or move the snapshots out of %s to replay the whole log with this version", path, h.Format,
+			snapshotFormat, filepath.Dir(path))
+		e.Reason = "NEWER_SNAPSHOT"
+		return h, e
+	}
+	return h, nil
+}
+
+func checkFooter(text, checksum []byte) error {
+	var footer snapshotFooter
+	if err := json.Unmarshal(text, &footer); err != nil {
+		return fmt.Errorf("%w: it has no footer", errDamaged)
+	}
+	if footer.Checksum != hex.EncodeToString(checksum) {
+		return fmt.Errorf("%w: its checksum is wrong", errDamaged)
+	}
+	return nil
+}
