@@ -51,6 +51,8 @@ var (
 // the newest two. It returns when the snapshot is durable. The world can be used during Save. A
 // world without events is not saved.
 func (w *World) Save(dir string) error {
+	w.saving.Lock()
+	defer w.saving.Unlock()
 	v := w.View()
 	if v.Position == 0 {
 		return nil
