@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -313,7 +314,11 @@ func TestRebuiltTablesOfEarlierPositions(t *testing.T) {
 	require.Equal(t, []int64{3, 3}, sizes())
 
 	dir := filepath.Join(t.TempDir(), "snapshots")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, snapshotName(2)), nil, 0o600))
 	require.NoError(t, w.Save(dir))
+	require.NoError(t, w.RemoveBefore(dir, 3))
+	require.Equal(t, []string{snapshotName(3)}, files(t, dir))
 	opened, err := open(t.Context(), toyWorld, log, dir, nil)
 	require.NoError(t, err)
 	require.Equal(t, digestOf(t, w), digestOf(t, opened))

@@ -66,7 +66,7 @@ func (w *World) Save(dir string) error {
 				err)
 		}
 	}
-	path := filepath.Join(dir, fmt.Sprintf("%s%020d%s", snapshotPrefix, v.Position, snapshotSuffix))
+	path := filepath.Join(dir, snapshotName(v.Position))
 	err := writeDurably(path, func(out io.Writer) error {
 		return v.write(out, snapshotHeader{snapshotFormat, w.schema(), v.Checkpoint})
 	})
@@ -165,6 +165,28 @@ func prune(dir string) error {
 		}
 	}
 	return nil
+}
+
+// RemoveBefore removes the snapshots in a directory of positions before the given one. It first waits for
+// a Save in progress.
+func (w *World) RemoveBefore(dir string, position uint64) error {
+	w.saving.Lock()
+	defer w.saving.Unlock()
+	paths, err := snapshots(dir)
+	if err != nil {
+		return err
+	}
+	first := filepath.Join(dir, snapshotName(position))
+	for _, path := range paths {
+		if path < first {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	return err
+}
+
+func snapshotName(position uint64) string {
+	return fmt.Sprintf("%s%020d%s", snapshotPrefix, position, snapshotSuffix)
 }
 
 // snapshots returns the paths of the snapshots in a directory, newest first.
