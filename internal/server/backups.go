@@ -52,7 +52,11 @@ func (b backupFlags) check() error {
 // openBackups prepares backups, and starts the regular ones. One control plane of an installation
 // makes them.
 func openBackups(s *Server) (err error) {
-	s.backups.Service, err = backup.NewService(backup.Source{Control: s.events.Control(), Log: s.events.Log(),
+	signer, err := logSigner(s.dir)
+	if err != nil {
+		return err
+	}
+	s.backups.Service, err = backup.NewService(backup.Source{Signer: signer, Control: s.events.Control(), Log: s.events.Log(),
 		World: s.world, Files: s.blobs, DataKeys: s.vault.Records(), Answers: s.idempotency.Records(), Dir: s.dir,
 		Version: s.flags.Node.Version, Logger: s.logger.With("part", "backup")},
 		func(run func(context.Context) error) { s.services.start("backup", run) })
