@@ -154,6 +154,7 @@ var onlyIn = map[string][]string{
 	"github.com/go-chi/chi":          {"api", "api/request"},
 	"golang.org/x/net/bpf":           {"engines/sandbox"},
 	"filippo.io/age":                 {"internal/backup"},
+	"github.com/parquet-go/":         {"workers/subscriptions"},
 	"go.einride.tech/aip":            {"projections/query"},
 	"github.com/go-json-experiment/": {"domain/rows"},
 	"github.com/getkin/kin-openapi":  {"api/described"},

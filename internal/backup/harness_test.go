@@ -177,7 +177,7 @@ func newTarget(t testing.TB) *target {
 	bucket, err := backup.Open(t.Context(), filepath.Join(dir, "bucket"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, bucket.Close()) })
-	content, recipient, err := backup.NewIdentity()
+	content, recipient, err := backup.NewIdentity("")
 	require.NoError(t, err)
 	file := filepath.Join(dir, "identity")
 	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))

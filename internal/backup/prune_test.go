@@ -2,6 +2,7 @@ package backup_test
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -159,6 +160,15 @@ func TestChangedManifests(t *testing.T) {
 	_, restored, err := to.restore(backup.RestoreSettings{Key: key})
 	require.NoError(t, err)
 	require.Equal(t, key.Name(), restored.Key)
+	content, _, err := backup.NewIdentity(from.signer().Key())
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "identity")
+	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	pinned, err := backup.ReadKey(file)
+	require.NoError(t, err)
+	require.Equal(t, key, pinned)
+	_, err = backup.ReadIdentities(file)
+	require.NoError(t, err)
 	_, _, err = to.restore(backup.RestoreSettings{Key: newInstallation(t).key()})
 	require.ErrorContains(t, err, "the manifest of backup "+second.ID+" was changed, or another installation made it")
 

@@ -13,8 +13,6 @@ import (
 	"anneal/blobs/external/s3test"
 	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
-	"anneal/eventlog"
-	"anneal/internal/testutil"
 )
 
 // toFiles creates the secret of the object store, and returns a subscription of the events of datasets
@@ -31,17 +29,17 @@ func (b *harness) toFiles(store *s3test.Server) domain.SubscriptionSpec {
 // in the order of the log, and that their names are disjoint ranges that contain their events.
 func (b *harness) requireFiles(store *s3test.Server) {
 	b.Helper()
-	var want []string
-	for _, e := range b.selected(0) {
-		line := testutil.Marshal(b, eventlog.Structured(e))
-		want = append(want, string(line))
-	}
+	want := b.lines()
 	var got []string
 	b.eventually(func() bool {
 		got = nil
 		objects := store.Objects()
 		for _, key := range slices.Sorted(maps.Keys(objects)) {
-			got = append(got, strings.Split(strings.TrimSuffix(objects[key], "\n"), "\n")...)
+			if strings.HasSuffix(key, ".parquet") {
+				got = append(got, b.readParquet(objects[key])...)
+			} else {
+				got = append(got, strings.Split(strings.TrimSuffix(objects[key], "\n"), "\n")...)
+			}
 		}
 		return len(got) >= len(want)
 	})
@@ -49,7 +47,7 @@ func (b *harness) requireFiles(store *s3test.Server) {
 	end := uint64(0)
 	for _, key := range slices.Sorted(maps.Keys(store.Objects())) {
 		var first, last uint64
-		_, err := fmt.Sscanf(key, "log/%d-%d.jsonl", &first, &last)
+		_, err := fmt.Sscanf(key, "log/%d-%d.", &first, &last)
 		require.NoError(b, err)
 		require.Equal(b, end+1, first)
 		require.GreaterOrEqual(b, last, first)
@@ -137,7 +135,7 @@ func BenchmarkBackfill(b *testing.B) {
 			if f == nil || f.Last < events {
 				return false
 			}
-			_, written := store.Objects()["log/"+nameOf(*f)]
+			_, written := store.Objects()["log/"+nameOf(*f, "")]
 			return written
 		})
 		stop()
