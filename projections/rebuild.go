@@ -33,6 +33,14 @@ func (t *tail) add(e eventlog.Event) {
 	}
 }
 
+// A rebuild folds the log into next, beside the world that is served.
+type rebuild struct {
+	world    *World
+	log      Reader
+	next     *World
+	progress func(folded, end uint64)
+}
+
 // Rebuild folds the log from its first event into new tables beside those of the world, replaces the
 // tables of the world at one position, and compares both. The world can be used meanwhile: it waits
 // only while the last maxSwitchEvents events are folded. progress is called with the number of folded
@@ -40,26 +48,26 @@ func (t *tail) add(e eventlog.Event) {
 //
 // After an error, the world has the same tables as before, unless the error says that they were
 // replaced. The world must be folding log; only one rebuild may run at a time.
-func (w *World) Rebuild(ctx context.Context, log Reader, progress func(folded, end uint64)) (Comparison, error) {
-	next := w.empty()
+func Rebuild(ctx context.Context, w *World, log Reader, progress func(folded, end uint64)) (Comparison, error) {
+	r := &rebuild{w, log, emptyOf(w), progress}
 	for {
 		end := w.Position()
-		if err := next.foldTo(ctx, log, end, progress); err != nil {
+		if err := r.foldTo(ctx, end); err != nil {
 			return Comparison{}, err
 		}
-		if w.Position()-next.Position() <= rebuildTail {
+		if w.Position()-r.next.Position() <= rebuildTail {
 			break
 		}
 	}
-	start, err := w.beginTail()
+	start, err := r.beginTail()
 	if err != nil {
 		return Comparison{}, err
 	}
-	defer w.endTail()
-	if err := next.foldTo(ctx, log, start, progress); err != nil {
+	defer r.endTail()
+	if err := r.foldTo(ctx, start); err != nil {
 		return Comparison{}, err
 	}
-	served, folded, err := w.replaceWith(ctx, next)
+	served, folded, err := r.replace(ctx)
 	if err != nil {
 		return Comparison{}, err
 	}
@@ -71,8 +79,8 @@ func (w *World) Rebuild(ctx context.Context, log Reader, progress func(folded, e
 	return c, err
 }
 
-// empty returns a world of the same kinds without rows.
-func (w *World) empty() *World {
+// emptyOf returns a world of the same kinds without rows.
+func emptyOf(w *World) *World {
 	kinds := make([]domain.AnyKind, 0, len(w.folds))
 	for _, f := range w.folds {
 		kinds = append(kinds, f.kind)
@@ -83,11 +91,12 @@ func (w *World) empty() *World {
 }
 
 // foldTo folds the events of the log up to the position end, which the log must have.
-func (w *World) foldTo(ctx context.Context, log Reader, end uint64, progress func(folded, end uint64)) error {
+func (r *rebuild) foldTo(ctx context.Context, end uint64) error {
+	w := r.next
 	if w.Position() >= end {
 		return ctx.Err()
 	}
-	for e, err := range log.Read(ctx, everything, w.Position()) {
+	for e, err := range r.log.Read(ctx, everything, w.Position()) {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -98,7 +107,7 @@ func (w *World) foldTo(ctx context.Context, log Reader, end uint64, progress fun
 			return err
 		}
 		if e.Position%progressEvery == 0 || e.Position == end {
-			progress(e.Position, end)
+			r.progress(e.Position, end)
 		}
 		if e.Position == end {
 			return nil
@@ -107,12 +116,13 @@ func (w *World) foldTo(ctx context.Context, log Reader, end uint64, progress fun
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return domain.Errorf(domain.DataLoss, "the log ends at position %d, before position %d of the served state", w.Position(),
-		end)
+	return domain.Errorf(domain.DataLoss, "the log ends at position %d, before position %d of the served state",
+		w.Position(), end)
 }
 
 // beginTail begins to keep the events that the world folds, and returns the position before them.
-func (w *World) beginTail() (after uint64, err error) {
+func (r *rebuild) beginTail() (after uint64, err error) {
+	w := r.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.tail != nil {
@@ -125,22 +135,23 @@ func (w *World) beginTail() (after uint64, err error) {
 	return w.at.Position, nil
 }
 
-func (w *World) endTail() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.tail = nil
+func (r *rebuild) endTail() {
+	r.world.mu.Lock()
+	defer r.world.mu.Unlock()
+	r.world.tail = nil
 }
 
-// replaceWith folds the tail into next until both worlds are at one position, and replaces the tables
-// of w by those of next. It returns the views of both at that position. next must not be used any more.
-func (w *World) replaceWith(ctx context.Context, next *World) (served, folded *View, err error) {
+// replace folds the tail into next until both worlds are at one position, and replaces the tables of the
+// served one by those of next. It returns the views of both at that position. next must not be used any
+// more.
+func (r *rebuild) replace(ctx context.Context) (served, folded *View, err error) {
 	for {
-		events, done, err := w.tryReplace(ctx, next, &served, &folded)
+		events, done, err := r.tryReplace(ctx, &served, &folded)
 		if err != nil || done {
 			return served, folded, err
 		}
 		for _, e := range events {
-			if err := next.Apply(e); err != nil {
+			if err := r.next.Apply(e); err != nil {
 				return nil, nil, err
 			}
 		}
@@ -148,8 +159,9 @@ func (w *World) replaceWith(ctx context.Context, next *World) (served, folded *V
 }
 
 // tryReplace replaces the tables if the tail is short, and otherwise returns the events of the tail.
-func (w *World) tryReplace(ctx context.Context, next *World, served, folded **View) (events []eventlog.Event, done bool,
+func (r *rebuild) tryReplace(ctx context.Context, served, folded **View) (events []eventlog.Event, done bool,
 	err error) {
+	w, next := r.world, r.next
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -158,8 +170,8 @@ func (w *World) tryReplace(ctx context.Context, next *World, served, folded **Vi
 	case w.failed != nil:
 		return nil, false, w.failed
 	case w.tail.overflow:
-		return nil, false, domain.Errorf(domain.ResourceExhausted, "more than %d events were recorded while the last %d were "+
-			"folded: rebuild again when fewer requests change resources", maxRebuildTail, rebuildTail)
+		return nil, false, domain.Errorf(domain.ResourceExhausted, "more than %d events were recorded while the last "+
+			"%d were folded: rebuild again when fewer requests change resources", maxRebuildTail, rebuildTail)
 	}
 	events, w.tail.events = w.tail.events, nil
 	if len(events) > maxSwitchEvents {
@@ -174,7 +186,7 @@ func (w *World) tryReplace(ctx context.Context, next *World, served, folded **Vi
 		return nil, false, domain.Errorf(domain.DataLoss, "the log has event %s at position %d, and the served state ends "+
 			"with event %s at position %d", next.at.EventID, next.at.Position, w.at.EventID, w.at.Position)
 	}
-	*served, *folded = w.share(), next.View()
+	*served, *folded = shareView(w), next.View()
 	for collection, f := range w.folds {
 		g := next.folds[collection]
 		f.table, f.shared, f.changed, f.generation = g.table, g.shared, g.changed, g.generation

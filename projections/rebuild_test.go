@@ -37,7 +37,7 @@ func TestRebuildOfAnEqualWorld(t *testing.T) {
 	log, w := threeToys(t)
 	before := digestOf(t, w)
 	var last [2]uint64
-	c, err := w.Rebuild(t.Context(), log, func(folded, end uint64) { last = [2]uint64{folded, end} })
+	c, err := Rebuild(t.Context(), w, log, func(folded, end uint64) { last = [2]uint64{folded, end} })
 	require.NoError(t, err)
 	require.True(t, c.Equal())
 	require.Equal(t, before, c.Served)
@@ -45,7 +45,7 @@ func TestRebuildOfAnEqualWorld(t *testing.T) {
 	require.Equal(t, before, digestOf(t, w))
 	require.Equal(t, [2]uint64{5, 5}, last)
 
-	c, err = toyWorld().Rebuild(t.Context(), eventlog.NewMemory(), ignoreProgress)
+	c, err = Rebuild(t.Context(), toyWorld(), eventlog.NewMemory(), ignoreProgress)
 	require.NoError(t, err)
 	require.True(t, c.Equal(), "a log without events")
 }
@@ -94,7 +94,7 @@ func TestRebuildFindsDifferences(t *testing.T) {
 			wrong := digestOf(t, w)
 			require.NotEqual(t, right.SHA256, wrong.SHA256)
 
-			c, err := w.Rebuild(t.Context(), log, ignoreProgress)
+			c, err := Rebuild(t.Context(), w, log, ignoreProgress)
 			require.NoError(t, err)
 			require.Equal(t, Comparison{wrong, right, line.want, 1}, c)
 			require.False(t, c.Equal())
@@ -179,19 +179,19 @@ func TestFailedRebuildsChangeNothing(t *testing.T) {
 	corrupt(w, toytest.Name("acme", 1), func(toy *toytest.Toy) { toy.Size = 77 })
 	before, cut := digestOf(t, w), errors.New("cut")
 	for after := 1; after <= 5; after++ {
-		_, err := w.Rebuild(t.Context(), &cutLog{Log: log, after: after, err: cut}, ignoreProgress)
+		_, err := Rebuild(t.Context(), w, &cutLog{Log: log, after: after, err: cut}, ignoreProgress)
 		require.ErrorIs(t, err, cut)
 		require.Equal(t, before, digestOf(t, w))
 
 		ctx, cancel := context.WithCancel(t.Context())
-		_, err = w.Rebuild(ctx, &cutLog{Log: log, after: after, between: cancel}, ignoreProgress)
+		_, err = Rebuild(ctx, w, &cutLog{Log: log, after: after, between: cancel}, ignoreProgress)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, before, digestOf(t, w))
 		require.Nil(t, w.tail)
 	}
 	short := eventlog.NewMemory()
 	toytest.Add(t, short, toytest.Name("acme", 1), toytest.Make("ball", 3))
-	_, err := w.Rebuild(t.Context(), short, ignoreProgress)
+	_, err := Rebuild(t.Context(), w, short, ignoreProgress)
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err))
 	other := eventlog.NewMemory()
 	for n := range 5 {
@@ -201,15 +201,15 @@ func TestFailedRebuildsChangeNothing(t *testing.T) {
 			eventlog.Write{Event: eventlog.Event{Record: record, ID: "other", Name: toytest.Name("acme", n)}})
 		require.NoError(t, err)
 	}
-	_, err = w.Rebuild(t.Context(), other, ignoreProgress)
+	_, err = Rebuild(t.Context(), w, other, ignoreProgress)
 	require.ErrorContains(t, err, "and the served state ends with event")
 	require.Equal(t, before, digestOf(t, w))
 
 	w.tail = &tail{}
-	_, err = w.Rebuild(t.Context(), log, ignoreProgress)
+	_, err = Rebuild(t.Context(), w, log, ignoreProgress)
 	require.ErrorContains(t, err, "another rebuild is running")
 	w.tail = nil
-	c, err := w.Rebuild(t.Context(), log, ignoreProgress)
+	c, err := Rebuild(t.Context(), w, log, ignoreProgress)
 	require.NoError(t, err)
 	require.Equal(t, []Difference{{string(toytest.Name("acme", 1)), DiffersChanged}}, c.Differences)
 }
@@ -261,7 +261,7 @@ func TestRebuildsUnderWrites(t *testing.T) {
 			done = true
 		default:
 		}
-		c, err := w.Rebuild(ctx, log, ignoreProgress)
+		c, err := Rebuild(ctx, w, log, ignoreProgress)
 		require.NoError(t, err)
 		require.True(t, c.Equal(), "%v", c.Differences)
 	}
@@ -285,7 +285,7 @@ func TestTailsAreBounded(t *testing.T) {
 	w.tail.add(eventlog.Event{})
 	require.True(t, w.tail.overflow)
 	require.Empty(t, w.tail.events)
-	_, _, err := w.replaceWith(t.Context(), toyWorld())
+	_, _, err := (&rebuild{world: w, next: toyWorld()}).replace(t.Context())
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
 }
 
@@ -309,7 +309,7 @@ func TestRebuiltTablesOfEarlierPositions(t *testing.T) {
 		return all
 	}
 	require.Equal(t, []int64{3, 77}, sizes())
-	_, err := w.Rebuild(t.Context(), log, ignoreProgress)
+	_, err := Rebuild(t.Context(), w, log, ignoreProgress)
 	require.NoError(t, err)
 	require.Equal(t, []int64{3, 3}, sizes())
 
@@ -317,7 +317,7 @@ func TestRebuiltTablesOfEarlierPositions(t *testing.T) {
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, snapshotName(2)), nil, 0o600))
 	require.NoError(t, w.Save(dir))
-	require.NoError(t, w.RemoveBefore(dir, 3))
+	require.NoError(t, RemoveSnapshotsBefore(w, dir, 3))
 	require.Equal(t, []string{snapshotName(3)}, files(t, dir))
 	opened, err := open(t.Context(), toyWorld, log, dir, nil)
 	require.NoError(t, err)

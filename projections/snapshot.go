@@ -167,9 +167,9 @@ func prune(dir string) error {
 	return nil
 }
 
-// RemoveBefore removes the snapshots in a directory of positions before the given one. It first waits for
+// RemoveSnapshotsBefore removes the snapshots in a directory of positions before the given one. It first waits for
 // a Save in progress.
-func (w *World) RemoveBefore(dir string, position uint64) error {
+func RemoveSnapshotsBefore(w *World, dir string, position uint64) error {
 	w.saving.Lock()
 	defer w.saving.Unlock()
 	paths, err := snapshots(dir)

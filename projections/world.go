@@ -178,11 +178,11 @@ func (w *World) decode(e eventlog.Event) (fold *fold, decoded any, err error) {
 func (w *World) View() *View {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.share()
+	return shareView(w)
 }
 
-// share returns a view of the world at its current position. The caller holds the lock.
-func (w *World) share() *View {
+// shareView returns a view of the world at its current position. The caller holds the lock.
+func shareView(w *World) *View {
 	status := w.live.View()
 	if w.view != nil && w.view.Position == w.at.Position && w.view.Live.Version() == status.Version() {
 		return w.view

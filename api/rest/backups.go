@@ -127,7 +127,8 @@ func noBackups() error { return domain.Errorf(domain.Unimplemented, "this server
 func checkTarget(p *request.Params, target string) {
 	p.Violations.Require(strings.TrimSpace(target) != "", "target",
 		"is required: a directory of the server, or the URL of a bucket such as s3://BUCKET?prefix=backups/")
-	p.Violations.Require(len(target) <= maxTarget, "target", "has %d bytes: at most %d are allowed", len(target), maxTarget)
+	p.Violations.Require(len(target) <= maxTarget, "target", "has %d bytes: at most %d are allowed", len(target),
+		maxTarget)
 }
 
 type backupRequest struct {
@@ -212,7 +213,7 @@ var backupTexts = map[string]string{
 	"CompleteBackup.id":          "ID of the backup: the time at which it began.",
 	"CompleteBackup.position":    "Position of the log whose state the backup has.",
 	"CompleteBackup.eventId":     "ID of the event at the position.",
-	"Backup.age":                 "Time since the state of the last complete backup: what was recorded later is not in it.",
+	"Backup.age":                 "Time since the state of the last complete backup, which a restore would lack.",
 	"PruneRequest.keep":          "Number of the newest backups that stay.",
 	"PruneRequest.keepDays":      "Days whose backups stay.",
 	"PrunedBackups.kept":         "IDs of the backups that stay, oldest first.",

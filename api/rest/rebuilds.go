@@ -31,7 +31,7 @@ const (
 // A Rebuild describes a rebuild. Served and Folded are nil until it is completed.
 type Rebuild struct {
 	ID           string        `json:"id"`
-	ControlPlane string        `json:"controlPlane,omitempty"`
+	Plane        string        `json:"controlPlane,omitempty"`
 	State        string        `json:"state"`
 	Status       domain.Status `json:"status"`
 	StartTime    *time.Time    `json:"startTime"`

@@ -9,8 +9,8 @@
 //	lists/ID.zst                 the list of the files, one JSON object per line
 //	secrets/ID.age               keys, data keys and stored responses, encrypted for the recipients
 //
-// Objects never change, except manifests: see Prune. A later backup refers to the objects of earlier ones instead of copying the
-// same data again: its events follow those of its parent, and its list names copies of earlier backups.
+// Objects never change, except manifests: see Prune. A later backup refers to the objects of earlier
+// ones instead of copying the same data again: its events follow those of its parent, and its list names copies of earlier backups.
 package backup
 
 import (
@@ -165,8 +165,8 @@ func readManifest(ctx context.Context, target *blobs.Store, id string) (m Manife
 	}
 	body, signature, _ := bytes.Cut(all, []byte("\n"))
 	if err := json.Unmarshal(body, &m); err != nil || len(all) > maxManifest || m.ID != id {
-		return m, domain.Errorf(domain.DataLoss, "%s is not the manifest of backup %s: restore another backup, or move it away",
-			key, id)
+		return m, domain.Errorf(domain.DataLoss, "%s is not the manifest of backup %s: restore another backup, or move it "+
+			"away", key, id)
 	}
 	m.digest, m.signature = digestOf(body), signature
 	if m.Format != format {

@@ -106,7 +106,8 @@ func (i *installation) key() note.Verifier {
 }
 
 func (i *installation) source() backup.Source {
-	return backup.Source{Signer: i.signer(), Control: i.server.Control(), Log: i.server.Log(), World: i.world, Files: i.files,
+	return backup.Source{Signer: i.signer(), Control: i.server.Control(), Log: i.server.Log(), World: i.world,
+		Files:    i.files,
 		DataKeys: i.vault.Records(), Answers: i.answers.Records(), Dir: i.dir, Version: "test",
 		Logger: slog.New(slog.DiscardHandler)}
 }

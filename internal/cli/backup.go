@@ -15,7 +15,8 @@ import (
 )
 
 var backupColumns = []column{{"TARGET", "target"}, {"STATE", "state"}, {"POSITION", "last.position"},
-	{"STATE AT", "last.stateTime"}, {"AGE", "age"}, {"EVENTS SINCE", "eventsSince"}, {"FILES", "last.files"}, {"BYTES", "last.fileBytes"},
+	{"STATE AT", "last.stateTime"}, {"AGE", "age"}, {"EVENTS SINCE", "eventsSince"}, {"FILES", "last.files"},
+	{"BYTES", "last.fileBytes"},
 	{"COPIED", "last.copiedBytes"}, {"MESSAGE", statusMessage}}
 
 func backupCommand() *cobra.Command {

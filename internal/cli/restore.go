@@ -81,8 +81,8 @@ ANNEAL_NATS_ISSUER_SEED must be set, as for serve.`,
 	f := c.Flags()
 	f.StringVar((*string)(&to.Dir), "data", "data", "new data directory")
 	f.StringVar(&identity, "identity", "", "`FILE` of 'anneal backup key', which decrypts the backup")
-	f.StringVar(&key, "key", "", "public `KEY` of the backed up server, as 'anneal log key' prints it (default: the one in "+
-		"the identity file)")
+	f.StringVar(&key, "key", "", "public `KEY` of the backed up server, as 'anneal log key' prints it (default: the one "+
+		"in the identity file)")
 	f.StringVar(&at, "at", "", "position of the log, or time, whose state is restored (default: the newest backup)")
 	f.StringVar(&to.Blobs, "blobs", "", "empty bucket for the files; for a backup with --references, the bucket that has "+
 		"them (default: DATA/blobs)")

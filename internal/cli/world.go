@@ -137,7 +137,8 @@ func worldStatus() *cobra.Command {
 }
 
 func worldCancel() *cobra.Command {
-	return &cobra.Command{Use: "cancel REBUILD", Short: "Cancel a rebuild, which then changes nothing", Args: arguments(1, 1),
+	return &cobra.Command{Use: "cancel REBUILD", Short: "Cancel a rebuild, which then changes nothing",
+		Args:    arguments(1, 1),
 		Example: "  anneal world cancel r1893553445000000",
 		RunE: func(c *cobra.Command, args []string) error {
 			operator, err := newOperator(c)

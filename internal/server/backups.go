@@ -56,8 +56,9 @@ func openBackups(s *Server) (err error) {
 	if err != nil {
 		return err
 	}
-	s.backups.Service, err = backup.NewService(backup.Source{Signer: signer, Control: s.events.Control(), Log: s.events.Log(),
-		World: s.world, Files: s.blobs, DataKeys: s.vault.Records(), Answers: s.idempotency.Records(), Dir: s.dir,
+	s.backups.Service, err = backup.NewService(backup.Source{Signer: signer, Control: s.events.Control(),
+		Log: s.events.Log(), World: s.world, Files: s.blobs, DataKeys: s.vault.Records(),
+		Answers: s.idempotency.Records(), Dir: s.dir,
 		Version: s.flags.Node.Version, Logger: s.logger.With("part", "backup")},
 		func(run func(context.Context) error) { s.services.start("backup", run) })
 	if err != nil {

@@ -82,8 +82,8 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 			"cancel it", r.all[0].ID)
 	}
 	now := time.Now().UTC()
-	one := rest.Rebuild{ID: "r" + strconv.FormatInt(now.UnixMicro(), 10), ControlPlane: r.controlPlane, State: rest.RebuildRunning,
-		Status: domain.Status{Code: domain.OK.String()}, StartTime: &now, LogEvents: domain.Count(r.world.Position())}
+	one := rest.Rebuild{ID: "r" + strconv.FormatInt(now.UnixMicro(), 10), Plane: r.controlPlane,
+		State: rest.RebuildRunning, Status: domain.Status{Code: domain.OK.String()}, StartTime: &now, LogEvents: domain.Count(r.world.Position())}
 	before := r.all
 	r.all = append([]rest.Rebuild{one}, before[:min(len(before), maxRebuilds-1)]...)
 	if err := r.save(); err != nil {
@@ -110,13 +110,13 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 
 // finish runs the rebuild that Start has recorded, and records its result.
 func (r *rebuilds) finish(ctx context.Context) {
-	c, err := r.world.Rebuild(ctx, r.log, func(folded, logEvents uint64) {
+	c, err := projections.Rebuild(ctx, r.world, r.log, func(folded, logEvents uint64) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.all[0].FoldedEvents, r.all[0].LogEvents = domain.Count(folded), domain.Count(logEvents)
 	})
 	if err == nil {
-		err = r.settle(c)
+		err = r.replaceDerived(c)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,9 +140,9 @@ func (r *rebuilds) finish(ctx context.Context) {
 	}
 }
 
-// settle replaces what was derived from a former state that differed: the snapshots now, and the archive
+// replaceDerived replaces what was derived from a former state that differed: the snapshots now, and the archive
 // of earlier states at the next start.
-func (r *rebuilds) settle(c projections.Comparison) error {
+func (r *rebuilds) replaceDerived(c projections.Comparison) error {
 	if c.Equal() {
 		return nil
 	}
@@ -158,7 +158,7 @@ func (r *rebuilds) settle(c projections.Comparison) error {
 		err = r.world.Save(r.dir.Path("snapshots"))
 	}
 	if err == nil {
-		err = r.world.RemoveBefore(r.dir.Path("snapshots"), c.Folded.Position)
+		err = projections.RemoveSnapshotsBefore(r.world, r.dir.Path("snapshots"), c.Folded.Position)
 	}
 	return err
 }
@@ -196,7 +196,8 @@ func (r *rebuilds) Cancel(id string) (rest.Rebuild, error) {
 		r.cancel()
 		return r.all[i], nil
 	}
-	return rest.Rebuild{}, domain.Errorf(domain.NotFound, "rebuild %q not found: list rebuilds with `anneal world status`", id)
+	return rest.Rebuild{}, domain.Errorf(domain.NotFound, "rebuild %q not found: list rebuilds with `anneal world status`",
+		id)
 }
 
 func (r *rebuilds) All() []rest.Rebuild {
