@@ -10,7 +10,8 @@
 //	secrets/ID.age               keys, data keys and stored responses, encrypted for the recipients
 //
 // Objects never change, except manifests: see Prune. A later backup refers to the objects of earlier
-// ones instead of copying the same data again: its events follow those of its parent, and its list names copies of earlier backups.
+// ones instead of copying the same data again: its events follow those of its parent, and its list names
+// copies of earlier backups.
 package backup
 
 import (

@@ -83,7 +83,8 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 	}
 	now := time.Now().UTC()
 	one := rest.Rebuild{ID: "r" + strconv.FormatInt(now.UnixMicro(), 10), Plane: r.controlPlane,
-		State: rest.RebuildRunning, Status: domain.Status{Code: domain.OK.String()}, StartTime: &now, LogEvents: domain.Count(r.world.Position())}
+		State: rest.RebuildRunning, Status: domain.Status{Code: domain.OK.String()}, StartTime: &now,
+		LogEvents: domain.Count(r.world.Position())}
 	before := r.all
 	r.all = append([]rest.Rebuild{one}, before[:min(len(before), maxRebuilds-1)]...)
 	if err := r.save(); err != nil {
