@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"anneal/api/rest"
@@ -23,6 +24,11 @@ func (b *fakeBackups) Start(_ context.Context, target string, recipients []strin
 	return *b.one, nil
 }
 
+func (b *fakeBackups) Prune(_ context.Context, target string, keep, keepDays int) (rest.PrunedBackups, error) {
+	return rest.PrunedBackups{Target: target, Kept: []string{"20300102T030405.000000Z"},
+		Removed: []string{fmt.Sprintf("keep %d or %d days", keep, keepDays)}, DeletedObjects: 3, DeletedBytes: 600}, nil
+}
+
 func (b *fakeBackups) All() []rest.Backup {
 	if b.one == nil {
 		return nil
@@ -39,6 +45,8 @@ func backupRows() []row {
 		"[\"age1dawqwht3p57jmhq3k7m9w0pswrsw3uyfdzj77f95qn6vwtj0000000000\"]}"
 	return []row{
 		{id: "createBackup", request: create},
+		{id: "pruneBackups", request: "POST /v1/backups:prune operator\n" +
+			`{"target": "/mnt/backups", "keep": 24, "keepDays": 30}`},
 		{id: "listBackups", scene: marked(create), request: "GET /v1/backups operator"},
 	}
 }

@@ -130,7 +130,7 @@ func (s *harness) options(limits request.Limits) Options {
 		Replicas: s.replicas,
 		Scorer:   exactScorer{}, Pepper: pepper,
 		Prices: domain.Prices{CurrencyCode: "EUR", Adapter: 400_000_000, AllParameters: 1_200_000_000},
-		Now:    s.clock.tick, Limits: limits, Queue: &schedulers.Places{}, Backups: &fakeBackups{},
+		Now:    s.clock.tick, Limits: limits, Queue: &schedulers.Places{}, Backups: &fakeBackups{}, Rebuilds: &fakeRebuilds{},
 		Logger: slog.New(slog.NewTextHandler(s.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	if s.modify != nil {
 		s.modify(&o)

@@ -35,7 +35,7 @@ func operationRows() []row {
 			request: "POST /v1/accounts/acme/supervisedFineTuningJobs:estimateCost user\n{\"supervisedFineTuningJob\": " +
 				"{\"dataset\": \"accounts/acme/datasets/rows\", \"epochs\": 3}}"}},
 		trainingRows(), fileRows(), fineTuningRows(), batchRows(), shapeRows(), deploymentRows(), addonRows(),
-		nodeRows(), quotaRows(), backupRows(), subscriptionRows(), usageRows(), inferenceRows(),
+		nodeRows(), quotaRows(), backupRows(), rebuildRows(), subscriptionRows(), usageRows(), inferenceRows(),
 	)
 }
 

@@ -81,6 +81,7 @@ type Options struct {
 	Limits         request.Limits
 	Prices         domain.Prices     // prices of training, for estimates
 	Backups        rest.Backups      // backs up the installation; nil refuses backups
+	Rebuilds       rest.Rebuilds     // rebuilds the world; nil refuses rebuilds
 	Queue          rest.Queue        // orders waiting jobs; nil shows no positions
 	Usage          rest.PendingUsage // usage that is not rolled up; nil shows none
 }
@@ -135,7 +136,7 @@ func New(o Options) *Server {
 	routes := routing.NewDirectRoutes(o.Direct, o.Pepper, o.World)
 	s.rest = rest.NewService(rest.Options{Uploads: s.uploads, Events: s.events, LastServed: router.LastServed,
 		Routes: routes, Sealer: o.Sealer, Scorer: o.Scorer, Cluster: o.Cluster, ReaderURL: o.ReaderURL, Prices: o.Prices,
-		Queue: o.Queue, Usage: o.Usage, Backups: o.Backups})
+		Queue: o.Queue, Usage: o.Usage, Backups: o.Backups, Rebuilds: o.Rebuilds})
 	s.inference = inference.NewService(inference.Options{Router: router, Uploads: s.uploads, Strict: o.Strict,
 		Private: o.Private, Dial: o.Dial}, o.Limits, o.Metrics)
 	s.audio = audio.NewService(audio.Options{Router: router, Uploads: s.uploads, Strict: o.Strict, Private: o.Private,

@@ -71,10 +71,17 @@ type Webhook struct {
 	URL string `json:"url"`
 }
 
+// Formats of files with events.
+const (
+	EventFilesJSONL   = "JSONL" // a line of JSON for each event
+	EventFilesParquet = "PARQUET"
+)
+
 // EventFiles is the directory of an object store in which files with events are written.
 type EventFiles struct {
 	ExternalURL       string `json:"externalUrl"`
 	CredentialsSecret string `json:"credentialsSecret"`
+	Format            string `json:"format,omitempty"` // "" is EventFilesJSONL
 }
 
 // MatchesPattern reports whether text is the pattern or, if the pattern ends in *, begins with the
@@ -284,5 +291,7 @@ func (s *SubscriptionSpec) checkTarget(v *Violations) {
 			"region=REGION and endpoint=https://HOST if needed")
 		_, ok = ParseName(s.Files.CredentialsSecret, Secrets.Collection)
 		v.Require(ok, "files.credentialsSecret", "must be the resource name of a secret, like accounts/ACCOUNT/secrets/ID")
+		v.Require(slices.Contains([]string{"", EventFilesJSONL, EventFilesParquet}, s.Files.Format), "files.format",
+			"must be %s or %s", EventFilesJSONL, EventFilesParquet)
 	}
 }

@@ -16,16 +16,21 @@ import (
 )
 
 // Limits of one page of Read, in events and bytes. The first page has only firstEvents, because
-// many callers need no more events than one page of a list.
+// many callers need no more events than one page of a list; each further page has pageGrowth times as
+// many as the one before, up to pageEvents.
 const (
 	firstEvents = 64
-	pageEvents  = 256
+	pageGrowth  = 4
+	pageEvents  = 1024
 	pageBytes   = 8 << 20
 )
 
 // Read implements Log. It needs no consumer: the stream's leader reports the last position, and Read
 // gets the events from any server that has stored all events up to that position. So Read yields
 // every event that was acknowledged before Read began.
+//
+// The server searches its index of subjects for each event that a filter selects, which takes longer than
+// reading the event. So when most events match, Read requests all of them, and filters them itself.
 func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		filter := FilterOf(filter)
@@ -37,19 +42,32 @@ func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.
 		if !found {
 			return
 		}
-		for limit := firstEvents; after < newest.Position; limit = pageEvents {
-			page, _, err := l.page(ctx, filter, after+1, limit)
+		asked := filter
+		for limit := firstEvents; after < newest.Position; limit = min(pageGrowth*limit, pageEvents) {
+			page, _, err := l.page(ctx, asked, after+1, limit)
+			if err != nil && asked != filter { // an event that does not match may be unreadable
+				asked = filter
+				page, _, err = l.page(ctx, asked, after+1, limit)
+			}
 			if err != nil {
 				yield(Event{}, err)
 				return
 			}
+			before, matched := after, uint64(0)
 			for _, e := range page {
 				if e.Position > newest.Position {
 					return
 				}
-				if after = e.Position; !yield(e, nil) {
+				after = e.Position
+				if asked != filter && !matches(filter, e.Name.Subject()) {
+					continue
+				}
+				if matched++; !yield(e, nil) {
 					return
 				}
+			}
+			if asked = filter; len(page) > 0 && 2*matched >= after-before {
+				asked = everything
 			}
 			if len(page) == 0 && !Sleep(ctx, 2*time.Millisecond) { // the replica that replied is behind the leader
 				yield(Event{}, ctx.Err())

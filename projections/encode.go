@@ -27,13 +27,13 @@ type line struct {
 
 // lines yields the lines of all rows ordered by name, and then the lines of deleted resources
 // ordered by name, with gone set.
-func (t *table) lines(yield func(line []byte, gone bool) error) error {
+func (t *table) lines(yield func(name domain.Name, line []byte, gone bool) error) error {
 	t = t.of(everyAccount)
 	var err error
-	t.rows.Scan(func(_ domain.Name, one cell) bool {
+	t.rows.Scan(func(name domain.Name, one cell) bool {
 		var text []byte
 		if text, err = encodeRow(one.row); err == nil {
-			err = yield(text, false)
+			err = yield(name, text, false)
 		}
 		return err == nil
 	})
@@ -43,7 +43,7 @@ func (t *table) lines(yield func(line []byte, gone bool) error) error {
 	t.gone.Scan(func(name domain.Name, version uint64) bool {
 		var text []byte
 		if text, err = json.Marshal(line{Name: name, Version: version}); err == nil {
-			err = yield(text, true)
+			err = yield(name, text, true)
 		}
 		return err == nil
 	})

@@ -58,17 +58,24 @@ const (
 // linesOf yields the lines of all tables and of the history, each with its key in digests.
 func linesOf(v *View, yield func(table string, line []byte, gone bool) error) error {
 	for _, collection := range slices.Sorted(maps.Keys(v.tables)) {
-		err := v.tables[collection].lines(func(line []byte, gone bool) error { return yield(collection, line, gone) })
+		err := v.tables[collection].lines(func(_ domain.Name, line []byte, gone bool) error {
+			return yield(collection, line, gone)
+		})
 		if err != nil {
 			return err
 		}
 	}
+	return historyLines(v, func(line []byte) error { return yield(historyTable, line, false) })
+}
+
+// historyLines yields the lines of the history of waits.
+func historyLines(v *View, yield func(line []byte) error) error {
 	return v.Waits.Lines(func(l waits.Line) error {
 		text, err := json.Marshal(historyLine{l})
 		if err != nil {
 			return err
 		}
-		return yield(historyTable, text, false)
+		return yield(text)
 	})
 }
 

@@ -57,6 +57,7 @@ type Moment struct {
 	ctx      context.Context
 	world    *World
 	position uint64
+	rebuilds int // see View.rebuilds
 
 	mu  sync.Mutex
 	err error
@@ -99,7 +100,7 @@ func (w *World) ViewAt(ctx context.Context, position uint64) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Moment{ctx: ctx, world: w, position: position}
+	m := &Moment{ctx: ctx, world: w, position: position, rebuilds: present.rebuilds}
 	v := &View{Checkpoint: eventlog.Checkpoint{Position: position, EventID: last.ID}, Past: m, Live: live.View{},
 		Waits: waits.New(), tables: make(map[string]*table, len(present.tables))}
 	for collection, t := range present.tables {
@@ -236,9 +237,9 @@ func (t *table) of(account string) *table {
 }
 
 func (p *pastRows) of(account string) *table {
-	key := pastKey{p.position, p.present.kind.CollectionID(), account}
+	key := pastKey{p.position, p.rebuilds, p.present.kind.CollectionID(), account}
 	t, err := p.world.pasts.table(p.ctx, key, func(ctx context.Context) (*table, int, error) {
-		m := &Moment{ctx: ctx, world: p.world, position: p.position}
+		m := &Moment{ctx: ctx, world: p.world, position: p.position, rebuilds: p.rebuilds}
 		return (&pastRows{m, p.present}).build(account)
 	})
 	if err != nil {

@@ -27,6 +27,7 @@ const ReasonTooManyChanges = "TOO_MANY_CHANGES_SINCE"
 // A pastKey identifies a table of an earlier position with the rows of an account.
 type pastKey struct {
 	position   uint64
+	rebuilds   int // see View.rebuilds
 	collection string
 	account    string
 }

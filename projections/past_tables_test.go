@@ -70,7 +70,7 @@ func TestAbandonedBuilds(t *testing.T) {
 		<-started
 		cancel()
 	}()
-	key := pastKey{5, toytest.Kind.CollectionID(), "acme"}
+	key := pastKey{5, 0, toytest.Kind.CollectionID(), "acme"}
 	_, err := w.pasts.table(ctx, key, func(ctx context.Context) (*table, int, error) {
 		close(started)
 		<-ctx.Done()

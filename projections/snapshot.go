@@ -50,6 +50,8 @@ var (
 // the newest two. It returns when the snapshot is durable. The world can be used during Save. A
 // world without events is not saved.
 func (w *World) Save(dir string) error {
+	w.saving.Lock()
+	defer w.saving.Unlock()
 	v := w.View()
 	if v.Position == 0 {
 		return nil
@@ -63,7 +65,7 @@ func (w *World) Save(dir string) error {
 				err)
 		}
 	}
-	path := filepath.Join(dir, fmt.Sprintf("%s%020d%s", snapshotPrefix, v.Position, snapshotSuffix))
+	path := filepath.Join(dir, snapshotName(v.Position))
 	err := writeDurably(path, func(out io.Writer) error {
 		return v.write(out, snapshotHeader{snapshotFormat, w.schema(), v.Checkpoint})
 	})
@@ -162,6 +164,28 @@ func prune(dir string) error {
 		}
 	}
 	return nil
+}
+
+// RemoveSnapshotsBefore removes the snapshots in a directory of positions before the given one. It first waits for
+// a Save in progress.
+func RemoveSnapshotsBefore(w *World, dir string, position uint64) error {
+	w.saving.Lock()
+	defer w.saving.Unlock()
+	paths, err := snapshots(dir)
+	if err != nil {
+		return err
+	}
+	first := filepath.Join(dir, snapshotName(position))
+	for _, path := range paths {
+		if path < first {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	return err
+}
+
+func snapshotName(position uint64) string {
+	return fmt.Sprintf("%s%020d%s", snapshotPrefix, position, snapshotSuffix)
 }
 
 // snapshots returns the paths of the snapshots in a directory, newest first.

@@ -43,8 +43,9 @@ type View struct {
 	Waits          *waits.History // of started jobs; shared, do not change
 	Past           *Moment        // of a view of an earlier position, see World.ViewAt; nil for the present
 
-	tables map[string]*table // by collection
-	fleet  func() domain.Fleet
+	tables   map[string]*table // by collection
+	fleet    func() domain.Fleet
+	rebuilds int // number of rebuilds before the view; tables of earlier positions depend on the present ones
 }
 
 // NewWorld returns an empty world of all kinds.
@@ -87,6 +88,10 @@ type World struct {
 	waits   *waits.History
 	archive *archive.Archive // see Archive; nil without one
 	pasts   *pasts
+	saving  sync.Mutex // held by Save
+
+	tail     *tail // of a rebuild in progress; nil without one
+	rebuilds int   // number of rebuilds
 
 	applied map[string]uint64 // see Applied
 
@@ -158,6 +163,7 @@ func (w *World) Apply(e eventlog.Event) error {
 	}
 	w.at = eventlog.Checkpoint{Position: e.Position, EventID: e.ID}
 	w.applied[e.Type]++
+	w.tail.add(e)
 	w.wake()
 	return nil
 }
@@ -183,11 +189,17 @@ func (w *World) decode(e eventlog.Event) (fold *fold, decoded any, err error) {
 func (w *World) View() *View {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return shareView(w)
+}
+
+// shareView returns a view of the world at its current position. The caller holds the lock.
+func shareView(w *World) *View {
 	status := w.live.View()
 	if w.view != nil && w.view.Position == w.at.Position && w.view.Live.Version() == status.Version() {
 		return w.view
 	}
-	v := &View{Checkpoint: w.at, tables: make(map[string]*table, len(w.folds)), Live: status, Waits: w.waits.Share()}
+	v := &View{Checkpoint: w.at, tables: make(map[string]*table, len(w.folds)), Live: status,
+		Waits: w.waits.Share(), rebuilds: w.rebuilds}
 	for collection, fold := range w.folds {
 		v.tables[collection] = fold.share()
 	}

@@ -31,6 +31,7 @@ var tags = []struct{ name, description string }{
 	{"usage", "Usage of models and accelerators by hour."},
 	{"nodes", "Worker nodes. They belong to the operator's account, system."},
 	{"backups", "Copies of the installation, which only the operator makes."},
+	{"rebuilds", "Replays of the log that replace the state of a control plane, which only the operator starts."},
 	{"system", "Health, metrics and this document."},
 }
 

@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,8 @@ type Backups interface {
 	// Start starts a backup to a target. Without recipients, the backup has those of the last backup to
 	// the target.
 	Start(ctx context.Context, target string, recipients []string, references bool) (Backup, error)
+	// Prune removes backups from a target, except the newest keep and those of the last keepDays days.
+	Prune(ctx context.Context, target string, keep, keepDays int) (PrunedBackups, error)
 	// All returns the backups to every target, ordered by target.
 	All() []Backup
 }
@@ -40,6 +43,17 @@ type Backup struct {
 	Last *CompleteBackup `json:"last,omitempty"`
 	// EventsSince is the number of events after the last complete backup.
 	EventsSince domain.Count `json:"eventsSince"`
+	// Age is the time since the state of the last complete backup.
+	Age string `json:"age,omitempty"`
+}
+
+// PrunedBackups are the backups that were removed from a target.
+type PrunedBackups struct {
+	Target         string       `json:"target"`
+	Kept           []string     `json:"kept"`
+	Removed        []string     `json:"removed"`
+	DeletedObjects int          `json:"deletedObjects"`
+	DeletedBytes   domain.Count `json:"deletedBytes"`
 }
 
 // A CompleteBackup is a backup that can be restored.
@@ -67,11 +81,54 @@ func backupOperations(s *Service) []request.Operation {
 			Handle: s.handle(createBackup)},
 		{ID: "listBackups", Method: "GET", Path: "/v1/backups", Summary: "List the backups of the installation by target",
 			Gate: request.ByOperator, Response: reflect.TypeFor[backupList](), Handle: s.handle(listBackups)},
+		{ID: "pruneBackups", Method: "POST", Path: "/v1/backups:prune", Summary: "Remove backups from a target",
+			Gate: request.ByOperator,
+			Description: "Removes all backups from the target except the newest keep and those whose state is at most " +
+				"keepDays days old, and the objects that no other backup refers to. The newest backup always stays. No " +
+				"backup runs meanwhile.",
+			Body: reflect.TypeFor[pruneRequest](), Required: []string{"target"}, Response: reflect.TypeFor[PrunedBackups](),
+			Handle: s.handle(pruneBackups)},
 	}
-	for i := range all {
-		all[i].Tag = "backups"
+	return withTag("backups", all)
+}
+
+type pruneRequest struct {
+	Target   string `json:"target"`
+	Keep     int    `json:"keep"`
+	KeepDays int    `json:"keepDays"`
+}
+
+const maxKeep = 100_000 // backups or days
+
+func pruneBackups(c *call) (any, error) {
+	p, body := c.Params(), pruneRequest{}
+	if err := p.ReadVerb(&body); err != nil {
+		return nil, err
 	}
-	return all
+	checkTarget(p, body.Target)
+	p.Violations.Require(body.Keep > 0 || body.KeepDays > 0, "keep", "or keepDays must be at least 1")
+	p.Violations.Require(body.Keep >= 0 && body.Keep <= maxKeep, "keep", "must be between 0 and %d", maxKeep)
+	p.Violations.Require(body.KeepDays >= 0 && body.KeepDays <= maxKeep, "keepDays", "must be between 0 and %d", maxKeep)
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	if c.Backups == nil {
+		return nil, noBackups()
+	}
+	pruned, err := c.Backups.Prune(c.Ctx, body.Target, body.Keep, body.KeepDays)
+	if err != nil {
+		return nil, err
+	}
+	return pruned, nil
+}
+
+func noBackups() error { return domain.Errorf(domain.Unimplemented, "this server makes no backups") }
+
+func checkTarget(p *request.Params, target string) {
+	p.Violations.Require(strings.TrimSpace(target) != "", "target",
+		"is required: a directory of the server, or the URL of a bucket such as s3://BUCKET?prefix=backups/")
+	p.Violations.Require(len(target) <= maxTarget, "target", "has %d bytes: at most %d are allowed", len(target),
+		maxTarget)
 }
 
 type backupRequest struct {
@@ -96,17 +153,14 @@ func createBackup(c *call) (any, error) {
 	if err := p.ReadVerb(&body); err != nil {
 		return nil, err
 	}
-	p.Violations.Require(strings.TrimSpace(body.Target) != "", "target",
-		"is required: a directory of the server, or the URL of a bucket such as s3://BUCKET?prefix=backups/")
-	p.Violations.Require(len(body.Target) <= maxTarget, "target", "has %d bytes: at most %d are allowed", len(body.Target),
-		maxTarget)
+	checkTarget(p, body.Target)
 	p.Violations.Require(len(body.Recipients) <= maxRecipients, "recipients", "has %d items: at most %d are allowed",
 		len(body.Recipients), maxRecipients)
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	if c.Backups == nil {
-		return nil, domain.Errorf(domain.Unimplemented, "this server makes no backups")
+		return nil, noBackups()
 	}
 	one, err := c.Backups.Start(c.Ctx, body.Target, body.Recipients, body.References)
 	if err != nil {
@@ -133,6 +187,7 @@ func withLag(c *call, b Backup) Backup {
 	position := domain.Count(c.View().Position)
 	if b.EventsSince = position; b.Last != nil {
 		b.EventsSince = max(0, position-b.Last.Position)
+		b.Age = strconv.FormatInt(int64(max(0, c.Time.Sub(*b.Last.StateTime)).Seconds()), 10) + "s"
 	}
 	return b
 }
@@ -141,6 +196,7 @@ func withLag(c *call, b Backup) Backup {
 var backupRules = map[string]wire.Rule{
 	"Backup.state":             wire.OneOf(BackupRunning, BackupCompleted, BackupFailed),
 	"BackupRequest.target":     {MaxLength: maxTarget},
+	"PruneRequest.target":      {MaxLength: maxTarget},
 	"BackupRequest.recipients": {MaxItems: maxRecipients, MaxLength: maxRecipient},
 }
 
@@ -157,6 +213,13 @@ var backupTexts = map[string]string{
 	"CompleteBackup.id":          "ID of the backup: the time at which it began.",
 	"CompleteBackup.position":    "Position of the log whose state the backup has.",
 	"CompleteBackup.eventId":     "ID of the event at the position.",
+	"Backup.age":                 "Time since the state of the last complete backup, which a restore would lack.",
+	"PruneRequest.keep":          "Number of the newest backups that stay.",
+	"PruneRequest.keepDays":      "Days whose backups stay.",
+	"PrunedBackups.kept":         "IDs of the backups that stay, oldest first.",
+	"PrunedBackups.removed":      "IDs of the backups that were removed.",
+	"deletedObjects":             "Number of objects that were deleted, without manifests.",
+	"deletedBytes":               "Size of the deleted objects in bytes.",
 	"stateTime":                  "Time at which the installation had the state.",
 	"CompleteBackup.endTime":     "Time at which the backup was complete.",
 	"CompleteBackup.files":       "Number of files.",
@@ -170,5 +233,7 @@ var backupTypeTexts = map[string]string{
 	"Backup":         "The backups of the installation to one target.",
 	"CompleteBackup": "A backup that can be restored.",
 	"BackupRequest":  "The target and the settings of a backup.",
+	"PrunedBackups":  "The backups that were removed from a target.",
+	"PruneRequest":   "The target and which of its backups stay.",
 	"BackupList":     "The backups of the installation.",
 }

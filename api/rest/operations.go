@@ -38,6 +38,7 @@ func (s *Service) Operations() []request.Operation {
 var presentOnly = []string{
 	"getDigest",                      // 'anneal log verify' compares the state at a position with the log
 	"listBackups",                    // of targets outside of the log
+	"listRebuilds",                   // of the state itself
 	"Events",                         // each has its position
 	"getDelivery", "listDeadLetters", // a file beside the log
 	"Usage",                // has times of its own

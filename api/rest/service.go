@@ -18,9 +18,9 @@ import (
 
 // Documentation describes the wire types of this package.
 var Documentation = openapi.Documentation{Rules: joined(fieldRules, compatibleRules, batchRules, backupRules,
-	subscriptionRules, usageRules),
+	rebuildRules, subscriptionRules, usageRules),
 	Fields: fieldTexts, Types: joined(typeTexts, compatibleTypeTexts, batchTypeTexts,
-		backupTypeTexts, subscriptionTypeTexts, usageTypeTexts)}
+		backupTypeTexts, rebuildTypeTexts, subscriptionTypeTexts, usageTypeTexts)}
 
 // A Sealer encrypts values that must be erasable. Each value has a separate data key, which is
 // stored outside of the log.
@@ -44,6 +44,7 @@ type Options struct {
 	ReaderURL  string         // NATS server for readers of one account; "" without one
 	Prices     domain.Prices  // prices of training, for estimates
 	Backups    Backups        // nil refuses backups
+	Rebuilds   Rebuilds       // nil refuses rebuilds
 	Queue      Queue          // nil shows no positions of waiting jobs
 	Usage      PendingUsage   // nil shows only usage that is rolled up
 }

@@ -10,7 +10,7 @@ import (
 // of the document has a description.
 var fieldTexts = joined(commonTexts, pageTexts, accountTexts, modelTexts, datasetTexts, evaluatorTexts, jobTexts,
 	progressTexts, rolloutTexts, shapeTexts, deploymentTexts, hotLoadTexts, nodeTexts, eventTexts, compatibleTexts,
-	batchTexts, backupTexts, subscriptionTexts, usageTexts)
+	batchTexts, backupTexts, rebuildTexts, subscriptionTexts, usageTexts)
 
 func joined[V any](tables ...map[string]V) map[string]V {
 	all := map[string]V{}

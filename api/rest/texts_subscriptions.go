@@ -9,6 +9,7 @@ import (
 var subscriptionRules = map[string]wire.Rule{
 	"Subscription.state": wire.OneOf(domain.SubscriptionActive, domain.SubscriptionPausedState,
 		domain.SubscriptionDisabledState),
+	"EventFiles.format":          wire.OneOf(domain.EventFilesJSONL, domain.EventFilesParquet),
 	"Subscription.startPosition": {Pattern: wire.CountPattern},
 	"Subscription.eventTypes":    {MaxItems: domain.MaxEventPatterns},
 	"Subscription.resources":     {MaxItems: domain.MaxEventPatterns},
@@ -42,6 +43,7 @@ var subscriptionTexts = map[string]string{
 		"is shown, and recorded in the log.",
 	"EventFiles.externalUrl": "Directory in an S3-compatible object store: s3://BUCKET/DIRECTORY/, with the parameters " +
 		"region=REGION and endpoint=https://HOST if needed.",
+	"EventFiles.format":            "Format of the files: JSONL (the default) or PARQUET.",
 	"EventFiles.credentialsSecret": "Resource name of the secret with the credentials of the object store.",
 	"Subscription.state": "ACTIVE, PAUSED by a user, or DISABLED because the target wants no more events or a user must " +
 		"resolve a problem.",
@@ -81,7 +83,7 @@ var subscriptionTexts = map[string]string{
 var subscriptionTypeTexts = map[string]string{
 	"Subscription": "Delivers the events of the account to a webhook, or to files in an object store.",
 	"Webhook":      "Address that receives events, by the specification Standard Webhooks.",
-	"EventFiles":   "Directory of an object store for files with events (JSONL).",
+	"EventFiles":   "Directory of an object store for files with events.",
 	"Delivery":     "What the target of a subscription has received.",
 	"DeadLetter":   "Event that could not be delivered.",
 	"Rotation":     "Settings of the rotation of a signing secret.",

@@ -57,7 +57,7 @@ var jsonCommands = []string{
 	"node token", "node token --file token",
 	"events", "audit", "blame datasets/plain", "why datasets/plain", "usage",
 	"log verify", "replay", "log credentials", "log key", "log checkpoint",
-	"backup key backup.key", "backup status", "dataset delete plain",
+	"backup key backup.key", "backup status", "world rebuild", "world status", "dataset delete plain",
 }
 
 // stopped are commands for a stopped server, in this order.
@@ -69,6 +69,7 @@ var stopped = []string{"log rotate-key", "log repair", "log verify", "replay",
 var otherCommands = []string{"node delete away", "node revoke away", "batch cancel b", "batch create r",
 	"diff datasets/d 1 2", "server list",
 	"dataset import rows", "dataset export rows", "log prove 1", "log check event", "witness", "backup create b",
+	"backup prune b --keep 1", "world cancel r1",
 	"restore b"}
 
 // scriptedCommands returns the commands whose JSON output the scripts in testdata read.

@@ -133,6 +133,15 @@ func (s *Signer) Sign(c Checkpoint) ([]byte, error) {
 	return note.Sign(&note.Note{Text: c.Text()}, s.signer)
 }
 
+// SignText returns the signed note of a text, whose first line states what is signed. That line must not
+// be an origin of checkpoints.
+func (s *Signer) SignText(text string) ([]byte, error) {
+	if strings.HasPrefix(text, originPrefix) {
+		return nil, errors.New("the text of a note may not begin like a checkpoint")
+	}
+	return note.Sign(&note.Note{Text: text}, s.signer)
+}
+
 // ParseKey parses the public key of a log.
 func ParseKey(text string) (note.Verifier, error) {
 	v, err := note.NewVerifier(strings.TrimSpace(text))

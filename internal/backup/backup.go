@@ -22,6 +22,7 @@ import (
 	"anneal/eventlog/kv"
 	"anneal/eventlog/metering"
 	"anneal/eventlog/streamcopy"
+	"anneal/eventlog/transparency"
 	"anneal/internal/datadir"
 	"anneal/projections"
 )
@@ -35,7 +36,8 @@ type Source struct {
 	DataKeys kv.Store
 	Answers  kv.Store // stored responses, by idempotency key
 	Dir      datadir.Dir
-	Version  string // of anneal
+	Version  string               // of anneal
+	Signer   *transparency.Signer // signs the manifests
 	Logger   *slog.Logger
 }
 
@@ -96,15 +98,16 @@ func Run(ctx context.Context, from Source, target *blobs.Store, s Settings, copy
 		return Manifest{}, err
 	}
 	m.EndTime, m.Copied = time.Now().UTC(), r.copied
-	_, err = put(ctx, target, manifestPrefix+r.id+manifestSuffix, func(w io.Writer) error {
-		return json.NewEncoder(w).Encode(m)
-	})
-	return m, err
+	return m, r.putManifest(ctx, &m)
 }
 
 // resume finds the last backup of the log, whose first event has the given ID.
 func (r *run) resume(ctx context.Context, log string) error {
 	ids, err := IDs(ctx, r.target)
+	if err != nil {
+		return err
+	}
+	verifier, err := transparency.ParseKey(r.Signer.Key())
 	if err != nil {
 		return err
 	}
@@ -116,6 +119,14 @@ func (r *run) resume(ctx context.Context, log string) error {
 		if m.Log != log {
 			return domain.Errorf(domain.FailedPrecondition, "the target has backups of another installation (its log begins "+
 				"with event %s, this one with %s): choose another target", m.Log, log)
+		}
+		switch err := m.verify(verifier); {
+		case isUnsigned(err):
+			r.Logger.Warn("an earlier version of anneal made the last backup: its manifest is not signed, so everything is "+
+				"copied again", "id", id)
+			continue
+		case err != nil:
+			return err
 		}
 		e, err := r.Log.At(ctx, m.Position)
 		if domain.CodeOf(err) == domain.NotFound || err == nil && e.ID != m.EventID {

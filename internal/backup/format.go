@@ -2,15 +2,16 @@
 //
 // A backup consists of objects below the following keys, and is complete when its manifest exists:
 //
-//	manifests/ID.json            the manifest; ID is the time at which the backup began
+//	manifests/ID.json            the manifest and its signature; ID is the time at which the backup began
 //	events/FIRST-ID.zst          messages of the stream EVENTS, from position FIRST on
 //	usage/FIRST-ID.zst           messages of the stream USAGE
 //	files/ID/KEY                 a file of the bucket of the installation
 //	lists/ID.zst                 the list of the files, one JSON object per line
 //	secrets/ID.age               keys, data keys and stored responses, encrypted for the recipients
 //
-// Objects never change. A later backup refers to the objects of earlier ones instead of copying the
-// same data again: its events follow those of its parent, and its list names copies of earlier backups.
+// Objects never change, except manifests: see Prune. A later backup refers to the objects of earlier
+// ones instead of copying the same data again: its events follow those of its parent, and its list names
+// copies of earlier backups.
 package backup
 
 import (
@@ -69,6 +70,9 @@ type Manifest struct {
 	Recipients []string  `json:"recipients"` // age recipients that can decrypt Secrets
 	// Copied is the number of bytes that this backup added to the bucket of backups.
 	Copied int64 `json:"copied"`
+
+	digest    string // of the JSON in the object
+	signature []byte // see Manifest.verify; empty in backups of earlier versions
 }
 
 // An Object is an object of the bucket of backups. SHA256 is hexadecimal.
@@ -156,9 +160,16 @@ func readManifest(ctx context.Context, target *blobs.Store, id string) (m Manife
 		return m, err
 	}
 	defer content.Close()
-	if err := json.NewDecoder(io.LimitReader(content, maxManifest)).Decode(&m); err != nil {
-		return m, domain.Errorf(domain.DataLoss, "%s is not a manifest of a backup: %v", key, err)
+	all, err := io.ReadAll(io.LimitReader(content, maxManifest+1))
+	if err != nil {
+		return m, err
 	}
+	body, signature, _ := bytes.Cut(all, []byte("\n"))
+	if err := json.Unmarshal(body, &m); err != nil || len(all) > maxManifest || m.ID != id {
+		return m, domain.Errorf(domain.DataLoss, "%s is not the manifest of backup %s: restore another backup, or move it "+
+			"away", key, id)
+	}
+	m.digest, m.signature = digestOf(body), signature
 	if m.Format != format {
 		return m, domain.Errorf(domain.FailedPrecondition, "%s has format %d, and this version of anneal reads format %d: "+
 			"use the version of anneal that wrote it (%s), or a later one", key, m.Format, format, m.Version)

@@ -13,6 +13,7 @@ import (
 
 	"filippo.io/age"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/mod/sumdb/note"
 
 	"anneal/blobs"
 	"anneal/blobs/reconcile"
@@ -21,6 +22,7 @@ import (
 	"anneal/eventlog/idempotency"
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/secrets"
+	"anneal/eventlog/transparency"
 	"anneal/internal/backup"
 	"anneal/internal/datadir"
 	"anneal/internal/testutil"
@@ -86,8 +88,26 @@ func newInstallation(t testing.TB) *installation {
 	return i
 }
 
+func (i *installation) signer() *transparency.Signer {
+	i.Helper()
+	pepper, err := i.dir.Key("pepper")
+	require.NoError(i, err)
+	signer, err := transparency.NewSigner(pepper)
+	require.NoError(i, err)
+	return signer
+}
+
+// key returns the public key of the installation's signatures.
+func (i *installation) key() note.Verifier {
+	i.Helper()
+	key, err := transparency.ParseKey(i.signer().Key())
+	require.NoError(i, err)
+	return key
+}
+
 func (i *installation) source() backup.Source {
-	return backup.Source{Control: i.server.Control(), Log: i.server.Log(), World: i.world, Files: i.files,
+	return backup.Source{Signer: i.signer(), Control: i.server.Control(), Log: i.server.Log(), World: i.world,
+		Files:    i.files,
 		DataKeys: i.vault.Records(), Answers: i.answers.Records(), Dir: i.dir, Version: "test",
 		Logger: slog.New(slog.DiscardHandler)}
 }
@@ -158,7 +178,7 @@ func newTarget(t testing.TB) *target {
 	bucket, err := backup.Open(t.Context(), filepath.Join(dir, "bucket"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, bucket.Close()) })
-	content, recipient, err := backup.NewIdentity()
+	content, recipient, err := backup.NewIdentity("")
 	require.NoError(t, err)
 	file := filepath.Join(dir, "identity")
 	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
@@ -182,4 +202,14 @@ func (to *target) restore(s backup.RestoreSettings) (datadir.Dir, backup.Restore
 	}
 	restored, err := backup.Restore(context.Background(), to.bucket, dir, s)
 	return dir, restored, err
+}
+
+// overwrite replaces the content of a file of the bucket, and its stored digest.
+func (to *target) overwrite(path, content string) {
+	to.Helper()
+	key, err := filepath.Rel(to.dir, path)
+	require.NoError(to, err)
+	require.NoError(to, to.bucket.Delete(to.Context(), key))
+	_, err = to.bucket.Put(to.Context(), key, strings.NewReader(content))
+	require.NoError(to, err)
 }

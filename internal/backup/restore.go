@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"filippo.io/age"
+	"golang.org/x/mod/sumdb/note"
 
 	"anneal/blobs"
 	"anneal/blobs/reconcile"
@@ -24,6 +25,7 @@ import (
 	"anneal/eventlog/kv"
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/secrets"
+	"anneal/eventlog/transparency"
 	"anneal/internal/datadir"
 	"anneal/projections"
 )
@@ -42,6 +44,9 @@ type RestoreSettings struct {
 	// was interrupted continues.
 	Cluster *natsserver.ConnectOptions
 	Logger  *slog.Logger // reports the progress
+	// Key verifies the manifests. If it is nil, they must have the signature of the key that the backup
+	// has itself, unless an earlier version made them: that finds changes, but not another installation.
+	Key note.Verifier
 }
 
 // Restored is the result of a restore.
@@ -52,7 +57,9 @@ type Restored struct {
 	Files    int       `json:"files"`
 	Bytes    int64     `json:"bytes"` // of the files
 	DataKeys int       `json:"dataKeys"`
-	SHA256   string    `json:"sha256"` // digest of the restored state, as GET /v1/system/digest returns it
+	// Key is the name of the key whose signatures the manifests have; "" if there is one without.
+	Key    string `json:"key,omitempty"`
+	SHA256 string `json:"sha256"` // digest of the restored state, as GET /v1/system/digest returns it
 	// Missing are the recorded files and data keys at the position that no backup has.
 	Missing []string `json:"missing,omitempty"`
 }
@@ -62,6 +69,7 @@ type restore struct {
 	RestoreSettings
 	target *blobs.Store
 	dir    datadir.Dir
+	read   []Manifest // the newest and its parents
 	all    []Manifest // from and its parents, newest first
 	from   Manifest
 	result Restored
@@ -112,7 +120,7 @@ func (r *restore) choose(ctx context.Context) error {
 	if len(ids) == 0 {
 		return noBackup("the target")
 	}
-	m, err := readManifest(ctx, r.target, ids[len(ids)-1])
+	m, err := r.readManifest(ctx, ids[len(ids)-1])
 	if err != nil {
 		return err
 	}
@@ -126,7 +134,7 @@ func (r *restore) choose(ctx context.Context) error {
 	}
 	r.all = []Manifest{m}
 	for m.Parent != "" {
-		if m, err = readManifest(ctx, r.target, m.Parent); err != nil {
+		if m, err = r.readManifest(ctx, m.Parent); err != nil {
 			return fmt.Errorf("read the backup before %s: %w", r.all[len(r.all)-1].ID, err)
 		}
 		if r.Position > 0 && m.Position >= r.Position || !r.Time.IsZero() && !m.Time.Before(r.Time) {
@@ -139,11 +147,53 @@ func (r *restore) choose(ctx context.Context) error {
 	return nil
 }
 
+// readManifest reads a manifest, and verifies it if the key is given.
+func (r *restore) readManifest(ctx context.Context, id string) (Manifest, error) {
+	m, err := readManifest(ctx, r.target, id)
+	if err == nil && r.Key != nil {
+		err = m.verify(r.Key)
+	}
+	r.read = append(r.read, m)
+	return m, err
+}
+
+// verifyManifests verifies the manifests with the given key, or with the key that the backup has itself.
+func (r *restore) verifyManifests() error {
+	key := r.Key
+	if key == nil {
+		secret, err := r.dir.Key("pepper")
+		if err != nil {
+			return err
+		}
+		signer, err := transparency.NewSigner(secret)
+		if err != nil {
+			return err
+		}
+		if key, err = transparency.ParseKey(signer.Key()); err != nil {
+			return err
+		}
+	}
+	r.result.Key = key.Name()
+	for _, m := range r.read {
+		switch err := m.verify(key); {
+		case isUnsigned(err) && r.Key == nil:
+			r.Logger.Warn("the manifest is not signed, because an earlier version of anneal made the backup", "id", m.ID)
+			r.result.Key = ""
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
 func (r *restore) fill(ctx context.Context) (err error) {
 	if r.secret, err = readSecrets(ctx, r.target, r.from, r.Identities); err != nil {
 		return err
 	}
 	if err := r.writeKeys(); err != nil {
+		return err
+	}
+	if err := r.verifyManifests(); err != nil {
 		return err
 	}
 	closeLog, err := r.openLog(ctx)

@@ -14,9 +14,11 @@ import (
 	"strings"
 
 	"filippo.io/age"
+	"golang.org/x/mod/sumdb/note"
 
 	"anneal/blobs"
 	"anneal/domain"
+	"anneal/eventlog/transparency"
 	"anneal/internal/datadir"
 )
 
@@ -27,14 +29,22 @@ type confidential struct {
 	Answers  map[string][]byte `json:"answers"`
 }
 
-// NewIdentity returns the content of a new identity file, and the recipient of what it can decrypt.
-func NewIdentity() (content, recipient string, err error) {
+// keyPrefix begins the line of an identity file with the public key that verifies manifests.
+const keyPrefix = "# log key: "
+
+// NewIdentity returns the content of a new identity file, and the recipient of what it can decrypt. logKey
+// is the public key of the installation, which a restore with the file then requires; "" for none.
+func NewIdentity(logKey string) (content, recipient string, err error) {
 	identity, err := age.GenerateX25519Identity()
 	if err != nil {
 		return "", "", err
 	}
 	recipient = identity.Recipient().String()
-	return "# public key: " + recipient + "\n" + identity.String() + "\n", recipient, nil
+	content = "# public key: " + recipient + "\n"
+	if logKey != "" {
+		content += keyPrefix + logKey + "\n"
+	}
+	return content + identity.String() + "\n", recipient, nil
 }
 
 func parseRecipients(texts []string) (all []age.Recipient, err error) {
@@ -65,6 +75,21 @@ func ReadIdentities(path string) ([]age.Identity, error) {
 		return nil, fmt.Errorf("%s is not an age identity file: give the file of `anneal backup key FILE`", path)
 	}
 	return all, nil
+}
+
+// ReadKey returns the public key that an identity file has for the verification of manifests; nil if it
+// has none.
+func ReadKey(path string) (note.Verifier, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(content)) {
+		if key, found := strings.CutPrefix(line, keyPrefix); found {
+			return transparency.ParseKey(key)
+		}
+	}
+	return nil, nil
 }
 
 // createdSuffix is the suffix of files that say that a store of the data directory exists. A restore

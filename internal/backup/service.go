@@ -56,6 +56,7 @@ type Service struct {
 
 	mu      sync.Mutex
 	targets map[string]*Status
+	pruning string // target from which backups are removed; "" if none
 }
 
 const statusFile = "backups.json"
@@ -113,11 +114,8 @@ func (s *Service) RunEvery(ctx context.Context, target string, settings Settings
 func (s *Service) begin(ctx context.Context, target string, settings Settings) (*blobs.Store, *Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, other := range s.targets {
-		if other.State == Running {
-			return nil, nil, domain.Errorf(domain.FailedPrecondition,
-				"a backup to %s is running since %s: wait until it ends", other.Target, other.StartTime.Format(time.RFC3339))
-		}
+	if err := s.checkIdle(); err != nil {
+		return nil, nil, err
 	}
 	one := Status{Target: target, Recipients: settings.Recipients, References: settings.References}
 	if before := s.targets[target]; before != nil {
@@ -143,6 +141,46 @@ func (s *Service) begin(ctx context.Context, target string, settings Settings) (
 		return nil, nil, errors.Join(err, bucket.Close())
 	}
 	return bucket, &one, nil
+}
+
+// checkIdle returns an error while a backup runs or backups are removed. The caller holds the lock.
+func (s *Service) checkIdle() error {
+	for _, one := range s.targets {
+		if one.State == Running {
+			return domain.Errorf(domain.FailedPrecondition, "a backup to %s is running since %s: wait until it ends", one.Target,
+				one.StartTime.Format(time.RFC3339))
+		}
+	}
+	if s.pruning != "" {
+		return domain.Errorf(domain.FailedPrecondition, "backups are being removed from %s: wait until that ends", s.pruning)
+	}
+	return nil
+}
+
+// Prune removes backups from a target: see Prune. No backup runs meanwhile.
+func (s *Service) Prune(ctx context.Context, target string, keep Keep) (Pruned, error) {
+	s.mu.Lock()
+	err := s.checkIdle()
+	if err == nil {
+		s.pruning = target
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return Pruned{}, err
+	}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.pruning = ""
+	}()
+	bucket, err := OpenExisting(ctx, target)
+	if err != nil {
+		return Pruned{}, err
+	}
+	pruned, err := Prune(ctx, bucket, s.source.Signer, keep)
+	s.source.Logger.Info("backups removed", "target", target, "removed", len(pruned.Removed), "kept", len(pruned.Kept),
+		"objects", pruned.Objects, "bytes", pruned.Bytes, "error", err)
+	return pruned, errors.Join(err, bucket.Close())
 }
 
 // finish runs the backup that begin has begun, and records its result.

@@ -10,16 +10,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"anneal/internal/backup"
+	"anneal/internal/server"
 	"anneal/internal/usage"
 )
 
 var backupColumns = []column{{"TARGET", "target"}, {"STATE", "state"}, {"POSITION", "last.position"},
-	{"STATE AT", "last.stateTime"}, {"EVENTS SINCE", "eventsSince"}, {"FILES", "last.files"}, {"BYTES", "last.fileBytes"},
+	{"STATE AT", "last.stateTime"}, {"AGE", "age"}, {"EVENTS SINCE", "eventsSince"}, {"FILES", "last.files"},
+	{"BYTES", "last.fileBytes"},
 	{"COPIED", "last.copiedBytes"}, {"MESSAGE", statusMessage}}
 
 func backupCommand() *cobra.Command {
 	c := group("backup", "Back up an installation (run on the server's machine)", backupCreate(), backupStatus(),
-		backupKey())
+		backupPrune(), backupKey())
 	dataFlag(c.PersistentFlags())
 	return c
 }
@@ -40,13 +42,9 @@ restores any backup, and any position in between.
 
 To back up regularly, start the server with --backup TARGET --backup-recipient age1….`,
 		RunE: func(c *cobra.Command, args []string) error {
-			target := args[0]
-			if !strings.Contains(target, "://") {
-				path, err := filepath.Abs(target)
-				if err != nil {
-					return err
-				}
-				target = path
+			target, err := absoluteTarget(args[0])
+			if err != nil {
+				return err
 			}
 			operator, err := newOperator(c)
 			if err != nil {
@@ -66,6 +64,14 @@ To back up regularly, start the server with --backup TARGET --backup-recipient a
 	bindArgument(c, "TARGET", "target", "")
 	bindFlag(c, "recipient", "recipients")
 	return c
+}
+
+// absoluteTarget returns a target that does not depend on the working directory.
+func absoluteTarget(target string) (string, error) {
+	if strings.Contains(target, "://") {
+		return target, nil
+	}
+	return filepath.Abs(target)
 }
 
 const backupPoll = 200 * time.Millisecond
@@ -149,11 +155,17 @@ func backupKey() *cobra.Command {
 		Args:    arguments(1, 1),
 		Example: "  anneal backup key backup.key",
 		Long: `Writes an age identity to a new FILE and prints its recipient, for 'anneal backup create --recipient'. Keep the
-file apart from the server and from the backups: without it, no backup can be restored.`,
+file apart from the server and from the backups: without it, no backup can be restored. On the server's machine,
+the file also gets the public key of the installation (see 'anneal log key'): 'anneal restore' then accepts only
+backups that this installation has signed.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var recipient string
-			err := storeSecret(c, args[0], func() (content []byte, err error) {
-				text, public, err := backup.NewIdentity()
+			key, err := server.LogKey(operatorDir(c))
+			if err != nil {
+				key = "" // there is no server's data directory
+			}
+			err = storeSecret(c, args[0], func() (content []byte, err error) {
+				text, public, err := backup.NewIdentity(key)
 				recipient = public
 				return []byte(text), err
 			})
@@ -161,7 +173,7 @@ file apart from the server and from the backups: without it, no backup can be re
 				return err
 			}
 			note(c, "%s", recipient)
-			return jsonOnly(c, map[string]string{"file": args[0], "recipient": recipient})
+			return jsonOnly(c, map[string]string{"file": args[0], "recipient": recipient, "key": key})
 		}}
 }
 
@@ -177,4 +189,35 @@ func positionOrTime(text string) (position uint64, at time.Time, err error) {
 		return 0, at, usage.Errorf("--at %q must be a position of the log, or a time such as 2026-11-24T14:00:00Z", text)
 	}
 	return 0, at, nil
+}
+
+func backupPrune() *cobra.Command {
+	var keep, days int
+	c := &cobra.Command{Use: "prune TARGET", Short: "Remove old backups from a target", Args: arguments(1, 1),
+		Example: "  anneal backup prune /mnt/backups --keep 24 --keep-days 30",
+		Long: `Removes the backups of a target except the newest --keep and those of the last --keep-days days, and deletes
+what no other backup refers to. The newest backup always stays, and all events: a position before the oldest
+backup can still be restored, without the files that were deleted since. If the command is interrupted, all
+backups that stay can be restored; run it again.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			target, err := absoluteTarget(args[0])
+			if err != nil {
+				return err
+			}
+			operator, err := newOperator(c)
+			if err != nil {
+				return err
+			}
+			var item map[string]any
+			if err := operator.call(c.Context(), http.MethodPost, "/v1/backups:prune", nil, map[string]any{"target": target,
+				"keep": keep, "keepDays": days}, &item); err != nil {
+				return err
+			}
+			return printItem(c, item, column{"Target", "target"}, column{"Kept", "kept"}, column{"Removed", "removed"},
+				column{"Objects deleted", "deletedObjects"}, column{"Bytes deleted", "deletedBytes"})
+		}}
+	c.Flags().IntVar(&keep, "keep", 0, "number of the newest backups that stay")
+	c.Flags().IntVar(&days, "keep-days", 0, "days whose backups stay")
+	bindArgument(c, "TARGET", "target", "")
+	return c
 }

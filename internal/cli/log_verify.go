@@ -10,6 +10,7 @@ import (
 
 	"anneal/eventlog/integrity"
 	"anneal/internal/server"
+	"anneal/projections"
 )
 
 func logVerify() *cobra.Command {
@@ -55,13 +56,17 @@ func printVerification(w io.Writer, v server.Verification) {
 	fmt.Fprintf(w, "%d events replayed in %.2f s; %s at position %d: %s\n", v.Folded.Position, v.Seconds, v.Against,
 		v.Served.Position, result)
 	for _, name := range slices.Sorted(maps.Keys(v.Folded.Tables)) {
-		folded, served := v.Folded.Tables[name], v.Served.Tables[name]
-		sign := "="
-		if folded != served {
-			sign = "≠"
-		}
-		fmt.Fprintf(w, "  %-28s %6d rows  %.16s %s %.16s\n", name, folded.Rows, folded.SHA256, sign, served.SHA256)
+		printDigests(w, name, v.Folded.Tables[name], v.Served.Tables[name])
 	}
+}
+
+// printDigests compares the digests of a collection.
+func printDigests(w io.Writer, name string, folded, served projections.TableDigest) {
+	sign := "="
+	if folded != served {
+		sign = "≠"
+	}
+	fmt.Fprintf(w, "  %-28s %6d rows  %.16s %s %.16s\n", name, folded.Rows, folded.SHA256, sign, served.SHA256)
 }
 
 func printFileReport(w io.Writer, r integrity.FileReport) {

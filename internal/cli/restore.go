@@ -5,13 +5,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"anneal/eventlog/transparency"
 	"anneal/internal/backup"
 	"anneal/internal/server"
 	"anneal/internal/usage"
 )
 
 func restoreCommand() *cobra.Command {
-	var at, identity string
+	var at, identity, key string
 	to := server.RestoreTarget{}
 	var certificates server.TLSFlags
 	c := &cobra.Command{Use: "restore TARGET", Short: "Restore an installation from a backup", Args: arguments(1, 1),
@@ -19,7 +20,9 @@ func restoreCommand() *cobra.Command {
 			"  anneal restore /mnt/backups --identity backup.key --data data --at 2026-11-24T14:00:00Z",
 		Long: `Creates the data directory of a server from the newest backup in TARGET, or with --at from the backups
 that have the state at a position of the log or at a time. The events are compared with the hash chain of
-the backup, and each file with its checksum. The directory appears when the restore is complete; then start the
+the backup, and each file with its checksum; each manifest must have the signature of --key, or of the key in the
+identity file. Without both, it must have the one of the key in the backup, which another program could have
+replaced together with the backup. The directory appears when the restore is complete; then start the
 server with the same --blobs and --nats-url. A restored installation has the accounts, keys and node
 enrollments of the backup: make sure that the earlier one does not run.
 
@@ -35,6 +38,12 @@ ANNEAL_NATS_ISSUER_SEED must be set, as for serve.`,
 				return err
 			}
 			if settings.Identities, err = backup.ReadIdentities(identity); err != nil {
+				return err
+			}
+			if settings.Key, err = backup.ReadKey(identity); err == nil && key != "" {
+				settings.Key, err = transparency.ParseKey(key)
+			}
+			if err != nil {
 				return err
 			}
 			if to.TLS, err = certificates.LoadCluster(to.NATSURL != ""); err != nil {
@@ -55,6 +64,14 @@ ANNEAL_NATS_ISSUER_SEED must be set, as for serve.`,
 			note(c, "restored backup %s to %s: position %d, event %s, files %d (%d bytes), data keys %d\nstate %s",
 				restored.Backup, to.Dir, restored.Position, restored.EventID, restored.Files, restored.Bytes, restored.DataKeys,
 				restored.SHA256)
+			switch {
+			case restored.Key == "":
+				note(c, "the backup is not signed: an earlier version of anneal made it, or its signatures were removed")
+			case settings.Key == nil:
+				note(c, "signed by %s, the key in the backup: compare it with `anneal log key` of the earlier server", restored.Key)
+			default:
+				note(c, "signed by %s", restored.Key)
+			}
 			for _, missing := range restored.Missing {
 				note(c, "missing in the backups: %s", missing)
 			}
@@ -64,6 +81,8 @@ ANNEAL_NATS_ISSUER_SEED must be set, as for serve.`,
 	f := c.Flags()
 	f.StringVar((*string)(&to.Dir), "data", "data", "new data directory")
 	f.StringVar(&identity, "identity", "", "`FILE` of 'anneal backup key', which decrypts the backup")
+	f.StringVar(&key, "key", "", "public `KEY` of the backed up server, as 'anneal log key' prints it (default: the one "+
+		"in the identity file)")
 	f.StringVar(&at, "at", "", "position of the log, or time, whose state is restored (default: the newest backup)")
 	f.StringVar(&to.Blobs, "blobs", "", "empty bucket for the files; for a backup with --references, the bucket that has "+
 		"them (default: DATA/blobs)")

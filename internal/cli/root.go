@@ -69,8 +69,8 @@ func NewRoot(version string) *cobra.Command {
 	f.StringP("output", "o", "table", "output format: table or json")
 	addGroup(root, groupOperator, "Servers and nodes:",
 		serveCommand(), workCommand(), serverCommand(), nodeCommand(), accountCommand(), quotaCommand(),
-		acceleratorsCommand(), logCommand(), replayCommand(), backupCommand(), restoreCommand(), witnessCommand(),
-		demoCommand())
+		acceleratorsCommand(), logCommand(), worldCommand(), replayCommand(), backupCommand(), restoreCommand(),
+		witnessCommand(), demoCommand())
 	addGroup(root, groupUser, "Resources and inference:",
 		datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
 		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), evalCommand(),

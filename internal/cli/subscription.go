@@ -34,7 +34,7 @@ func subscriptionCommand() *cobra.Command {
 }
 
 func subscriptionCreate() *cobra.Command {
-	var webhook, files, secret, displayName, start, file string
+	var webhook, files, format, secret, displayName, start, file string
 	var types, resources []string
 	c := &cobra.Command{Use: "create [ID]", Short: "Create a subscription, whose signing secret is only shown once",
 		Args: arguments(0, 1),
@@ -66,7 +66,11 @@ func subscriptionCreate() *cobra.Command {
 			set("eventTypes", types, len(types) > 0)
 			set("resources", resources, len(resources) > 0)
 			set("webhook", map[string]any{"url": webhook}, webhook != "")
-			set("files", map[string]any{"externalUrl": files, "credentialsSecret": client.name("secrets", secret)}, files != "")
+			target := map[string]any{"externalUrl": files, "credentialsSecret": client.name("secrets", secret)}
+			if format != "" {
+				target["format"] = strings.ToUpper(format)
+			}
+			set("files", target, files != "")
 			if err := setStart(start, set); err != nil {
 				return err
 			}
@@ -82,6 +86,7 @@ func subscriptionCreate() *cobra.Command {
 		}}
 	c.Flags().StringVar(&webhook, "webhook", "", "`URL` to which each event is sent")
 	c.Flags().StringVar(&files, "files", "", "s3://BUCKET/DIRECTORY/ in which files with events are written")
+	c.Flags().StringVar(&format, "format", "", "format of the files: jsonl or parquet (default: jsonl)")
 	c.Flags().StringVar(&secret, "credentials-secret", "", "`ID` of the secret with the credentials of the object store")
 	c.Flags().StringArrayVar(&types, "type", nil, "`TYPE` of events to deliver, such as 'dataset.*'; repeat the flag for "+
 		"more (default: all)")

@@ -34,6 +34,7 @@ import (
 //	usage/         usage records that the stream has not acknowledged
 //	snapshots/     snapshots of the world, from which a start replays the rest of the log
 //	archive/       compressed copy of the events, for reads of earlier states
+//	rebuilds.json  the last rebuilds of the world, with what differed
 //	worker/        downloads of the local worker
 type Dir string
 

@@ -80,7 +80,10 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 		return err
 	}
 	s.backups = &backups{}
-	s.handler = api.New(api.Options{Prices: prices, Backups: s.backups, Queue: &schedulers.Places{},
+	if err := openRebuilds(s); err != nil {
+		return err
+	}
+	s.handler = api.New(api.Options{Prices: prices, Backups: s.backups, Rebuilds: s.rebuilds, Queue: &schedulers.Places{},
 		Usage:   usage,
 		Cluster: s.flags.cluster, Direct: s.flags.directDomain,
 		Origins: s.flags.corsOrigins,

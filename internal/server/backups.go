@@ -52,12 +52,21 @@ func (b backupFlags) check() error {
 // openBackups prepares backups, and starts the regular ones. One control plane of an installation
 // makes them.
 func openBackups(s *Server) (err error) {
-	s.backups.Service, err = backup.NewService(backup.Source{Control: s.events.Control(), Log: s.events.Log(),
-		World: s.world, Files: s.blobs, DataKeys: s.vault.Records(), Answers: s.idempotency.Records(), Dir: s.dir,
+	signer, err := logSigner(s.dir)
+	if err != nil {
+		return err
+	}
+	s.backups.Service, err = backup.NewService(backup.Source{Signer: signer, Control: s.events.Control(),
+		Log: s.events.Log(), World: s.world, Files: s.blobs, DataKeys: s.vault.Records(),
+		Answers: s.idempotency.Records(), Dir: s.dir,
 		Version: s.flags.Node.Version, Logger: s.logger.With("part", "backup")},
 		func(run func(context.Context) error) { s.services.start("backup", run) })
-	if err != nil || s.flags.backup.target == "" {
+	if err != nil {
 		return err
+	}
+	s.metrics.MustRegister(newBackupMetrics(s.backups.Service.All, s.world.Position, time.Now))
+	if s.flags.backup.target == "" {
+		return nil
 	}
 	settings := backup.Settings{Recipients: s.flags.backup.recipients, References: s.flags.backup.references}
 	s.services.start("backups", func(ctx context.Context) error {
@@ -74,6 +83,16 @@ type backups struct{ *backup.Service }
 func (b *backups) Start(ctx context.Context, target string, recipients []string, references bool) (rest.Backup, error) {
 	one, err := b.Service.Start(ctx, target, backup.Settings{Recipients: recipients, References: references})
 	return rendered(one), err
+}
+
+func (b *backups) Prune(ctx context.Context, target string, keep, keepDays int) (rest.PrunedBackups, error) {
+	which := backup.Keep{Newest: keep}
+	if keepDays > 0 {
+		which.Since = time.Now().AddDate(0, 0, -keepDays)
+	}
+	p, err := b.Service.Prune(ctx, target, which)
+	return rest.PrunedBackups{Target: target, Kept: p.Kept, Removed: p.Removed, DeletedObjects: p.Objects,
+		DeletedBytes: domain.Count(p.Bytes)}, err
 }
 
 func (b *backups) All() (all []rest.Backup) {

@@ -135,6 +135,9 @@ func (s *Server) openWorld(ctx context.Context) (err error) {
 	if s.nodeKey, err = s.dir.Key("nodes"); err != nil {
 		return err
 	}
+	if err := removeStaleArchive(s.dir); err != nil {
+		return err
+	}
 	if s.archive, err = archive.Open(s.dir.Path(datadir.Archive)); err != nil {
 		return err
 	}

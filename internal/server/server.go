@@ -41,6 +41,7 @@ type Server struct {
 	id         string                   // ID of the control plane
 	membership *installation.Membership // nil with the embedded NATS server
 	backups    *backups                 // started by openBackups
+	rebuilds   *rebuilds
 
 	events  *natsserver.Connection
 	nats    *natsserver.Server // nil when the log is stored in a cluster

@@ -20,7 +20,7 @@ const (
 	// more event of eventlog.MaxEvent bytes is still below the size from which the object store gets
 	// an object in several parts.
 	maxFileBytes = 12 << 20
-	readEvents   = 1024 // events that are read at once
+	readEvents   = 8192 // events that are read at once
 	writeTimeout = 10 * time.Minute
 )
 
@@ -193,7 +193,13 @@ func (f *files) writeRecorded(ctx context.Context, s *domain.Subscription) error
 			return err
 		}
 	}
-	if err := f.write(ctx, s.Files, nameOf(recorded)); err != nil {
+	content := f.content.Bytes()
+	if s.Files.Format == domain.EventFilesParquet {
+		if content, err = parquetOf(content); err != nil {
+			return err
+		}
+	}
+	if err := f.write(ctx, s.Files, nameOf(recorded, s.Files.Format), content); err != nil {
 		return err
 	}
 	f.written = recorded.Last
@@ -230,12 +236,16 @@ func (f *files) readAgain(ctx context.Context, s *domain.Subscription, recorded 
 }
 
 // nameOf returns the name of a file: its first and last position.
-func nameOf(file domain.EventFile) string {
-	return fmt.Sprintf("%020d-%020d.jsonl", file.First, file.Last)
+func nameOf(file domain.EventFile, format string) string {
+	suffix := "jsonl"
+	if format == domain.EventFilesParquet {
+		suffix = "parquet"
+	}
+	return fmt.Sprintf("%020d-%020d.%s", file.First, file.Last, suffix)
 }
 
 // write writes content to an object of the directory.
-func (f *files) write(ctx context.Context, to *domain.EventFiles, name string) error {
+func (f *files) write(ctx context.Context, to *domain.EventFiles, name string, content []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	at, ok := domain.ParseObjectURL(to.ExternalURL)
@@ -258,7 +268,7 @@ func (f *files) write(ctx context.Context, to *domain.EventFiles, name string) e
 		if err != nil {
 			return err
 		}
-		return errors.Join(bucket.Write(ctx, at.Key+name, bytes.NewReader(f.content.Bytes())), bucket.Close())
+		return errors.Join(bucket.Write(ctx, at.Key+name, bytes.NewReader(content)), bucket.Close())
 	}
 	return fmt.Errorf("%s has no value", to.CredentialsSecret)
 }

@@ -5,16 +5,18 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"anneal/blobs/external/s3test"
 	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
 	"anneal/eventlog"
-	"anneal/internal/testutil"
+	"anneal/eventlog/servertest"
 )
 
 // toFiles creates the secret of the object store, and returns a subscription of the events of datasets
@@ -31,17 +33,17 @@ func (b *harness) toFiles(store *s3test.Server) domain.SubscriptionSpec {
 // in the order of the log, and that their names are disjoint ranges that contain their events.
 func (b *harness) requireFiles(store *s3test.Server) {
 	b.Helper()
-	var want []string
-	for _, e := range b.selected(0) {
-		line := testutil.Marshal(b, eventlog.Structured(e))
-		want = append(want, string(line))
-	}
+	want := b.lines()
 	var got []string
 	b.eventually(func() bool {
 		got = nil
 		objects := store.Objects()
 		for _, key := range slices.Sorted(maps.Keys(objects)) {
-			got = append(got, strings.Split(strings.TrimSuffix(objects[key], "\n"), "\n")...)
+			if strings.HasSuffix(key, ".parquet") {
+				got = append(got, b.readParquet(objects[key])...)
+			} else {
+				got = append(got, strings.Split(strings.TrimSuffix(objects[key], "\n"), "\n")...)
+			}
 		}
 		return len(got) >= len(want)
 	})
@@ -49,7 +51,7 @@ func (b *harness) requireFiles(store *s3test.Server) {
 	end := uint64(0)
 	for _, key := range slices.Sorted(maps.Keys(store.Objects())) {
 		var first, last uint64
-		_, err := fmt.Sscanf(key, "log/%d-%d.jsonl", &first, &last)
+		_, err := fmt.Sscanf(key, "log/%d-%d.", &first, &last)
 		require.NoError(b, err)
 		require.Equal(b, end+1, first)
 		require.GreaterOrEqual(b, last, first)
@@ -116,31 +118,66 @@ func TestFilesReportProblems(t *testing.T) {
 	b.requireFiles(store)
 }
 
-// BenchmarkBackfill measures the events per second that are read from a log in memory, encoded and
-// written to an object store on this machine.
+// BenchmarkBackfill measures the events per second that are read from a log, in memory or on JetStream,
+// encoded and written to an object store on this machine.
 func BenchmarkBackfill(b *testing.B) {
-	const events = 100_000
-	for range b.N {
-		b.StopTimer()
-		harness, store := newHarness(b), s3test.Start(b)
-		harness.policy = DefaultPolicy
-		harness.policy.FileInterval = time.Millisecond
-		spec := harness.toFiles(store)
-		for n := range events {
-			harness.record(fmt.Sprint("d", n%1000), n/1000)
+	logs := map[string]func(testing.TB) eventlog.Log{
+		"memory":    func(testing.TB) eventlog.Log { return eventlog.NewMemory() },
+		"JetStream": func(t testing.TB) eventlog.Log { return servertest.StartLog(t) },
+	}
+	for _, log := range slices.Sorted(maps.Keys(logs)) {
+		for _, format := range []string{domain.EventFilesJSONL, domain.EventFilesParquet} {
+			b.Run("log="+log+"/format="+format, func(b *testing.B) { backfill(b, logs[log](b), format) })
 		}
+	}
+}
+
+func backfill(b *testing.B, log eventlog.Log, format string) {
+	const events, datasets, clients = 100_000, 1024, 64
+	harness, store := newHarnessOn(b, log), s3test.Start(b)
+	harness.policy = DefaultPolicy
+	harness.policy.FileInterval = time.Millisecond
+	spec := harness.toFiles(store)
+	spec.Files.Format = format
+	var all sync.WaitGroup
+	for client := range clients {
+		all.Go(func() {
+			for n := client; n < events; n += clients {
+				harness.record(fmt.Sprint("d", n%datasets), n/datasets)
+			}
+		})
+	}
+	all.Wait()
+	var used time.Duration
+	for round := range b.N {
+		b.StopTimer()
+		if round > 0 {
+			harness.on(domain.DeleteSubscription{})
+		}
+		dir := fmt.Sprintf("log%d/", round)
+		spec.Files.ExternalURL = store.Address(dir)
 		harness.subscribe(spec)
 		b.StartTimer()
+		before := cpuTime(b)
 		stop := harness.start()
-		harness.eventually(func() bool {
+		require.Eventually(b, func() bool {
 			f := harness.subscription().File
 			if f == nil || f.Last < events {
 				return false
 			}
-			_, written := store.Objects()["log/"+nameOf(*f)]
+			_, written := store.Objects()[dir+nameOf(*f, format)]
 			return written
-		})
+		}, 5*time.Minute, 10*time.Millisecond)
 		stop()
+		used += cpuTime(b) - before
 	}
+	b.ReportMetric(float64(used.Microseconds())/float64(events*b.N), "cpu-µs/event")
 	b.ReportMetric(events*float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+// cpuTime returns the CPU time of the process, which does not depend on other load of the machine.
+func cpuTime(b *testing.B) time.Duration {
+	var usage unix.Rusage
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

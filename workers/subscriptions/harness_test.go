@@ -41,7 +41,7 @@ func keysOf(name string) domain.SigningKeys {
 // A harness is a log with the world that follows it, and sealed values.
 type harness struct {
 	testing.TB
-	log    *eventlog.Memory
+	log    eventlog.Log
 	world  *projections.World
 	blobs  *blobs.Store
 	vault  *secrets.Vault
@@ -51,8 +51,10 @@ type harness struct {
 	keys   domain.SigningKeys
 }
 
-func newHarness(t testing.TB) *harness {
-	b := &harness{TB: t, log: eventlog.NewMemory(), world: projections.NewWorld(), vault: secrets.NewMemoryVault(),
+func newHarness(t testing.TB) *harness { return newHarnessOn(t, eventlog.NewMemory()) }
+
+func newHarnessOn(t testing.TB, log eventlog.Log) *harness {
+	b := &harness{TB: t, log: log, world: projections.NewWorld(), vault: secrets.NewMemoryVault(),
 		policy: fastPolicy, client: outbound.KeepAliveClient(true, 10*time.Second),
 		keys: keysOf("first")}
 	b.blobs = faults.OpenStore(t, t.TempDir(), &b.plan)

@@ -1,0 +1,223 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/eventlog/transparency"
+)
+
+// Keep states which backups stay. The newest one always does.
+type Keep struct {
+	Newest int       // this number of the newest backups
+	Since  time.Time // backups whose state is at most as old; zero for none
+}
+
+// Pruned is the result of Prune.
+type Pruned struct {
+	Kept    []string `json:"kept"`    // IDs
+	Removed []string `json:"removed"` // IDs
+	Objects int      `json:"objects"` // that were deleted
+	Bytes   int64    `json:"bytes"`   // of the deleted objects
+}
+
+// A pruning is a Prune in progress.
+type pruning struct {
+	target *blobs.Store
+	signer *transparency.Signer
+	all    map[string]*Manifest
+	ids    []string // oldest first
+	kept   map[string]bool
+	result Pruned
+}
+
+// Prune removes backups, and the objects that no other backup refers to.
+//
+// A backup refers to the events of its parents. Prune first replaces the manifest of a kept backup whose
+// parent it removes by one that has the segments of all parents itself; then it deletes manifests, and then
+// objects. So all kept backups can be restored after each step, and an interrupted Prune can be repeated. No
+// backup to the target may run meanwhile; objects of later IDs than the newest backup are not deleted.
+//
+// A manifest without a signature is not replaced: the parents of its backup are kept as well.
+func Prune(ctx context.Context, target *blobs.Store, signer *transparency.Signer, keep Keep) (Pruned, error) {
+	p := &pruning{target: target, signer: signer, all: map[string]*Manifest{}, kept: map[string]bool{}}
+	if err := p.readManifests(ctx); err != nil || len(p.ids) == 0 {
+		return p.result, err
+	}
+	if err := p.choose(keep); err != nil {
+		return p.result, err
+	}
+	for _, id := range p.ids {
+		if m := p.all[id]; p.kept[id] && m.Parent != "" && !p.kept[m.Parent] {
+			if err := p.makeWhole(ctx, m); err != nil {
+				return p.result, err
+			}
+		}
+	}
+	for _, id := range p.ids {
+		if p.kept[id] {
+			p.result.Kept = append(p.result.Kept, id)
+			continue
+		}
+		if err := target.Delete(ctx, manifestPrefix+id+manifestSuffix); err != nil {
+			return p.result, err
+		}
+		p.result.Removed = append(p.result.Removed, id)
+	}
+	return p.result, p.deleteObjects(ctx)
+}
+
+func (p *pruning) readManifests(ctx context.Context) (err error) {
+	if p.ids, err = IDs(ctx, p.target); err != nil {
+		return err
+	}
+	key, err := transparency.ParseKey(p.signer.Key())
+	if err != nil {
+		return err
+	}
+	for _, id := range p.ids {
+		m, err := readManifest(ctx, p.target, id)
+		if err == nil {
+			err = m.verify(key)
+		}
+		if err != nil && !isUnsigned(err) {
+			return err
+		}
+		p.all[id] = &m
+	}
+	return nil
+}
+
+// choose selects the backups that are kept.
+func (p *pruning) choose(keep Keep) error {
+	for n, id := range p.ids {
+		newer := len(p.ids) - 1 - n
+		if newer == 0 || newer < keep.Newest || !keep.Since.IsZero() && !p.all[id].Time.Before(keep.Since) {
+			p.kept[id] = true
+		}
+	}
+	for _, id := range p.ids {
+		if !p.kept[id] {
+			continue
+		}
+		chain, err := p.chain(p.all[id])
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(chain, func(m *Manifest) bool { return len(m.signature) == 0 }) {
+			for _, m := range chain {
+				p.kept[m.ID] = true
+			}
+		}
+	}
+	return nil
+}
+
+// chain returns a backup and its parents, newest first.
+func (p *pruning) chain(m *Manifest) (all []*Manifest, err error) {
+	all = []*Manifest{m}
+	for m.Parent != "" {
+		parent := p.all[m.Parent]
+		if parent == nil || len(all) > len(p.ids) {
+			return nil, domain.Errorf(domain.DataLoss, "backup %s has the events after those of backup %s, whose manifest is "+
+				"missing: move %s away", m.ID, m.Parent, manifestPrefix+m.ID+manifestSuffix)
+		}
+		m = parent
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// makeWhole replaces the manifest of a backup by one that has the segments of its parents.
+func (p *pruning) makeWhole(ctx context.Context, m *Manifest) error {
+	chain, err := p.chain(m)
+	if err != nil {
+		return err
+	}
+	whole := *m
+	whole.Parent, whole.Events, whole.Usage = "", nil, nil
+	for _, one := range slices.Backward(chain) {
+		whole.Events, whole.Usage = append(whole.Events, one.Events...), append(whole.Usage, one.Usage...)
+	}
+	p.all[m.ID] = &whole
+	return putManifest(ctx, p.target, p.signer, &whole)
+}
+
+// objectPrefixes are the prefixes of the objects of backups, except manifests.
+var objectPrefixes = []string{"events/", "usage/", "files/", "lists/", "secrets/"}
+
+// deleteObjects deletes the objects that no kept backup refers to.
+func (p *pruning) deleteObjects(ctx context.Context) error {
+	used, err := p.used(ctx)
+	if err != nil {
+		return err
+	}
+	newest := p.ids[len(p.ids)-1]
+	for _, prefix := range objectPrefixes {
+		for f, err := range p.target.List(ctx, prefix) {
+			if err != nil {
+				return err
+			}
+			if id := objectID(f.Key); used[f.Key] || id == "" || id > newest {
+				continue
+			}
+			if err := p.target.Delete(ctx, f.Key); err != nil {
+				return err
+			}
+			p.result.Objects++
+			p.result.Bytes += f.Size
+		}
+	}
+	return nil
+}
+
+// used returns the keys of the objects that kept backups refer to.
+func (p *pruning) used(ctx context.Context) (map[string]bool, error) {
+	used := map[string]bool{}
+	for id := range p.kept {
+		m := p.all[id]
+		for _, s := range slices.Concat(m.Events, m.Usage) {
+			used[s.Key] = true
+		}
+		used[m.Secrets.Key] = true
+		if m.Files.List == nil || used[m.Files.List.Key] {
+			continue
+		}
+		used[m.Files.List.Key] = true
+		err := lines(ctx, p.target, *m.Files.List, func(line []byte) error {
+			var f File
+			err := json.Unmarshal(line, &f)
+			used[f.Object.Key] = true
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read the files of backup %s: %w", id, err)
+		}
+	}
+	return used, nil
+}
+
+// objectID returns the ID of the backup that has stored an object; "" for another object.
+func objectID(key string) string {
+	prefix, rest, _ := strings.Cut(key, "/")
+	switch prefix {
+	case "files":
+		rest, _, _ = strings.Cut(rest, "/")
+	case "events", "usage":
+		_, rest, _ = strings.Cut(strings.TrimSuffix(rest, ".zst"), "-")
+	case "lists":
+		rest = strings.TrimSuffix(rest, ".zst")
+	case "secrets":
+		rest = strings.TrimSuffix(rest, ".age")
+	}
+	if _, err := time.Parse(idLayout, rest); err != nil {
+		return ""
+	}
+	return rest
+}

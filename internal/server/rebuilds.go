@@ -1,0 +1,208 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"anneal/api/rest"
+	"anneal/domain"
+	"anneal/internal/datadir"
+	"anneal/projections"
+)
+
+// rebuilds implements rest.Rebuilds. It runs the rebuilds of the world, one at a time, and records them
+// in a file of the data directory.
+type rebuilds struct {
+	world        *projections.World
+	log          projections.Reader
+	dir          datadir.Dir
+	logger       *slog.Logger
+	controlPlane string
+	run          func(func(context.Context) error) // starts a function in the background
+
+	mu     sync.Mutex
+	all    []rest.Rebuild // newest first
+	cancel context.CancelFunc
+}
+
+const (
+	rebuildsFile = "rebuilds.json"
+	maxRebuilds  = 16 // that are recorded
+	loggedNames  = 10 // of resources that differ
+	// staleArchive is the file that tells the next start to write the archive again.
+	staleArchive = "archive.stale"
+)
+
+var errCancelled = domain.Errorf(domain.Canceled, "the operator cancelled the rebuild")
+
+// openRebuilds prepares rebuilds.
+func openRebuilds(s *Server) (err error) {
+	s.rebuilds, err = newRebuilds(&rebuilds{world: s.world, log: s.events.Log(), dir: s.dir, controlPlane: s.id,
+		logger: s.logger.With("part", "rebuild"),
+		run:    func(run func(context.Context) error) { s.services.start("rebuild", run) }})
+	return err
+}
+
+func newRebuilds(r *rebuilds) (*rebuilds, error) {
+	content, err := os.ReadFile(r.dir.Path(rebuildsFile))
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return r, nil
+	case err == nil:
+		err = json.Unmarshal(content, &r.all)
+	}
+	for i := range r.all {
+		if r.all[i].State == rest.RebuildRunning {
+			end(&r.all[i], rest.RebuildFailed, domain.Errorf(domain.Aborted, "the server stopped during the rebuild"))
+		}
+	}
+	return r, err
+}
+
+func end(one *rest.Rebuild, state string, err error) {
+	one.State, one.EndTime = state, new(time.Now().UTC())
+	if err != nil {
+		one.Status = domain.Status{Code: domain.CodeOf(err).String(), Message: err.Error()}
+	}
+}
+
+func (r *rebuilds) running() bool { return len(r.all) > 0 && r.all[0].State == rest.RebuildRunning }
+
+func (r *rebuilds) Start() (rest.Rebuild, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.running() {
+		return rest.Rebuild{}, domain.Errorf(domain.FailedPrecondition, "the rebuild %s is running: wait until it ends, or "+
+			"cancel it", r.all[0].ID)
+	}
+	now := time.Now().UTC()
+	one := rest.Rebuild{ID: "r" + strconv.FormatInt(now.UnixMicro(), 10), Plane: r.controlPlane,
+		State: rest.RebuildRunning, Status: domain.Status{Code: domain.OK.String()}, StartTime: &now,
+		LogEvents: domain.Count(r.world.Position())}
+	before := r.all
+	r.all = append([]rest.Rebuild{one}, before[:min(len(before), maxRebuilds-1)]...)
+	if err := r.save(); err != nil {
+		r.all = before
+		return rest.Rebuild{}, err
+	}
+	stop := make(chan struct{})
+	r.cancel = sync.OnceFunc(func() { close(stop) })
+	r.run(func(ctx context.Context) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		go func() {
+			select {
+			case <-stop:
+				cancel(errCancelled)
+			case <-ctx.Done():
+			}
+		}()
+		r.finish(ctx)
+		return nil
+	})
+	return one, nil
+}
+
+// finish runs the rebuild that Start has recorded, and records its result.
+func (r *rebuilds) finish(ctx context.Context) {
+	c, err := projections.Rebuild(ctx, r.world, r.log, func(folded, logEvents uint64) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.all[0].FoldedEvents, r.all[0].LogEvents = domain.Count(folded), domain.Count(logEvents)
+	})
+	if err == nil {
+		err = r.replaceDerived(c)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	one := &r.all[0]
+	if c.Folded.SHA256 != "" {
+		one.Served, one.Folded, one.Differences, one.DifferenceCount = &c.Served, &c.Folded, c.Differences, c.DifferenceCount
+	}
+	switch {
+	case err == nil:
+		end(one, rest.RebuildCompleted, nil)
+		r.logger.Info("the state was rebuilt from the log", "position", c.Folded.Position, "sha256", c.Folded.SHA256,
+			"differences", c.DifferenceCount)
+	case errors.Is(context.Cause(ctx), errCancelled) && one.Folded == nil:
+		end(one, rest.RebuildCancelled, errCancelled)
+	default:
+		end(one, rest.RebuildFailed, err)
+		r.logger.Error("the rebuild failed", "error", err)
+	}
+	if err := r.save(); err != nil {
+		r.logger.Error("the result of the rebuild cannot be written", "error", err)
+	}
+}
+
+// replaceDerived replaces what was derived from a former state that differed: the snapshots now, and the archive
+// of earlier states at the next start.
+func (r *rebuilds) replaceDerived(c projections.Comparison) error {
+	if c.Equal() {
+		return nil
+	}
+	names := make([]string, 0, loggedNames)
+	for _, d := range c.Differences[:min(len(c.Differences), loggedNames)] {
+		names = append(names, d.Name+" "+d.Kind)
+	}
+	r.logger.Error("the state differed from the log, and was replaced", "position", c.Folded.Position, "count",
+		c.DifferenceCount, "first", names)
+	err := datadir.WritePrivate(r.dir.Path(staleArchive), []byte("The state differed from the log at position "+
+		strconv.FormatUint(c.Folded.Position, 10)+". The next start writes the archive of earlier states again.\n"))
+	if err == nil {
+		err = r.world.Save(r.dir.Path("snapshots"))
+	}
+	if err == nil {
+		err = projections.RemoveSnapshotsBefore(r.world, r.dir.Path("snapshots"), c.Folded.Position)
+	}
+	return err
+}
+
+// removeStaleArchive removes the archive if a rebuild has found that it may have wrong states.
+func removeStaleArchive(dir datadir.Dir) error {
+	if _, err := os.Stat(dir.Path(staleArchive)); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := os.RemoveAll(dir.Path(datadir.Archive)); err != nil {
+		return err
+	}
+	return os.Remove(dir.Path(staleArchive))
+}
+
+// save writes the file of the rebuilds. The caller holds the lock.
+func (r *rebuilds) save() error {
+	content, err := json.MarshalIndent(r.all, "", "  ")
+	if err != nil {
+		return err
+	}
+	return datadir.WritePrivate(r.dir.Path(rebuildsFile), append(content, '\n'))
+}
+
+func (r *rebuilds) Cancel(id string) (rest.Rebuild, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, one := range r.all {
+		if one.ID != id {
+			continue
+		}
+		if one.State != rest.RebuildRunning {
+			return rest.Rebuild{}, domain.Errorf(domain.FailedPrecondition, "the rebuild %s is %s", id, one.State)
+		}
+		r.cancel()
+		return r.all[i], nil
+	}
+	return rest.Rebuild{}, domain.Errorf(domain.NotFound, "rebuild %q not found: list rebuilds with `anneal world status`",
+		id)
+}
+
+func (r *rebuilds) All() []rest.Rebuild {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]rest.Rebuild(nil), r.all...)
+}

@@ -1,0 +1,193 @@
+package projections
+
+import (
+	"bytes"
+	"errors"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"anneal/domain"
+)
+
+// A Comparison compares two views at one position: the state that was served, and the state that was
+// folded from the log.
+type Comparison struct {
+	Served Digest `json:"served"`
+	Folded Digest `json:"folded"`
+	// Differences are the resources that differ, ordered by collection and name; at most maxDifferences.
+	Differences []Difference `json:"differences,omitempty"`
+	// DifferenceCount is the number of resources that differ.
+	DifferenceCount int `json:"differenceCount"`
+}
+
+// Equal reports whether the views have the same rows.
+func (c Comparison) Equal() bool { return c.DifferenceCount == 0 && c.Served.SHA256 == c.Folded.SHA256 }
+
+// Ways in which the served state of a resource differs from the log.
+const (
+	DiffersChanged = "CHANGED" // both have a row of the resource, with different content
+	DiffersMissing = "MISSING" // the served state lacks a row of the log
+	DiffersExtra   = "EXTRA"   // the served state has a row that the log does not have
+)
+
+// A Difference is a resource whose served row is not the one that the log gives.
+type Difference struct {
+	Name string `json:"name"` // of the resource; historyTable for the history of waits
+	Kind string `json:"kind"`
+}
+
+const maxDifferences = 1_000
+
+// An entry is a line of a table, and the name of its resource.
+type entry struct {
+	name domain.Name
+	gone bool
+	text []byte
+}
+
+// compare orders entries as table.lines yields them.
+func (e entry) compare(o entry) int {
+	switch {
+	case e.gone != o.gone && o.gone:
+		return -1
+	case e.gone != o.gone:
+		return 1
+	}
+	return strings.Compare(string(e.name), string(o.name))
+}
+
+var errStopped = errors.New("stopped")
+
+// entries yields the lines of a table; nil yields none.
+func (t *table) entries() iter.Seq2[entry, error] {
+	return func(yield func(entry, error) bool) {
+		if t == nil {
+			return
+		}
+		err := t.lines(func(name domain.Name, text []byte, gone bool) error {
+			if !yield(entry{name, gone, text}, nil) {
+				return errStopped
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errStopped) {
+			yield(entry{}, err)
+		}
+	}
+}
+
+// Compare compares the rows and the histories of waits of two views at one position.
+func Compare(served, folded *View) (Comparison, error) {
+	c := Comparison{}
+	servedSums, foldedSums := newSums(served), newSums(folded)
+	collections := maps.Clone(served.tables)
+	maps.Copy(collections, folded.tables)
+	for _, collection := range slices.Sorted(maps.Keys(collections)) {
+		err := merge(served.tables[collection].entries(), folded.tables[collection].entries(), func(was, is *entry) {
+			if was != nil {
+				servedSums.add(collection, was.text, was.gone)
+			}
+			if is != nil {
+				foldedSums.add(collection, is.text, is.gone)
+			}
+			c.add(served.tables[collection], folded.tables[collection], was, is)
+		})
+		if err != nil {
+			return c, err
+		}
+	}
+	was, err := addHistory(served, servedSums)
+	if err != nil {
+		return c, err
+	}
+	is, err := addHistory(folded, foldedSums)
+	if err != nil {
+		return c, err
+	}
+	if !bytes.Equal(was, is) {
+		c.differs(historyTable, DiffersChanged)
+	}
+	c.Served, c.Folded = servedSums.digest(served.Checkpoint), foldedSums.digest(folded.Checkpoint)
+	return c, nil
+}
+
+// addHistory adds the history of waits to sums, and returns its lines, which are at most a few MB.
+func addHistory(v *View, s sums) (all []byte, err error) {
+	err = historyLines(v, func(line []byte) error {
+		s.add(historyTable, line, false)
+		all = append(append(all, line...), '\n')
+		return nil
+	})
+	return all, err
+}
+
+// add records the difference between two lines of one resource; nil is an absent line. The line of a
+// deleted resource counts unless the other table has a row of the resource, which counts already.
+func (c *Comparison) add(served, folded *table, was, is *entry) {
+	switch {
+	case is == nil && !(was.gone && folded.has(was.name)):
+		c.differs(string(was.name), DiffersExtra)
+	case was == nil && !(is.gone && served.has(is.name)):
+		c.differs(string(is.name), DiffersMissing)
+	case was != nil && is != nil && !bytes.Equal(was.text, is.text):
+		c.differs(string(is.name), DiffersChanged)
+	}
+}
+
+// has reports whether a table, or nil, has a row of a resource.
+func (t *table) has(name domain.Name) bool {
+	if t == nil {
+		return false
+	}
+	_, ok := t.rows.Get(name)
+	return ok
+}
+
+func (c *Comparison) differs(name, kind string) {
+	if c.DifferenceCount++; len(c.Differences) < maxDifferences {
+		c.Differences = append(c.Differences, Difference{name, kind})
+	}
+}
+
+// merge calls each for every entry of two ordered sequences. It passes entries of one resource together;
+// one of them is nil if only the other sequence has it.
+func merge(a, b iter.Seq2[entry, error], each func(a, b *entry)) error {
+	nextA, stopA := iter.Pull2(a)
+	defer stopA()
+	nextB, stopB := iter.Pull2(b)
+	defer stopB()
+	one, errA, moreA := nextA()
+	two, errB, moreB := nextB()
+	for moreA || moreB {
+		if err := errors.Join(errA, errB); err != nil {
+			return err
+		}
+		order := 0
+		switch {
+		case !moreB:
+			order = -1
+		case !moreA:
+			order = 1
+		default:
+			order = one.compare(two)
+		}
+		was, is := one, two
+		switch {
+		case order < 0:
+			each(&was, nil)
+		case order > 0:
+			each(nil, &is)
+		default:
+			each(&was, &is)
+		}
+		if order <= 0 {
+			one, errA, moreA = nextA()
+		}
+		if order >= 0 {
+			two, errB, moreB = nextB()
+		}
+	}
+	return nil
+}
