@@ -189,7 +189,7 @@ func (r *rebuild) tryReplace(ctx context.Context, served, folded **View) (events
 	*served, *folded = shareView(w), next.View()
 	for collection, f := range w.folds {
 		g := next.folds[collection]
-		f.table, f.shared, f.changed, f.generation = g.table, g.shared, g.changed, g.generation
+		f.table, f.shared, f.changed = g.table, g.shared, g.changed
 	}
 	w.waits, w.view = next.waits, nil
 	w.rebuilds++

@@ -29,7 +29,7 @@ func corrupt(w *World, name domain.Name, change func(*toytest.Toy)) {
 	old, _ := f.table.rows.Get(name)
 	row := old.row.Clone()
 	change(&row.(*Row[toytest.Toy]).State)
-	f.table.put(cell{row, f.generation}, false)
+	f.table.put(row, old)
 	f.changed, w.view = true, nil
 }
 
@@ -63,7 +63,7 @@ func TestRebuildFindsDifferences(t *testing.T) {
 			old, _ := f.table.rows.Get(one)
 			row := old.row.Clone()
 			row.(*Row[toytest.Toy]).State.Size++
-			f.table.put(cell{row, f.generation}, false)
+			f.table.put(row, old)
 		}, []Difference{{string(one), DiffersChanged}}},
 		{"a missing row", func(f *fold) {
 			old, _ := f.table.rows.Get(one)
@@ -76,7 +76,7 @@ func TestRebuildFindsDifferences(t *testing.T) {
 		}, []Difference{{string(one), DiffersMissing}}},
 		{"a deleted resource", func(f *fold) {
 			row := f.kind.NewRow(three)
-			f.table.put(cell{row, f.generation}, true)
+			f.table.put(row, cell{})
 		}, []Difference{{string(three), DiffersExtra}}},
 		{"another version of a deleted resource", func(f *fold) { f.table.gone.Set(three, 1) },
 			[]Difference{{string(three), DiffersChanged}}},
@@ -119,7 +119,7 @@ func TestRebuildComparesAllWorlds(t *testing.T) {
 			for n, size := range worlds[i] {
 				row := f.kind.NewRow(toytest.Name("acme", n))
 				row.(*Row[toytest.Toy]).State = toytest.Toy{Size: size, Alive: true}
-				f.table.put(cell{row, f.generation}, true)
+				f.table.put(row, cell{})
 			}
 			views[i] = w.View()
 		}
