@@ -11,9 +11,14 @@ import (
 // Directories of a job in which each attempt stores its own file, DIRECTORY/ATTEMPT/FILE, because the
 // agent of an earlier attempt may still write to its file. The file of an attempt begins with the
 // lines of earlier attempts that are still valid, so only the file of the newest attempt is used.
+//
+// Logs are files trainer-ATTEMPT.log of the job's directory instead; earlier versions stored them as
+// logs/ATTEMPT/trainer.log.
 const (
 	rolloutsDir = "rollouts"
 	logsDir     = "logs"
+	trainerLog  = "trainer-"
+	logSuffix   = ".log"
 )
 
 // SupersededTime is how long the file of an attempt is kept after a newer attempt has stored its own,
@@ -23,12 +28,15 @@ const SupersededTime = time.Hour
 // NewestOfAttempts returns the key of the file that the newest attempt has stored below root, which is
 // a RolloutsRoot or LogRoot; "" when there is none. It ignores attempts after the attempt last.
 func (s *Store) NewestOfAttempts(ctx context.Context, root string, last int) (key string, err error) {
-	newest := 0
-	for file, err := range s.List(ctx, root) {
+	listed, newest := root, 0
+	if base, ok := strings.CutSuffix(root, logsDir+"/"); ok {
+		listed = base
+	}
+	for file, err := range s.List(ctx, listed) {
 		if err != nil {
 			return "", err
 		}
-		if attempt := attemptOf(file.Key); attempt > newest && attempt <= last {
+		if of, attempt := attemptOf(file.Key); of == root && attempt >= max(newest, 1) && attempt <= last {
 			key, newest = file.Key, attempt
 		}
 	}
@@ -39,27 +47,34 @@ func (s *Store) NewestOfAttempts(ctx context.Context, root string, last int) (ke
 // newer attempt.
 func Superseded(listed []File) map[string]bool {
 	newest, superseded := map[string]int{}, map[string]bool{}
-	root := func(key string) string { return path.Dir(path.Dir(key)) }
 	for _, file := range listed {
-		newest[root(file.Key)] = max(newest[root(file.Key)], attemptOf(file.Key))
+		root, attempt := attemptOf(file.Key)
+		newest[root] = max(newest[root], attempt)
 	}
 	for _, file := range listed {
-		if attempt := attemptOf(file.Key); attempt > 0 && attempt < newest[root(file.Key)] {
+		if root, attempt := attemptOf(file.Key); attempt > 0 && attempt < newest[root] {
 			superseded[file.Key] = true
 		}
 	}
 	return superseded
 }
 
-// attemptOf returns the attempt of a file JOBS/ACCOUNT/EVENT/DIRECTORY/ATTEMPT/FILE; 0 for other keys.
-func attemptOf(key string) int {
+// attemptOf returns the attempt that stored a log or rollouts, and the RolloutsRoot or LogRoot of the
+// file; 0 for other keys.
+func attemptOf(key string) (root string, attempt int) {
 	parts := strings.Split(key, "/")
-	if len(parts) != 6 || parts[0]+"/" != JobRoot || parts[3] != rolloutsDir && parts[3] != logsDir {
-		return 0
+	if len(parts) < 4 || parts[0]+"/" != JobRoot {
+		return "", 0
 	}
-	attempt, err := strconv.Atoi(parts[4])
+	number, kind := "", logsDir
+	if name, ok := strings.CutPrefix(parts[3], trainerLog); ok && len(parts) == 4 {
+		number, _ = strings.CutSuffix(name, logSuffix)
+	} else if len(parts) == 6 && (parts[3] == rolloutsDir || parts[3] == logsDir) {
+		kind, number = parts[3], parts[4]
+	}
+	attempt, err := strconv.Atoi(number)
 	if err != nil || attempt < 1 {
-		return 0
+		return "", 0
 	}
-	return attempt
+	return path.Join(parts[0], parts[1], parts[2], kind) + "/", attempt
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"os"
 	"path/filepath"
@@ -183,28 +182,6 @@ func (f *fileStore) writeDigests(path string, data []byte) error {
 		return errors.Join(err, os.Remove(temp.Name()))
 	}
 	return f.syncer.SyncDir(filepath.Dir(path))
-}
-
-// lock prevents other goroutines and processes from changing a file or its record until unlock is
-// called.
-func (f *fileStore) lock(key string) (unlock func(), err error) {
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(key))
-	file, err := os.OpenFile(filepath.Join(f.dir, digests, fmt.Sprintf("lock-%02d", hash.Sum32()%32)),
-		os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return func() { _ = file.Close() }, nil // closing the file releases the lock
 }
 
 // commit calls place, which replaces the content of the file under key. It writes the file's record

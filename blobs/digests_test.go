@@ -209,7 +209,7 @@ func TestCrashes(t *testing.T) {
 	contents := map[string]string{"none": "", "old": "the old one", "same length": "THE NEW ONE"}
 	for name, old := range contents {
 		for _, earlier := range []bool{false, true} {
-			for _, change := range []string{"put", "put small", "copy", "delete"} {
+			for _, change := range []string{"put", "put small", "put two small", "copy", "delete"} {
 				t.Run(fmt.Sprintf("%s over %s, earlier %v", change, name, earlier), func(t *testing.T) {
 					dir := t.TempDir()
 					if earlier && old != "" {
@@ -234,7 +234,10 @@ func TestCrashes(t *testing.T) {
 					case "put":
 						_, err = f.put(t.Context(), key, strings.NewReader("the new one"), f.commit)
 					case "put small":
-						err = journaled{f}.putSmall(key, []byte("the new one"))
+						err = journaled{f}.putSmall(smallFile{key: key, content: []byte("the new one")})
+					case "put two small":
+						err = journaled{f}.storeAll(t.Context(), map[string][]byte{key: []byte("the new one"),
+							other: []byte("the new one")})
 					case "copy":
 						err = f.link(key, other)
 					case "delete":

@@ -28,6 +28,7 @@ type fileStore struct {
 	syncDir func(path string) error // syncer.SyncDir for removals; replaced by tests
 
 	journal *journal // nil if another process uses it
+	locks   [keyLocks]keyLock
 
 	mu      sync.Mutex
 	earlier map[string]int64  // lengths of files that may have no record: see marker
@@ -47,6 +48,10 @@ func openFileStore(dir string, now time.Time, log *slog.Logger) (*fileStore, err
 	if err != nil {
 		return nil, err
 	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	disk.Spread(dir)
 	if err := os.MkdirAll(filepath.Join(dir, staging), 0o700); err != nil {
 		return nil, err
 	}

@@ -98,11 +98,11 @@ func openJournal(dir string, checkpoint func() error, log *slog.Logger) (*journa
 		keys: map[string]int{}}, nil
 }
 
-// append makes an entry durable. The caller calls applied when the file of the entry has its name, or
-// has failed to get it.
+// append makes entries durable. The caller calls applied when the files of the entries have their
+// names, or have failed to get them.
 //
 // arrive is the result of announce, or nil.
-func (j *journal) append(e entry, arrive func()) (applied func(), err error) {
+func (j *journal) append(arrive func(), entries ...entry) (applied func(), err error) {
 	j.users.RLock()
 	defer j.users.RUnlock()
 	j.mu.Lock()
@@ -115,7 +115,9 @@ func (j *journal) append(e entry, arrive func()) (applied func(), err error) {
 		r = &journalRound{done: make(chan struct{})}
 		j.next = r
 	}
-	r.entries, r.keys = appendEntry(r.entries, e), append(r.keys, e.key)
+	for _, e := range entries {
+		r.entries, r.keys = appendEntry(r.entries, e), append(r.keys, e.key)
+	}
 	first := !j.running
 	j.running = true
 	j.mu.Unlock()
@@ -132,7 +134,7 @@ func (j *journal) append(e entry, arrive func()) (applied func(), err error) {
 	if r.err != nil {
 		return nil, r.err
 	}
-	return sync.OnceFunc(r.segment.pending.Done), nil
+	return sync.OnceFunc(func() { r.segment.pending.Add(-len(entries)) }), nil
 }
 
 // supersede records that changes of keys outside of the journal are durable, so that recover does not
@@ -148,7 +150,7 @@ func (j *journal) supersede(keys ...string) error {
 		if !journaled {
 			continue
 		}
-		applied, err := j.append(entry{key: key, superseded: true}, nil)
+		applied, err := j.append(nil, entry{key: key, superseded: true})
 		if err != nil && !j.available() {
 			applied, err = func() {}, j.void(key)
 		}

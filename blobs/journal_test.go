@@ -85,6 +85,16 @@ func (p *powerFailure) change(t *testing.T, random *rand.Rand) {
 		delete(p.unsynced, key)
 		p.contents[key] = p.contents[source]
 		return
+	case 4:
+		all := map[string][]byte{key: []byte(text)}
+		for range 3 {
+			all[fmt.Sprintf("a/%d/f", random.IntN(6))] = []byte(text)
+		}
+		require.NoError(t, journaled{p.fileStore}.storeAll(t.Context(), all))
+		for key := range all {
+			p.unsynced[key], p.contents[key] = true, text
+		}
+		return
 	}
 	_, err := journaled{p.fileStore}.store(t.Context(), key, strings.NewReader(text))
 	require.NoError(t, err)
@@ -136,7 +146,7 @@ func TestJournalSharesSyncs(t *testing.T) {
 		return disk.Fdatasync(file)
 	}
 	var all sync.WaitGroup
-	all.Go(func() { assert.NoError(t, journaled{f}.putSmall("first", []byte("text"))) })
+	all.Go(func() { assert.NoError(t, journaled{f}.putSmall(smallFile{key: "first", content: []byte("text")})) })
 	<-begun
 	var entries []entry
 	for i := range 30 {
@@ -144,7 +154,7 @@ func TestJournalSharesSyncs(t *testing.T) {
 	}
 	for _, e := range entries {
 		all.Go(func() {
-			applied, err := f.journal.append(e, nil)
+			applied, err := f.journal.append(nil, e)
 			if assert.NoError(t, err) {
 				applied()
 			}
@@ -169,7 +179,7 @@ func TestJournalGathers(t *testing.T) {
 	syncs := 0
 	f.journal.sync = func(*os.File) error { syncs++; return nil }
 	put := func(key string, arrive func()) {
-		applied, err := f.journal.append(entry{key: key}, arrive)
+		applied, err := f.journal.append(arrive, entry{key: key})
 		if assert.NoError(t, err) {
 			applied()
 		}

@@ -76,9 +76,10 @@ func CheckpointPrefix(job domain.Name, createEvent string, attempt, step int) st
 	return resourcePrefix(JobRoot, job, createEvent) + fmt.Sprintf("checkpoints/%d-%d/", attempt, step)
 }
 
-// ResultPrefix returns the prefix of the model that an attempt of a job stores.
+// ResultPrefix returns the prefix of the model that an attempt of a job stores. It has one level less
+// than other prefixes, because a directory costs more than a file.
 func ResultPrefix(job domain.Name, createEvent string, attempt int) string {
-	return resourcePrefix(ModelRoot, job, createEvent) + "attempt-" + strconv.Itoa(attempt) + "/"
+	return ModelRoot + job.Account() + "/" + createEvent + "-attempt-" + strconv.Itoa(attempt) + "/"
 }
 
 // PromotedPrefix returns the prefix of a copy of the model in a checkpoint of a job. copied is the
@@ -112,7 +113,8 @@ func TrackerFile(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + "tracker.json"
 }
 
-// LogRoot returns the prefix of the logs of a job. See TrainerLog.
+// LogRoot returns the prefix of the logs of a job for NewestOfAttempts, below which earlier versions
+// stored them. See TrainerLog.
 func LogRoot(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + logsDir + "/"
 }
@@ -120,7 +122,7 @@ func LogRoot(job domain.Name, createEvent string) string {
 // TrainerLog returns the key of the log that an attempt of a job stores: what its trainer has written,
 // and its progress, after the log of the earlier attempts. See Store.NewestOfAttempts.
 func TrainerLog(job domain.Name, createEvent string, attempt int) string {
-	return LogRoot(job, createEvent) + strconv.Itoa(attempt) + "/trainer.log"
+	return resourcePrefix(JobRoot, job, createEvent) + trainerLog + strconv.Itoa(attempt) + logSuffix
 }
 
 // EarlierMetricsFile returns the key under which earlier versions of anneal stored a job's metrics.

@@ -19,7 +19,7 @@ const ownerFile = "installation"
 const bucketFile = "bucket-id"
 
 // Owner returns the ID of the log that claimed the bucket; "" when no log has claimed it.
-func (s *Store) Owner(ctx context.Context) (string, error) { return s.label(ctx, ownerFile) }
+func (s *Store) Owner(ctx context.Context) (string, error) { return label(ctx, s, ownerFile) }
 
 // Claim records that a log owns the files in the bucket; log is the ID of the log.
 func (s *Store) Claim(ctx context.Context, log string) error {
@@ -28,7 +28,7 @@ func (s *Store) Claim(ctx context.Context, log string) error {
 }
 
 // BucketID returns the random ID of the bucket; "" when it has none.
-func (s *Store) BucketID(ctx context.Context) (string, error) { return s.label(ctx, bucketFile) }
+func (s *Store) BucketID(ctx context.Context) (string, error) { return label(ctx, s, bucketFile) }
 
 // ClaimBucketID stores id as the ID of the bucket unless the bucket has one, and returns the ID that
 // the bucket then has. Callers that claim a bucket at the same time get the same ID, unless the object
@@ -59,7 +59,7 @@ func (s *Store) SetBucketID(ctx context.Context, id string) error {
 	return err
 }
 
-func (s *Store) label(ctx context.Context, key string) (string, error) {
+func label(ctx context.Context, s *Store, key string) (string, error) {
 	r, err := s.Get(ctx, key)
 	if domain.CodeOf(err) == domain.NotFound {
 		return "", nil

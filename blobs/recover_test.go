@@ -161,7 +161,7 @@ func TestCloseWaitsForAFailingChange(t *testing.T) {
 		})
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- journaled{f}.putSmall("a", []byte("text")) }()
+	go func() { failed <- journaled{f}.putSmall(smallFile{key: "a", content: []byte("text")}) }()
 	for _, done := range []func() bool{
 		func() bool { return <-failed != nil },
 		func() bool { <-closed; return true },

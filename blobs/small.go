@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,12 +28,33 @@ func (f journaled) store(ctx context.Context, key string, r io.Reader) (int64, e
 		return int64(len(head)), err
 	}
 	if len(head) <= maxSmall {
-		err := f.putSmall(key, head)
+		err := f.putSmall(smallFile{key: key, content: head})
 		if !errors.Is(err, errNoJournal) {
 			return int64(len(head)), err
 		}
 	}
 	return f.put(ctx, key, io.MultiReader(bytes.NewReader(head), r), f.commit)
+}
+
+// storeAll stores contents by their keys, durably: with one sync if all of them are small.
+func (f journaled) storeAll(ctx context.Context, contents map[string][]byte) error {
+	var files []smallFile
+	small := f.journal.available()
+	for _, key := range slices.Sorted(maps.Keys(contents)) {
+		files = append(files, smallFile{key: key, content: contents[key]})
+		small = small && len(contents[key]) <= maxSmall
+	}
+	if small {
+		if err := f.putSmall(files...); !errors.Is(err, errNoJournal) {
+			return err
+		}
+	}
+	for _, file := range files {
+		if _, err := f.store(ctx, file.key, bytes.NewReader(file.content)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // smallDigest returns the digest of a content of at most one block.
@@ -44,55 +66,107 @@ func smallDigest(content []byte) digest {
 	return d
 }
 
-// putSmall stores a small file through the journal. It writes the record and the file in the same order
-// as commit, so that a process that is killed leaves no damaged file, and syncs neither of them. The
-// error is errNoJournal when the journal accepts no entry; nothing has then changed.
-func (f journaled) putSmall(key string, content []byte) error {
+// A smallFile is a change of a small file through the journal.
+type smallFile struct {
+	key     string
+	content []byte
+	before  []digest // digests that the content could have before
+	temp    string   // path of the content in the staging directory
+}
+
+// putSmall stores small files through the journal, with one entry of the journal for each and one sync
+// for all. It writes the record and the file in the same order as commit, so that a process that is
+// killed leaves no damaged file, and syncs neither of them. The error is errNoJournal when the journal
+// accepts no entry; nothing has then changed. After another error some of the files may be stored.
+func (f journaled) putSmall(files ...smallFile) error {
 	const overhead = 2 << 10 // bytes of the record, and of the entry without the content
-	done, err := f.space.Reserve(disk.Files, int64(2*len(content)+overhead))
+	size, keys := 0, make([]string, len(files))
+	for i, file := range files {
+		size, keys[i] = size+2*len(file.content)+overhead, file.key
+	}
+	done, err := f.space.Reserve(disk.Files, int64(size))
 	if err != nil {
 		return err
 	}
 	defer done()
-	unlock, err := f.lock(key)
+	unlock, err := f.lock(keys...)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	arrive := f.journal.announce()
 	defer arrive()
-	before, err := f.currentDigests(key)
+	files, err = f.stageAll(files)
 	if err != nil {
 		return err
 	}
-	if len(appendDigests(nil, before)) > maxSmall { // the digests of a large file
-		return errNoJournal
+	entries := make([]entry, len(files))
+	for i, file := range files {
+		entries[i] = entry{key: file.key, before: file.before, content: file.content}
 	}
-	temp, err := f.stage(content)
+	applied, err := f.journal.append(arrive, entries...)
 	if err != nil {
-		return err
-	}
-	applied, err := f.journal.append(entry{key: key, before: before, content: content}, arrive)
-	if err != nil {
-		return errors.Join(err, os.Remove(temp))
+		return errors.Join(err, unstage(files))
 	}
 	defer applied()
+	var failed []string
+	for _, file := range files {
+		if placed := f.placeSmall(file); placed != nil {
+			err, failed = errors.Join(err, placed), append(failed, file.key)
+		}
+	}
+	applied() // before supersede, which waits for a close, which waits for applied
+	return errors.Join(err, f.journal.supersede(failed...))
+}
+
+// stageAll returns copies of files with the digests of the present contents, and with the new contents
+// in the staging directory. After an error the staging directory has none of them. The caller holds
+// the locks.
+func (f journaled) stageAll(files []smallFile) ([]smallFile, error) {
+	staged := make([]smallFile, 0, len(files))
+	for _, file := range files {
+		before, err := f.currentDigests(file.key)
+		if err == nil && len(appendDigests(nil, before)) > maxSmall { // the digests of a large file
+			err = errNoJournal
+		}
+		if err == nil {
+			file.before = before
+			file.temp, err = f.stage(file.content)
+		}
+		if err != nil {
+			return nil, errors.Join(err, unstage(staged))
+		}
+		staged = append(staged, file)
+	}
+	return staged, nil
+}
+
+func unstage(files []smallFile) (err error) {
+	for _, file := range files {
+		err = errors.Join(err, os.Remove(file.temp))
+	}
+	return err
+}
+
+// placeSmall gives the record and the content of a file their names. The journal has the entry of the
+// file, and the caller holds its lock.
+func (f journaled) placeSmall(file smallFile) error {
 	f.step()
-	after := []digest{smallDigest(content)}
-	err = f.replaceRecord(key, before, after)
+	after := []digest{smallDigest(file.content)}
+	err := f.replaceRecord(file.key, file.before, after)
 	if err == nil {
 		f.step()
-		err = move(temp, f.path(key))
+		err = move(file.temp, f.path(file.key))
 	}
 	if err != nil {
-		f.removeRecord(key)
-		applied() // before supersede, which waits for a close, which waits for applied
-		return errors.Join(err, os.Remove(temp), f.journal.supersede(key))
+		f.removeRecord(file.key)
+		return errors.Join(err, os.Remove(file.temp))
 	}
 	f.step()
-	f.clearState(key)
-	if len(before) > 0 {
-		_ = f.replaceRecord(key, nil, after) // after a failure the record with old and new digests stays, which is valid
+	f.clearState(file.key)
+	if len(file.before) > 0 {
+		// After a failure the record with old and new digests stays, which is valid.
+		_ = f.replaceRecord(file.key, nil, after)
 	}
 	return nil
 }

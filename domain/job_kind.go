@@ -5,6 +5,8 @@ import (
 	"iter"
 	"math"
 	"math/bits"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -225,15 +227,11 @@ func noJob(name Name, cmd Command[JobLife]) Intent {
 }
 
 // JobKinds yields the kinds of jobs.
-func JobKinds() iter.Seq[AnyKind] {
-	return func(yield func(AnyKind) bool) {
-		for _, k := range Kinds {
-			if IsJob(k) && !yield(k) {
-				return
-			}
-		}
-	}
-}
+func JobKinds() iter.Seq[AnyKind] { return slices.Values(jobKinds()) }
+
+var jobKinds = sync.OnceValue(func() []AnyKind {
+	return slices.DeleteFunc(slices.Clone(Kinds), func(k AnyKind) bool { return !IsJob(k) })
+})
 
 // IsJob reports whether resources of the kind are jobs.
 func IsJob(k AnyKind) bool {

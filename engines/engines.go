@@ -55,7 +55,7 @@ type TrainRequest struct {
 	DataFiles   []string        // JSONL
 	EvalFiles   []string        // JSONL held out from training, may be empty
 	ResumeDir   string          // a checkpoint of an earlier attempt, or ""
-	WorkDir     string          // empty and writable, for results and checkpoints
+	WorkDir     string          // for results and checkpoints; does not exist: the trainer creates it if it needs it
 	Evaluation  Evaluation      // scores the rollouts of Reinforcement; the caller closes it
 	OnRollouts  RolloutRecorder // receives the rollouts of Reinforcement; may be nil
 	Settings    TrainSettings
@@ -156,8 +156,9 @@ const (
 
 // A TrainResult is the outcome of a training run.
 type TrainResult struct {
-	Dir          string // Hugging Face directory (all parameters) or PEFT directory (LoRA), below WorkDir
-	Adapter      bool   // Dir holds a PEFT adapter
+	Dir          string            // Hugging Face directory (all parameters) or PEFT directory (LoRA), below WorkDir
+	Files        map[string][]byte // the files of that directory in memory instead, if Dir is ""; the caller may change it
+	Adapter      bool              // the files are a PEFT adapter
 	Steps        int
 	Tokens       int64
 	StoppedEarly bool

@@ -14,6 +14,9 @@ type Accounts struct{}
 // Name implements Scheduler.
 func (Accounts) Name() string { return "accounts" }
 
+// MinRest implements Patient.
+func (Accounts) MinRest() time.Duration { return patience }
+
 // Plan implements Scheduler.
 func (Accounts) Plan(v *projections.View, _ time.Time) (plan Plan) {
 	for row := range v.Accounts.All() {

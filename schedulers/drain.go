@@ -19,6 +19,9 @@ type Drain struct{}
 // Name implements Scheduler.
 func (Drain) Name() string { return "drain" }
 
+// MinRest implements Patient.
+func (Drain) MinRest() time.Duration { return patience }
+
 // Plan implements Scheduler.
 func (Drain) Plan(v *projections.View, now time.Time) Plan {
 	var plan Plan

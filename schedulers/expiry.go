@@ -14,6 +14,9 @@ type Expiry struct{}
 // Name implements Scheduler.
 func (Expiry) Name() string { return "expiry" }
 
+// MinRest implements Patient.
+func (Expiry) MinRest() time.Duration { return patience }
+
 // Plan implements Scheduler.
 func (Expiry) Plan(v *projections.View, now time.Time) Plan {
 	var plan Plan

@@ -3,6 +3,7 @@ package schedulers_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,6 +15,8 @@ import (
 func (s *harness) trained(id, kind string, load bool) {
 	s.t.Helper()
 	s.stored(id, kind, load)
+	require.Empty(s.t, s.plan(schedulers.Jobs{}).Steps, "the coordinator that recorded the results completes the job")
+	s.advance(time.Second)
 	s.execute(schedulers.Jobs{}, schedulers.Jobs{})
 	s.requireCompleted(id)
 }
@@ -87,6 +90,7 @@ func TestResultIsLoaded(t *testing.T) {
 	require.Empty(t, s.loadedInto("fits"))
 
 	s.stored("unloaded-early", domain.PEFTAddon, true)
+	s.advance(time.Second)
 	s.execute(schedulers.Jobs{})
 	s.do(s.plan(schedulers.Jobs{}).Steps[0].Intents()...)
 	require.Equal(t, "first", s.loadedInto("unloaded-early"))

@@ -53,7 +53,7 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 		j.outputs = outputs
 		switch suspended := s.suspended(v, j); {
 		case j.Life.Outcome != nil:
-			finish(&plan, v, j)
+			finish(&plan, v, j, now)
 		case j.Life.Pausing != nil && j.Life.Live() && (suspended == "" || !j.Life.Preempting):
 			s.stop(&plan, fleet, j, s.stopDeadline(v, j, j.Life.Pausing.Time), now)
 		case suspended != "" && j.Life.Live():
@@ -87,18 +87,26 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
+// finishWithin is the time in which the coordinator that recorded results registers the model and
+// completes the job. Until then a plan that did the same would only race with it.
+const finishWithin = time.Second
+
 // finish plans the steps that follow JobResultsStored: registering the output model, and then loading
-// it, if the job asks for that, and completing the job or its train step.
-func finish(plan *Plan, v *projections.View, j job) {
-	o := j.Life.Outcome
+// it, if the job asks for that, and completing the job or its train step. It leaves the first and the
+// last of these to the coordinator for finishWithin, unless the model has to be loaded in between.
+func finish(plan *Plan, v *projections.View, j job, now time.Time) {
+	o, age := j.Life.Outcome, now.Sub(j.Updated)
 	row, exists := v.Models.Get(o.Output)
+	loads := j.Life.Options != nil && j.Life.Options.LoadAddon
 	switch {
-	case !exists:
-		plan.add(domain.Intend(domain.Models, o.Output, domain.RegisterModel(o.Model)))
-	case row.State.SourceJob != j.Name || row.State.Files.Prefix != o.Results.Prefix:
+	case exists && (row.State.SourceJob != j.Name || row.State.Files.Prefix != o.Results.Prefix):
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(
 			domain.Errorf(domain.AlreadyExists,
 				"outputModel: model %s already exists: delete the model and resume the job, or create another job", o.Output))}))
+	case age >= 0 && age < finishWithin && !(exists && loads): // a clock that was ahead must not delay it
+		plan.planAgainAt(j.Updated.Add(finishWithin))
+	case !exists:
+		plan.add(domain.Intend(domain.Models, o.Output, domain.RegisterModel(o.Model)))
 	default:
 		if load, ok := loadResult(v, j, row); ok {
 			plan.add(load)

@@ -39,6 +39,9 @@ type Nodes struct {
 // Name implements Scheduler.
 func (Nodes) Name() string { return "nodes" }
 
+// MinRest implements Patient.
+func (Nodes) MinRest() time.Duration { return patience }
+
 // Plan implements Scheduler.
 func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 	var plan Plan

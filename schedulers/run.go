@@ -30,13 +30,14 @@ const (
 // down to one plan in 30 seconds.
 func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Scheduler, logger *slog.Logger) error {
 	l := loop{log, world, "scheduler/" + s.Name(), logger.With("scheduler", s.Name())}
+	every := minRest(s)
 	failed := 0 // consecutive plans with refused steps and no recorded one
 	for ctx.Err() == nil {
 		began := time.Now()
 		view := world.View()
 		plan := s.Plan(view, began.UTC())
 		planned := time.Now()
-		rest := min(planned.Sub(began), maxRest) // so that planning uses at most half of a core
+		rest := max(every, min(planned.Sub(began), maxRest)) // so that planning uses at most half of a core
 		recorded, refused, err := l.execute(ctx, view, plan.Steps, planned)
 		if err != nil {
 			return err
@@ -52,6 +53,20 @@ func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Sche
 		pause(ctx, nil, rest)
 	}
 	return ctx.Err()
+}
+
+// A Patient scheduler need not react to an event at once: Run pauses for MinRest after each of its plans,
+// so that one plan serves the events of that time.
+type Patient interface{ MinRest() time.Duration }
+
+// patience is the MinRest of the schedulers that mostly wait for times or heartbeats.
+const patience = 50 * time.Millisecond
+
+func minRest(s Scheduler) time.Duration {
+	if p, ok := s.(Patient); ok {
+		return p.MinRest()
+	}
+	return 0
 }
 
 type loop struct {

@@ -44,7 +44,7 @@ func orphanBlobs(listed []blobs.File, refs references, began, now time.Time, gra
 	for _, f := range listed {
 		age := now.Sub(youngest[path.Dir(f.Key)])
 		expired := strings.HasPrefix(f.Key, blobs.StagingRoot) && age >= UploadTime ||
-			superseded[f.Key] && age >= min(grace, blobs.SupersededTime)
+			superseded[f.Key] && now.Sub(f.Time) >= min(grace, blobs.SupersededTime)
 		if isManaged(f.Key) && !f.Time.Before(began.Add(-timeResolution)) && (expired || !refs.blob(f.Key) && age >= grace) {
 			orphans = append(orphans, f.Key)
 		}

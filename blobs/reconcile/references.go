@@ -128,6 +128,9 @@ func job(r *References, row projections.Row[domain.Job]) {
 	r.file(blobs.EarlierMetricsFile(row.Name, row.CreateTime))
 	r.prefix(blobs.RolloutsRoot(row.Name, row.CreateEvent))
 	r.prefix(blobs.LogRoot(row.Name, row.CreateEvent))
+	for attempt := 1; attempt <= life.Attempt; attempt++ {
+		r.file(blobs.TrainerLog(row.Name, row.CreateEvent, attempt))
+	}
 	r.file(blobs.TrackerFile(row.Name, row.CreateEvent))
 	for _, c := range life.Checkpoints {
 		r.stores(c.Files)

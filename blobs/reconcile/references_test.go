@@ -137,6 +137,10 @@ func TestWorkInProgressIsReferredTo(t *testing.T) {
 			job(r, projections.Row[domain.Job]{Name: name("supervisedFineTuningJobs"), CreateEvent: "e",
 				State: &domain.SupervisedJob{JobLife: domain.JobLife{Attempt: 2, Nodes: []domain.Name{"n"}}}})
 		}), blobs.ResultPrefix(name("supervisedFineTuningJobs"), "e", 2) + "model.safetensors"},
+		"log of an earlier attempt": {refers("supervisedFineTuningJobs", func(r *References) {
+			job(r, projections.Row[domain.Job]{Name: name("supervisedFineTuningJobs"), CreateEvent: "e",
+				State: &domain.SupervisedJob{JobLife: domain.JobLife{Attempt: 2}}})
+		}), blobs.TrainerLog(name("supervisedFineTuningJobs"), "e", 1)},
 		"rollouts": {refers("reinforcementFineTuningJobs", func(r *References) {
 			job(r, projections.Row[domain.Job]{Name: name("reinforcementFineTuningJobs"), CreateEvent: "e",
 				State: &domain.ReinforcementJob{JobLife: domain.JobLife{Attempt: 9}}})
@@ -144,8 +148,8 @@ func TestWorkInProgressIsReferredTo(t *testing.T) {
 	} {
 		require.True(t, c.refs.blob(c.key), what)
 		require.True(t, isManaged(c.key), what)
-		require.False(t, c.refs.blob(strings.Replace(c.key, "/e/", "/other/", 1)), "%s of another resource of that n"+
-			"ame", what)
+		other := strings.NewReplacer("/e/", "/other/", "/e-", "/other-").Replace(c.key)
+		require.False(t, c.refs.blob(other), "%s of another resource of that name", what)
 	}
 }
 
@@ -170,10 +174,14 @@ func TestOrphans(t *testing.T) {
 	r.prefix("jobs/acme/e/logs/")
 	r.prefix("jobs/acme/e/rollouts/")
 	recent := now.Add(-blobs.SupersededTime)
+	r.file("jobs/acme/e/trainer-3.log")
+	r.file("jobs/acme/e/trainer-11.log")
 	listed = []blobs.File{{Key: "jobs/acme/e/logs/1/trainer.log", Time: recent},
+		{Key: "jobs/acme/e/trainer-3.log", Time: recent}, {Key: "jobs/acme/e/trainer-11.log", Time: now},
 		{Key: "jobs/acme/e/logs/2/trainer.log", Time: recent.Add(time.Second)},
 		{Key: "jobs/acme/e/logs/10/trainer.log", Time: old}, {Key: "jobs/acme/e/rollouts/2/rollouts.jsonl", Time: old}}
-	require.Equal(t, []string{"jobs/acme/e/logs/1/trainer.log"}, orphanBlobs(listed, w, old, now, Grace),
+	require.Equal(t, []string{"jobs/acme/e/logs/1/trainer.log", "jobs/acme/e/trainer-3.log",
+		"jobs/acme/e/logs/10/trainer.log"}, orphanBlobs(listed, w, old, now, Grace),
 		"the log of attempt 10 supersedes that of attempt 1, which is old enough")
 
 	keys := []secrets.DataKey{{ID: "used"}, {ID: "old", Time: old}, {ID: "young", Time: young}, {ID: "unknown"}}

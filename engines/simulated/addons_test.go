@@ -16,8 +16,8 @@ func TestAddonMatchesModelWithAdapter(t *testing.T) {
 	result, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), request(t), &watcher{})
 	require.NoError(t, err)
 	completer := simulated.New(simulated.Options{Seed: 3}).Completer
-	base := t.TempDir()
-	merged, err := completer.Load(t.Context(), engines.ModelFiles{Dir: base, AdapterDir: result.Dir})
+	base, adapter := t.TempDir(), dirOf(t, result)
+	merged, err := completer.Load(t.Context(), engines.ModelFiles{Dir: base, AdapterDir: adapter})
 	require.NoError(t, err)
 	shared, err := completer.Load(t.Context(), engines.ModelFiles{Dir: base})
 	require.NoError(t, err)
@@ -28,7 +28,7 @@ func TestAddonMatchesModelWithAdapter(t *testing.T) {
 	addon.Addon = "a"
 	_, err = shared.Complete(t.Context(), addon, nil)
 	require.Equal(t, engines.ErrAddonNotLoaded("a"), err)
-	require.NoError(t, loader.LoadAddon(t.Context(), "a", result.Dir))
+	require.NoError(t, loader.LoadAddon(t.Context(), "a", adapter))
 	want, _, _ := complete(t, merged, plain)
 	got, _, _ := complete(t, shared, addon)
 	require.Equal(t, want, got)

@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -68,11 +69,16 @@ func stateOf(dir string) (string, error) {
 	} else if !info.IsDir() {
 		return "", fmt.Errorf("model: %s is not a directory", dir)
 	}
-	data, err := os.ReadFile(filepath.Join(dir, stateFile))
-	if err != nil {
-		return "", nil // every directory is a valid model
+	if data, err := os.ReadFile(filepath.Join(dir, stateFile)); err == nil {
+		return string(data), nil
 	}
-	return string(data), nil
+	for _, name := range []string{"adapter_config.json", "config.json"} {
+		var config map[string]json.RawMessage
+		if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil && json.Unmarshal(data, &config) == nil {
+			return string(config[stateField]), nil
+		}
+	}
+	return "", nil // every directory is a valid model
 }
 
 func (m *model) Info() engines.ModelInfo {

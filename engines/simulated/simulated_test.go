@@ -18,7 +18,6 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/simulated"
-	"anneal/internal/testutil"
 )
 
 // A watcher records the progress of a training run.
@@ -51,13 +50,22 @@ func request(t *testing.T) engines.TrainRequest {
 	}
 }
 
+// dirOf returns a directory with the files of a result.
+func dirOf(t *testing.T, result engines.TrainResult) string {
+	dir := t.TempDir()
+	for name, content := range result.Files {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
+	}
+	return dir
+}
+
 func TestTrainReducesTheLossAndWritesAnAdapter(t *testing.T) {
 	w := &watcher{}
 	result, err := simulated.New(simulated.Options{}).Trainer.Train(t.Context(), request(t), w)
 	require.NoError(t, err)
 	assert.Equal(t, 20, result.Steps)
 	assert.True(t, result.Adapter)
-	assert.FileExists(t, filepath.Join(result.Dir, "adapter_config.json"))
+	assert.Contains(t, result.Files, "adapter_config.json")
 	assert.Less(t, w.rows[19].Values["train/loss"], w.rows[0].Values["train/loss"]/2)
 	assert.Contains(t, w.rows[4].Values, "eval/loss")
 	assert.Len(t, w.checkpoints, 3)
@@ -88,8 +96,7 @@ func TestResumeGivesTheSameNumbers(t *testing.T) {
 	assert.Equal(t, uninterrupted.rows, append(first.rows, second.rows...))
 	assert.Equal(t, want.Values, got.Values)
 	assert.Equal(t, want.Tokens, got.Tokens)
-	metrics := testutil.ReadFile(t, filepath.Join(got.Dir, "metrics.jsonl"))
-	assert.Equal(t, 20, strings.Count(string(metrics), "\n"))
+	assert.Equal(t, 20, strings.Count(string(got.Files["metrics.jsonl"]), "\n"))
 }
 
 func TestTrainRejectsInvalidRows(t *testing.T) {
@@ -187,7 +194,7 @@ func TestTunedModelDiffersFromBase(t *testing.T) {
 	engine := simulated.New(simulated.Options{})
 	result, err := engine.Trainer.Train(t.Context(), request(t), &watcher{})
 	require.NoError(t, err)
-	tuned, err := engine.Completer.Load(t.Context(), engines.ModelFiles{AdapterDir: result.Dir})
+	tuned, err := engine.Completer.Load(t.Context(), engines.ModelFiles{AdapterDir: dirOf(t, result)})
 	require.NoError(t, err)
 	req := engines.CompletionRequest{Prompt: "hello", MaxTokens: 30}
 	a, _, _ := complete(t, load(t, simulated.Options{}), req)

@@ -21,10 +21,14 @@ import (
 
 type trainer struct{ options Options }
 
-// stateFile is the name of the file that holds the state of a training run, in each checkpoint and
-// in each result. A training resumes from this file. The file in a result makes the completions of
-// the tuned model differ from those of its base model.
-const stateFile = "simulated.json"
+// stateFile is the name of the file that holds the state of a training run in each checkpoint. A
+// training resumes from this file. Results have the state in their configuration instead, in the field
+// stateField; it makes the completions of the tuned model differ from those of its base model. Results of
+// earlier versions have the file.
+const (
+	stateFile  = "simulated.json"
+	stateField = "simulated"
+)
 
 // A state is the state of a training run after a step.
 type state struct {
@@ -185,8 +189,8 @@ func (r *training) checkpoint(ctx context.Context, watch engines.TrainWatcher) e
 }
 
 func (r *training) result() (engines.TrainResult, error) {
-	dir := filepath.Join(r.request.WorkDir, "result")
-	if err := r.write(dir); err != nil {
+	files, err := r.files(map[string]any{stateField: r.state})
+	if err != nil {
 		return engines.TrainResult{}, err
 	}
 	values := map[string]float64{}
@@ -196,49 +200,57 @@ func (r *training) result() (engines.TrainResult, error) {
 		}
 	}
 	return engines.TrainResult{
-		Dir: dir, Adapter: r.request.Settings.LoraRank > 0, Steps: r.state.Step, Tokens: r.state.Tokens,
+		Files: files, Adapter: r.request.Settings.LoraRank > 0, Steps: r.state.Step, Tokens: r.state.Tokens,
 		StoppedEarly: r.stopped, Values: values,
 	}, nil
 }
 
-// write creates a model directory with its state and metrics. Its .safetensors
-// is a valid file without tensors: the length of the header, and the header {}.
+// write creates a model directory with its state and metrics.
 func (r *training) write(dir string) error {
-	config, weights := "config.json", "model.safetensors"
-	settings := map[string]any{"model_type": "simulated"}
-	if r.request.Settings.LoraRank > 0 {
-		config, weights = "adapter_config.json", "adapter_model.safetensors"
-		settings = map[string]any{"peft_type": "LORA", "r": r.request.Settings.LoraRank,
-			"lora_alpha": r.request.Settings.LoraAlpha}
+	files, err := r.files(map[string]any{})
+	if err == nil {
+		files[stateFile], err = json.Marshal(r.state)
 	}
-	var metrics bytes.Buffer
-	for _, row := range r.metrics {
-		line, err := json.Marshal(row)
-		if err != nil {
-			return err
-		}
-		metrics.Write(append(line, '\n'))
-	}
-	configJSON, err := json.Marshal(settings)
-	if err != nil {
-		return err
-	}
-	stateJSON, err := json.Marshal(r.state)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for name, data := range map[string][]byte{
-		config: configJSON, weights: []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"), stateFile: stateJSON,
-		"metrics.jsonl": metrics.Bytes(),
-	} {
+	for name, data := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// files returns the files of a model directory with its metrics, and with settings in its
+// configuration. Its .safetensors is a valid file without tensors: the length of the header, and the
+// header {}.
+func (r *training) files(settings map[string]any) (map[string][]byte, error) {
+	config, weights := "config.json", "model.safetensors"
+	if r.request.Settings.LoraRank > 0 {
+		config, weights = "adapter_config.json", "adapter_model.safetensors"
+		settings["peft_type"], settings["r"] = "LORA", r.request.Settings.LoraRank
+		settings["lora_alpha"] = r.request.Settings.LoraAlpha
+	} else {
+		settings["model_type"] = "simulated"
+	}
+	metrics := []byte{}
+	for _, row := range r.metrics {
+		line, err := json.Marshal(row)
+		if err != nil {
+			return nil, err
+		}
+		metrics = append(append(metrics, line...), '\n')
+	}
+	configJSON, err := json.Marshal(settings)
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]byte{config: configJSON, weights: []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"),
+		"metrics.jsonl": metrics}, nil
 }
 
 // countRows returns the number of rows of a JSONL file and the number of their bytes. A line that

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -113,12 +114,12 @@ func (t *attempt) run(before []*attempt, recordErr error) {
 		result, err = t.train()
 	}
 	unwanted := t.life.Err() != nil
-	t.joblog.ended(err)
+	t.joblog.ended(err, result.Files != nil)
 	if err == nil {
 		t.outbox.discard()
 		t.rollouts.flush()
 		if err = t.deliver(result); err != nil {
-			t.joblog.ended(err)
+			t.joblog.ended(err, false)
 		}
 	} else {
 		t.outbox.flush()
@@ -217,10 +218,15 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 	if t.helps() {
 		return result, t.assist(t.agent.options.Engine.Trainer, req)
 	}
-	if result, err = t.agent.options.Engine.Trainer.Train(t.work, req, watcher{t}); err == nil {
-		err = t.nameBase(result.Dir)
+	if result, err = t.agent.options.Engine.Trainer.Train(t.work, req, watcher{t}); err != nil {
+		return result, err
 	}
-	return result, err
+	if config := result.Files[weights.AdapterConfigFile]; config != nil {
+		config, err = nameBase(config, t.assignment.BaseModel)
+		result.Files[weights.AdapterConfigFile] = config
+		return result, err
+	}
+	return result, t.nameBase(result.Dir)
 }
 
 // nameBase records the ID of the base model in the configuration of the adapter in dir, if dir has
@@ -228,17 +234,29 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 func (t *attempt) nameBase(dir string) error {
 	path := filepath.Join(dir, weights.AdapterConfigFile)
 	config, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || t.assignment.BaseModel == "" {
+	if dir == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	base := t.assignment.BaseModel.ID()
-	if config, err = weights.NameBase(config, base, base); err != nil || config == nil {
+	named, err := nameBase(config, t.assignment.BaseModel)
+	if err != nil || bytes.Equal(named, config) {
 		return err
 	}
-	return os.WriteFile(path, config, 0o600)
+	return os.WriteFile(path, named, 0o600)
+}
+
+// nameBase returns the configuration of an adapter with the ID of the base model, unless that is "".
+func nameBase(config []byte, base domain.Name) ([]byte, error) {
+	if base == "" {
+		return config, nil
+	}
+	named, err := weights.NameBase(config, base.ID(), base.ID())
+	if err != nil || named == nil {
+		return config, err
+	}
+	return named, nil
 }
 
 // prepare downloads the files of the attempt, except the code of its evaluator. release releases
@@ -252,9 +270,6 @@ func (t *attempt) prepare() (req engines.TrainRequest, release func(), err error
 	}
 	req = engines.TrainRequest{Method: t.assignment.Method, Settings: t.assignment.Settings, Seed: t.assignment.Seed,
 		WorkDir: filepath.Join(t.dir, "work"), Parallelism: t.cores(), OnRollouts: t.rollouts.add, Log: t.joblog}
-	if err := os.MkdirAll(req.WorkDir, 0o700); err != nil {
-		return req, release, err
-	}
 	acquire := func(files *protocol.FileSet) (string, error) {
 		if files == nil {
 			return "", nil
@@ -310,34 +325,6 @@ func paths(dir string, files *protocol.FileSet) []string {
 		all = append(all, filepath.Join(dir, file.Name))
 	}
 	return all
-}
-
-// deliver stores the results of the training and reports them.
-func (t *attempt) deliver(result engines.TrainResult) error {
-	t.enter(protocol.Writing)
-	if err := t.writeMetrics(result.Dir); err != nil {
-		return err
-	}
-	if _, err := t.report(t.life, protocol.Report{Kind: protocol.ReportWriting}); err != nil {
-		return err
-	}
-	for try := 1; ; try++ {
-		sizes, sums, err := t.store(t.life, protocol.ForResults, 0, result.Dir)
-		if err != nil {
-			return fmt.Errorf("store the results: %w", err)
-		}
-		outcome, err := t.report(t.life, protocol.Report{
-			Kind: protocol.ReportCompleted, Sizes: sizes, Sums: sums,
-			Result: &protocol.Result{Adapter: result.Adapter, StoppedEarly: result.StoppedEarly, Reason: result.Reason},
-		})
-		if err != nil || outcome != protocol.Incomplete {
-			return err
-		}
-		if try == maxStores {
-			return domain.Errorf(domain.Unavailable, "the results were uploaded %d times, but files were missing each time",
-				try)
-		}
-	}
 }
 
 // A watcher receives the metrics and checkpoints of the trainer.

@@ -36,6 +36,8 @@ type jobLog struct {
 	lines   lineRedactor // of the trainer's output
 	kept    []byte
 	changed bool // since the last upload
+	sent    bool // an upload has begun, which may still be in progress
+	held    bool // a report has the log, so it is not uploaded meanwhile
 
 	// Only the goroutine of run uses these fields.
 	joined bool // kept begins with the log of earlier attempts, if there is one
@@ -115,8 +117,8 @@ func (l *jobLog) step(row engines.Metrics) {
 }
 
 // ended adds a line about how the training, or the storing of its results, ended, and requests an
-// upload.
-func (l *jobLog) ended(err error) {
+// upload unless the report of results may store the log.
+func (l *jobLog) ended(err error, inline bool) {
 	l.mu.Lock()
 	l.lines.end(l.add)
 	l.mu.Unlock()
@@ -128,6 +130,9 @@ func (l *jobLog) ended(err error) {
 		l.logf("the attempt is interrupted: %v", why)
 	default:
 		l.logf("the attempt failed: %s", l.attempt.errorOf(err).Message)
+	}
+	if err == nil && inline {
+		return
 	}
 	select {
 	case l.wake <- struct{}{}:
@@ -188,9 +193,10 @@ func uploadPause(size int) time.Duration {
 // upload stores the log if it has changed since the last upload.
 func (l *jobLog) upload(ctx context.Context) error {
 	l.mu.Lock()
-	changed := l.changed
+	due := l.changed && !l.held && l.url != ""
+	l.sent = l.sent || due
 	l.mu.Unlock()
-	if !changed || l.url == "" {
+	if !due {
 		return nil
 	}
 	if time.Since(l.signed) > logURLTime {
@@ -211,6 +217,25 @@ func (l *jobLog) upload(ctx context.Context) error {
 		l.mu.Unlock()
 	}
 	return err
+}
+
+// inline returns the log for a report that stores it too; nil if it has to be uploaded: it is too large,
+// follows the log of earlier attempts, or was uploaded before, which may still be in progress. The
+// caller calls stored when it knows whether the report has stored the log.
+func (l *jobLog) inline() (log []byte, stored func(bool)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sent || l.url == "" || l.attempt.assignment.EarlierLogURL != "" || len(l.kept) > protocol.MaxInline {
+		return nil, func(bool) {}
+	}
+	l.held = true
+	log = bytes.Clone(l.kept)
+	return log, func(ok bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.held = false
+		l.changed = l.changed && !(ok && len(l.kept) == len(log))
+	}
 }
 
 // signURL replaces the URL of the log. If that fails, the log keeps its previous URL.

@@ -126,7 +126,7 @@ func TestEndOfTheLogIsStored(t *testing.T) {
 				}
 			})
 			_, _ = a.joblog.Write([]byte("begin"))
-			a.joblog.ended(nil)
+			a.joblog.ended(nil, false)
 			a.end()
 			a.joblog.close(false)
 			require.Regexp(t, "^"+c.want+`begin\n\S+ the training ended\n$`, stored.Load())

@@ -103,12 +103,24 @@ func (t *attempt) readMetrics(dir string) error {
 	return nil
 }
 
-// writeMetrics writes the rows of all steps to the metrics file in dir, unless the engine has
-// written the file.
-func (t *attempt) writeMetrics(dir string) error {
+// encodeMetrics returns the content of the metrics file of an attempt: the rows of all steps.
+func encodeMetrics(t *attempt) ([]byte, error) {
 	t.mu.Lock()
 	rows := slices.Clone(t.metrics.rows)
 	t.mu.Unlock()
+	content := []byte{}
+	for _, row := range rows {
+		line, err := json.Marshal(row)
+		if err != nil {
+			return nil, err
+		}
+		content = append(append(content, line...), '\n')
+	}
+	return content, nil
+}
+
+// writeMetrics writes the metrics file to dir, unless the engine has written the file.
+func (t *attempt) writeMetrics(dir string) error {
 	f, err := os.OpenFile(filepath.Join(dir, metricsFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
@@ -116,13 +128,9 @@ func (t *attempt) writeMetrics(dir string) error {
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriter(f)
-	for _, row := range rows {
-		line, err := json.Marshal(row)
-		if err != nil {
-			return errors.Join(err, f.Close())
-		}
-		_, _ = w.Write(append(line, '\n')) // Flush returns the error
+	content, err := encodeMetrics(t)
+	if err == nil {
+		_, err = f.Write(content)
 	}
-	return errors.Join(w.Flush(), f.Close())
+	return errors.Join(err, f.Close())
 }

@@ -111,9 +111,14 @@ func (t *attempt) sign(ctx context.Context, request protocol.SignRequest) (map[s
 
 // report sends a report until it receives a reply, and returns the outcome in the reply.
 func (t *attempt) report(ctx context.Context, report protocol.Report) (outcome string, err error) {
+	reply, err := t.send(ctx, report)
+	return reply.Outcome, err
+}
+
+// send sends a report until it receives a reply.
+func (t *attempt) send(ctx context.Context, report protocol.Report) (reply protocol.ReportReply, err error) {
 	report.Version, report.Boot = protocol.Version, t.agent.boot
 	report.Job, report.Attempt, report.CreateTime = t.assignment.Job, t.assignment.Attempt, t.assignment.CreateTime
-	var reply protocol.ReportReply
 	err = t.request(ctx, protocol.ReportSubject(t.agent.options.Node), report, &reply,
 		func() (string, string) { return reply.Outcome, reply.Message })
 	if err == nil {
@@ -121,7 +126,7 @@ func (t *attempt) report(ctx context.Context, report protocol.Report) (outcome s
 		t.agent.seen = max(t.agent.seen, reply.Position)
 		t.agent.mu.Unlock()
 	}
-	return reply.Outcome, err
+	return reply, err
 }
 
 // request repeats a request until it receives a reply. outcome returns the outcome and the message

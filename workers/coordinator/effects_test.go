@@ -22,21 +22,23 @@ import (
 // reconciliation, the world and the files must agree. Then the agent repeats what was not
 // acknowledged, and the checkpoint, the result and the metrics must be present once.
 func TestFaultsAtEveryEffect(t *testing.T) {
-	steps := reportWithFault(t, faults.NewPlan("", 0))
-	require.GreaterOrEqual(t, len(steps), 4)
-	for _, mode := range faults.Modes {
-		for at := range len(steps) {
-			t.Run(fmt.Sprintf("%s: %s", mode, steps[at]), func(t *testing.T) {
-				t.Parallel()
-				reportWithFault(t, faults.NewPlan(mode, at+1))
-			})
+	for _, inline := range []bool{false, true} {
+		steps := reportWithFault(t, faults.NewPlan("", 0), inline)
+		require.GreaterOrEqual(t, len(steps), 4)
+		for _, mode := range faults.Modes {
+			for at := range len(steps) {
+				t.Run(fmt.Sprintf("inline %v, %s: %s", inline, mode, steps[at]), func(t *testing.T) {
+					t.Parallel()
+					reportWithFault(t, faults.NewPlan(mode, at+1), inline)
+				})
+			}
 		}
 	}
 }
 
 // reportWithFault reports a checkpoint and a result with the faults of a plan, and returns the
-// effects.
-func reportWithFault(t *testing.T, plan *faults.Plan) []string {
+// effects. With inline, the report of the result has its files and the log.
+func reportWithFault(t *testing.T, plan *faults.Plan, inline bool) []string {
 	c := startWithInputs(t)
 	node := c.registerNode("n1", "a")
 	c.startJob("n1")
@@ -49,17 +51,22 @@ func reportWithFault(t *testing.T, plan *faults.Plan) []string {
 		protocol.ReportCheckpoint: blobs.CheckpointPrefix(jobName, row.CreateEvent, 1, 10),
 		protocol.ReportCompleted:  blobs.ResultPrefix(jobName, row.CreateEvent, 1),
 	}
+	files := map[string][]byte{"metrics.jsonl": []byte(curve), "config.json": []byte(`{"model_type":"llama"}`),
+		"model.safetensors": []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}")}
 	upload := func(kind string) {
-		for name, text := range map[string]string{"metrics.jsonl": curve, "config.json": `{"model_type":"llama"}`,
-			"model.safetensors": "\x02\x00\x00\x00\x00\x00\x00\x00{}"} {
-			c.put(prefixes[kind]+name, []byte(text))
+		for name, content := range files {
+			c.put(prefixes[kind]+name, content)
 		}
 	}
 	sizes := map[string]int64{"metrics.jsonl": int64(len(curve)), "model.safetensors": 10, "config.json": 22}
 	for _, kind := range []string{protocol.ReportCheckpoint, protocol.ReportCompleted} {
-		upload(kind)
 		report := protocol.Report{Version: protocol.Version, Boot: "a", Kind: kind, Job: jobName, Attempt: 1,
 			CreateTime: c.created(), Step: 10, Sizes: sizes, Result: &protocol.Result{}}
+		if inline && kind == protocol.ReportCompleted {
+			report.Files, report.Log = files, []byte("the log\n")
+		} else {
+			upload(kind)
+		}
 		c.reopen(plan)
 		outcome := reported(c, node, report)
 		c.reopen(nil)
@@ -69,6 +76,7 @@ func reportWithFault(t *testing.T, plan *faults.Plan) []string {
 		}
 		if outcome == protocol.Incomplete { // without a grace period, files that no event has are deleted
 			upload(kind)
+			report.Files = nil
 			outcome = reported(c, node, report)
 		}
 		if outcome != protocol.Accepted { // a repetition of a result that was recorded
@@ -89,6 +97,9 @@ func reportWithFault(t *testing.T, plan *faults.Plan) []string {
 	rows := testutil.ReadAll(t, content)
 	require.NoError(t, content.Close())
 	require.Equal(t, 2, strings.Count(string(rows), "train/loss"), "%s", rows)
+	if inline && life.Outcome == nil { // the log is stored with the files
+		require.Contains(t, []string{"the log\n", ""}, c.jobLog())
+	}
 	return plan.Steps()
 }
 

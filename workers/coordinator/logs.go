@@ -21,6 +21,9 @@ func signLogs(ctx context.Context, store *blobs.Store, j job) (put, earlier stri
 	if put, err = signLog(ctx, store, j); err != nil {
 		return "", "", fmt.Errorf("sign the URL of the log: %v", err)
 	}
+	if j.Life.Attempt == 1 {
+		return put, "", nil
+	}
 	key, err := store.NewestOfAttempts(ctx, blobs.LogRoot(j.Name, j.Event), j.Life.Attempt-1)
 	if err == nil && key != "" {
 		earlier, err = store.SignGet(ctx, key, uploadWithin)

@@ -83,7 +83,8 @@ func TestLogOfAStaleAttempt(t *testing.T) {
 	require.Equal(t, protocol.Stale, reply.Outcome)
 
 	event := c.world.Lookup(jobName).CreateEvent
-	require.Equal(t, []string{"2/trainer.log"}, slices.Collect(maps.Keys(c.files(blobs.LogRoot(jobName, event)).Sizes)),
+	directory := blobs.JobRoot + "acme/" + event + "/"
+	require.Equal(t, []string{"trainer-2.log"}, slices.Collect(maps.Keys(c.files(directory).Sizes)),
 		"only the newest is kept")
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n2"), domain.ReleaseAllocation{ID: domain.AllocationID(jobName, 2)}))
@@ -92,7 +93,7 @@ func TestLogOfAStaleAttempt(t *testing.T) {
 		return projections.TableOf(v, domain.SupervisedJobs).Len() == 0
 	})
 	put(first.Train[0].LogURL, "stale\n")
-	require.Empty(t, c.files(blobs.LogRoot(jobName, event)).Sizes)
+	require.Empty(t, c.files(directory).Sizes)
 }
 
 // heldLogs is a transport that holds each PUT of a log until release is closed, and sends other
@@ -129,6 +130,7 @@ func TestResultsDoNotWaitForTheLog(t *testing.T) {
 			c.http = &http.Client{Transport: logs}
 			first := 0
 			engine := recordFirst(&first)
+			engine.Trainer = talkative{engine.Trainer}
 			if broken {
 				engine.Trainer = brokenTrainer{}
 			}
@@ -146,6 +148,17 @@ func TestResultsDoNotWaitForTheLog(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A talkative trainer writes a log that is too large for a report.
+type talkative struct{ engines.Trainer }
+
+func (t talkative) Train(ctx context.Context, r engines.TrainRequest, watch engines.TrainWatcher,
+) (engines.TrainResult, error) {
+	for range 2 * protocol.MaxInline / len("a line\n") {
+		_, _ = r.Log.Write([]byte("a line\n"))
+	}
+	return t.Trainer.Train(ctx, r, watch)
 }
 
 // brokenTrainer is a trainer that fails.

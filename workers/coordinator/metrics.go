@@ -29,46 +29,29 @@ type metricsFiles struct {
 	logger *slog.Logger
 }
 
+// metricsFile is the name of the file with the rows of all steps in a checkpoint or result.
+const metricsFile = "metrics.jsonl"
+
 // publish replaces the job's metrics file with the metrics file of a checkpoint or result, which
 // has the rows of all steps, and returns the progress in the last row. It also adds to the live
 // status the rows that were lost in a restart. If the metrics file of the checkpoint or result is
 // missing or too large, publish does nothing and returns nil.
-func (m *metricsFiles) publish(ctx context.Context, j job, files domain.Files) (*domain.JobProgress, error) {
-	const (
-		metricsFile = "metrics.jsonl"
-		maxBytes    = 128 << 20 // maximum size of the file, which is held in memory
-	)
-	size, ok := files.Sizes[metricsFile]
-	if size > maxBytes {
-		m.logger.Warn("metrics file not updated: metrics exceed the size limit",
-			"job", j.Name, "bytes", size, "limit", maxBytes)
-	}
-	if !ok || size > maxBytes {
-		return nil, nil
-	}
-	r, err := m.blobs.Get(ctx, files.Prefix+metricsFile)
-	if err != nil {
+func (m *metricsFiles) publish(ctx context.Context, j job, files fileSource) (*domain.JobProgress, error) {
+	rows, err := m.read(ctx, j, files)
+	if err != nil || rows == nil {
 		return nil, err
 	}
-	content, err := io.ReadAll(r)
-	if err := errors.Join(err, r.Close()); err != nil {
-		return nil, err
-	}
-	var rows []engines.Metrics
-	for decoder := json.NewDecoder(bytes.NewReader(content)); decoder.More() && ctx.Err() == nil; {
-		var row engines.Metrics
-		if err := decoder.Decode(&row); err != nil {
-			return nil, domain.Errorf(domain.DataLoss, "the engine wrote an invalid %s: not valid JSON", metricsFile)
-		}
-		rows = protocol.MergeRows(rows, row)
-	}
-	if err := m.store(ctx, j, func(yield func(live.MetricRow) bool) {
+	content, err := encodeRows(func(yield func(live.MetricRow) bool) {
 		for _, row := range rows {
 			if !yield(metricRow(row)) {
 				return
 			}
 		}
-	}); err != nil {
+	})
+	if err == nil {
+		err = files.put(ctx, blobs.MetricsFile(j.Name, j.Event), content)
+	}
+	if err != nil {
 		return nil, err
 	}
 	m.addMissing(j, rows)
@@ -80,19 +63,65 @@ func (m *metricsFiles) publish(ctx context.Context, j job, files domain.Files) (
 		Metrics: limitValues(last.Values)}, nil
 }
 
-func (m *metricsFiles) store(ctx context.Context, j job, rows iter.Seq[live.MetricRow]) error {
-	var joined bytes.Buffer
+// read returns the rows of the metrics file of a checkpoint or result; nil when the file is missing or
+// too large.
+func (m *metricsFiles) read(ctx context.Context, j job, files fileSource) ([]engines.Metrics, error) {
+	const maxBytes = 128 << 20 // maximum size of the file, which is held in memory
+	size, ok := files.Sizes[metricsFile]
+	if content, inline := files.inline[metricsFile]; inline {
+		size, ok = int64(len(content)), true
+	}
+	if size > maxBytes {
+		m.logger.Warn("metrics file not updated: metrics exceed the size limit",
+			"job", j.Name, "bytes", size, "limit", maxBytes)
+	}
+	if !ok || size > maxBytes {
+		return nil, nil
+	}
+	r, err := files.open(ctx, metricsFile, 0, -1)
+	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(r)
+	if err := errors.Join(err, r.Close()); err != nil {
+		return nil, err
+	}
+	rows := []engines.Metrics{}
+	for decoder := json.NewDecoder(bytes.NewReader(content)); decoder.More(); {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		var row engines.Metrics
+		if err := decoder.Decode(&row); err != nil {
+			return nil, domain.Errorf(domain.DataLoss, "the engine wrote an invalid %s: not valid JSON", metricsFile)
+		}
+		rows = protocol.MergeRows(rows, row)
+	}
+	return rows, nil
+}
+
+// encodeRows returns the content of a job's metrics file.
+func encodeRows(rows iter.Seq[live.MetricRow]) ([]byte, error) {
+	content := []byte{}
 	for row := range rows {
 		line, err := json.Marshal(flatten(row))
 		if err != nil {
-			return fmt.Errorf("metrics: %w", err)
+			return nil, fmt.Errorf("metrics: %w", err)
 		}
-		joined.Write(append(line, '\n'))
+		content = append(append(content, line...), '\n')
 	}
-	if err := ctx.Err(); err != nil {
+	return content, nil
+}
+
+func (m *metricsFiles) store(ctx context.Context, j job, rows iter.Seq[live.MetricRow]) error {
+	content, err := encodeRows(rows)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
 		return err
 	}
-	_, err := m.blobs.Put(ctx, blobs.MetricsFile(j.Name, j.Event), &joined)
+	_, err = m.blobs.Put(ctx, blobs.MetricsFile(j.Name, j.Event), bytes.NewReader(content))
 	return err
 }
 

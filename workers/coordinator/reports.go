@@ -43,14 +43,14 @@ func (r *reports) handle(ctx context.Context, node string, m *nats.Msg) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
-	err := r.record(ctx, node, report)
+	stored, err := r.record(ctx, node, report)
 	if err != nil {
 		r.logger.Info("report not recorded", "node", node, "job", report.Job, "attempt", report.Attempt,
 			"kind", report.Kind, "error", err)
 	}
 	r.reply(m, err, func(outcome, message string) any {
 		return protocol.ReportReply{Version: protocol.Version, Outcome: outcome, Message: message,
-			Position: r.world.Position()}
+			Position: r.world.Position(), LogStored: stored && len(report.Files) > 0}
 	})
 }
 
@@ -118,37 +118,39 @@ func (r *reports) currentJob(
 	return nil, job{}, errStale
 }
 
-func (r *reports) record(ctx context.Context, node string, report protocol.Report) error {
+// record records a report. stored reports whether the files of the report are stored.
+func (r *reports) record(ctx context.Context, node string, report protocol.Report) (stored bool, err error) {
 	switch {
-	case len(report.Sizes) > protocol.MaxFiles:
-		return domain.Errorf(domain.InvalidArgument,
-			"a checkpoint or result has %d files: the limit is %d", len(report.Sizes), protocol.MaxFiles)
+	case max(len(report.Sizes), len(report.Files)) > protocol.MaxFiles:
+		return false, domain.Errorf(domain.InvalidArgument, "a checkpoint or result has %d files: the limit is %d",
+			max(len(report.Sizes), len(report.Files)), protocol.MaxFiles)
 	case report.Step < 0:
-		return domain.Errorf(domain.InvalidArgument, "the report has step %d: a step must not be negative", report.Step)
+		return false, domain.Errorf(domain.InvalidArgument, "the report has step %d: a step must not be negative",
+			report.Step)
 	}
 	view, j, err := r.currentJob(ctx, node, report.Job, report.Attempt, report.CreateTime, reporter(report.Kind))
 	if err != nil {
-		return err
+		return false, err
 	}
 	if j.Life.Nodes[0] != nodeName(node) && j.Life.Stopping() {
-		return nil // the leader reports that the attempt has stopped
+		return false, nil // the leader reports that the attempt has stopped
 	}
 	canceling := j.Life.State == domain.JobCancellingState
 	switch {
 	case report.Kind == protocol.ReportCheckpoint:
-		return r.recordCheckpoint(ctx, node, j, report)
+		return false, r.recordCheckpoint(ctx, node, j, report)
 	// Any other report of an attempt that is being canceled means that the attempt has stopped. An
 	// attempt that is being paused may still complete.
 	case report.Kind == protocol.ReportStopped, canceling:
-		return r.doJob(ctx, node, j, j.Life.ConfirmStop(report.Attempt))
+		return false, r.doJob(ctx, node, j, j.Life.ConfirmStop(report.Attempt))
 	case report.Kind == protocol.ReportWriting:
-		return r.doJob(ctx, node, j, domain.WriteResults{Attempt: report.Attempt})
+		return false, r.doJob(ctx, node, j, domain.WriteResults{Attempt: report.Attempt})
 	case report.Kind == protocol.ReportCompleted && report.Result != nil:
 		return r.results.record(ctx, node, view, j, report)
 	case report.Kind == protocol.ReportFailed && report.Error != nil:
-		return r.recordFailure(ctx, node, j, report)
+		return false, r.recordFailure(ctx, node, j, report)
 	}
-	return domain.Errorf(domain.InvalidArgument,
+	return false, domain.Errorf(domain.InvalidArgument,
 		"report kind %q is unknown, or the report lacks the result or the error", report.Kind)
 }
 
@@ -176,7 +178,7 @@ func (r *reports) recordCheckpoint(ctx context.Context, node string, j job, repo
 	if err != nil {
 		return err
 	}
-	progress, err := r.results.metrics.publish(ctx, j, files)
+	progress, err := r.results.metrics.publish(ctx, j, fileSource{Files: files, store: r.blobs})
 	if err != nil {
 		r.logger.Warn("metrics file not updated before the next checkpoint", "job", j.Name, "error", err)
 	}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 
@@ -22,44 +23,54 @@ type results struct {
 
 // record records the results of an attempt, and then registers the model and completes the job. A
 // scheduler does so instead if the coordinator stops after the results are recorded, or if the job
-// requests that its model is loaded.
+// requests that its model is loaded. stored reports whether the files of the report are stored.
 func (r *results) record(
 	ctx context.Context, node string, view *projections.View, j job, report protocol.Report,
-) error {
-	files, err := storedFiles(ctx, r.blobs, blobs.ResultPrefix(j.Name, j.Event, report.Attempt), report)
+) (stored bool, err error) {
+	files, err := resultFiles(ctx, r.blobs, j, report)
 	if err != nil {
-		return err
+		return false, err
 	}
-	progress, err := r.metrics.publish(ctx, j, files)
-	if err != nil {
-		return r.reject(ctx, node, j, err)
+	var register domain.RegisterModel
+	progress, refused := r.metrics.publish(ctx, j, files)
+	if refused == nil {
+		register, refused = r.registration(ctx, view, j, report, files)
 	}
-	register, err := r.registration(ctx, view, j, report, files)
-	if err == nil {
-		err = requireFreeOutput(r.world.View(), j)
+	if refused == nil {
+		refused = requireFreeOutput(r.world.View(), j)
 	}
-	if err != nil {
-		return r.reject(ctx, node, j, err)
+	if err := files.flush(ctx); domain.CodeOf(err) == domain.InvalidArgument {
+		return false, err
+	} else if err != nil { // the agent uploads the files, which may fail with advice, or succeed later
+		return false, fmt.Errorf("%w: %v", errIncomplete, err)
+	}
+	if refused != nil {
+		return true, r.reject(ctx, node, j, refused)
 	}
 	name := domain.NewName(j.Name.Account(), "models", j.OutputModel)
 	err = r.doJob(ctx, node, j, domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: report.Attempt,
 		StoppedEarly: report.Result.StoppedEarly, Reason: truncate(report.Result.Reason), Output: name,
-		Results: files, Model: domain.ModelRegistered(register), Progress: progress}})
+		Results: files.Files, Model: domain.ModelRegistered(register), Progress: progress}})
 	if err != nil {
-		return r.reject(ctx, node, j, err)
+		return true, r.reject(ctx, node, j, err)
 	}
-	steps := []domain.Intent{domain.Intend(domain.Models, name, register)}
+	r.complete(ctx, node, j, report.Attempt, domain.Intend(domain.Models, name, register))
+	return true, nil
+}
+
+// complete registers the output model and completes the job, whose results are recorded. If that fails,
+// a scheduler completes the job, or fails it with the reason.
+func (r *results) complete(ctx context.Context, node string, j job, attempt int, register domain.Intent) {
+	steps := []domain.Intent{register}
 	if j.Life.Options == nil || !j.Life.Options.LoadAddon {
-		steps = append(steps, domain.IntendFinish(j.Name, j.Waits, report.Attempt).Of(j.Event))
+		steps = append(steps, domain.IntendFinish(j.Name, j.Waits, attempt).Of(j.Event))
 	}
 	for _, intent := range steps {
-		// The results are recorded, so a scheduler completes the job, or fails it with the reason.
 		if err := r.do(ctx, node, intent); err != nil {
 			r.logger.Debug("job not completed: a scheduler will complete it", "job", j.Name, "error", err)
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
 // reject fails a job whose results cannot be registered as a model; err is the reason. It returns
@@ -78,7 +89,7 @@ func (r *results) reject(ctx context.Context, node string, j job, err error) err
 // registration returns the command that registers the output model. The metadata of the model come
 // from the stored files and, where these have none, from the model that was trained.
 func (r *results) registration(
-	ctx context.Context, view *projections.View, j job, report protocol.Report, files domain.Files,
+	ctx context.Context, view *projections.View, j job, report protocol.Report, files fileSource,
 ) (domain.RegisterModel, error) {
 	source := j.BaseModel
 	if source == "" {
@@ -88,7 +99,7 @@ func (r *results) registration(
 	if err != nil {
 		return domain.RegisterModel{}, err
 	}
-	register := domain.RegisterModel{Files: files, SourceJob: j.Name, CreatedBy: j.Life.CreatedBy}
+	register := domain.RegisterModel{Files: files.Files, SourceJob: j.Name, CreatedBy: j.Life.CreatedBy}
 	register.DisplayName = j.OutputModel
 	register.BaseModel = string(source)
 	register.Kind = domain.BaseModel
@@ -99,7 +110,7 @@ func (r *results) registration(
 		}
 	}
 	stored := weights.Directory{Sizes: files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
-		return r.blobs.Range(ctx, files.Prefix+name, offset, length)
+		return files.open(ctx, name, offset, length)
 	}}
 	register.ModelMetadata, err = weights.TrainedMetadata(stored, report.Result.Adapter, from.State.ModelMetadata)
 	return register, err

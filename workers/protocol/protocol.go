@@ -14,6 +14,7 @@
 package protocol
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,6 +91,28 @@ func Marshal(message any) ([]byte, error) {
 // Unmarshal decodes a message. It returns an error for a message of another version before it
 // decodes any other field. If the message is an ErrorReply, Unmarshal returns the error in it.
 func Unmarshal(data []byte, message any) error {
+	if !isPlain(data) {
+		if err := checkHead(data); err != nil {
+			return err
+		}
+	}
+	if err := json.Unmarshal(data, message); err != nil {
+		return domain.Errorf(domain.InvalidArgument, "decode message: %v", err)
+	}
+	return nil
+}
+
+// isPlain reports whether a message is certainly of this version and no ErrorReply, as nearly all are, so
+// that it need not be decoded twice.
+func isPlain(data []byte) bool {
+	return bytes.HasPrefix(data, plainHead) && !bytes.Contains(data, []byte(`"refused"`))
+}
+
+// plainHead is how Marshal begins every message: Version is its first field.
+var plainHead = fmt.Appendf(nil, `{"version":%d,`, Version)
+
+// checkHead returns the error in an ErrorReply, and an error for a message of another version.
+func checkHead(data []byte) error {
 	var head struct {
 		Version int    `json:"version"`
 		Refused *Error `json:"refused"`
@@ -104,9 +127,6 @@ func Unmarshal(data []byte, message any) error {
 		return &domain.Error{Code: domain.FailedPrecondition, Reason: "WIRE_VERSION", Message: fmt.Sprintf(
 			"message has protocol version %d, but this program supports version %d: "+
 				"run the same release of anneal on all machines", head.Version, Version)}
-	}
-	if err := json.Unmarshal(data, message); err != nil {
-		return domain.Errorf(domain.InvalidArgument, "decode message: %v", err)
 	}
 	return nil
 }

@@ -52,6 +52,8 @@ func TestUnmarshal(t *testing.T) {
 		"no version":    {`{}`, domain.FailedPrecondition, "version 0"},
 		"refused": {`{"version":2,"refused":{"code":9,"reason":"R","message":"no"}}`, domain.FailedPrecondition,
 			"no"},
+		"refused in this version": {`{"version":1,"refused":{"code":9,"reason":"R","message":"no"}}`,
+			domain.FailedPrecondition, "no"},
 		"not JSON":   {`{"version`, domain.InvalidArgument, "JSON"},
 		"wrong type": {`{"version":1,"verdict":7}`, domain.InvalidArgument, "verdict"},
 	} {

@@ -20,19 +20,24 @@ const (
 
 // A Report records one event of an attempt. The agent repeats the report until it receives a reply.
 type Report struct {
-	Version    int                `json:"version"`
-	Boot       string             `json:"boot"`
-	Kind       string             `json:"kind"`
-	Job        domain.Name        `json:"job"`
-	Attempt    int                `json:"attempt"`
-	CreateTime time.Time          `json:"made"`                // see TrainAssignment
-	Step       int                `json:"step,omitempty"`      // step of the checkpoint
-	Sizes      map[string]int64   `json:"sizes,omitempty"`     // sizes of the stored files: file → bytes
-	Sums       map[string]string  `json:"sums,omitempty"`      // SHA-256 sums of the stored files: file → hexadecimal
-	Metrics    map[string]float64 `json:"metrics,omitempty"`   // latest value of each metric at the checkpoint
-	Result     *Result            `json:"result,omitempty"`    // result of a completed attempt
-	Error      *Error             `json:"fault,omitempty"`     // error of a failed attempt
-	Preempted  bool               `json:"preempted,omitempty"` // the failure is not counted: the node caused it
+	Version    int               `json:"version"`
+	Boot       string            `json:"boot"`
+	Kind       string            `json:"kind"`
+	Job        domain.Name       `json:"job"`
+	Attempt    int               `json:"attempt"`
+	CreateTime time.Time         `json:"made"`            // see TrainAssignment
+	Step       int               `json:"step,omitempty"`  // step of the checkpoint
+	Sizes      map[string]int64  `json:"sizes,omitempty"` // sizes of the stored files: file → bytes
+	Sums       map[string]string `json:"sums,omitempty"`  // SHA-256 sums of the stored files: file → hexadecimal
+	// Files holds the content of the result's files, and Log the job's log, of at most MaxInline bytes
+	// each, if the agent has not stored them. A coordinator that ignores these fields replies
+	// Incomplete, and the agent then stores the files.
+	Files     map[string][]byte  `json:"files,omitempty"`
+	Log       []byte             `json:"log,omitempty"`
+	Metrics   map[string]float64 `json:"metrics,omitempty"`   // latest value of each metric at the checkpoint
+	Result    *Result            `json:"result,omitempty"`    // result of a completed attempt
+	Error     *Error             `json:"fault,omitempty"`     // error of a failed attempt
+	Preempted bool               `json:"preempted,omitempty"` // the failure is not counted: the node caused it
 }
 
 // A Result describes what a completed attempt produced.
@@ -56,7 +61,12 @@ type ReportReply struct {
 	Outcome  string `json:"verdict"`
 	Message  string `json:"message,omitempty"`
 	Position uint64 `json:"position"` // log position at which the report is recorded
+
+	LogStored bool `json:"logStored,omitempty"` // the Log of the report is stored
 }
+
+// MaxInline is the maximum size in bytes of all files in a report, and of the log in a report.
+const MaxInline = 64 << 10
 
 // Purposes of a SignRequest.
 const (

@@ -120,6 +120,9 @@ func newJob(ctx context.Context, request engines.TrainRequest, watch engines.Tra
 		Stopped: j.nothing != "", Reason: j.nothing, BestLoss: math.MaxFloat64, Method: j.request.Method, Base: j.base,
 		Data: j.data, Seed: request.Seed, Settings: j.settings,
 	}
+	if err := os.MkdirAll(request.WorkDir, 0o700); err != nil {
+		return nil, err
+	}
 	if j.metrics, err = os.Create(filepath.Join(request.WorkDir, metricsFile)); err != nil {
 		return nil, err
 	}

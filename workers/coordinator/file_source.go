@@ -1,0 +1,93 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"maps"
+
+	"anneal/blobs"
+	"anneal/domain"
+	"anneal/workers/protocol"
+)
+
+// A fileSource opens the files of a checkpoint or result: files in the store, or files of a report that
+// are about to be stored.
+type fileSource struct {
+	domain.Files
+	store   *blobs.Store
+	inline  map[string][]byte // the contents of all files; nil if they are in the store
+	pending map[string][]byte // with inline: contents by their keys that flush stores
+}
+
+// open opens length bytes of a file from offset on; all of them with a negative length.
+func (s fileSource) open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	if s.inline == nil {
+		return s.store.Range(ctx, s.Prefix+name, offset, length)
+	}
+	content, ok := s.inline[name] // also the metrics file, which is not in Files
+	if !ok {
+		return nil, domain.Errorf(domain.NotFound, "there is no file %s", name)
+	}
+	r := io.NewSectionReader(bytes.NewReader(content), offset, int64(len(content))-offset)
+	if length >= 0 {
+		return io.NopCloser(io.LimitReader(r, length)), nil
+	}
+	return io.NopCloser(r), nil
+}
+
+// put stores a file: at once, or with flush.
+func (s fileSource) put(ctx context.Context, key string, content []byte) error {
+	if s.inline == nil {
+		_, err := s.store.Put(ctx, key, bytes.NewReader(content))
+		return err
+	}
+	s.pending[key] = content
+	return nil
+}
+
+// flush stores the files of a report, and what was put, durably.
+func (s fileSource) flush(ctx context.Context) error {
+	if len(s.pending) == 0 {
+		return nil
+	}
+	return s.store.PutAll(ctx, s.pending)
+}
+
+// resultFiles returns the files of a result. It returns errIncomplete when neither the report nor the
+// store has all of them.
+func resultFiles(ctx context.Context, store *blobs.Store, j job, report protocol.Report) (fileSource, error) {
+	prefix := blobs.ResultPrefix(j.Name, j.Event, report.Attempt)
+	if len(report.Files) == 0 {
+		files, err := storedFiles(ctx, store, prefix, report)
+		return fileSource{Files: files, store: store}, err
+	}
+	if size := sizeOf(report.Files); size > protocol.MaxInline || len(report.Log) > protocol.MaxInline {
+		return fileSource{}, domain.Errorf(domain.InvalidArgument,
+			"the report has %d bytes of files and %d bytes of a log: each has at most %d", size, len(report.Log),
+			protocol.MaxInline)
+	}
+	s := fileSource{Files: domain.Files{Prefix: prefix, Sizes: map[string]int64{}, Sums: map[string]string{}},
+		store: store, inline: maps.Clone(report.Files), pending: map[string][]byte{}}
+	for name, content := range s.inline {
+		if name == metricsFile { // the rows are in the job's metrics file
+			continue
+		}
+		sum := sha256.Sum256(content)
+		s.Sizes[name], s.Sums[name] = int64(len(content)), hex.EncodeToString(sum[:])
+		s.pending[prefix+name] = content
+	}
+	if len(report.Log) > 0 {
+		s.pending[blobs.TrainerLog(j.Name, j.Event, report.Attempt)] = report.Log
+	}
+	return s, nil
+}
+
+func sizeOf(files map[string][]byte) (total int) {
+	for _, content := range files {
+		total += len(content)
+	}
+	return total
+}
