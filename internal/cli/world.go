@@ -132,7 +132,8 @@ func worldStatus() *cobra.Command {
 			if err := operator.call(c.Context(), http.MethodGet, "/v1/rebuilds", nil, nil, &list); err != nil {
 				return err
 			}
-			return printItems(c, list.Rebuilds, rebuildColumns...)
+			return printItems(c, noRows{"no rebuilds", "begin one with `anneal world rebuild`"}, list.Rebuilds,
+				rebuildColumns...)
 		}}
 }
 
