@@ -124,3 +124,26 @@ func TestDrainMovesJobs(t *testing.T) {
 	requireCompleteCurve(t, user.lossCurve("long"), steps)
 	require.Zero(t, f.end())
 }
+
+// TestSuspensionPausesAndContinuesJobs suspends the account of a running job: the attempt saves a
+// checkpoint before it stops, and the job continues from its step when the account is restored.
+func TestSuspensionPausesAndContinuesJobs(t *testing.T) {
+	f := newFleet(t)
+	user, recorder := f.user(), f.tail()
+	f.work("one")
+	user.dataset("codes", 100)
+	const epochs, steps, name = 24, 24 * 25, "accounts/default/supervisedFineTuningJobs/long"
+	user.job("long", "codes", epochs)
+	recorder.awaitEvent(t, name, "supervisedFineTuningJob.checkpointed.v1", 1)
+	f.run("account", "suspend", "default", "--reason", "CREDIT_DEPLETED", "--data", f.dir).ok(t)
+	user.until("/supervisedFineTuningJobs/long", "state", "JOB_STATE_PAUSED")
+	happened := kinds(recorder.all(), name)
+	pausing := slices.Index(happened, "supervisedFineTuningJob.pausing.v1")
+	require.GreaterOrEqual(t, pausing, 0, "%v", happened)
+	require.Contains(t, happened[pausing:], "supervisedFineTuningJob.checkpointed.v1")
+	f.run("account", "restore", "default", "--data", f.dir).ok(t)
+	recorder.awaitEvent(t, name, "supervisedFineTuningJob.started.v1", 2)
+	user.until("/supervisedFineTuningJobs/long", "state", "JOB_STATE_COMPLETED")
+	requireCompleteCurve(t, user.lossCurve("long"), steps)
+	require.Zero(t, f.end())
+}
