@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
@@ -62,6 +63,10 @@ func newRebuilds(r *rebuilds) (*rebuilds, error) {
 			end(&r.all[i], rest.RebuildFailed, domain.Errorf(domain.Aborted, "the server stopped during the rebuild"))
 		}
 	}
+	if err != nil {
+		err = fmt.Errorf("%s cannot be read: remove it, which forgets the results of rebuilds: %w", r.dir.Path(rebuildsFile),
+			err)
+	}
 	return r, err
 }
 
@@ -117,7 +122,11 @@ func (r *rebuilds) finish(ctx context.Context) {
 		r.all[0].FoldedEvents, r.all[0].LogEvents = domain.Count(folded), domain.Count(logEvents)
 	})
 	if err == nil {
-		err = r.replaceDerived(c)
+		if err = r.replaceDerived(c); err != nil {
+			err = fmt.Errorf("the state differed in %d resources and was replaced at position %d, but the next start may "+
+				"bring the former state back, because a file was not written: %w: free disk space, and run `anneal world "+
+				"rebuild` again", c.DifferenceCount, c.Folded.Position, err)
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
