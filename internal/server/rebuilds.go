@@ -27,9 +27,10 @@ type rebuilds struct {
 	controlPlane string
 	run          func(func(context.Context) error) // starts a function in the background
 
-	mu     sync.Mutex
-	all    []rest.Rebuild // newest first
-	cancel context.CancelFunc
+	mu        sync.Mutex
+	all       []rest.Rebuild // newest first
+	cancel    context.CancelFunc
+	cancelled bool // the operator has cancelled the running rebuild
 }
 
 const (
@@ -97,14 +98,14 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 		return rest.Rebuild{}, err
 	}
 	stop := make(chan struct{})
-	r.cancel = sync.OnceFunc(func() { close(stop) })
+	r.cancel, r.cancelled = sync.OnceFunc(func() { close(stop) }), false
 	r.run(func(ctx context.Context) error {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
 		go func() {
 			select {
 			case <-stop:
-				cancel(errCancelled)
+				cancel()
 			case <-ctx.Done():
 			}
 		}()
@@ -139,7 +140,7 @@ func (r *rebuilds) finish(ctx context.Context) {
 		end(one, rest.RebuildCompleted, nil)
 		r.logger.Info("the state was rebuilt from the log", "position", c.Folded.Position, "sha256", c.Folded.SHA256,
 			"differences", c.DifferenceCount)
-	case errors.Is(context.Cause(ctx), errCancelled) && one.Folded == nil:
+	case r.cancelled && one.Folded == nil:
 		end(one, rest.RebuildCancelled, errCancelled)
 	default:
 		end(one, rest.RebuildFailed, err)
@@ -203,6 +204,7 @@ func (r *rebuilds) Cancel(id string) (rest.Rebuild, error) {
 		if one.State != rest.RebuildRunning {
 			return rest.Rebuild{}, domain.Errorf(domain.FailedPrecondition, "the rebuild %s is %s", id, one.State)
 		}
+		r.cancelled = true
 		r.cancel()
 		return r.all[i], nil
 	}
