@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -419,11 +418,5 @@ func (r *restore) copyFile(ctx context.Context, bucket *blobs.Store, f File) err
 		}
 		return err
 	}
-	content, err := openObject(ctx, r.target, f.Object)
-	if err != nil {
-		return err
-	}
-	defer content.Close()
-	_, err = bucket.Put(ctx, f.Key, io.Reader(content))
-	return err
+	return copyObject(ctx, r.target, f.Object, bucket, f.Key)
 }

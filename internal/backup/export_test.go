@@ -1,0 +1,4 @@
+package backup
+
+// Lines, for tests.
+var Lines = lines
