@@ -60,17 +60,30 @@ func Prune(ctx context.Context, target *blobs.Store, signer *transparency.Signer
 			}
 		}
 	}
+	if err := p.deleteManifests(ctx); err != nil {
+		return p.result, err
+	}
+	return p.result, p.deleteObjects(ctx)
+}
+
+// deleteManifests deletes the manifests of the removed backups, newest first: no backup is left without its
+// parents, so that after an interruption a Prune can keep more.
+func (p *pruning) deleteManifests(ctx context.Context) error {
 	for _, id := range p.ids {
 		if p.kept[id] {
 			p.result.Kept = append(p.result.Kept, id)
+		}
+	}
+	for _, id := range slices.Backward(p.ids) {
+		if p.kept[id] {
 			continue
 		}
-		if err := target.Delete(ctx, manifestPrefix+id+manifestSuffix); err != nil {
-			return p.result, err
+		if err := p.target.Delete(ctx, manifestPrefix+id+manifestSuffix); err != nil {
+			return err
 		}
-		p.result.Removed = append(p.result.Removed, id)
+		p.result.Removed = slices.Insert(p.result.Removed, 0, id)
 	}
-	return p.result, p.deleteObjects(ctx)
+	return nil
 }
 
 func (p *pruning) readManifests(ctx context.Context) (err error) {

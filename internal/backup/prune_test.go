@@ -119,17 +119,8 @@ func TestInterruptedPrunes(t *testing.T) {
 			}
 			all = append(all, to.backup(from))
 		}
-		left := steps
-		bucket, err := blobs.Open(t.Context(), blobs.Options{Dir: to.dir, BaseURL: "http://127.0.0.1:1/blobs",
-			Key: make([]byte, 32), Intercept: func(_, _ string, do func() error) error {
-				if left == 0 {
-					return cut
-				}
-				left--
-				return do()
-			}})
-		require.NoError(t, err)
-		_, err = backup.Prune(t.Context(), bucket, from.source().Signer, backup.Keep{Newest: 1})
+		bucket := to.interrupted(steps, cut)
+		_, err := backup.Prune(t.Context(), bucket, from.source().Signer, backup.Keep{Newest: 1})
 		require.NoError(t, bucket.Close())
 		if done = err == nil; !done {
 			require.ErrorIs(t, err, cut)
@@ -146,6 +137,51 @@ func TestInterruptedPrunes(t *testing.T) {
 		require.Empty(t, restored.Missing)
 	}
 	require.Greater(t, steps, 5, "a manifest is replaced, two are deleted, and their secrets")
+}
+
+// interrupted returns the bucket of a target that fails after a number of changes.
+func (to *target) interrupted(changes int, cut error) *blobs.Store {
+	to.Helper()
+	bucket, err := blobs.Open(to.Context(), blobs.Options{Dir: to.dir, BaseURL: "http://127.0.0.1:1/blobs",
+		Key: make([]byte, 32), Intercept: func(_, _ string, do func() error) error {
+			if changes == 0 {
+				return cut
+			}
+			changes--
+			return do()
+		}})
+	require.NoError(to, err)
+	return bucket
+}
+
+// TestInterruptedPruneThatThenKeepsMore cuts off a Prune at each change of the bucket, and then keeps more
+// backups: those that are left can be restored.
+func TestInterruptedPruneThatThenKeepsMore(t *testing.T) {
+	from, cut, left := newInstallation(t), errors.New("cut"), map[int]bool{}
+	for steps, done := 0, false; !done; steps++ {
+		to := newTarget(t)
+		var all []backup.Manifest
+		for range 4 {
+			all = append(all, to.backup(from))
+		}
+		bucket := to.interrupted(steps, cut)
+		_, err := backup.Prune(t.Context(), bucket, from.source().Signer, backup.Keep{Newest: 1})
+		require.NoError(t, bucket.Close())
+		if done = err == nil; !done {
+			require.ErrorIs(t, err, cut)
+		}
+		kept := to.prune(from, backup.Keep{Newest: 3}).Kept
+		require.Equal(t, kept, to.ids())
+		require.Contains(t, kept, all[3].ID)
+		left[len(kept)] = true
+		_, restored, err := to.restore(backup.RestoreSettings{})
+		require.NoError(t, err)
+		require.Equal(t, all[3].Checkpoint, restored.Checkpoint)
+		_, restored, err = to.restore(backup.RestoreSettings{Position: 1})
+		require.NoError(t, err)
+		require.Contains(t, kept, restored.Backup)
+	}
+	require.Equal(t, map[int]bool{3: true, 2: true, 1: true}, left)
 }
 
 // TestChangedManifests changes the manifest of each of two backups in several ways. A restore refuses it by
