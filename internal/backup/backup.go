@@ -77,7 +77,7 @@ func Run(ctx context.Context, from Source, target *blobs.Store, s Settings, copy
 		return Manifest{}, err
 	}
 	if err := r.resume(ctx, first.ID); err != nil {
-		return Manifest{}, err
+		return Manifest{}, advise(err, createAdvice)
 	}
 	recipients, err := parseRecipients(r.Recipients)
 	if err != nil {
@@ -349,7 +349,7 @@ func (r *run) putStreams(ctx context.Context, m *Manifest) error {
 	if r.last != nil {
 		hash, err := hex.DecodeString(r.last.Hash)
 		if err != nil || len(hash) != len(chain.Hash) {
-			return domain.Errorf(domain.DataLoss, "the manifest of backup %s is damaged: move it away", r.last.ID)
+			return advise(damaged(r.last.ID, "the manifest of backup %s has an invalid hash", r.last.ID), createAdvice)
 		}
 		chain.Checkpoint, m.Parent, m.UsageLast = r.last.Checkpoint, r.last.ID, r.last.UsageLast
 		copy(chain.Hash[:], hash)

@@ -165,8 +165,7 @@ func readManifest(ctx context.Context, target *blobs.Store, id string) (m Manife
 	}
 	body, signature, _ := bytes.Cut(all, []byte("\n"))
 	if err := json.Unmarshal(body, &m); err != nil || len(all) > maxManifest || m.ID != id {
-		return m, domain.Errorf(domain.DataLoss, "%s is not the manifest of backup %s: restore another backup, or move it "+
-			"away", key, id)
+		return m, damaged(id, "%s is not the manifest of backup %s", key, id)
 	}
 	m.digest, m.signature = digestOf(body), signature
 	if m.Format != format {

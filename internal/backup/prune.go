@@ -35,6 +35,7 @@ type pruning struct {
 	all    map[string]*Manifest
 	ids    []string // oldest first
 	kept   map[string]bool
+	used   map[string]bool // keys of the objects that kept backups refer to
 	result Pruned
 }
 
@@ -50,13 +51,13 @@ type pruning struct {
 func Prune(ctx context.Context, target *blobs.Store, from Source, keep Retention) (Pruned, error) {
 	p := &pruning{target: target, from: from, all: map[string]*Manifest{}, kept: map[string]bool{}}
 	if err := p.readManifests(ctx); err != nil || len(p.ids) == 0 {
-		return p.result, err
+		return p.result, advise(err, pruneAdvice)
 	}
 	if err := p.choose(keep); err != nil {
 		return p.result, err
 	}
 	if err := p.replaceManifests(ctx); err != nil {
-		return p.result, err
+		return p.result, advise(err, pruneAdvice)
 	}
 	if err := p.deleteManifests(ctx); err != nil {
 		return p.result, err
@@ -166,8 +167,8 @@ func (p *pruning) chain(m *Manifest) (all []*Manifest, err error) {
 	for m.Parent != "" {
 		parent := p.all[m.Parent]
 		if parent == nil || len(all) > len(p.ids) {
-			return nil, domain.Errorf(domain.DataLoss, "backup %s has the events after those of backup %s, whose manifest is "+
-				"missing: move %s away", m.ID, m.Parent, manifestPrefix+m.ID+manifestSuffix)
+			return nil, advise(damaged(m.ID, "backup %s has the events after those of backup %s, whose manifest is missing",
+				m.ID, m.Parent), pruneAdvice)
 		}
 		m = parent
 		all = append(all, m)
@@ -175,8 +176,8 @@ func (p *pruning) chain(m *Manifest) (all []*Manifest, err error) {
 	return all, nil
 }
 
-// replaceManifests replaces the manifests of the kept backups whose parents are removed. It signs all of
-// them, and so checks their sizes, before it changes the target.
+// replaceManifests replaces the manifests of the kept backups whose parents are removed. Before it changes
+// the target, it signs all of them, and so checks their sizes, and reads the lists of files.
 func (p *pruning) replaceManifests(ctx context.Context) error {
 	contents := map[string][]byte{}
 	for _, id := range p.ids {
@@ -191,6 +192,10 @@ func (p *pruning) replaceManifests(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+	}
+	var err error
+	if p.used, err = p.usedObjects(ctx); err != nil {
+		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(contents)) {
 		if err := storeManifest(ctx, p.target, id, contents[id]); err != nil {
@@ -220,17 +225,13 @@ var objectPrefixes = []string{"events/", "usage/", "files/", "lists/", "secrets/
 
 // deleteObjects deletes the objects that no kept backup refers to.
 func (p *pruning) deleteObjects(ctx context.Context) error {
-	used, err := p.used(ctx)
-	if err != nil {
-		return err
-	}
 	newest := p.ids[len(p.ids)-1]
 	for _, prefix := range objectPrefixes {
 		for f, err := range p.target.List(ctx, prefix) {
 			if err != nil {
 				return err
 			}
-			if id := objectID(f.Key); used[f.Key] || id == "" || id > newest {
+			if id := objectID(f.Key); p.used[f.Key] || id == "" || id > newest {
 				continue
 			}
 			if err := p.target.Delete(ctx, f.Key); err != nil {
@@ -243,8 +244,8 @@ func (p *pruning) deleteObjects(ctx context.Context) error {
 	return nil
 }
 
-// used returns the keys of the objects that kept backups refer to.
-func (p *pruning) used(ctx context.Context) (map[string]bool, error) {
+// usedObjects returns the keys of the objects that kept backups refer to.
+func (p *pruning) usedObjects(ctx context.Context) (map[string]bool, error) {
 	used := map[string]bool{}
 	for id := range p.kept {
 		m := p.all[id]

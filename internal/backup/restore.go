@@ -82,6 +82,11 @@ type restore struct {
 // Restore creates the data directory dir from a backup. The directory appears when the restore is
 // complete; it must not exist, or be empty. The digest of the log is compared with the manifest's.
 func Restore(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
+	restored, err := restoreTo(ctx, target, dir, s)
+	return restored, advise(err, restoreAdvice)
+}
+
+func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
 	if entries, err := os.ReadDir(string(dir)); err == nil && len(entries) > 0 {
 		return Restored{}, domain.Errorf(domain.FailedPrecondition, "%s is not empty: restore to a new directory with --data",
 			dir)

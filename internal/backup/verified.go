@@ -18,6 +18,30 @@ import (
 	"anneal/domain"
 )
 
+const reasonDamaged = "DAMAGED_BACKUP"
+
+// damaged returns an error of a backup that has the given ID; later backups may need the same object.
+func damaged(id, format string, args ...any) error {
+	return &domain.Error{Code: domain.DataLoss, Reason: reasonDamaged, Message: fmt.Sprintf(format, args...) +
+		": move " + manifestPrefix + id + manifestSuffix + " and all later manifests out of the target"}
+}
+
+// Advice for damaged backups, after that to move manifests away.
+const (
+	restoreAdvice = "; restore then uses the backup before them"
+	createAdvice  = "; the next backup then continues the one before them"
+	pruneAdvice   = ", and prune again"
+)
+
+// advise appends the advice of an operation to an error of damaged.
+func advise(err error, advice string) error {
+	var e *domain.Error
+	if !errors.As(err, &e) || e.Reason != reasonDamaged {
+		return err
+	}
+	return &domain.Error{Code: e.Code, Reason: e.Reason, Message: err.Error() + advice}
+}
+
 // A verified reads an object. It returns DataLoss if the content is not the one that was stored: at the
 // end of the content, or as soon as it is too long. Only a reader that reads to the end has verified it.
 type verified struct {
@@ -30,7 +54,7 @@ type verified struct {
 func streamObject(ctx context.Context, target *blobs.Store, o Object) (*verified, error) {
 	content, err := target.Get(ctx, o.Key)
 	if domain.CodeOf(err) == domain.NotFound {
-		err = domain.Errorf(domain.DataLoss, "the object %s of the backup is missing: restore another backup", o.Key)
+		err = damaged(objectID(o.Key), "the object %s of the backup is missing", o.Key)
 	}
 	if err != nil {
 		return nil, err
@@ -45,7 +69,7 @@ func (v *verified) Read(p []byte) (int, error) {
 	ended := errors.Is(err, io.EOF)
 	if v.read > v.object.Size ||
 		ended && (v.read < v.object.Size || hex.EncodeToString(v.sum.Sum(nil)) != v.object.SHA256) {
-		err = domain.Errorf(domain.DataLoss, "the object %s of the backup is damaged: restore another backup", v.object.Key)
+		err = damaged(objectID(v.object.Key), "the object %s of the backup is damaged", v.object.Key)
 	}
 	return n, err
 }

@@ -146,3 +146,38 @@ func TestReadersOfObjects(t *testing.T) {
 		"verified.go: content, err := streamObject(ctx, target, o)", // copyObject, which reads to the end
 	}, found)
 }
+
+// TestAdviceForDamagedBackups follows the advice of a restore and of a backup that find a damaged object or
+// manifest.
+func TestAdviceForDamagedBackups(t *testing.T) {
+	from, to := newInstallation(t), newTarget(t)
+	from.create(1)
+	first := to.backup(from)
+	from.create(2)
+	second := to.backup(from)
+	third := to.backup(from)
+	advice := ": move manifests/" + second.ID + ".json and all later manifests out of the target"
+	manifest := "manifests/" + second.ID + ".json"
+	for _, key := range []string{second.Events[0].Key, second.Files.List.Key, manifest} {
+		path := filepath.Join(to.dir, key)
+		content := string(testutil.ReadFile(t, path))
+		to.overwrite(path, "x"+content)
+		_, _, err := to.restore(backup.RestoreSettings{})
+		require.ErrorContains(t, err, advice+"; restore then uses the backup before them", key)
+		require.Equal(t, domain.DataLoss, domain.CodeOf(err), key)
+		if key == second.Files.List.Key {
+			to.backupFails(from, advice+"; the next backup then continues the one before them")
+			_, err = backup.Prune(t.Context(), to.bucket, from.source(), backup.Retention{Newest: 2})
+			require.ErrorContains(t, err, advice+", and prune again")
+			require.Len(t, to.ids(), 3, "nothing was removed")
+		}
+		to.overwrite(path, content)
+	}
+	for _, m := range []backup.Manifest{second, third} {
+		require.NoError(t, to.bucket.Delete(t.Context(), "manifests/"+m.ID+".json"))
+	}
+	_, restored, err := to.restore(backup.RestoreSettings{})
+	require.NoError(t, err)
+	require.Equal(t, first.ID, restored.Backup)
+	require.Equal(t, first.ID, to.backup(from).Parent)
+}
