@@ -121,8 +121,8 @@ func (p *pruning) counted() ([]string, error) {
 		return p.ids, nil
 	}
 	if newest := p.ids[len(p.ids)-1]; newest != signed[len(signed)-1] {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the manifest of backup %s is not signed, but that of the earlier "+
-			"backup %s is: create a backup, or move %s out of the target, and try again", newest, signed[len(signed)-1],
+		return nil, domain.Errorf(domain.FailedPrecondition, "the manifest of backup %s is not signed, but that of the "+
+			"earlier backup %s is: create a backup, or move %s out of the target, and try again", newest, signed[len(signed)-1],
 			manifestPrefix+newest+manifestSuffix)
 	}
 	return signed, nil
