@@ -92,8 +92,8 @@ func (m *Manifest) verify(key note.Verifier) error {
 	}
 	n, err := note.Open(m.signature, note.VerifierList(key))
 	if err != nil || n.Text != noteText(m.ID, m.digest) {
-		return damaged(m.ID, "the manifest of backup %s was changed, or another installation made it: it has no signature of "+
-			"the key %s", m.ID, key.Name())
+		return damaged(m.ID, "the manifest of backup %s was changed, or another installation made it: it has no signature "+
+			"of the key %s", m.ID, key.Name())
 	}
 	return nil
 }
