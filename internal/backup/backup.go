@@ -172,7 +172,8 @@ func (r *run) checkTarget(ctx context.Context) error {
 		return err
 	case r.last != nil && !slices.Contains(ids, r.last.ID):
 		return domain.Errorf(domain.FailedPrecondition, "backup %s, which this backup continues, was removed from the "+
-			"target meanwhile: create the backup again, and prune the target only through the server that backs up to it", r.last.ID)
+			"target meanwhile: create the backup again, and "+
+			"prune the target only through the server that backs up to it", r.last.ID)
 	case newestOf(ids) > r.newest:
 		return domain.Errorf(domain.FailedPrecondition, "another server has added backup %s to the target meanwhile: create "+
 			"the backup again, and back up to each target from one server only", newestOf(ids))
