@@ -106,7 +106,7 @@ func pruneBackups(c *call) (any, error) {
 		return nil, err
 	}
 	checkTarget(p, body.Target)
-	p.Violations.Require(body.Keep > 0 || body.KeepDays > 0, "keep", "keep or keepDays must be at least 1")
+	p.Violations.Require(body.Keep > 0 || body.KeepDays > 0, "keep", "must be at least 1, or keepDays must be")
 	p.Violations.Require(body.Keep >= 0 && body.Keep <= maxKeep, "keep", "must be between 0 and %d", maxKeep)
 	p.Violations.Require(body.KeepDays >= 0 && body.KeepDays <= maxKeep, "keepDays", "must be between 0 and %d", maxKeep)
 	if err := p.Err(); err != nil {

@@ -64,7 +64,7 @@ func openBackups(s *Server) (err error) {
 	if err != nil {
 		return err
 	}
-	s.metrics.MustRegister(newBackupMetrics(s.backups.Service.All, s.world.Position, time.Now))
+	s.named.MustRegister(newBackupMetrics(s.backups.Service.All, s.world.Position, time.Now))
 	if s.flags.backup.target == "" {
 		return nil
 	}
