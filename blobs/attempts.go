@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"anneal/domain"
 )
 
 // Directories of a job in which each attempt stores its own file, DIRECTORY/ATTEMPT/FILE, because the
@@ -28,11 +30,18 @@ const SupersededTime = time.Hour
 // NewestOfAttempts returns the key of the file that the newest attempt has stored below root, which is
 // a RolloutsRoot or LogRoot; "" when there is none. It ignores attempts after the attempt last.
 func (s *Store) NewestOfAttempts(ctx context.Context, root string, last int) (key string, err error) {
-	listed, newest := root, 0
 	if base, ok := strings.CutSuffix(root, logsDir+"/"); ok {
-		listed = base
+		for attempt := last; attempt > 0; attempt-- { // the directory has checkpoints too, so it is not listed
+			key := base + trainerLog + strconv.Itoa(attempt) + logSuffix
+			if _, err := s.Size(ctx, key); err == nil {
+				return key, nil
+			} else if domain.CodeOf(err) != domain.NotFound {
+				return "", err
+			}
+		}
 	}
-	for file, err := range s.List(ctx, listed) {
+	newest := 0
+	for file, err := range s.List(ctx, root) {
 		if err != nil {
 			return "", err
 		}

@@ -76,9 +76,14 @@ func CheckpointPrefix(job domain.Name, createEvent string, attempt, step int) st
 	return resourcePrefix(JobRoot, job, createEvent) + fmt.Sprintf("checkpoints/%d-%d/", attempt, step)
 }
 
-// ResultPrefix returns the prefix of the model that an attempt of a job stores. It has one level less
-// than other prefixes, because a directory costs more than a file.
+// ResultPrefix returns the prefix of the model that an attempt of a job uploads.
 func ResultPrefix(job domain.Name, createEvent string, attempt int) string {
+	return resourcePrefix(ModelRoot, job, createEvent) + "attempt-" + strconv.Itoa(attempt) + "/"
+}
+
+// InlinePrefix returns the prefix of the model that the report of an attempt contains. It has one level
+// less than ResultPrefix, because a directory costs more than a file.
+func InlinePrefix(job domain.Name, createEvent string, attempt int) string {
 	return ModelRoot + job.Account() + "/" + createEvent + "-attempt-" + strconv.Itoa(attempt) + "/"
 }
 

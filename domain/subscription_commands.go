@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"reflect"
 	"time"
 )
@@ -55,7 +56,7 @@ func (c UpdateSubscription) Decide(s Subscription, now time.Time) (Event[Subscri
 	if s.Files != nil && c.Files != nil {
 		v.Require(s.Files.ExternalURL == c.Files.ExternalURL, "files.externalUrl",
 			"cannot change, because the files of a subscription are in one directory: create another subscription")
-		v.Require(s.Files.Format == c.Files.Format, "files.format",
+		v.Require(cmp.Or(s.Files.Format, EventFilesJSONL) == cmp.Or(c.Files.Format, EventFilesJSONL), "files.format",
 			"cannot change, because the files of a subscription have one format: create another subscription")
 	}
 	c.checkTarget(&v)

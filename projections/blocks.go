@@ -12,7 +12,7 @@ import (
 // is the maximum number of derived values of a block.
 const (
 	blockRows  = 128
-	maxDerived = 8
+	maxDerived = 20
 )
 
 // A Block has some rows of an account, in no particular order. All blocks of an account except the last are

@@ -106,7 +106,7 @@ func pruneBackups(c *call) (any, error) {
 		return nil, err
 	}
 	checkTarget(p, body.Target)
-	p.Violations.Require(body.Keep > 0 || body.KeepDays > 0, "keep", "or keepDays must be at least 1")
+	p.Violations.Require(body.Keep > 0 || body.KeepDays > 0, "keep", "must be at least 1, or keepDays must be")
 	p.Violations.Require(body.Keep >= 0 && body.Keep <= maxKeep, "keep", "must be between 0 and %d", maxKeep)
 	p.Violations.Require(body.KeepDays >= 0 && body.KeepDays <= maxKeep, "keepDays", "must be between 0 and %d", maxKeep)
 	if err := p.Err(); err != nil {
@@ -214,8 +214,8 @@ var backupTexts = map[string]string{
 	"CompleteBackup.position":    "Position of the log whose state the backup has.",
 	"CompleteBackup.eventId":     "ID of the event at the position.",
 	"Backup.age":                 "Time since the state of the last complete backup, which a restore would lack.",
-	"PruneRequest.keep":          "Number of the newest backups that stay.",
-	"PruneRequest.keepDays":      "Days whose backups stay.",
+	"PruneRequest.keep":          "Number of newest backups to keep.",
+	"PruneRequest.keepDays":      "Keep backups of the last keepDays days.",
 	"PrunedBackups.kept":         "IDs of the backups that stay, oldest first.",
 	"PrunedBackups.removed":      "IDs of the backups that were removed.",
 	"deletedObjects":             "Number of objects that were deleted, without manifests.",

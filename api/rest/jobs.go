@@ -68,7 +68,7 @@ func operationsOfJobs[S domain.State, R any](s *Service, res *resource[S, R]) []
 			Description: "The file has the progress of the job and what its trainer wrote, as text.",
 			Response:    reflect.TypeFor[signedURL](),
 			Handle: s.handle(res.verb(func(c *call, row *projections.Row[S]) (any, error) {
-				return trainerLog(c, row.Name, row.CreateEvent)
+				return trainerLog(c, row.Name, row.CreateEvent, any(&row.State).(domain.Job).Life().Attempt)
 			}))},
 		{ID: "list" + one + "Checkpoints", Method: "GET", Path: path + "/checkpoints", Summary: "List the checkpoints of " +
 			withArticle(res.noun), Permission: request.Read,

@@ -60,7 +60,7 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 	},
 	remove: removeJob[domain.ReinforcementJob](domain.ReinforcementJobs),
 	single: func(c *call, row *projections.Row[domain.ReinforcementJob], out *ReinforcementJob) (err error) {
-		out.TrainerLogs, err = signedLog(c, row.Name, row.CreateEvent)
+		out.TrainerLogs, err = signedLog(c, row.Name, row.CreateEvent, row.State.Attempt)
 		return err
 	},
 }

@@ -43,7 +43,7 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 	},
 	remove: removeJob[domain.SupervisedJob](domain.SupervisedJobs),
 	single: func(c *call, row *projections.Row[domain.SupervisedJob], out *SupervisedJob) (err error) {
-		out.TrainerLogs, err = signedLog(c, row.Name, row.CreateEvent)
+		out.TrainerLogs, err = signedLog(c, row.Name, row.CreateEvent, row.State.Attempt)
 		return err
 	},
 }

@@ -1,15 +1,13 @@
 package rest
 
 import (
-	"math"
-
 	"anneal/blobs"
 	"anneal/domain"
 )
 
 // trainerLog returns a signed URL of the log of a job, or an error when the job has none.
-func trainerLog(c *call, job domain.Name, event string) (any, error) {
-	url, err := signedLog(c, job, event)
+func trainerLog(c *call, job domain.Name, event string, attempts int) (any, error) {
+	url, err := signedLog(c, job, event, attempts)
 	if err != nil {
 		return nil, err
 	}
@@ -23,9 +21,10 @@ func trainerLog(c *call, job domain.Name, event string) (any, error) {
 	return signedURL{url}, nil
 }
 
-// signedLog returns a signed URL of the log of a job, or "" when the job has none.
-func signedLog(c *call, job domain.Name, event string) (string, error) {
-	key, err := c.Uploads.Blobs.NewestOfAttempts(c.Ctx, blobs.LogRoot(job, event), math.MaxInt)
+// signedLog returns a signed URL of the log of a job that has had a number of attempts, or "" when the job
+// has none.
+func signedLog(c *call, job domain.Name, event string, attempts int) (string, error) {
+	key, err := c.Uploads.Blobs.NewestOfAttempts(c.Ctx, blobs.LogRoot(job, event), attempts)
 	if err != nil || key == "" {
 		return "", err
 	}

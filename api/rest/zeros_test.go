@@ -14,6 +14,8 @@ import (
 var zeroValues = map[string]string{
 	"loraRank":                "trains all parameters",
 	"learningRateWarmupSteps": "no warmup",
+	"pruneRequest.keep":       "keepDays alone decides; 0 for both is refused",
+	"pruneRequest.keepDays":   "keep alone decides; 0 for both is refused",
 	"optimizerWeightDecay":    "no decay",
 	"maxContextLength":        "the specification defines 0 as the model's context length",
 	"klBeta":                  "no KL term",

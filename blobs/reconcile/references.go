@@ -137,6 +137,7 @@ func job(r *References, row projections.Row[domain.Job]) {
 	}
 	if len(life.Nodes) > 0 {
 		r.prefix(blobs.ResultPrefix(row.Name, row.CreateEvent, life.Attempt))
+		r.prefix(blobs.InlinePrefix(row.Name, row.CreateEvent, life.Attempt))
 	}
 	if life.Outcome != nil { // the attempt's results are being registered as a model
 		r.stores(life.Outcome.Results)

@@ -71,8 +71,8 @@ func metricsOf(sources map[string][]*ast.File) string {
 	})
 	return "`/metrics` serves these for Prometheus, and those of Go and of the process (`go_*`,\n" +
 		"`process_*`). It needs no key, unless the server has the flag `--private-metrics`. Metrics with a\n" +
-		"label account, node or deployment are on `/metrics/detailed`, which needs the operator's key\n" +
-		"and has all others too.\n\n" +
+		"label account, node, deployment or target are on `/metrics/detailed`, which needs the operator's\n" +
+		"key and has all others too.\n\n" +
 		"| metric | type | labels | |\n|---|---|---|---|\n" + sorted(rows)
 }
 

@@ -55,6 +55,7 @@ type run struct {
 	target  *blobs.Store
 	last    *Manifest // the last backup of the same log; nil if there is none
 	id      string
+	newest  string // ID of the newest backup in the bucket when this one began; "" if there was none
 	copied  int64
 	added   int // files that were copied, or recorded without a copy
 
@@ -76,7 +77,7 @@ func Run(ctx context.Context, from Source, target *blobs.Store, s Settings, copy
 		return Manifest{}, err
 	}
 	if err := r.resume(ctx, first.ID); err != nil {
-		return Manifest{}, err
+		return Manifest{}, advise(err, createAdvice)
 	}
 	recipients, err := parseRecipients(r.Recipients)
 	if err != nil {
@@ -97,6 +98,9 @@ func Run(ctx context.Context, from Source, target *blobs.Store, s Settings, copy
 	if err := r.putStreams(ctx, &m); err != nil {
 		return Manifest{}, err
 	}
+	if err := r.checkTarget(ctx); err != nil {
+		return Manifest{}, err
+	}
 	m.EndTime, m.Copied = time.Now().UTC(), r.copied
 	return m, r.putManifest(ctx, &m)
 }
@@ -107,6 +111,10 @@ func (r *run) resume(ctx context.Context, log string) error {
 	if err != nil {
 		return err
 	}
+	if r.newest = newestOf(ids); r.newest >= r.id {
+		return domain.Errorf(domain.FailedPrecondition, "the target has backup %s, which is newer than the clock of this "+
+			"machine (%s): set the clock, or move %s out of the target", r.newest, r.id, manifestPrefix+r.newest+manifestSuffix)
+	}
 	verifier, err := transparency.ParseKey(r.Signer.Key())
 	if err != nil {
 		return err
@@ -116,9 +124,8 @@ func (r *run) resume(ctx context.Context, log string) error {
 		if err != nil {
 			return err
 		}
-		if m.Log != log {
-			return domain.Errorf(domain.FailedPrecondition, "the target has backups of another installation (its log begins "+
-				"with event %s, this one with %s): choose another target", m.Log, log)
+		if err := m.checkLog(log); err != nil {
+			return err
 		}
 		switch err := m.verify(verifier); {
 		case isUnsigned(err):
@@ -147,6 +154,31 @@ func (r *run) resume(ctx context.Context, log string) error {
 		r.files[f.Key] = f
 		return err
 	})
+}
+
+func newestOf(ids []string) string {
+	if len(ids) == 0 {
+		return ""
+	}
+	return ids[len(ids)-1]
+}
+
+// checkTarget returns an error if another process has added or removed manifests since the backup began, so
+// that this one would lack its parent, or not be the newest.
+func (r *run) checkTarget(ctx context.Context) error {
+	ids, err := IDs(ctx, r.target)
+	switch {
+	case err != nil:
+		return err
+	case r.last != nil && !slices.Contains(ids, r.last.ID):
+		return domain.Errorf(domain.FailedPrecondition, "backup %s, which this backup continues, was removed from the "+
+			"target meanwhile: create the backup again, and "+
+			"prune the target only through the server that backs up to it", r.last.ID)
+	case newestOf(ids) > r.newest:
+		return domain.Errorf(domain.FailedPrecondition, "another server has added backup %s to the target meanwhile: create "+
+			"the backup again, and back up to each target from one server only", newestOf(ids))
+	}
+	return nil
 }
 
 // maxPasses is how often copyReferenced copies what was added meanwhile, before it reports what is
@@ -318,7 +350,7 @@ func (r *run) putStreams(ctx context.Context, m *Manifest) error {
 	if r.last != nil {
 		hash, err := hex.DecodeString(r.last.Hash)
 		if err != nil || len(hash) != len(chain.Hash) {
-			return domain.Errorf(domain.DataLoss, "the manifest of backup %s is damaged: move it away", r.last.ID)
+			return advise(damaged(r.last.ID, "the manifest of backup %s has an invalid hash", r.last.ID), createAdvice)
 		}
 		chain.Checkpoint, m.Parent, m.UsageLast = r.last.Checkpoint, r.last.ID, r.last.UsageLast
 		copy(chain.Hash[:], hash)

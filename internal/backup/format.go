@@ -23,7 +23,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -166,8 +165,7 @@ func readManifest(ctx context.Context, target *blobs.Store, id string) (m Manife
 	}
 	body, signature, _ := bytes.Cut(all, []byte("\n"))
 	if err := json.Unmarshal(body, &m); err != nil || len(all) > maxManifest || m.ID != id {
-		return m, domain.Errorf(domain.DataLoss, "%s is not the manifest of backup %s: restore another backup, or move it "+
-			"away", key, id)
+		return m, damaged(id, "%s is not the manifest of backup %s", key, id)
 	}
 	m.digest, m.signature = digestOf(body), signature
 	if m.Format != format {
@@ -210,66 +208,5 @@ func compressed(write func(io.Writer) error) func(io.Writer) error {
 			return err
 		}
 		return errors.Join(write(z), z.Close())
-	}
-}
-
-// A verified reads an object, and returns DataLoss at its end if its content is not the one that was
-// stored.
-type verified struct {
-	content io.ReadCloser
-	object  Object
-	sum     hash.Hash
-	read    int64
-}
-
-func openObject(ctx context.Context, target *blobs.Store, o Object) (*verified, error) {
-	content, err := target.Get(ctx, o.Key)
-	if domain.CodeOf(err) == domain.NotFound {
-		err = domain.Errorf(domain.DataLoss, "the object %s of the backup is missing: restore another backup", o.Key)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &verified{content: content, object: o, sum: sha256.New()}, nil
-}
-
-func (v *verified) Read(p []byte) (int, error) {
-	n, err := v.content.Read(p)
-	_, _ = v.sum.Write(p[:n])
-	v.read += int64(n)
-	if errors.Is(err, io.EOF) && (v.read != v.object.Size || hex.EncodeToString(v.sum.Sum(nil)) != v.object.SHA256) {
-		err = domain.Errorf(domain.DataLoss, "the object %s of the backup is damaged: restore another backup", v.object.Key)
-	}
-	return n, err
-}
-
-func (v *verified) Close() error { return v.content.Close() }
-
-// lines calls each for every line of a compressed object. It reads the object to its end, so that
-// its content is verified; what each has done before an error is to be discarded.
-func lines(ctx context.Context, target *blobs.Store, o Object, each func([]byte) error) error {
-	content, err := openObject(ctx, target, o)
-	if err != nil {
-		return err
-	}
-	defer content.Close()
-	z, err := zstd.NewReader(content)
-	if err != nil {
-		return err
-	}
-	defer z.Close()
-	in := bufio.NewReaderSize(z, 1<<20)
-	for {
-		line, err := in.ReadBytes('\n')
-		if errors.Is(err, io.EOF) && len(line) == 0 {
-			_, err := io.Copy(io.Discard, content) // bytes after the compressed content
-			return err
-		}
-		if err != nil {
-			return fmt.Errorf("read %s of the backup: %w", o.Key, err)
-		}
-		if err := each(bytes.TrimSuffix(line, []byte("\n"))); err != nil {
-			return err
-		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,8 +14,8 @@ import (
 	"anneal/eventlog/transparency"
 )
 
-// Keep states which backups stay. The newest one always does.
-type Keep struct {
+// Retention selects the backups to keep; the newest is always kept.
+type Retention struct {
 	Newest int       // this number of the newest backups
 	Since  time.Time // backups whose state is at most as old; zero for none
 }
@@ -30,10 +31,11 @@ type Pruned struct {
 // A pruning is a Prune in progress.
 type pruning struct {
 	target *blobs.Store
-	signer *transparency.Signer
+	from   Source
 	all    map[string]*Manifest
 	ids    []string // oldest first
 	kept   map[string]bool
+	used   map[string]bool // keys of the objects that kept backups refer to
 	result Pruned
 }
 
@@ -44,45 +46,62 @@ type pruning struct {
 // objects. So all kept backups can be restored after each step, and an interrupted Prune can be repeated. No
 // backup to the target may run meanwhile; objects of later IDs than the newest backup are not deleted.
 //
-// A manifest without a signature is not replaced: the parents of its backup are kept as well.
-func Prune(ctx context.Context, target *blobs.Store, signer *transparency.Signer, keep Keep) (Pruned, error) {
-	p := &pruning{target: target, signer: signer, all: map[string]*Manifest{}, kept: map[string]bool{}}
+// A manifest without a signature is not replaced: the parents of its backup are kept as well. It does not
+// count as one of the newest if another backup has a signature.
+func Prune(ctx context.Context, target *blobs.Store, from Source, keep Retention) (Pruned, error) {
+	p := &pruning{target: target, from: from, all: map[string]*Manifest{}, kept: map[string]bool{}}
 	if err := p.readManifests(ctx); err != nil || len(p.ids) == 0 {
-		return p.result, err
+		return p.result, advise(err, pruneAdvice)
 	}
 	if err := p.choose(keep); err != nil {
 		return p.result, err
 	}
-	for _, id := range p.ids {
-		if m := p.all[id]; p.kept[id] && m.Parent != "" && !p.kept[m.Parent] {
-			if err := p.makeWhole(ctx, m); err != nil {
-				return p.result, err
-			}
-		}
+	if err := p.replaceManifests(ctx); err != nil {
+		return p.result, advise(err, pruneAdvice)
 	}
+	if err := p.deleteManifests(ctx); err != nil {
+		return p.result, err
+	}
+	return p.result, p.deleteObjects(ctx)
+}
+
+// deleteManifests deletes the manifests of the removed backups, newest first: no backup is left without its
+// parents, so that after an interruption a Prune can keep more.
+func (p *pruning) deleteManifests(ctx context.Context) error {
 	for _, id := range p.ids {
 		if p.kept[id] {
 			p.result.Kept = append(p.result.Kept, id)
+		}
+	}
+	for _, id := range slices.Backward(p.ids) {
+		if p.kept[id] {
 			continue
 		}
-		if err := target.Delete(ctx, manifestPrefix+id+manifestSuffix); err != nil {
-			return p.result, err
+		if err := p.target.Delete(ctx, manifestPrefix+id+manifestSuffix); err != nil {
+			return err
 		}
-		p.result.Removed = append(p.result.Removed, id)
+		p.result.Removed = slices.Insert(p.result.Removed, 0, id)
 	}
-	return p.result, p.deleteObjects(ctx)
+	return nil
 }
 
 func (p *pruning) readManifests(ctx context.Context) (err error) {
 	if p.ids, err = IDs(ctx, p.target); err != nil {
 		return err
 	}
-	key, err := transparency.ParseKey(p.signer.Key())
+	key, err := transparency.ParseKey(p.from.Signer.Key())
+	if err != nil {
+		return err
+	}
+	first, err := p.from.Log.At(ctx, 1)
 	if err != nil {
 		return err
 	}
 	for _, id := range p.ids {
 		m, err := readManifest(ctx, p.target, id)
+		if err == nil {
+			err = m.checkLog(first.ID)
+		}
 		if err == nil {
 			err = m.verify(key)
 		}
@@ -94,11 +113,34 @@ func (p *pruning) readManifests(ctx context.Context) (err error) {
 	return nil
 }
 
+// counted returns the IDs of the backups among which the newest are kept, oldest first: all backups with a
+// signature, because a program that can write to the target can add others; all backups if none has one.
+func (p *pruning) counted() ([]string, error) {
+	signed := slices.DeleteFunc(slices.Clone(p.ids), func(id string) bool { return len(p.all[id].signature) == 0 })
+	if len(signed) == 0 {
+		return p.ids, nil
+	}
+	if newest := p.ids[len(p.ids)-1]; newest != signed[len(signed)-1] {
+		return nil, domain.Errorf(domain.FailedPrecondition, "the manifest of backup %s is not signed, but that of the "+
+			"earlier backup %s is: create a backup, or move %s out of the target, and try again", newest, signed[len(signed)-1],
+			manifestPrefix+newest+manifestSuffix)
+	}
+	return signed, nil
+}
+
 // choose selects the backups that are kept.
-func (p *pruning) choose(keep Keep) error {
-	for n, id := range p.ids {
-		newer := len(p.ids) - 1 - n
-		if newer == 0 || newer < keep.Newest || !keep.Since.IsZero() && !p.all[id].Time.Before(keep.Since) {
+func (p *pruning) choose(keep Retention) error {
+	counted, err := p.counted()
+	if err != nil {
+		return err
+	}
+	for n, id := range counted {
+		if newer := len(counted) - 1 - n; newer == 0 || newer < keep.Newest {
+			p.kept[id] = true
+		}
+	}
+	for _, id := range p.ids {
+		if !keep.Since.IsZero() && !p.all[id].Time.Before(keep.Since) {
 			p.kept[id] = true
 		}
 	}
@@ -125,8 +167,8 @@ func (p *pruning) chain(m *Manifest) (all []*Manifest, err error) {
 	for m.Parent != "" {
 		parent := p.all[m.Parent]
 		if parent == nil || len(all) > len(p.ids) {
-			return nil, domain.Errorf(domain.DataLoss, "backup %s has the events after those of backup %s, whose manifest is "+
-				"missing: move %s away", m.ID, m.Parent, manifestPrefix+m.ID+manifestSuffix)
+			return nil, advise(damaged(m.ID, "backup %s has the events after those of backup %s, whose manifest is missing",
+				m.ID, m.Parent), pruneAdvice)
 		}
 		m = parent
 		all = append(all, m)
@@ -134,19 +176,48 @@ func (p *pruning) chain(m *Manifest) (all []*Manifest, err error) {
 	return all, nil
 }
 
-// makeWhole replaces the manifest of a backup by one that has the segments of its parents.
-func (p *pruning) makeWhole(ctx context.Context, m *Manifest) error {
+// replaceManifests replaces the manifests of the kept backups whose parents are removed. Before it changes
+// the target, it signs all of them, and so checks their sizes, and reads the lists of files.
+func (p *pruning) replaceManifests(ctx context.Context) error {
+	contents := map[string][]byte{}
+	for _, id := range p.ids {
+		m := p.all[id]
+		if !p.kept[id] || m.Parent == "" || p.kept[m.Parent] {
+			continue
+		}
+		err := p.makeFull(m)
+		if err == nil {
+			contents[id], err = signManifest(p.from.Signer, p.all[id])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	var err error
+	if p.used, err = p.usedObjects(ctx); err != nil {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(contents)) {
+		if err := storeManifest(ctx, p.target, id, contents[id]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeFull replaces a manifest by one that has the segments of its parents.
+func (p *pruning) makeFull(m *Manifest) error {
 	chain, err := p.chain(m)
 	if err != nil {
 		return err
 	}
-	whole := *m
-	whole.Parent, whole.Events, whole.Usage = "", nil, nil
+	full := *m
+	full.Parent, full.Events, full.Usage = "", nil, nil
 	for _, one := range slices.Backward(chain) {
-		whole.Events, whole.Usage = append(whole.Events, one.Events...), append(whole.Usage, one.Usage...)
+		full.Events, full.Usage = append(full.Events, one.Events...), append(full.Usage, one.Usage...)
 	}
-	p.all[m.ID] = &whole
-	return putManifest(ctx, p.target, p.signer, &whole)
+	p.all[m.ID] = &full
+	return nil
 }
 
 // objectPrefixes are the prefixes of the objects of backups, except manifests.
@@ -154,17 +225,13 @@ var objectPrefixes = []string{"events/", "usage/", "files/", "lists/", "secrets/
 
 // deleteObjects deletes the objects that no kept backup refers to.
 func (p *pruning) deleteObjects(ctx context.Context) error {
-	used, err := p.used(ctx)
-	if err != nil {
-		return err
-	}
 	newest := p.ids[len(p.ids)-1]
 	for _, prefix := range objectPrefixes {
 		for f, err := range p.target.List(ctx, prefix) {
 			if err != nil {
 				return err
 			}
-			if id := objectID(f.Key); used[f.Key] || id == "" || id > newest {
+			if id := objectID(f.Key); p.used[f.Key] || id == "" || id > newest {
 				continue
 			}
 			if err := p.target.Delete(ctx, f.Key); err != nil {
@@ -177,8 +244,8 @@ func (p *pruning) deleteObjects(ctx context.Context) error {
 	return nil
 }
 
-// used returns the keys of the objects that kept backups refer to.
-func (p *pruning) used(ctx context.Context) (map[string]bool, error) {
+// usedObjects returns the keys of the objects that kept backups refer to.
+func (p *pruning) usedObjects(ctx context.Context) (map[string]bool, error) {
 	used := map[string]bool{}
 	for id := range p.kept {
 		m := p.all[id]

@@ -29,9 +29,9 @@ func (to *target) objects() (all []string) {
 	return all
 }
 
-func (to *target) prune(from *installation, keep backup.Keep) backup.Pruned {
+func (to *target) prune(from *installation, keep backup.Retention) backup.Pruned {
 	to.Helper()
-	pruned, err := backup.Prune(to.Context(), to.bucket, from.source().Signer, keep)
+	pruned, err := backup.Prune(to.Context(), to.bucket, from.source(), keep)
 	require.NoError(to, err)
 	return pruned
 }
@@ -66,10 +66,10 @@ func TestPrunedBackups(t *testing.T) {
 	_, err = to.bucket.Put(t.Context(), "secrets/20990101T000000.000000Z.age", strings.NewReader("of a running backup"))
 	require.NoError(t, err)
 
-	require.Empty(t, to.prune(from, backup.Keep{Newest: 4}).Removed)
+	require.Empty(t, to.prune(from, backup.Retention{Newest: 4}).Removed)
 	require.Len(t, to.ids(), 4)
-	require.Empty(t, to.prune(from, backup.Keep{Since: all[0].Time}).Removed)
-	pruned := to.prune(from, backup.Keep{Newest: 1, Since: all[2].Time})
+	require.Empty(t, to.prune(from, backup.Retention{Since: all[0].Time}).Removed)
+	pruned := to.prune(from, backup.Retention{Newest: 1, Since: all[2].Time})
 	require.Equal(t, []string{all[2].ID, all[3].ID}, pruned.Kept)
 	require.Equal(t, []string{all[0].ID, all[1].ID}, pruned.Removed)
 	require.Equal(t, pruned.Kept, to.ids())
@@ -77,7 +77,7 @@ func TestPrunedBackups(t *testing.T) {
 	require.Equal(t, 2*2+1, pruned.Objects)
 	require.Len(t, to.objects(), before-2*3-1+2)
 	require.FileExists(t, foreign)
-	require.Zero(t, to.prune(from, backup.Keep{Newest: 2}).Objects, "nothing is left to delete")
+	require.Zero(t, to.prune(from, backup.Retention{Newest: 2}).Objects, "nothing is left to delete")
 
 	for _, m := range all[2:] {
 		dir, restored, err := to.restore(backup.RestoreSettings{Position: m.Position})
@@ -98,7 +98,7 @@ func TestPrunedBackups(t *testing.T) {
 	fifth := to.backup(from)
 	require.Equal(t, all[3].ID, fifth.Parent)
 	require.Equal(t, 1, fifth.Files.Count-all[3].Files.Count)
-	require.Equal(t, []string{fifth.ID}, to.prune(from, backup.Keep{}).Kept, "the newest stays")
+	require.Equal(t, []string{fifth.ID}, to.prune(from, backup.Retention{}).Kept, "the newest stays")
 	dir, restored, err := to.restore(backup.RestoreSettings{})
 	require.NoError(t, err)
 	require.Empty(t, restored.Missing)
@@ -119,17 +119,8 @@ func TestInterruptedPrunes(t *testing.T) {
 			}
 			all = append(all, to.backup(from))
 		}
-		left := steps
-		bucket, err := blobs.Open(t.Context(), blobs.Options{Dir: to.dir, BaseURL: "http://127.0.0.1:1/blobs",
-			Key: make([]byte, 32), Intercept: func(_, _ string, do func() error) error {
-				if left == 0 {
-					return cut
-				}
-				left--
-				return do()
-			}})
-		require.NoError(t, err)
-		_, err = backup.Prune(t.Context(), bucket, from.source().Signer, backup.Keep{Newest: 1})
+		bucket := to.interrupted(steps, cut)
+		_, err := backup.Prune(t.Context(), bucket, from.source(), backup.Retention{Newest: 1})
 		require.NoError(t, bucket.Close())
 		if done = err == nil; !done {
 			require.ErrorIs(t, err, cut)
@@ -139,13 +130,58 @@ func TestInterruptedPrunes(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, all[2].Checkpoint, restored.Checkpoint)
 		require.Empty(t, restored.Missing)
-		to.prune(from, backup.Keep{Newest: 1})
+		to.prune(from, backup.Retention{Newest: 1})
 		require.Equal(t, []string{all[2].ID}, to.ids())
 		_, restored, err = to.restore(backup.RestoreSettings{})
 		require.NoError(t, err)
 		require.Empty(t, restored.Missing)
 	}
 	require.Greater(t, steps, 5, "a manifest is replaced, two are deleted, and their secrets")
+}
+
+// interrupted returns the bucket of a target that fails after a number of changes.
+func (to *target) interrupted(changes int, cut error) *blobs.Store {
+	to.Helper()
+	bucket, err := blobs.Open(to.Context(), blobs.Options{Dir: to.dir, BaseURL: "http://127.0.0.1:1/blobs",
+		Key: make([]byte, 32), Intercept: func(_, _ string, do func() error) error {
+			if changes == 0 {
+				return cut
+			}
+			changes--
+			return do()
+		}})
+	require.NoError(to, err)
+	return bucket
+}
+
+// TestInterruptedPruneThatThenKeepsMore cuts off a Prune at each change of the bucket, and then keeps more
+// backups: those that are left can be restored.
+func TestInterruptedPruneThatThenKeepsMore(t *testing.T) {
+	from, cut, left := newInstallation(t), errors.New("cut"), map[int]bool{}
+	for steps, done := 0, false; !done; steps++ {
+		to := newTarget(t)
+		var all []backup.Manifest
+		for range 4 {
+			all = append(all, to.backup(from))
+		}
+		bucket := to.interrupted(steps, cut)
+		_, err := backup.Prune(t.Context(), bucket, from.source(), backup.Retention{Newest: 1})
+		require.NoError(t, bucket.Close())
+		if done = err == nil; !done {
+			require.ErrorIs(t, err, cut)
+		}
+		kept := to.prune(from, backup.Retention{Newest: 3}).Kept
+		require.Equal(t, kept, to.ids())
+		require.Contains(t, kept, all[3].ID)
+		left[len(kept)] = true
+		_, restored, err := to.restore(backup.RestoreSettings{})
+		require.NoError(t, err)
+		require.Equal(t, all[3].Checkpoint, restored.Checkpoint)
+		_, restored, err = to.restore(backup.RestoreSettings{Position: 1})
+		require.NoError(t, err)
+		require.Contains(t, kept, restored.Backup)
+	}
+	require.Equal(t, map[int]bool{3: true, 2: true, 1: true}, left)
 }
 
 // TestChangedManifests changes the manifest of each of two backups in several ways. A restore refuses it by
@@ -201,7 +237,7 @@ func TestChangedManifests(t *testing.T) {
 			}
 			require.ErrorContains(t, err, m.ID, what)
 			require.Equal(t, domain.DataLoss, domain.CodeOf(err), what)
-			_, err = backup.Prune(t.Context(), to.bucket, from.source().Signer, backup.Keep{Newest: 1})
+			_, err = backup.Prune(t.Context(), to.bucket, from.source(), backup.Retention{Newest: 1})
 			require.ErrorContains(t, err, m.ID, what)
 			if m.ID == second.ID {
 				_, err = backup.Run(t.Context(), from.source(), to.bucket, to.settings, func(int64) {})
@@ -217,22 +253,111 @@ func TestChangedManifests(t *testing.T) {
 		body, _, _ := strings.Cut(string(testutil.ReadFile(t, path(m))), "\n")
 		to.overwrite(path(m), body+"\n")
 	}
-	require.Empty(t, to.prune(from, backup.Keep{Newest: 1}).Removed)
+	require.Empty(t, to.prune(from, backup.Retention{Newest: 1}).Removed)
 	third := to.backup(from)
 	require.Empty(t, third.Parent)
 	require.Equal(t, uint64(1), third.Events[0].First)
-	require.Equal(t, []string{first.ID, second.ID}, to.prune(from, backup.Keep{Newest: 1}).Removed)
+	require.Equal(t, []string{first.ID, second.ID}, to.prune(from, backup.Retention{Newest: 1}).Removed)
 	_, restored, err = to.restore(backup.RestoreSettings{Key: key})
 	require.NoError(t, err)
 	require.Empty(t, restored.Missing)
 	require.Equal(t, from.world.Position(), restored.Position)
 }
 
+// contents returns the contents of all objects and manifests of a target by their keys.
+func (to *target) contents() map[string]string {
+	all := map[string]string{}
+	for _, key := range to.objects() {
+		all[key] = string(testutil.ReadFile(to, filepath.Join(to.dir, key)))
+	}
+	return all
+}
+
+// TestLimitOfManifests prunes backups whose full manifest would exceed the limit of a manifest, which
+// a restore refuses to read. Prune changes nothing.
+func TestLimitOfManifests(t *testing.T) {
+	from, to := newInstallation(t), newTarget(t)
+	for range 3 {
+		m := to.backup(from)
+		for len(m.Events) < 50_000 {
+			m.Events = append(m.Events, backup.Segment{First: 1, Last: 2, Object: backup.Object{
+				Key: strings.Repeat("k", 50), SHA256: strings.Repeat("0", 64)}})
+		}
+		require.NoError(t, backup.PutManifest(t.Context(), to.bucket, from.signer(), &m))
+	}
+	before := to.contents()
+	require.Len(t, to.prune(from, backup.Retention{Newest: 3}).Kept, 3)
+	_, err := backup.Prune(t.Context(), to.bucket, from.source(), backup.Retention{Newest: 1})
+	require.ErrorContains(t, err, "the limit is 16777216")
+	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
+	require.Equal(t, before, to.contents())
+}
+
+// TestPruneRefusesOtherLogs adds a backup of another log that has the installation's signature.
+func TestPruneRefusesOtherLogs(t *testing.T) {
+	from, to := newInstallation(t), newTarget(t)
+	to.backup(from)
+	other := to.backup(from)
+	other.Log = "another"
+	require.NoError(t, backup.PutManifest(t.Context(), to.bucket, from.signer(), &other))
+	to.backupFails(from, "backups of another installation")
+	before := to.contents()
+	_, err := backup.Prune(t.Context(), to.bucket, from.source(), backup.Retention{Newest: 1})
+	require.ErrorContains(t, err, "backups of another installation")
+	require.Equal(t, before, to.contents())
+}
+
+func (to *target) backupFails(from *installation, message string) {
+	to.Helper()
+	_, err := backup.Run(to.Context(), from.source(), to.bucket, to.settings, func(int64) {})
+	require.ErrorContains(to, err, message)
+}
+
+// TestUnsignedManifestsDoNotCount adds unsigned manifests before and after two signed ones. Those before do
+// not push out a signed one, and Prune refuses the one after.
+func TestUnsignedManifestsDoNotCount(t *testing.T) {
+	from, to := newInstallation(t), newTarget(t)
+	var all []backup.Manifest
+	for range 4 {
+		all = append(all, to.backup(from))
+	}
+	unsign := func(m backup.Manifest) {
+		path := filepath.Join(to.dir, "manifests", m.ID+".json")
+		body, _, _ := strings.Cut(string(testutil.ReadFile(t, path)), "\n")
+		body = strings.Replace(body, `"parent":"`+m.Parent+`",`, "", 1)
+		to.overwrite(path, body+"\n")
+	}
+	unsign(all[3])
+	before := to.contents()
+	_, err := backup.Prune(t.Context(), to.bucket, from.source(), backup.Retention{Newest: 1})
+	require.ErrorContains(t, err, "the manifest of backup "+all[3].ID+" is not signed, but that of the earlier backup "+
+		all[2].ID)
+	require.Equal(t, before, to.contents())
+	require.NoError(t, to.bucket.Delete(t.Context(), "manifests/"+all[3].ID+".json"))
+
+	fifth := to.backup(from)
+	require.Equal(t, all[2].ID, fifth.Parent)
+	require.NoError(t, to.bucket.Delete(t.Context(), "manifests/"+all[0].ID+".json"))
+	all[2].Parent = ""
+	require.NoError(t, backup.PutManifest(t.Context(), to.bucket, from.signer(), &all[2]))
+	unsign(all[1])
+	pruned := to.prune(from, backup.Retention{Newest: 2})
+	require.Equal(t, []string{all[2].ID, fifth.ID}, pruned.Kept)
+	require.Equal(t, []string{all[1].ID}, pruned.Removed)
+
+	middle := to.backup(from) // an unsigned one between two signed ones
+	last := to.backup(from)
+	last.Parent = fifth.ID
+	require.NoError(t, backup.PutManifest(t.Context(), to.bucket, from.signer(), &last))
+	unsign(middle)
+	require.Equal(t, []string{fifth.ID, last.ID}, to.prune(from, backup.Retention{Newest: 2}).Kept)
+}
+
 func TestPruneByTime(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	all := fourBackups(from, to)
-	require.Equal(t, []string{all[3].ID}, to.prune(from, backup.Keep{Since: time.Now().Add(time.Hour)}).Kept)
+	require.Equal(t, []string{all[3].ID}, to.prune(from, backup.Retention{Since: time.Now().Add(time.Hour)}).Kept)
 	require.Empty(t, slices.DeleteFunc(to.ids(), func(id string) bool { return id == all[3].ID }))
 	empty := newTarget(t)
-	require.Zero(t, empty.prune(from, backup.Keep{Newest: 1}))
+	require.Zero(t, empty.prune(from, backup.Retention{Newest: 1}))
 }

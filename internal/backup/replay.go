@@ -65,8 +65,8 @@ func (r *restore) putEvents(ctx context.Context) error {
 		return err
 	}
 	if chain.Checkpoint != r.from.Checkpoint || chain.Hash.String() != r.from.Hash {
-		return domain.Errorf(domain.DataLoss, "the events of backup %s do not match its manifest (position %d, hash %s; "+
-			"position %d, hash %s): restore another backup", r.from.ID, chain.Position, chain.Hash, r.from.Position, r.from.Hash)
+		return damaged(r.from.ID, "the events of backup %s do not match its manifest (position %d, hash %s; "+
+			"position %d, hash %s)", r.from.ID, chain.Position, chain.Hash, r.from.Position, r.from.Hash)
 	}
 	switch {
 	case r.result.Position == 0:

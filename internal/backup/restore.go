@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -83,6 +82,11 @@ type restore struct {
 // Restore creates the data directory dir from a backup. The directory appears when the restore is
 // complete; it must not exist, or be empty. The digest of the log is compared with the manifest's.
 func Restore(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
+	restored, err := restoreTo(ctx, target, dir, s)
+	return restored, advise(err, restoreAdvice)
+}
+
+func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
 	if entries, err := os.ReadDir(string(dir)); err == nil && len(entries) > 0 {
 		return Restored{}, domain.Errorf(domain.FailedPrecondition, "%s is not empty: restore to a new directory with --data",
 			dir)
@@ -419,11 +423,5 @@ func (r *restore) copyFile(ctx context.Context, bucket *blobs.Store, f File) err
 		}
 		return err
 	}
-	content, err := openObject(ctx, r.target, f.Object)
-	if err != nil {
-		return err
-	}
-	defer content.Close()
-	_, err = bucket.Put(ctx, f.Key, io.Reader(content))
-	return err
+	return copyObject(ctx, r.target, f.Object, bucket, f.Key)
 }

@@ -10,7 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 
 	"filippo.io/age"
@@ -96,6 +96,14 @@ func ReadKey(path string) (note.Verifier, error) {
 // creates the stores again.
 const createdSuffix = ".made"
 
+// contextFiles are the contexts in the data directory that a backup has.
+var contextFiles = []string{"context.json", "operator.json"}
+
+// isKeyFile reports whether a path is one that keyFiles returns: a context, or a file below keys.
+func isKeyFile(path string) bool {
+	return slices.Contains(contextFiles, path) || fs.ValidPath(path) && strings.HasPrefix(path, "keys/")
+}
+
 // keyFiles returns the contents of the keys and contexts in the data directory.
 func keyFiles(dir datadir.Dir) (map[string][]byte, error) {
 	all := map[string][]byte{}
@@ -107,7 +115,7 @@ func keyFiles(dir datadir.Dir) (map[string][]byte, error) {
 		all[path], err = os.ReadFile(dir.Path(path))
 		return err
 	})
-	for _, path := range []string{"context.json", "operator.json"} {
+	for _, path := range contextFiles {
 		content, readErr := os.ReadFile(dir.Path(path))
 		err = errors.Join(err, readErr)
 		all[path] = content
@@ -150,11 +158,14 @@ func readSecrets(ctx context.Context, target *blobs.Store, m Manifest, identitie
 	if err == nil {
 		err = json.NewDecoder(plain).Decode(&c)
 	}
+	if err == nil {
+		_, err = io.Copy(io.Discard, plain) // age authenticates the end
+	}
 	if err != nil {
 		return c, domain.Errorf(domain.DataLoss, "%s of the backup cannot be decrypted: %v", m.Secrets.Key, err)
 	}
 	for path := range c.Files {
-		if !filepath.IsLocal(path) {
+		if !isKeyFile(path) {
 			return c, domain.Errorf(domain.DataLoss, "%s of the backup has the invalid path %q", m.Secrets.Key, path)
 		}
 	}

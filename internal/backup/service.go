@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -93,6 +94,9 @@ func (s *Service) Start(ctx context.Context, target string, settings Settings) (
 	return s.status(one), nil
 }
 
+// busyPause is the time after which RunEvery tries again if another backup, or a prune, is running.
+const busyPause = time.Minute
+
 // RunEvery runs a backup to a target now and after each interval, until ctx is done.
 func (s *Service) RunEvery(ctx context.Context, target string, settings Settings, interval time.Duration) error {
 	for {
@@ -100,11 +104,15 @@ func (s *Service) RunEvery(ctx context.Context, target string, settings Settings
 		if err == nil {
 			err = s.finish(ctx, bucket, one)
 		}
+		pause := interval
+		if hasReason(err, reasonBusy) {
+			pause = min(busyPause, interval)
+		}
 		if err != nil && ctx.Err() == nil {
-			s.source.Logger.Error("the backup failed; it is tried again later", "target", target, "again", interval,
+			s.source.Logger.Error("the backup failed; it is tried again later", "target", target, "again", pause,
 				"error", err)
 		}
-		if !eventlog.Sleep(ctx, interval) {
+		if !eventlog.Sleep(ctx, pause) {
 			return ctx.Err()
 		}
 	}
@@ -143,22 +151,25 @@ func (s *Service) begin(ctx context.Context, target string, settings Settings) (
 	return bucket, &one, nil
 }
 
+const reasonBusy = "BACKUP_RUNNING"
+
 // checkIdle returns an error while a backup runs or backups are removed. The caller holds the lock.
 func (s *Service) checkIdle() error {
 	for _, one := range s.targets {
 		if one.State == Running {
-			return domain.Errorf(domain.FailedPrecondition, "a backup to %s is running since %s: wait until it ends", one.Target,
-				one.StartTime.Format(time.RFC3339))
+			return &domain.Error{Code: domain.FailedPrecondition, Reason: reasonBusy, Message: fmt.Sprintf("a backup to %s is "+
+				"running since %s: wait until it ends", one.Target, one.StartTime.Format(time.RFC3339))}
 		}
 	}
 	if s.pruning != "" {
-		return domain.Errorf(domain.FailedPrecondition, "backups are being removed from %s: wait until that ends", s.pruning)
+		return &domain.Error{Code: domain.FailedPrecondition, Reason: reasonBusy, Message: fmt.Sprintf("backups are being "+
+			"removed from %s: wait until that ends", s.pruning)}
 	}
 	return nil
 }
 
 // Prune removes backups from a target: see Prune. No backup runs meanwhile.
-func (s *Service) Prune(ctx context.Context, target string, keep Keep) (Pruned, error) {
+func (s *Service) Prune(ctx context.Context, target string, keep Retention) (Pruned, error) {
 	s.mu.Lock()
 	err := s.checkIdle()
 	if err == nil {
@@ -177,7 +188,7 @@ func (s *Service) Prune(ctx context.Context, target string, keep Keep) (Pruned, 
 	if err != nil {
 		return Pruned{}, err
 	}
-	pruned, err := Prune(ctx, bucket, s.source.Signer, keep)
+	pruned, err := Prune(ctx, bucket, s.source, keep)
 	s.source.Logger.Info("backups removed", "target", target, "removed", len(pruned.Removed), "kept", len(pruned.Kept),
 		"objects", pruned.Objects, "bytes", pruned.Bytes, "error", err)
 	return pruned, errors.Join(err, bucket.Close())

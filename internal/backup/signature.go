@@ -1,13 +1,14 @@
 package backup
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"slices"
 
 	"golang.org/x/mod/sumdb/note"
 
@@ -27,33 +28,60 @@ func digestOf(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// putManifest signs a manifest and stores it, or replaces the one with its ID.
-func putManifest(ctx context.Context, target *blobs.Store, signer *transparency.Signer, m *Manifest) error {
+// signManifest signs a manifest, and returns the content of its object.
+func signManifest(signer *transparency.Signer, m *Manifest) ([]byte, error) {
 	body, err := json.Marshal(m)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	m.digest = digestOf(body)
 	if m.signature, err = signer.SignText(noteText(m.ID, m.digest)); err != nil {
+		return nil, err
+	}
+	content := slices.Concat(body, []byte("\n"), m.signature)
+	if len(content) > maxManifest {
+		return nil, domain.Errorf(domain.FailedPrecondition, "the manifest of backup %s would have %d bytes, and the limit "+
+			"is %d; nothing was changed: back up to a new target, whose first backup has fewer segments, or keep more backups",
+			m.ID, len(content), maxManifest)
+	}
+	return content, nil
+}
+
+// storeManifest stores the content of a manifest's object, or replaces that of the manifest with its ID.
+func storeManifest(ctx context.Context, target *blobs.Store, id string, content []byte) error {
+	_, err := putContent(ctx, target, manifestPrefix+id+manifestSuffix, bytes.NewReader(content))
+	return err
+}
+
+func putManifest(ctx context.Context, target *blobs.Store, signer *transparency.Signer, m *Manifest) error {
+	content, err := signManifest(signer, m)
+	if err != nil {
 		return err
 	}
-	_, err = put(ctx, target, manifestPrefix+m.ID+manifestSuffix, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "%s\n%s", body, m.signature)
-		return err
-	})
-	return err
+	return storeManifest(ctx, target, m.ID, content)
 }
 
 func (r *run) putManifest(ctx context.Context, m *Manifest) error {
 	return putManifest(ctx, r.target, r.Signer, m)
 }
 
+// checkLog returns an error unless the manifest is of the installation whose log begins with an event.
+func (m *Manifest) checkLog(first string) error {
+	if m.Log == first {
+		return nil
+	}
+	return domain.Errorf(domain.FailedPrecondition, "the target has backups of another installation (its log begins "+
+		"with event %s, this one with %s): choose another target", m.Log, first)
+}
+
 const reasonUnsigned = "UNSIGNED_BACKUP"
 
 // isUnsigned reports whether an error of verify states that the manifest has no signature.
-func isUnsigned(err error) bool {
+func isUnsigned(err error) bool { return hasReason(err, reasonUnsigned) }
+
+func hasReason(err error, reason string) bool {
 	var e *domain.Error
-	return errors.As(err, &e) && e.Reason == reasonUnsigned
+	return errors.As(err, &e) && e.Reason == reason
 }
 
 // verify returns an error unless the manifest has the signature of a key.
@@ -64,8 +92,8 @@ func (m *Manifest) verify(key note.Verifier) error {
 	}
 	n, err := note.Open(m.signature, note.VerifierList(key))
 	if err != nil || n.Text != noteText(m.ID, m.digest) {
-		return domain.Errorf(domain.DataLoss, "the manifest of backup %s was changed, or another installation made it: it "+
-			"has no signature of the key %s: restore another backup, or move it away", m.ID, key.Name())
+		return damaged(m.ID, "the manifest of backup %s was changed, or another installation made it: it has no signature "+
+			"of the key %s", m.ID, key.Name())
 	}
 	return nil
 }

@@ -162,7 +162,9 @@ backups that this installation has signed.`,
 			var recipient string
 			key, err := server.LogKey(operatorDir(c))
 			if err != nil {
-				key = "" // there is no server's data directory
+				key = ""
+				fmt.Fprintf(c.ErrOrStderr(), "no server data in %s: restores with this file do not check who signed the backup; "+
+					"run it on the server's machine or pass --key to restore\n", operatorDir(c))
 			}
 			err = storeSecret(c, args[0], func() (content []byte, err error) {
 				text, public, err := backup.NewIdentity(key)
@@ -200,6 +202,9 @@ what no other backup refers to. The newest backup always stays, and all events: 
 backup can still be restored, without the files that were deleted since. If the command is interrupted, all
 backups that stay can be restored; run it again.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if keep == 0 && days == 0 {
+				return usage.Errorf("set --keep or --keep-days")
+			}
 			target, err := absoluteTarget(args[0])
 			if err != nil {
 				return err
@@ -216,8 +221,8 @@ backups that stay can be restored; run it again.`,
 			return printItem(c, item, column{"Target", "target"}, column{"Kept", "kept"}, column{"Removed", "removed"},
 				column{"Objects deleted", "deletedObjects"}, column{"Bytes deleted", "deletedBytes"})
 		}}
-	c.Flags().IntVar(&keep, "keep", 0, "number of the newest backups that stay")
-	c.Flags().IntVar(&days, "keep-days", 0, "days whose backups stay")
+	c.Flags().IntVar(&keep, "keep", 0, "number of newest backups to keep")
+	c.Flags().IntVar(&days, "keep-days", 0, "keep backups of the last `DAYS` days")
 	bindArgument(c, "TARGET", "target", "")
 	return c
 }

@@ -66,6 +66,11 @@ func subscriptionCreate() *cobra.Command {
 			set("eventTypes", types, len(types) > 0)
 			set("resources", resources, len(resources) > 0)
 			set("webhook", map[string]any{"url": webhook}, webhook != "")
+			for name, value := range map[string]string{"format": format, "credentials-secret": secret} {
+				if value != "" && files == "" {
+					return usage.Errorf("--%s %s acts only with --files: add --files s3://BUCKET/DIRECTORY/", name, value)
+				}
+			}
 			target := map[string]any{"externalUrl": files, "credentialsSecret": client.name("secrets", secret)}
 			if format != "" {
 				target["format"] = strings.ToUpper(format)

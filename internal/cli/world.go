@@ -82,7 +82,7 @@ func rebuildOf(c *cobra.Command, operator *client, id string) (rest.Rebuild, err
 			return one, nil
 		}
 	}
-	return rest.Rebuild{}, fmt.Errorf("the server has no rebuild %s", id)
+	return rest.Rebuild{}, fmt.Errorf("the server has no rebuild %s: list them with `anneal world status`", id)
 }
 
 // printRebuild prints the result of a rebuild, and returns an error unless the tables were equal.
@@ -115,8 +115,8 @@ func printRebuild(c *cobra.Command, r rest.Rebuild) error {
 	case r.State != rest.RebuildCompleted:
 		return fmt.Errorf("the rebuild %s is %s: %s", r.ID, r.State, r.Status.Message)
 	case r.DifferenceCount > 0:
-		return fmt.Errorf("the state differed from the log in %d resources, and was replaced by that of the log: keep "+
-			"`anneal world status -o json` and report this", r.DifferenceCount)
+		return fmt.Errorf("the state differed from the log in %d resources, and was replaced by that of the log: save "+
+			"the output of `anneal world status -o json` and report it as a bug", r.DifferenceCount)
 	}
 	return nil
 }

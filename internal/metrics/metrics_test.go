@@ -133,12 +133,13 @@ func TestNamedMetricsAreLimited(t *testing.T) {
 	}
 	node := c.node("a")
 	celsius, percent := 60, 75
-	c.world.Live().SetDevices(node, []live.Device{{Type: l4, TemperatureC: &celsius, UtilizationPercent: &percent}}, noon)
+	c.world.Live().SetDevices(node, []live.Device{{Type: l4, TemperatureC: &celsius, UtilizationPercent: &percent},
+		{Type: l4, TemperatureC: &celsius}}, noon)
 	named := metrics.Named{World: c.world, Now: c.now}
 	got := c.gathered(named)
 	require.Equal(t, 501, strings.Count(got, "anneal_account_jobs "))
 	for _, line := range []string{"anneal_account_jobs account-500 JOB_STATE_PENDING 3",
-		"anneal_account_jobs other JOB_STATE_PENDING 1", "anneal_node_accelerators a free NVIDIA_L4_24GB 4",
+		"anneal_account_jobs _other JOB_STATE_PENDING 1", "anneal_node_accelerators a free NVIDIA_L4_24GB 4",
 		"anneal_accelerator_temperature_celsius 0 a NVIDIA_L4_24GB 60",
 		"anneal_accelerator_utilization_ratio 0 a NVIDIA_L4_24GB 0.75"} {
 		require.Contains(t, got, line+"\n")

@@ -15,10 +15,10 @@ import (
 )
 
 // maxNamed limits the accounts, the nodes and the deployments that Named exports: those with the most
-// jobs, accelerators and desired replicas. The sums of all others have the name other.
+// jobs, accelerators and desired replicas. The sums of all others have the name _other.
 const (
 	maxNamed = 500
-	other    = "other"
+	other    = "_other" // no ID begins with an underscore
 
 	// maxLoadAge is the maximum age of the load of a deployment.
 	maxLoadAge = 30 * time.Second
@@ -143,8 +143,12 @@ func collectEachNode(ch chan<- prometheus.Metric, v *projections.View) {
 		nodes.each(func(node, state string, n int) { ch <- gauge(nodeAccelerators, float64(n), node, kind, state) })
 	}
 	for node := range named.first() {
+		seen := map[string]bool{} // an agent may report a device twice
 		for _, d := range v.Live.Devices(domain.NewName(domain.System, domain.Nodes.Collection, node)) {
-			collectDevice(ch, node, d)
+			if key := fmt.Sprint(d.Type, " ", d.Index); !seen[key] {
+				seen[key] = true
+				collectDevice(ch, node, d)
+			}
 		}
 	}
 }

@@ -64,7 +64,7 @@ func openBackups(s *Server) (err error) {
 	if err != nil {
 		return err
 	}
-	s.metrics.MustRegister(newBackupMetrics(s.backups.Service.All, s.world.Position, time.Now))
+	s.named.MustRegister(newBackupMetrics(s.backups.Service.All, s.world.Position, time.Now))
 	if s.flags.backup.target == "" {
 		return nil
 	}
@@ -86,7 +86,7 @@ func (b *backups) Start(ctx context.Context, target string, recipients []string,
 }
 
 func (b *backups) Prune(ctx context.Context, target string, keep, keepDays int) (rest.PrunedBackups, error) {
-	which := backup.Keep{Newest: keep}
+	which := backup.Retention{Newest: keep}
 	if keepDays > 0 {
 		which.Since = time.Now().AddDate(0, 0, -keepDays)
 	}

@@ -17,7 +17,6 @@ func namedMetrics(s *Server) prometheus.Gatherer {
 	s.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_usage_records_waiting",
 		Help: "Usage records in the spool of the process, which the stream has not acknowledged."},
 		func() float64 { return float64(s.meter.Waiting()) }))
-	named := prometheus.NewRegistry()
-	named.MustRegister(metrics.Named{World: s.world, Now: time.Now})
-	return named
+	s.named.MustRegister(metrics.Named{World: s.world, Now: time.Now})
+	return s.named
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strconv"
@@ -26,9 +27,10 @@ type rebuilds struct {
 	controlPlane string
 	run          func(func(context.Context) error) // starts a function in the background
 
-	mu     sync.Mutex
-	all    []rest.Rebuild // newest first
-	cancel context.CancelFunc
+	mu        sync.Mutex
+	all       []rest.Rebuild // newest first
+	cancel    context.CancelFunc
+	cancelled bool // the operator has cancelled the running rebuild
 }
 
 const (
@@ -62,6 +64,10 @@ func newRebuilds(r *rebuilds) (*rebuilds, error) {
 			end(&r.all[i], rest.RebuildFailed, domain.Errorf(domain.Aborted, "the server stopped during the rebuild"))
 		}
 	}
+	if err != nil {
+		err = fmt.Errorf("%s cannot be read: remove it, which forgets the results of rebuilds: %w", r.dir.Path(rebuildsFile),
+			err)
+	}
 	return r, err
 }
 
@@ -92,14 +98,14 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 		return rest.Rebuild{}, err
 	}
 	stop := make(chan struct{})
-	r.cancel = sync.OnceFunc(func() { close(stop) })
+	r.cancel, r.cancelled = sync.OnceFunc(func() { close(stop) }), false
 	r.run(func(ctx context.Context) error {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
 		go func() {
 			select {
 			case <-stop:
-				cancel(errCancelled)
+				cancel()
 			case <-ctx.Done():
 			}
 		}()
@@ -117,7 +123,11 @@ func (r *rebuilds) finish(ctx context.Context) {
 		r.all[0].FoldedEvents, r.all[0].LogEvents = domain.Count(folded), domain.Count(logEvents)
 	})
 	if err == nil {
-		err = r.replaceDerived(c)
+		if err = r.replaceDerived(c); err != nil {
+			err = fmt.Errorf("the state differed in %d resources and was replaced at position %d, but the next start may "+
+				"bring the former state back, because a file was not written: %w: free disk space, and run `anneal world "+
+				"rebuild` again", c.DifferenceCount, c.Folded.Position, err)
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,7 +140,7 @@ func (r *rebuilds) finish(ctx context.Context) {
 		end(one, rest.RebuildCompleted, nil)
 		r.logger.Info("the state was rebuilt from the log", "position", c.Folded.Position, "sha256", c.Folded.SHA256,
 			"differences", c.DifferenceCount)
-	case errors.Is(context.Cause(ctx), errCancelled) && one.Folded == nil:
+	case r.cancelled && one.Folded == nil:
 		end(one, rest.RebuildCancelled, errCancelled)
 	default:
 		end(one, rest.RebuildFailed, err)
@@ -194,6 +204,7 @@ func (r *rebuilds) Cancel(id string) (rest.Rebuild, error) {
 		if one.State != rest.RebuildRunning {
 			return rest.Rebuild{}, domain.Errorf(domain.FailedPrecondition, "the rebuild %s is %s", id, one.State)
 		}
+		r.cancelled = true
 		r.cancel()
 		return r.all[i], nil
 	}

@@ -52,6 +52,7 @@ type Server struct {
 	blobs   *blobs.Store
 	handler *api.Server
 	metrics *prometheus.Registry
+	named   *prometheus.Registry // metrics with names, for the operator
 
 	admission   *coordinator.Admission
 	descriptors descriptorPlan
@@ -86,7 +87,7 @@ const (
 // done: see Wait.
 func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, err error) {
 	s := &Server{dir: datadir.Dir(flags.Data), flags: flags, logger: logger, started: make(chan struct{}),
-		metrics: prometheus.NewRegistry()}
+		metrics: prometheus.NewRegistry(), named: prometheus.NewRegistry()}
 	if s.release, err = disk.LockDir(flags.Data); err != nil {
 		return nil, err
 	}

@@ -139,7 +139,7 @@ func presence(f *field) test {
 	case boolean, integer, span:
 		t.column = func(c *column, i int) bool { return c.wholeAt(i) != 0 }
 	case number:
-		t.column = func(c *column, i int) bool { return math.Float64bits(c.realAt(i)) != 0 }
+		t.column = func(c *column, i int) bool { return c.realAt(i) != 0 }
 	case instant:
 		t.at = func(at unsafe.Pointer) bool { return !(*time.Time)(at).IsZero() }
 		t.column = func(*column, int) bool { return true } // a zero time is absent

@@ -54,10 +54,15 @@ func (a *Admission) Admit(ctx context.Context, login natsserver.NodeLogin) error
 	if login.PublicKey == "" {
 		return fmt.Errorf("agent of node %s has no key: run the same release of anneal on all machines", login.Node)
 	}
-	behind := a.catchUpWithin(ctx, logTimeout)
+	silent, behind := a.catchUpWithin(ctx, logTimeout)
+	if behind != nil && !silent {
+		return fmt.Errorf("the control plane is behind the log, at position %d: the agent tries again: %w",
+			a.World.Position(), behind)
+	}
 	if !a.enrolled(login.Node, login.PublicKey) {
 		if behind != nil {
-			return behind
+			return fmt.Errorf("the log does not respond, and the enrollment of node %s is not known: the agent tries again: %w",
+				login.Node, behind)
 		}
 		if err := a.enroll(ctx, login); err != nil {
 			a.Logger.Warn("agent refused", "node", login.Node, "key", login.PublicKey, "error", err)
@@ -77,10 +82,16 @@ func (a *Admission) Admit(ctx context.Context, login natsserver.NodeLogin) error
 	return nil
 }
 
-func (a *Admission) catchUpWithin(ctx context.Context, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// catchUpWithin waits until the world has the events that the log has now. silent reports whether the log
+// did not respond within the limit.
+func (a *Admission) catchUpWithin(ctx context.Context, limit time.Duration) (silent bool, err error) {
+	asked, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return a.catchUp(ctx)
+	last, err := a.Log.Last(asked)
+	if err != nil {
+		return true, err
+	}
+	return false, a.World.WaitFor(ctx, last.Position)
 }
 
 func (a *Admission) catchUp(ctx context.Context) error {

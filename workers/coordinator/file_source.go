@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"maps"
 
@@ -59,15 +60,15 @@ func (s fileSource) flush(ctx context.Context) error {
 // resultFiles returns the files of a result. It returns errIncomplete when neither the report nor the
 // store has all of them.
 func resultFiles(ctx context.Context, store *blobs.Store, j job, report protocol.Report) (fileSource, error) {
-	prefix := blobs.ResultPrefix(j.Name, j.Event, report.Attempt)
 	if len(report.Files) == 0 {
-		files, err := storedFiles(ctx, store, prefix, report)
+		files, err := storedFiles(ctx, store, blobs.ResultPrefix(j.Name, j.Event, report.Attempt), report)
 		return fileSource{Files: files, store: store}, err
 	}
+	prefix := blobs.InlinePrefix(j.Name, j.Event, report.Attempt)
 	if size := sizeOf(report.Files); size > protocol.MaxInline || len(report.Log) > protocol.MaxInline {
-		return fileSource{}, domain.Errorf(domain.InvalidArgument,
-			"the report has %d bytes of files and %d bytes of a log: each has at most %d", size, len(report.Log),
-			protocol.MaxInline)
+		// A later version may permit more: its agents upload the files then.
+		return fileSource{}, fmt.Errorf("%w: the report has %d bytes of files and %d bytes of a log: each has at most %d",
+			errIncomplete, size, len(report.Log), protocol.MaxInline)
 	}
 	s := fileSource{Files: domain.Files{Prefix: prefix, Sizes: map[string]int64{}, Sums: map[string]string{}},
 		store: store, inline: maps.Clone(report.Files), pending: map[string][]byte{}}

@@ -54,17 +54,20 @@ func TestSmallResultsAreInTheReport(t *testing.T) {
 	}
 }
 
-// TestReportsWithLargeFiles checks that a report may not contain more files than MaxInline.
+// TestReportsWithLargeFiles checks that a report may not contain files outside of its directory, and that
+// the agent uploads files of more than MaxInline.
 func TestReportsWithLargeFiles(t *testing.T) {
 	c := startWithInputs(t)
 	node := c.registerNode("n1", "a")
 	c.startJob("n1")
 	report := protocol.Report{Version: protocol.Version, Boot: "a", Kind: protocol.ReportCompleted, Job: jobName,
 		Attempt: 1, CreateTime: c.created(), Result: &protocol.Result{}}
-	for _, files := range []map[string][]byte{{"config.json": make([]byte, protocol.MaxInline+1)}, {"../x": {1}}} {
-		report.Files = files
-		err := c.send(node, protocol.ReportSubject("n1"), report, &protocol.ReportReply{})
-		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
-	}
+	report.Files = map[string][]byte{"config.json": make([]byte, protocol.MaxInline+1)}
+	var reply protocol.ReportReply
+	require.NoError(t, c.send(node, protocol.ReportSubject("n1"), report, &reply))
+	require.Equal(t, protocol.Incomplete, reply.Outcome)
+	report.Files = map[string][]byte{"../x": {1}}
+	err := c.send(node, protocol.ReportSubject("n1"), report, &reply)
+	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
 	require.Equal(t, domain.JobRunningState, c.life().State)
 }

@@ -20,7 +20,7 @@ const (
 	// more event of eventlog.MaxEvent bytes is still below the size from which the object store gets
 	// an object in several parts.
 	maxFileBytes = 12 << 20
-	readEvents   = 8192 // events that are read at once
+	readEvents   = 8192 // events that are read at once, with at most maxFileBytes and one event
 	writeTimeout = 10 * time.Minute
 )
 

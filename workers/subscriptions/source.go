@@ -20,7 +20,8 @@ type source struct {
 // next returns the next events, at most limit. grown is closed when there may be more; it is nil when
 // there may be more already. After an error the position is unchanged.
 func (s *source) next(ctx context.Context, limit int) (selected []eventlog.Event, grown <-chan struct{}, err error) {
-	at, last := s.at, s.last
+	at, last, size := s.at, s.last, 0
+	full := func() bool { return len(selected) == limit || size >= maxFileBytes }
 	read := func(e eventlog.Event) {
 		at = e.Position
 		if !s.own(e) {
@@ -28,30 +29,29 @@ func (s *source) next(ctx context.Context, limit int) (selected []eventlog.Event
 		}
 		last = delivery.Cursor{Position: e.Position, EventID: e.ID}
 		if s.selects(e) {
-			selected = append(selected, e)
+			selected, size = append(selected, e), size+len(e.Data)
 		}
 	}
 	recent, end, complete, grown := s.tail.Since(at)
 	for i, e := range recent {
 		read(e)
-		if len(selected) == limit && i < len(recent)-1 {
+		if full() && i < len(recent)-1 {
 			grown = nil
 			break
 		}
 	}
 	if !complete {
 		grown = nil
-		full := false
 		for e, err := range s.Log.Read(ctx, s.subjects(), at) {
 			if err != nil {
 				return nil, nil, fmt.Errorf("read events of %s: %w", s.name.Account(), err)
 			}
 			read(e)
-			if full = len(selected) == limit; full {
+			if full() {
 				break
 			}
 		}
-		if !full {
+		if !full() {
 			at = max(at, end) // events after the last one that was read belong to other accounts
 		}
 	}
