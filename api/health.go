@@ -49,7 +49,8 @@ func (s *Server) systemOperations() []request.Operation {
 // gathered returns a handler that writes the metrics of all sources that are not nil.
 func gathered(sources ...prometheus.Gatherer) request.Handler {
 	present := slices.DeleteFunc(sources, func(g prometheus.Gatherer) bool { return g == nil })
-	handler := promhttp.HandlerFor(prometheus.Gatherers(present), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+	options := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}
+	handler := promhttp.HandlerFor(prometheus.Gatherers(present), options)
 	return func(c *request.Call) (any, error) {
 		if err := c.Params().Violations.Err(); err != nil {
 			return nil, err
