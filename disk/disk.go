@@ -19,13 +19,13 @@ import (
 type Use uint64
 
 const (
-	// Events is the use for events of the log. It leaves the least free space, so that resources
-	// can still be deleted and jobs canceled on a nearly full disk. The NATS server needs the
-	// remaining 16 MB for mirrors, indexes and consumer positions.
+	// Events is the free space that must remain after writing events of the log. It is the smallest, so
+	// that resources can still be deleted and jobs canceled on a nearly full disk. The NATS server needs
+	// the remaining 16 MB for mirrors, indexes and consumer positions.
 	Events Use = 16 << 20
-	// Requests is the use for changes requested by callers, idempotency records and usage records.
+	// Requests is the same for changes requested by callers, idempotency records and usage records.
 	Requests Use = 32 << 20
-	// Files is the use for uploads, weights, checkpoints, recordings and snapshots.
+	// Files is the same for uploads, weights, checkpoints, recordings and snapshots.
 	Files Use = 48 << 20
 )
 

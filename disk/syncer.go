@@ -15,8 +15,8 @@ type Syncer struct {
 	linked map[string]identity // directories whose own names, up to a root, are durable
 }
 
-// maxLinked limits the directories in Syncer.linked. Beyond it the Syncer forgets them, and syncs the
-// parents of each once more.
+// maxLinked is the maximum size of Syncer.linked. Beyond it the map is cleared, and the next SyncDir of a
+// directory syncs its parents again.
 const maxLinked = 1 << 16
 
 // A dirSync holds the fsyncs of one directory: one that runs, and one that has not begun, which new

@@ -19,8 +19,8 @@ var ReinforcementJobs = newJobKind("reinforcementFineTuningJobs", "reinforcement
 // PurposePilot is the purpose of a trial, which gets capacity after all other pending jobs.
 const PurposePilot = "PURPOSE_PILOT"
 
-// Defaults and limits of reinforcement jobs. A job trains in chunks if its dataset has more than
-// ChunkedAbove rows.
+// Defaults and limits of reinforcement jobs. chunkSize applies if the dataset has more than ChunkedAbove
+// rows.
 const (
 	DefaultChunkSize = 200
 	MaxChunkSize     = 10_000

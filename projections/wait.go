@@ -14,7 +14,8 @@ type waiter struct {
 
 var past = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Changed returns a channel that is closed when the world's position is greater than after.
+// Changed returns a channel that is closed once the world has applied an event after a position. It is
+// already closed if the world has.
 func (w *World) Changed(after uint64) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()

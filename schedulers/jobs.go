@@ -138,8 +138,9 @@ func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	return len(result.errors) == 0 && !result.waits
 }
 
-// waitsFor reports whether the job's status says that it waits for what. If a job waits for several
-// things, its status names the same one until that is available: see hold.
+// waitsFor reports whether the job's status says that it waits for what. A job that waits for several
+// things keeps naming one of them until that one is available (see hold), so that the status does not
+// change with every plan.
 func (j job) waitsFor(what string) bool { return j.Life.Status.Message == domain.HeldPrefix+what }
 
 // setWaiting records in the job's status what the job waits for; "" clears the status.

@@ -148,7 +148,8 @@ func (q *jobQueue) addReleasing() {
 	}
 }
 
-// A slotOnNode is a slot of a node of the fleet.
+// A slotOnNode identifies a device that allocations share (see domain.DeviceSlot), by the node's index in
+// the fleet.
 type slotOnNode struct {
 	node int
 	domain.DeviceSlot

@@ -32,7 +32,7 @@ type replicaEntry struct {
 	reason    string // first words of the reason when this one gives way
 }
 
-// belowMinimum reports whether a deployment has fewer replicas than its minReplicaCount.
+// belowMinimum reports whether any deployment has fewer replicas than its minReplicaCount.
 func belowMinimum(v *projections.View) bool {
 	for row := range v.Deployments.All() {
 		if !row.State.Short.Minimum.IsZero() {

@@ -136,8 +136,8 @@ func TooManyCompletions(account string, limit int) error {
 
 // sessionOf returns the session of a request, or "" when it has none, and sets the CacheScope of q.
 // With enableSessionAffinity, the session is the request's user; otherwise, or without a user, it
-// is the isolation key. Requests of one session go to the same replica, whose prefix cache they
-// share. Different accounts, and different isolation keys of one account, have different cache
+// is the prompt_cache_isolation_key. Requests of one session go to the same replica, whose prefix cache
+// they share. Different accounts, and different isolation keys of one account, have different cache
 // scopes.
 func (c *call) sessionOf(q *generationRequest, d domain.Deployment) string {
 	q.settings.CacheScope = c.Principal.Account

@@ -22,7 +22,7 @@ type resource[S domain.State, R any] struct {
 	extra        []string // further fields of a body with a wrapper
 	requires     []string // fields that a body without a wrapper must have
 	idParam      string   // parameter or field of create with the ID; "" when the ID is in the name in the body
-	order        string   // default of orderBy
+	order        string   // default of orderBy; "" is name
 	named        bool     // PATCH requires the name in the body
 	reads        request.Permission
 	writes       request.Permission

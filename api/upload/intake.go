@@ -56,7 +56,7 @@ func (l Limit) checkName(v *domain.Violations, name string) {
 var Expiry = fmt.Sprintf("files that are sent to upload URLs and not validated within %d days are deleted",
 	domain.UploadTime/(24*time.Hour))
 
-// awaitsFiles is a variable, so that lists do not concatenate it for each row.
+// awaitsFiles is concatenated once: lists call AwaitsFiles for each resource.
 var awaitsFiles = "waits for its files: upload them, or send them to upload URLs and validate the upload; " + Expiry
 
 // AwaitsFiles returns s, the status of a resource before its first upload. If s has no message, the

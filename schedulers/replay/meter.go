@@ -68,7 +68,7 @@ type Use struct {
 	Capacity int64   `json:"capacitySeconds"`
 }
 
-// A placement is a first start.
+// A placement is when, and on which nodes, a job first started in the replay.
 type placement struct {
 	at    time.Time
 	nodes string

@@ -375,7 +375,7 @@ func fileID(batch, which string) string {
 	return "file-" + batch + "-" + which
 }
 
-// chosen adds the results whose requests succeeded or, if succeeded is false, the other results.
+// chosen calls add with each result whose request succeeded or, if succeeded is false, failed.
 func (s *session) chosen(ctx context.Context, succeeded bool, add func(result) error) error {
 	_, err := s.results(ctx, func(one stored) error {
 		if one.Result.succeeded() == succeeded {
