@@ -27,10 +27,9 @@ type rebuilds struct {
 	controlPlane string
 	run          func(func(context.Context) error) // starts a function in the background
 
-	mu        sync.Mutex
-	all       []rest.Rebuild // newest first
-	cancel    context.CancelFunc
-	cancelled bool // the operator has cancelled the running rebuild
+	mu     sync.Mutex
+	all    []rest.Rebuild // newest first
+	cancel context.CancelFunc
 }
 
 const (
@@ -97,26 +96,21 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 		r.all = before
 		return rest.Rebuild{}, err
 	}
-	stop := make(chan struct{})
-	r.cancel, r.cancelled = sync.OnceFunc(func() { close(stop) }), false
+	wanted, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
 	r.run(func(ctx context.Context) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go func() {
-			select {
-			case <-stop:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-		r.finish(ctx)
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		defer context.AfterFunc(wanted, stop)()
+		r.finish(ctx, wanted)
 		return nil
 	})
 	return one, nil
 }
 
-// finish runs the rebuild that Start has recorded, and records its result.
-func (r *rebuilds) finish(ctx context.Context) {
+// finish runs the rebuild that Start has recorded, and records its result. wanted ends when the operator
+// cancels the rebuild.
+func (r *rebuilds) finish(ctx, wanted context.Context) {
 	c, err := projections.Rebuild(ctx, r.world, r.log, func(folded, logEvents uint64) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -140,7 +134,7 @@ func (r *rebuilds) finish(ctx context.Context) {
 		end(one, rest.RebuildCompleted, nil)
 		r.logger.Info("the state was rebuilt from the log", "position", c.Folded.Position, "sha256", c.Folded.SHA256,
 			"differences", c.DifferenceCount)
-	case r.cancelled && one.Folded == nil:
+	case wanted.Err() != nil && one.Folded == nil:
 		end(one, rest.RebuildCancelled, errCancelled)
 	default:
 		end(one, rest.RebuildFailed, err)
@@ -204,7 +198,6 @@ func (r *rebuilds) Cancel(id string) (rest.Rebuild, error) {
 		if one.State != rest.RebuildRunning {
 			return rest.Rebuild{}, domain.Errorf(domain.FailedPrecondition, "the rebuild %s is %s", id, one.State)
 		}
-		r.cancelled = true
 		r.cancel()
 		return r.all[i], nil
 	}
