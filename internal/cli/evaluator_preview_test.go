@@ -93,11 +93,14 @@ func TestPreviewSamplesResponses(t *testing.T) {
 // TestPreviewErrors checks that errors name the row of the file, that nothing is scored after an
 // error of the model, and that a model that is not deployed is named with what to do.
 func TestPreviewErrors(t *testing.T) {
-	var scored, sent atomic.Int64
+	var scored atomic.Int64
 	status, model := http.StatusNotFound,
 		`{"error":{"message":"accounts/a/models/m has no live deployment in accounts/a: `+
 			`create one with POST /v1/accounts/a/deployments","code":"MODEL_NOT_DEPLOYED"}}`
-	server := func(w http.ResponseWriter, r *http.Request) {
+	// Each run of the command has its own counter: a request that a run has cancelled may reach the
+	// server after the run has returned.
+	sent := new(atomic.Int64)
+	serve := func(sent *atomic.Int64, w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, ":previewEvaluator") {
 			if scored.Add(1) == 2 {
 				w.WriteHeader(http.StatusBadRequest)
@@ -112,6 +115,9 @@ func TestPreviewErrors(t *testing.T) {
 		_, _ = io.WriteString(w, model)
 	}
 	preview := func(args ...string) (string, error) {
+		counter := new(atomic.Int64)
+		sent = counter
+		server := func(w http.ResponseWriter, r *http.Request) { serve(counter, w, r) }
 		c, err := execute(t, io.Discard, io.Discard, server, append([]string{"evaluator", "preview", "e"}, args...)...)
 		if err == nil {
 			return "", nil
@@ -125,7 +131,6 @@ func TestPreviewErrors(t *testing.T) {
 	require.LessOrEqual(t, sent.Load(), int64(previewSenders))
 	require.Zero(t, scored.Load())
 
-	sent.Store(0)
 	shown, err = preview("--file", promptFile(t, 3, "[1]"), "--model", "accounts/a/models/m")
 	require.Error(t, err)
 	require.Contains(t, shown, "row 3 of ")
