@@ -20,7 +20,7 @@ const (
 	// more event of eventlog.MaxEvent bytes is still below the size from which the object store gets
 	// an object in several parts.
 	maxFileBytes = 12 << 20
-	readEvents   = 8192 // events that are read at once, with at most maxFileBytes and one event
+	readEvents   = 2048 // events that are read at once, with at most maxFileBytes and one event
 	writeTimeout = 10 * time.Minute
 )
 
@@ -29,8 +29,10 @@ const (
 // event is in exactly one file.
 type files struct {
 	*session
-	source  source
-	written uint64 // last position of the newest file that was written
+	source  source  // the position up to which pages were used
+	reader  *reader // of the events after page; nil without one
+	page    page    // the events that content does not have yet
+	written uint64  // last position of the newest file that was written
 	content bytes.Buffer
 	file    domain.EventFile // what content has
 	oldest  time.Time        // time of the first event in content
@@ -39,6 +41,7 @@ type files struct {
 // run writes files until ctx is done or the subscription was disabled. It returns an error after a
 // failure that a retry may resolve.
 func (f *files) run(ctx context.Context) error {
+	defer f.stopReading()
 	for ctx.Err() == nil {
 		row, ok := f.row()
 		if !ok {
@@ -79,21 +82,16 @@ func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 			return f.writeRecorded(ctx, s)
 		}
 	}
-	if f.source.session == nil || f.source.at < at.Position || f.file.First != at.Position+1 {
-		f.source = source{session: f.session, spec: s.SubscriptionSpec, at: at.Position, last: at}
-		f.content.Reset()
-		f.file, f.oldest = domain.EventFile{First: at.Position + 1}, time.Time{}
-	}
+	f.begin(s, at)
 	grown, err := f.read(ctx)
 	if err != nil {
 		return err
 	}
-	full := f.file.Events >= f.Policy.FileEvents || f.content.Len() >= maxFileBytes
 	wait := saveIdleEvery
 	if f.file.Events > 0 {
 		wait = f.oldest.Add(f.Policy.FileInterval).Sub(f.Now())
 	}
-	if f.file.Events > 0 && (full || grown != nil && wait <= 0) {
+	if f.file.Events > 0 && (f.full() || grown != nil && wait <= 0) {
 		return f.record(ctx, domain.RecordEventFile{EventFile: f.file, After: lastOf(s)})
 	}
 	if grown == nil {
@@ -109,6 +107,20 @@ func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 	return nil
 }
 
+// begin makes content the events after at: it continues with content, or with the events after the file
+// that content was, or reads from there.
+func (f *files) begin(s *domain.Subscription, at delivery.Cursor) {
+	if f.source.session != nil && f.file.First == at.Position+1 && f.source.at >= at.Position {
+		return
+	}
+	if f.source.session == nil || f.file.Last != at.Position || f.file.EventID != at.EventID {
+		f.stopReading()
+		f.source = source{session: f.session, spec: s.SubscriptionSpec, at: at.Position, last: at}
+	}
+	f.content.Reset()
+	f.file, f.oldest = domain.EventFile{First: at.Position + 1}, time.Time{}
+}
+
 func lastOf(s *domain.Subscription) uint64 {
 	if s.File == nil {
 		return 0
@@ -116,40 +128,68 @@ func lastOf(s *domain.Subscription) uint64 {
 	return s.File.Last
 }
 
-// read reads events into content. grown is nil when there may be more already.
+// read adds events to content until the file is full or there are no more. grown is closed when there
+// may be more; it is nil when there may be more already.
 func (f *files) read(ctx context.Context) (grown <-chan struct{}, err error) {
-	for f.file.Events < f.Policy.FileEvents && f.content.Len() < maxFileBytes {
-		before := f.source
-		events, more, err := f.source.next(ctx, min(readEvents, f.Policy.FileEvents-f.file.Events))
-		if err != nil {
-			return nil, err
-		}
-		lines, err := f.encodeAll(events)
-		if err != nil {
-			return nil, err
-		}
-		for i, e := range events {
-			if f.content.Len() >= maxFileBytes { // the rest is read again
-				f.source = before
-				f.source.at, f.source.last = f.file.Last, delivery.Cursor{Position: f.file.Last, EventID: f.file.EventID}
-				return nil, nil
-			}
-			f.add(e, lines[i])
-			if i == 0 && f.oldest.IsZero() {
-				f.oldest = e.Time
+	for !f.full() {
+		if len(f.page.events) == 0 {
+			if err := f.nextPage(ctx); err != nil {
+				return nil, err
 			}
 		}
+		used := 0
+		for used < len(f.page.events) && !f.full() {
+			f.add(f.page.events[used], f.page.lines[used])
+			used++
+		}
+		f.page.events, f.page.lines = f.page.events[used:], f.page.lines[used:]
 		if !f.oldest.IsZero() {
 			f.session.oldest.Store(f.oldest.UnixNano())
 		}
-		if more != nil {
-			return more, nil
+		if len(f.page.events) > 0 { // the rest is for the next file
+			f.source.at, f.source.last = f.file.Last, delivery.Cursor{Position: f.file.Last, EventID: f.file.EventID}
+			break
 		}
-		if len(events) == 0 {
-			return nil, nil
+		if f.source = f.page.after; f.page.grown != nil {
+			return f.page.grown, nil
 		}
 	}
 	return nil, nil
+}
+
+// full reports whether content has as many events as a file may have.
+func (f *files) full() bool {
+	return f.file.Events >= f.Policy.FileEvents || f.content.Len() >= maxFileBytes
+}
+
+// nextPage sets page to the next page of the reader, which it starts if there is none.
+func (f *files) nextPage(ctx context.Context) error {
+	for {
+		if f.reader == nil {
+			f.reader = f.source.readAhead(ctx, f.encodeAll)
+		}
+		select {
+		case p, ok := <-f.reader.pages:
+			if ok && p.err == nil {
+				f.page = p
+				return nil
+			}
+			f.stopReading()
+			if ok {
+				return p.err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// stopReading discards the pages that content does not have yet.
+func (f *files) stopReading() {
+	if f.reader != nil {
+		f.reader.stop()
+	}
+	f.reader, f.page = nil, page{}
 }
 
 // encodeAll encodes events concurrently, because a backfill is as fast as its encoding.
@@ -173,6 +213,9 @@ func (f *files) encodeAll(events []eventlog.Event) ([][]byte, error) {
 func (f *files) add(e eventlog.Event, line []byte) {
 	f.content.Write(line)
 	f.content.WriteByte('\n')
+	if f.oldest.IsZero() {
+		f.oldest = e.Time
+	}
 	f.file.Last, f.file.EventID, f.file.Events = e.Position, e.ID, f.file.Events+1
 }
 
