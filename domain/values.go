@@ -33,8 +33,10 @@ func (c *Count) UnmarshalJSON(data []byte) error {
 		return nil
 	}
 	if len(data) > 1 && data[0] == '"' {
-		if err := json.Unmarshal(data, &text); err != nil {
-			return err
+		if text = text[1 : len(text)-1]; strings.ContainsRune(text, '\\') {
+			if err := json.Unmarshal(data, &text); err != nil {
+				return err
+			}
 		}
 	}
 	n, err := strconv.ParseInt(text, 10, 64)

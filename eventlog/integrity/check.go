@@ -14,9 +14,8 @@ import (
 	"anneal/domain"
 )
 
-// wholeCheck is the size up to which a log is read completely before the server starts. If a larger
-// log was closed cleanly, only the blocks from the mark's position on are read before the start,
-// and all blocks are read while the server runs.
+// wholeCheck is the size up to which mirrors of the log and streams of records are read completely
+// before the server starts.
 const wholeCheck = 1 << 30
 
 // A Gap is a range of positions without a valid event.
@@ -130,6 +129,9 @@ func (s surveyor) take(r record, reason string, found *survey) {
 // anneal wrote several events as one atomic batch of JetStream, which is not atomic across a power
 // failure.
 func (s *survey) noteBatch(r record) {
+	if s.batch == "" && !bytes.Contains(r.header, []byte("\r\nNats-Batch-")) {
+		return
+	}
 	id := headerValue(r.header, "Nats-Batch-Id")
 	if s.batch != "" && id != s.batch {
 		s.torn = append(s.torn, s.last)
@@ -243,7 +245,7 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	}
 	s := surveyor{stream: logStream, mark: mark, witness: holds, first: 1}
 	begin := 0
-	if have && sizeOf(all) > wholeCheck && mark.Damaged == 0 && mark.Index != (Hash{}) && mark.Index == IndexHash(dir) {
+	if have && sizeOf(all) > startCheck && mark.Damaged == 0 && mark.Files != (Hash{}) && mark.Files == FilesHash(store) {
 		if begin, s.from = beginAt(all, mark); begin > 0 {
 			s.first = all[begin].first()
 		}

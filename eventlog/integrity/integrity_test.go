@@ -78,7 +78,7 @@ func testTornWrite(t *testing.T) {
 	require.NoError(t, h.Close(Hash{1}))
 	found, err = ReadMark(path)
 	require.NoError(t, err)
-	require.Equal(t, Hash{1}, found.Index)
+	require.Equal(t, Hash{1}, found.Files)
 	require.Equal(t, uint64(2), found.Lost)
 }
 

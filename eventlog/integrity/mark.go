@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 type HighWaterMark struct {
 	HashChain        // the running hash at a position whose event was durable
 	Durable   uint64 // every position up to here was on disk
-	Index     Hash   // after a clean shutdown the SHA-256 of the NATS server's index file, otherwise zero
+	Files     Hash   // after a clean shutdown the FilesHash of the server's directory, otherwise zero
 	Failed    bool   // a sync failed after Durable was recorded
 	Damaged   uint64 // the first damaged position that was found while the server ran; 0 is none
 	Lost      uint64 // events discarded by 'anneal log repair --accept-loss', in total
@@ -62,7 +61,7 @@ func (m HighWaterMark) encode() []byte {
 		failed = 1
 	}
 	b = append(b, failed, byte(len(m.EventID)))
-	b = append(append(append(b, m.Before[:]...), m.Hash[:]...), m.Index[:]...)
+	b = append(append(append(b, m.Before[:]...), m.Hash[:]...), m.Files[:]...)
 	b = append(b, m.EventID...)
 	b = append(b, make([]byte, slotSize-sha256.Size-len(b))...)
 	sum := sha256.Sum256(b)
@@ -85,7 +84,7 @@ func decodeMark(b []byte) (m HighWaterMark, ok bool) {
 	m.Failed = b[0] == 1
 	id := min(int(b[1]), maxMarkID)
 	b = b[2:]
-	for _, h := range [...]*Hash{&m.Before, &m.Hash, &m.Index} {
+	for _, h := range [...]*Hash{&m.Before, &m.Hash, &m.Files} {
 		b = b[copy(h[:], b):]
 	}
 	m.EventID = string(b[:id])
@@ -145,7 +144,7 @@ type MarkFile struct {
 // OpenMark writes m, the mark of a log that was verified, to the file at path, and returns the open
 // MarkFile.
 func OpenMark(path string, m HighWaterMark) (*MarkFile, error) {
-	m.Index, m.Failed = Hash{}, false
+	m.Files, m.Failed = Hash{}, false
 	if err := WriteMark(path, m); err != nil {
 		return nil, err
 	}
@@ -326,15 +325,15 @@ func (h *MarkFile) SetFailed() {
 	_ = h.Update(func(m *HighWaterMark) { m.Failed = true })
 }
 
-// Close records index in the mark unless a sync has failed, and syncs and closes the mark. index is
-// the hash of the NATS server's index file after a clean shutdown, otherwise zero.
-func (h *MarkFile) Close(index Hash) error {
+// Close records files in the mark unless a sync has failed, and syncs and closes the mark. files is
+// the FilesHash after a clean shutdown, otherwise zero.
+func (h *MarkFile) Close(files Hash) error {
 	if h == nil {
 		return nil
 	}
 	err := h.Update(func(m *HighWaterMark) {
 		if !m.Failed {
-			m.Index = index
+			m.Files = files
 		}
 	})
 	h.syncing.Lock()
@@ -345,14 +344,4 @@ func (h *MarkFile) Close(index Hash) error {
 	h.writer.stopLocked()
 	h.syncer.stopLocked()
 	return errors.Join(err, h.file.Close())
-}
-
-// IndexHash returns the SHA-256 of the NATS server's index file in a stream's directory of block
-// files; zero when the file cannot be read.
-func IndexHash(msgs string) Hash {
-	content, err := os.ReadFile(filepath.Join(msgs, "index.db"))
-	if err != nil {
-		return Hash{}
-	}
-	return sha256.Sum256(content)
 }

@@ -31,7 +31,7 @@ func (r *repair) write(order []place, report RepairReport) error {
 		}
 	}
 	mark := r.mark
-	mark.HashChain, mark.Durable, mark.Index, mark.Failed, mark.Damaged = chain, chain.Position, Hash{}, false, 0
+	mark.HashChain, mark.Durable, mark.Files, mark.Failed, mark.Damaged = chain, chain.Position, Hash{}, false, 0
 	if !report.Whole() {
 		lost := report.GivenUp
 		for _, gap := range report.Lost {

@@ -4,6 +4,7 @@ import (
 	"anneal/eventlog"
 	"anneal/eventlog/integrity"
 	"anneal/eventlog/logtest"
+	"anneal/internal/testutil"
 	"bytes"
 	"errors"
 	"log/slog"
@@ -147,4 +148,45 @@ func TestTheMarkIsCheckedFirst(t *testing.T) {
 	require.ErrorContains(t, err, "--nats-url")
 	_, err = s.js.Stream(t.Context(), eventlog.Stream)
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
+}
+
+// TestStartOfALargeLogReadsWhatHasChanged checks that a start after a clean shutdown reads only the
+// newest block of a large log, unless a file of the log or of its mirror has changed; and that the
+// server then finds damage that left the modification time unchanged.
+func TestStartOfALargeLogReadsWhatHasChanged(t *testing.T) {
+	dir := stopped(t, 700)
+	completeMirror(t, dir)
+	log := filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk")
+	mirror := filepath.Join(integrity.BlockDir(dir, "READERS", eventlog.Stream), "1.blk")
+	times := map[string]os.FileInfo{log: testutil.Stat(t, log), mirror: testutil.Stat(t, mirror)}
+	flipUnseen := func(path string) {
+		flip(t, path, 5_000_000)
+		require.NoError(t, os.Chtimes(path, times[path].ModTime(), times[path].ModTime()))
+	}
+	check := func() (integrity.CheckResult, error) {
+		return integrity.CheckStore(dir, integrity.MarkPath(dir), integrity.Checkpoint{}, slog.New(slog.DiscardHandler))
+	}
+	result, err := check()
+	require.NoError(t, err)
+	require.True(t, result.Partial)
+
+	flip(t, mirror, 5_000_000)
+	flip(t, mirror, 5_000_000) // the content is the same again
+	result, err = check()
+	require.NoError(t, err)
+	require.False(t, result.Partial, "a file of the mirror has changed")
+	require.NoError(t, os.Chtimes(mirror, times[mirror].ModTime(), times[mirror].ModTime()))
+
+	flip(t, log, 5_000_000)
+	_, err = check()
+	require.True(t, integrity.IsDamaged(err), "%v", err)
+	flip(t, log, 5_000_000)
+	flipUnseen(log)
+	var output bytes.Buffer
+	s := mustStart(t, Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&output, nil))})
+	require.NoError(t, integrity.Scrub(t.Context(), s.dir, s.mark, s.logger))
+	require.Contains(t, output.String(), "anneal log repair")
+	s.Close()
+	_, err = Start(Options{Dir: dir})
+	require.True(t, integrity.IsDamaged(err), "%v", err)
 }

@@ -334,8 +334,8 @@ func (s *Server) Close() {
 	}
 	s.log.CloseFiles()
 	if s.mark != nil {
-		// With the hash of the index, the next start need not read the whole of a large log.
-		_ = s.mark.Close(integrity.IndexHash(integrity.BlockDir(s.dir, "CONTROL", eventlog.Stream)))
+		// With the hash of the files, the next start need not read the whole of a large log.
+		_ = s.mark.Close(integrity.FilesHash(s.dir))
 	}
 }
 
