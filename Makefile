@@ -62,6 +62,7 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 	go test -run '^$$' -bench 'Gemm|Row' ./engines/embedded/kernel
 	go test -run '^$$' -bench . ./engines/embedded/serve ./engines/embedded/train
 	go test -run '^$$' -bench 'Gateway' -benchtime 200x ./cmd/anneal
+	go test -run '^$$' -bench 'Start' -benchtime 3x ./cmd/anneal
 	go test -run '^$$' -bench Transcribe -benchtime 1x ./engines/sphinx
 	@if echo '#include <cblas.h>' | c++ -E - >/dev/null 2>&1; then $(MAKE) --no-print-directory bench-others; \
 	else echo "Not compared with ggml and OpenBLAS: install a C++ compiler and libopenblas-dev."; fi

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	jsonv1 "github.com/go-json-experiment/json/v1"
 
 	"anneal/domain"
@@ -81,12 +82,25 @@ type rowLine struct {
 	State any `json:"state"` // the address of the row's state
 }
 
-// decodeRow returns the row of a line, which begins with the name. The row of a line of a deleted resource
+// decodeOptions are those of encoding/json, which encoded the rows, except that a line is not parsed
+// once before it is decoded: a row of an invalid line is not used.
+var decodeOptions = jsonv2.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false))
+
+// A rowDecoder decodes rows one after the other, and uses its memory again.
+type rowDecoder struct {
+	line             rowLine
+	created, updated time.Time
+}
+
+// decode returns the row of a line, which begins with the name. The row of a line of a deleted resource
 // is nil.
-func decodeRow(kind domain.AnyKind, name domain.Name, text []byte) (row domain.AnyRow, version uint64, err error) {
+func (d *rowDecoder) decode(kind domain.AnyKind, name domain.Name, text []byte) (row domain.AnyRow, version uint64,
+	err error) {
 	row = kind.NewRow(name)
-	l := rowLine{State: row.Pointer()}
-	if err := jsonv1.Unmarshal(text, &l); err != nil {
+	d.created, d.updated = time.Time{}, time.Time{}
+	d.line = rowLine{line: line{CreateTime: &d.created, UpdateTime: &d.updated}, State: row.Pointer()}
+	l := &d.line
+	if err := jsonv2.Unmarshal(text, l, decodeOptions); err != nil {
 		return nil, 0, err
 	}
 	switch exists := bytes.Contains(text, []byte(`,"state":{`)); {
@@ -94,11 +108,11 @@ func decodeRow(kind domain.AnyKind, name domain.Name, text []byte) (row domain.A
 		return nil, 0, fmt.Errorf("%s is the line of %s", name, l.Name)
 	case !exists:
 		return nil, l.Version, nil
-	case l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "":
+	case d.created.IsZero() || d.updated.IsZero() || l.CreateEvent == "":
 		return nil, 0, fmt.Errorf("%s lacks its create time, update time or the ID of the event that created it", name)
 	}
 	row.SetHead(domain.Row[struct{}]{Name: name, Version: l.Version, CreateVersion: l.CreateAt,
-		ReserveVersion: l.ReserveAt, CreateEvent: l.CreateEvent, CreateTime: canonicalTime(*l.CreateTime),
-		UpdateTime: canonicalTime(*l.UpdateTime)})
+		ReserveVersion: l.ReserveAt, CreateEvent: l.CreateEvent, CreateTime: canonicalTime(d.created),
+		UpdateTime: canonicalTime(d.updated)})
 	return row, l.Version, nil
 }

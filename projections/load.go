@@ -20,11 +20,13 @@ import (
 // loadBatch is the approximate number of bytes of a snapshot that are decoded together.
 const loadBatch = 256 << 10
 
-// A batch is a part of a snapshot that consists of complete lines.
+// A batch is a part of a snapshot that consists of complete lines. Batches are used again, because the
+// memory of all of them would be more than that of the rows.
 type batch struct {
-	text    []byte // without the header and the footer
+	buffer  []byte
+	text    []byte // in buffer; without the header and the footer
 	rows    []loadedRow
-	decoded chan struct{} // closed when rows is set
+	decoded chan struct{} // receives a value when rows is set
 }
 
 // A loadedRow is a decoded line: a row, a deleted resource, which has no row, or a line of the history.
@@ -58,8 +60,9 @@ func (w *World) read(path string) (eventlog.Checkpoint, error) {
 	if header.Schema == w.schema() {
 		err = restoreAll(w, in)
 	} else {
+		b := &batch{}
 		for more := true; more && err == nil; {
-			_, more, err = in.next()
+			more, err = in.next(b)
 		}
 	}
 	if err == nil {
@@ -84,20 +87,20 @@ func restoreAll(w *World, in *snapshotReader) (err error) {
 		all.Go(func() {
 			for b := range work {
 				decodeLines(w.folds, b)
-				close(b.decoded)
+				b.decoded <- struct{}{}
 			}
 		})
 	}
+	used := sync.Pool{New: func() any { return &batch{decoded: make(chan struct{}, 1)} }}
 	var readErr error
 	all.Go(func() {
 		defer close(ordered)
 		defer close(work)
 		for more := true; more; {
-			var text []byte
-			if text, more, readErr = in.next(); readErr != nil {
+			b := used.Get().(*batch)
+			if more, readErr = in.next(b); readErr != nil {
 				return
 			}
-			b := &batch{text: text, decoded: make(chan struct{})}
 			for _, to := range []chan *batch{ordered, work} {
 				select {
 				case to <- b:
@@ -117,6 +120,8 @@ func restoreAll(w *World, in *snapshotReader) (err error) {
 		if err != nil {
 			break
 		}
+		clear(b.rows)
+		used.Put(b)
 	}
 	close(stop)
 	all.Wait()
@@ -131,18 +136,19 @@ func restoreAll(w *World, in *snapshotReader) (err error) {
 
 // decodeLines sets the rows of a batch.
 func decodeLines(folds map[string]*fold, b *batch) {
+	b.rows = b.rows[:0]
+	var decoder rowDecoder
 	for text := range bytes.Lines(b.text) {
-		one, err := decodeLine(folds, text)
+		one, err := decodeLine(folds, &decoder, text)
 		if err != nil {
 			b.rows = append(b.rows, loadedRow{err: fmt.Errorf("%w: %w", errDamaged, err)})
 			return
 		}
 		b.rows = append(b.rows, one)
 	}
-	b.text = nil
 }
 
-func decodeLine(folds map[string]*fold, text []byte) (loadedRow, error) {
+func decodeLine(folds map[string]*fold, d *rowDecoder, text []byte) (loadedRow, error) {
 	if bytes.HasPrefix(text, []byte(historyPrefix)) {
 		return loadedRow{history: text}, nil
 	}
@@ -154,7 +160,7 @@ func decodeLine(folds map[string]*fold, text []byte) (loadedRow, error) {
 	if fold == nil {
 		return loadedRow{}, fmt.Errorf("it has the unknown collection %q", name.Collection())
 	}
-	row, version, err := decodeRow(fold.kind, name, text)
+	row, version, err := d.decode(fold.kind, name, text)
 	return loadedRow{fold: fold, name: name, row: row, version: version}, err
 }
 
@@ -191,50 +197,59 @@ var errNoFooter = fmt.Errorf("%w: it ends before its footer", errDamaged)
 
 // header returns the first line.
 func (r *snapshotReader) header() ([]byte, error) {
-	for {
-		if line, rest, ok := bytes.Cut(r.rest, []byte("\n")); ok {
+	for text := []byte(nil); ; {
+		if line, rest, ok := bytes.Cut(text, []byte("\n")); ok {
 			r.rest = rest
 			r.checksum.Write(line)
 			r.checksum.Write([]byte("\n"))
 			return line, nil
 		}
-		if err := r.fill(); err != nil {
+		r.rest = text
+		var err error
+		if text, err = r.fill(nil); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// fill reads more bytes. The slices that were returned before remain valid.
-func (r *snapshotReader) fill() error {
-	text := make([]byte, len(r.rest)+loadBatch)
-	n, err := io.ReadFull(r.in, text[copy(text, r.rest):])
-	r.rest = text[:len(r.rest)+n]
+// fill returns the rest and further bytes, in the buffer if it is large enough.
+func (r *snapshotReader) fill(buffer []byte) ([]byte, error) {
+	size := len(r.rest) + loadBatch
+	if cap(buffer) < size {
+		buffer = make([]byte, size)
+	}
+	buffer = buffer[:size]
+	have := copy(buffer, r.rest)
+	n, err := io.ReadFull(r.in, buffer[have:])
 	switch {
 	case n > 0:
-		return nil
+		return buffer[:have+n], nil
 	case err == io.EOF:
-		return errNoFooter
+		return nil, errNoFooter
 	}
-	return fmt.Errorf("%w: %w", errDamaged, err)
+	return nil, fmt.Errorf("%w: %w", errDamaged, err)
 }
 
-// next returns the next complete lines. more is false when they are the last before the footer, which next
-// then sets.
-func (r *snapshotReader) next() (lines []byte, more bool, err error) {
-	for {
-		end := bytes.LastIndexByte(r.rest, '\n') + 1
-		if lines = r.rest[:end]; end > 0 {
-			more = true
-			if at := footerIn(lines); at >= 0 {
-				r.footer, lines, more = lines[at:], lines[:at], false
+// next sets the text of a batch to the next complete lines. more is false when they are the last before
+// the footer, which next then sets.
+func (r *snapshotReader) next(b *batch) (more bool, err error) {
+	b.text = r.rest
+	for end := 0; ; {
+		if end = bytes.LastIndexByte(b.text, '\n') + 1; end == 0 {
+			r.rest = b.text
+			if b.buffer, err = r.fill(b.buffer); err != nil {
+				return false, err
 			}
-			r.rest = r.rest[end:]
-			r.checksum.Write(lines)
-			return lines, more, nil
+			b.text = b.buffer
+			continue
 		}
-		if err := r.fill(); err != nil {
-			return nil, false, err
+		r.rest = bytes.Clone(b.text[end:]) // the buffer is used again
+		b.text, more = b.text[:end], true
+		if at := footerIn(b.text); at >= 0 {
+			r.footer, b.text, more = bytes.Clone(b.text[at:]), b.text[:at], false
 		}
+		r.checksum.Write(b.text)
+		return more, nil
 	}
 }
 

@@ -211,7 +211,7 @@ func (p *pastRows) foldEvent(name domain.Name, row domain.AnyRow, position uint6
 // state that the event carries instead of the row.
 func next(kind domain.AnyKind, row domain.AnyRow, entry archive.Entry, useState bool) (domain.AnyRow, error) {
 	if useState && entry.State != nil {
-		row, _, err := decodeRow(kind, entry.Name, entry.State)
+		row, _, err := new(rowDecoder).decode(kind, entry.Name, entry.State)
 		return row, err
 	}
 	decoded, err := kind.DecodeEvent(entry.Record)

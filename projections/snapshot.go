@@ -220,7 +220,11 @@ func OpenArchived(ctx context.Context, log eventlog.Log, dir string, a *archive.
 }
 
 func open(ctx context.Context, fresh func() *World, log eventlog.Log, dir string, a *archive.Archive) (*World, error) {
-	w, err := load(dir, fresh, func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) },
+	return startLoading(dir, fresh).open(ctx, log, a)
+}
+
+func (l *Loading) open(ctx context.Context, log eventlog.Log, a *archive.Archive) (*World, error) {
+	w, err := l.load(func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) },
 		func(at eventlog.Checkpoint) error { return keep(a, at) })
 	if err == nil && w.Position() == 0 {
 		err = keep(a, eventlog.Checkpoint{})
@@ -248,55 +252,8 @@ func keep(a *archive.Archive, at eventlog.Checkpoint) error {
 // Load returns the world of the newest usable snapshot in dir, without the events after it. It
 // returns an empty world when there is no usable snapshot.
 func Load(dir string) (*World, error) {
-	return load(dir, NewWorld, func(string, eventlog.Checkpoint) error { return nil },
+	return StartLoading(dir).load(func(string, eventlog.Checkpoint) error { return nil },
 		func(eventlog.Checkpoint) error { return nil })
-}
-
-// load returns the world of the newest snapshot in dir that accept accepts, or an empty world. It returns
-// an error of check, which it calls for each snapshot that is not damaged, and an error of accept other
-// than errNotArchived.
-func load(dir string, fresh func() *World, check func(path string, at eventlog.Checkpoint) error,
-	accept func(eventlog.Checkpoint) error) (*World, error) {
-	paths, err := snapshots(dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range paths {
-		w := fresh()
-		at, err := w.read(path)
-		if err == nil || errors.Is(err, errOtherSchema) {
-			if err := check(path, at); err != nil {
-				return nil, err
-			}
-		}
-		if err == nil {
-			err = accept(at)
-		}
-		switch {
-		case err == nil:
-			return w, nil
-		case errors.Is(err, errDamaged), errors.Is(err, errOtherSchema), errors.Is(err, errNotArchived):
-			slog.Warn("snapshot skipped: its events are folded again", "snapshot", path, "reason", err.Error())
-		default:
-			return nil, err
-		}
-	}
-	return fresh(), nil
-}
-
-// Newest returns the checkpoint of the newest intact snapshot in dir, whatever its schema; zero
-// when there is none. The log must contain the event of the checkpoint.
-func Newest(dir string) (eventlog.Checkpoint, error) {
-	paths, err := snapshots(dir)
-	if err != nil {
-		return eventlog.Checkpoint{}, err
-	}
-	for _, path := range paths {
-		if at, err := NewWorldOf().read(path); err == nil || errors.Is(err, errOtherSchema) {
-			return at, nil
-		}
-	}
-	return eventlog.Checkpoint{}, nil
 }
 
 // contains returns an error unless the log contains the last event in the snapshot at path; at is

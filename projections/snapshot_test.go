@@ -342,7 +342,7 @@ func TestLoadOfManyBatches(t *testing.T) {
 	}
 	require.NoError(t, w.Save(dir))
 	reload := func() *World {
-		loaded, err := load(dir, toyWorld, func(string, eventlog.Checkpoint) error { return nil },
+		loaded, err := startLoading(dir, toyWorld).load(func(string, eventlog.Checkpoint) error { return nil },
 			func(eventlog.Checkpoint) error { return nil })
 		require.NoError(t, err)
 		return loaded

@@ -48,7 +48,9 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	holds, err := projections.Newest(s.dir.Path("snapshots"))
+	s.loading = projections.StartLoading(s.dir.Path("snapshots"))    // while NATS starts
+	s.collect = postponeCollections(max(4*s.loading.Size(), 64<<20)) // until the end of Start
+	holds, err := s.loading.Claim()
 	if err != nil {
 		return err
 	}
@@ -65,12 +67,17 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 		options.Listen = s.flags.natsListen
 		s.nats, err = natsserver.Start(options)
 	}
+	if integrity.IsDamaged(err) { // because of a damaged snapshot?
+		if intact, newestErr := projections.Newest(s.dir.Path("snapshots")); newestErr == nil && intact != holds {
+			options.Holds = intact
+			s.nats, err = natsserver.Start(options)
+		}
+	}
 	if err != nil {
 		return err
 	}
 	s.events = s.nats.Connection
 	s.services.start("log", s.nats.Watch)
-	s.services.start("scrub", s.nats.Scrub)
 	_, port, _ := net.SplitHostPort(s.nats.URL()[strings.LastIndexByte(s.nats.URL(), '/')+1:])
 	return datadir.WritePrivate(s.dir.Path(natsPortFile), []byte(port+"\n"))
 }
@@ -141,9 +148,16 @@ func (s *Server) openWorld(ctx context.Context) (err error) {
 	if s.archive, err = archive.Open(s.dir.Path(datadir.Archive)); err != nil {
 		return err
 	}
-	s.world, err = projections.OpenArchived(ctx, s.events.Log(), s.dir.Path("snapshots"), s.archive)
+	if s.loading == nil {
+		s.loading = projections.StartLoading(s.dir.Path("snapshots"))
+	}
+	s.world, err = s.loading.Open(ctx, s.events.Log(), s.archive)
+	s.loading = nil
 	if err != nil {
 		return err
+	}
+	if s.nats != nil {
+		s.services.start("scrub", s.nats.Scrub)
 	}
 	s.services.start("world", func(ctx context.Context) error { return s.world.Run(ctx, s.events.Log()) })
 	s.services.start("freshness", func(ctx context.Context) error { return s.world.KeepConfirming(ctx, s.events.Log()) })

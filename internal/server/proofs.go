@@ -32,7 +32,14 @@ func openProofs(s *Server) func(context.Context) error {
 			Messages: eventlog.MessagesOf(s.events.Log()), Keys: vault.Salts(), Signer: signer, Witnesses: witnesses,
 			Logger: s.logger.With("part", "proofs")})
 		s.events.Log().Observe(s.proofs.Observe)
-		s.services.start("proofs", s.proofs.Run)
+		s.services.start("proofs", func(ctx context.Context) error {
+			select { // the tree of a large log is read when the server is ready
+			case <-s.started:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			return s.proofs.Run(ctx)
+		})
 		return nil
 	}
 }

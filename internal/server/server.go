@@ -46,6 +46,8 @@ type Server struct {
 	events  *natsserver.Connection
 	nats    *natsserver.Server // nil when the log is stored in a cluster
 	world   *projections.World
+	loading *projections.Loading // the snapshots, before world is set
+	collect func()               // ends postponeCollections
 	archive *archive.Archive
 	nodeKey []byte        // verifies join tokens; set before admits is closed
 	admits  chan struct{} // closed once agents can be authenticated
@@ -123,6 +125,8 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	if flags.publicURL != "" {
 		s.context.Address = strings.TrimRight(flags.publicURL, "/")
 	}
+	s.collect = func() {}
+	defer func() { s.collect() }()
 	for _, step := range []func(context.Context) error{s.openLog, identify(s), openAudit(s),
 		joinInstallation(s), s.openBlobs,
 		checkBucket(s), openProofs(s), s.openWorld, s.bootstrap, s.ensureReader, s.startServices} {

@@ -1,0 +1,135 @@
+package projections
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"log/slog"
+	"os"
+
+	"anneal/eventlog"
+	"anneal/eventlog/archive"
+)
+
+// A Loading is the world of a directory of snapshots that is being loaded, before the log is open.
+type Loading struct {
+	dir   string
+	fresh func() *World
+	paths []string    // the snapshots, newest first
+	err   error       // the directory cannot be read
+	first chan loaded // receives the result of the newest snapshot; never, without snapshots
+}
+
+// A loaded is the result of World.read.
+type loaded struct {
+	world *World
+	at    eventlog.Checkpoint
+	err   error
+}
+
+// StartLoading starts to read the newest snapshot in a directory and returns immediately. The snapshots
+// must not change until Open returns.
+func StartLoading(dir string) *Loading { return startLoading(dir, NewWorld) }
+
+func startLoading(dir string, fresh func() *World) *Loading {
+	l := &Loading{dir: dir, fresh: fresh, first: make(chan loaded, 1)}
+	if l.paths, l.err = snapshots(dir); len(l.paths) > 0 {
+		go func() { l.first <- l.read(l.paths[0]) }()
+	}
+	return l
+}
+
+func (l *Loading) read(path string) loaded {
+	w := l.fresh()
+	at, err := w.read(path)
+	return loaded{w, at, err}
+}
+
+// Open is like OpenArchived with the snapshots of the directory. It must be called only once.
+func (l *Loading) Open(ctx context.Context, log eventlog.Log, a *archive.Archive) (*World, error) {
+	return l.open(ctx, log, a)
+}
+
+// Size returns the size of the newest snapshot in bytes; 0 without one.
+func (l *Loading) Size() int64 {
+	if len(l.paths) == 0 {
+		return 0
+	}
+	info, err := os.Stat(l.paths[0])
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// Claim returns the checkpoint in the header of the newest snapshot, without the time that Newest takes
+// to check the whole snapshot. So the log need not contain the event if Newest returns another one.
+func (l *Loading) Claim() (eventlog.Checkpoint, error) {
+	if l.err != nil || len(l.paths) == 0 {
+		return eventlog.Checkpoint{}, l.err
+	}
+	file, err := os.Open(l.paths[0])
+	if err != nil {
+		return eventlog.Checkpoint{}, err
+	}
+	defer file.Close()
+	text, err := (&snapshotReader{in: file, checksum: sha256.New()}).header()
+	if err == nil {
+		var header snapshotHeader
+		if header, err = readHeader(l.paths[0], text); err == nil {
+			return header.Checkpoint, nil
+		}
+	}
+	return Newest(l.dir)
+}
+
+// load returns the world of the newest snapshot that accept accepts, or an empty world. It returns an
+// error of check, which it calls for each snapshot that is not damaged, and an error of accept other
+// than errNotArchived.
+func (l *Loading) load(check func(path string, at eventlog.Checkpoint) error,
+	accept func(eventlog.Checkpoint) error) (*World, error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	for i, path := range l.paths {
+		var read loaded
+		if i == 0 {
+			read = <-l.first
+		} else {
+			read = l.read(path)
+		}
+		w, at, err := read.world, read.at, read.err
+		if err == nil || errors.Is(err, errOtherSchema) {
+			if err := check(path, at); err != nil {
+				return nil, err
+			}
+		}
+		if err == nil {
+			err = accept(at)
+		}
+		switch {
+		case err == nil:
+			return w, nil
+		case errors.Is(err, errDamaged), errors.Is(err, errOtherSchema), errors.Is(err, errNotArchived):
+			slog.Warn("snapshot skipped: its events are folded again", "snapshot", path, "reason", err.Error())
+		default:
+			return nil, err
+		}
+	}
+	return l.fresh(), nil
+}
+
+// Newest returns the checkpoint of the newest intact snapshot in dir, whatever its schema; zero
+// when there is none. The log must contain the event of the checkpoint.
+func Newest(dir string) (eventlog.Checkpoint, error) {
+	paths, err := snapshots(dir)
+	if err != nil {
+		return eventlog.Checkpoint{}, err
+	}
+	for _, path := range paths {
+		if at, err := NewWorldOf().read(path); err == nil || errors.Is(err, errOtherSchema) {
+			return at, nil
+		}
+	}
+	return eventlog.Checkpoint{}, nil
+}
