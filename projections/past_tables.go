@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"anneal/domain"
+	"anneal/eventlog/archive"
 )
 
 // Limits of the tables of earlier positions.
@@ -229,8 +230,9 @@ type foldStep struct {
 // part of the archive is decompressed once.
 func (p *pastRows) foldRows(changed []changedRow, left *foldBudget) error {
 	var steps []foldStep
+	finder := p.world.archive.Finder()
 	for i := range changed {
-		chain, err := p.chainOf(&changed[i])
+		chain, err := p.chainOf(finder, &changed[i])
 		if err != nil {
 			return err
 		}
@@ -262,11 +264,11 @@ func (p *pastRows) foldRows(changed []changedRow, left *foldBudget) error {
 
 // chainOf sets found of a changed row, and returns the positions of the events from which the row is
 // folded: none if it had no event at the moment.
-func (p *pastRows) chainOf(one *changedRow) (chain []uint64, err error) {
+func (p *pastRows) chainOf(finder *archive.Finder, one *changedRow) (chain []uint64, err error) {
 	if err = p.ctx.Err(); err != nil {
 		return nil, err
 	}
-	if one.found, err = p.world.archive.Find(one.version, p.position); err != nil || one.found == 0 {
+	if one.found, err = finder.Find(one.version, p.position); err != nil || one.found == 0 {
 		return nil, err
 	}
 	return p.world.archive.Chain(one.found)
@@ -299,11 +301,12 @@ func (p *pastRows) replace(account string, changed []changedRow) (*table, int) {
 		p.world.pasts.copies.Unlock()
 	}
 	for _, one := range changed {
-		old, exists := t.rows.Get(one.name)
-		if exists {
-			t.remove(one.name, old.row.Head().CreateTime, 0)
+		if !rebuilt { // otherwise t has only unchanged rows
+			if old, exists := t.rows.Get(one.name); exists {
+				t.remove(one.name, old.row.Head().CreateTime, 0)
+			}
+			t.gone.Delete(one.name)
 		}
-		t.gone.Delete(one.name)
 		switch {
 		case one.row != nil:
 			t.put(one.row, cell{})

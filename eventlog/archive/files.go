@@ -242,7 +242,12 @@ func (a *Archive) writtenLink(position uint64) (previous, jump uint64, carries b
 	if _, err := a.links.ReadAt(link[:], int64(position-1)*linkBytes); err != nil {
 		return 0, 0, false, fmt.Errorf("read the link of event %d: %w", position, err)
 	}
-	previous, jump = binary.BigEndian.Uint64(link[:]), binary.BigEndian.Uint64(link[8:])
+	return decodeLink(position, link[:])
+}
+
+// decodeLink returns the links of the event at a position, which are encoded at the beginning of link.
+func decodeLink(position uint64, link []byte) (previous, jump uint64, carries bool, err error) {
+	previous, jump = binary.BigEndian.Uint64(link), binary.BigEndian.Uint64(link[8:])
 	carries, previous = previous&carriesBit != 0, previous&^carriesBit
 	if previous >= position || jump > previous {
 		return 0, 0, false, fmt.Errorf("%w: the link of event %d does not lead to an earlier event", errDamaged, position)
