@@ -6,13 +6,14 @@ import (
 
 	"github.com/go-chi/chi/v5"
 
+	"anneal/api/console"
 	"anneal/api/request"
 )
 
 // operations returns the operations of all packages.
 func (s *Server) operations() []request.Operation {
 	return slices.Concat(
-		s.systemOperations(), s.document.Operations(),
+		s.systemOperations(), s.document.Operations(), console.Operations(),
 		s.rest.Operations(),
 		s.events.Operations(),
 		s.inference.Operations(),

@@ -36,14 +36,7 @@ func (d *Document) Operations() []request.Operation {
 		all = append(all, request.Operation{ID: "GET /docs/" + name, Method: "GET", Path: "/docs/" + name,
 			Gate: request.Everyone, Hidden: true, Handle: docsFile(name, media)})
 	}
-	return append(all, request.Operation{ID: "GET /", Method: "GET", Path: "/", Gate: request.Everyone, Hidden: true,
-		Handle: redirectToDocs})
-}
-
-// redirectToDocs redirects the path / to the documentation page.
-func redirectToDocs(c *request.Call) (any, error) {
-	http.Redirect(c.Writer, c.Request, "/docs", http.StatusFound)
-	return nil, nil
+	return all
 }
 
 func docsFile(name, media string) request.Handler {

@@ -1,0 +1,125 @@
+// Package console serves the web console: static files that use the public API only.
+package console
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"io"
+	"io/fs"
+	"maps"
+	"mime"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+
+	"anneal/api/request"
+)
+
+//go:embed static
+var static embed.FS
+
+// policy is the Content-Security-Policy of the console. It permits only files and requests of the
+// console's own server.
+const policy = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; " +
+	"frame-ancestors 'none'; object-src 'none'"
+
+// index is the file that the path / returns.
+const index = "index.html"
+
+// A file is a file of the console, as it is sent.
+type file struct {
+	media, tag       string
+	content, gzipped []byte
+}
+
+// files are the files of the console by path.
+var files = mustRead(static)
+
+// Operations returns the operations that serve the console.
+func Operations() []request.Operation {
+	all := []request.Operation{page("/", files[index])}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if name != index {
+			all = append(all, page("/console/"+name, files[name]))
+		}
+	}
+	return all
+}
+
+func page(at string, f file) request.Operation {
+	return request.Operation{ID: "GET " + at, Method: "GET", Path: at, Gate: request.Everyone, Hidden: true,
+		Handle: func(c *request.Call) (any, error) {
+			f.send(c.Writer, c.Request)
+			return nil, nil
+		}}
+}
+
+// send writes the file, compressed if the client accepts that, or 304 if the client has it.
+func (f file) send(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", f.media)
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-cache") // the browser validates the ETag of each file
+	h.Set("ETag", f.tag)
+	h.Add("Vary", "Accept-Encoding")
+	if r.Header.Get("If-None-Match") == f.tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	content := f.content
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		h.Set("Content-Encoding", "gzip")
+		content = f.gzipped
+	}
+	_, _ = w.Write(content) // an error means that the client has disconnected
+}
+
+func mustRead(from fs.FS) map[string]file {
+	all := map[string]file{}
+	err := fs.WalkDir(from, "static", func(at string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(from, at)
+		if err != nil {
+			return err
+		}
+		sum := sha256.Sum256(content)
+		all[strings.TrimPrefix(at, "static/")] = file{media: mediaOf(at), tag: `"` + hex.EncodeToString(sum[:8]) + `"`,
+			content: content, gzipped: compressed(content)}
+		return nil
+	})
+	if err != nil {
+		panic(err) // impossible: the files are part of the program
+	}
+	return all
+}
+
+// mediaOf returns the media type of a file, which must not depend on the machine's table of types.
+func mediaOf(name string) string {
+	switch path.Ext(name) {
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".css":
+		return "text/css; charset=utf-8"
+	case ".html":
+		return "text/html; charset=utf-8"
+	case ".svg":
+		return "image/svg+xml"
+	}
+	return mime.FormatMediaType("text/plain", map[string]string{"charset": "utf-8"})
+}
+
+func compressed(content []byte) []byte {
+	var out bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level is valid
+	_, _ = io.Copy(w, bytes.NewReader(content))
+	_ = w.Close() // a buffer returns no error
+	return out.Bytes()
+}

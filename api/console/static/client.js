@@ -1,0 +1,156 @@
+// Requests to the API with the key of this tab.
+
+const keyName = 'anneal.key'
+
+export const session = {
+  get key() { return sessionStorage.getItem(keyName) || '' },
+  set key(value) { value ? sessionStorage.setItem(keyName, value) : sessionStorage.removeItem(keyName) },
+  account: '', // account of the key
+  role: '', // role of the key in the account; 'operator' for the operator's key
+}
+
+// APIError is an error response. violations has the fields at fault: [{field, description}].
+export class APIError extends Error {
+  constructor(status, body) {
+    const inner = body?.error && typeof body.error === 'object' ? body.error : body || {}
+    super(inner.message || `the server responded with status ${status}`)
+    this.status = status
+    const details = Array.isArray(inner.details) ? inner.details : []
+    this.violations = details.flatMap((d) => d.fieldViolations || [])
+    this.requestId = details.map((d) => d.metadata?.requestId).find(Boolean) || body?.request_id || ''
+  }
+}
+
+// request sends a request and returns the response, whose status is 2xx. A body that is neither a
+// string nor FormData is sent as JSON.
+export async function request(method, path, { body, signal, key = session.key, headers = {} } = {}) {
+  const init = { method, signal, headers: { Authorization: `Bearer ${key}`, ...headers } }
+  if (body !== undefined) {
+    const raw = typeof body === 'string' || body instanceof FormData
+    init.body = raw ? body : JSON.stringify(body)
+    if (!raw) init.headers['Content-Type'] = 'application/json'
+  }
+  const response = await fetch(path, init)
+  if (!response.ok) throw new APIError(response.status, await response.json().catch(() => null))
+  return response
+}
+
+const json = async (method, path, options) => {
+  const text = await (await request(method, path, options)).text()
+  return text ? JSON.parse(text) : {}
+}
+
+export const get = (path, options) => json('GET', path, options)
+export const post = (path, body, options) => json('POST', path, { body, ...options })
+export const patch = (path, body, options) => json('PATCH', path, { body, ...options })
+export const remove = (path, options) => json('DELETE', path, options)
+
+// at returns the path of a resource, or of a collection of the key's account.
+export const at = (name) => name.startsWith('accounts/') ? `/v1/${name}` : `/v1/accounts/${session.account}/${name}`
+
+// query returns a query string of the parameters that are not empty.
+export function query(parameters) {
+  const q = new URLSearchParams(Object.entries(parameters).filter(([, v]) => v !== '' && v != null))
+  return q.size ? `?${q}` : ''
+}
+
+// signIn checks a key and sets the session.
+export async function signIn(key) {
+  const [prefix, account, id] = key.split('_')
+  if (prefix !== 'ank' || !account || !id) throw new Error('an API key begins with ank_, the account and the key\'s ID')
+  const { role } = await get(`/v1/accounts/${account}/apiKeys/${id}`, { key }).catch((e) => {
+    if (e.status === 403) return { role: 'user' } // only admins read API keys
+    throw e
+  })
+  session.key = key
+  session.account = account
+  session.role = account === 'system' ? 'operator' : role
+}
+
+// can reports whether the role of the key permits a group of operations: 'read', 'write', 'infer', 'keys'
+// or 'operate'.
+export function can(what) {
+  const permitted = { operator: 'read write infer keys operate', admin: 'read write infer keys',
+    user: 'read write infer', inference: 'infer', reader: 'read' }
+  return (permitted[session.role] || '').split(' ').includes(what)
+}
+
+// lines yields the lines of a response as they arrive.
+export async function* lines(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader()
+  let rest = ''
+  try {
+    for (;;) {
+      const { value, done } = await reader.read()
+      if (done) break
+      const parts = (rest + value).split('\n')
+      rest = parts.pop()
+      yield* parts
+    }
+    if (rest) yield rest
+  } finally {
+    reader.cancel().catch(() => {})
+  }
+}
+
+// EventSource cannot send a key, so the stream of events is read with fetch.
+class Follower {
+  listeners = new Set()
+  last = ''
+  connected = false
+
+  // on calls listener(event) for each new event, and listener(null) when the connection changes. It
+  // returns a function that ends the calls.
+  on(listener) {
+    this.listeners.add(listener)
+    if (this.listeners.size === 1 && !this.abort) this.run()
+    return () => this.listeners.delete(listener)
+  }
+
+  stop() {
+    this.abort?.abort()
+    this.abort = null
+    this.last = ''
+  }
+
+  async run() {
+    const abort = this.abort = new AbortController()
+    for (let pause = 500; !abort.signal.aborted; pause = Math.min(2 * pause, 10000)) {
+      try {
+        const headers = { Accept: 'text/event-stream' }
+        if (this.last) headers['Last-Event-ID'] = this.last
+        const path = can('operate') ? '/v1/events' : at('events')
+        const response = await request('GET', path, { headers, signal: abort.signal })
+        this.connect(true)
+        pause = 500
+        for await (const line of lines(response)) {
+          if (line.startsWith('id: ')) this.last = line.slice(4)
+          if (line.startsWith('data: ')) this.tell(JSON.parse(line.slice(6)))
+        }
+      } catch (e) {
+        if (abort.signal.aborted || e.status === 401 || e.status === 403) break
+      }
+      this.connect(false)
+      await new Promise((resolve) => setTimeout(resolve, pause))
+    }
+  }
+
+  connect(connected) {
+    if (this.connected !== connected) {
+      this.connected = connected
+      this.tell(null)
+    }
+  }
+
+  tell(event) {
+    for (const listener of [...this.listeners]) listener(event)
+  }
+}
+
+export const events = new Follower()
+
+// signOut forgets the key.
+export function signOut() {
+  events.stop()
+  session.key = session.account = session.role = ''
+}
