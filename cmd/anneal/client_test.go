@@ -62,8 +62,11 @@ func (s *plane) as(account, key string) caller {
 var documents described.Fetch
 
 // watched returns a transport that checks every exchange with the server against the server's
-// OpenAPI document.
+// OpenAPI document. It checks nothing with a server of another program.
 func (s *plane) watched() http.RoundTripper {
+	if s.program != "" {
+		return http.DefaultTransport
+	}
 	return &described.Transport{Address: s.context.Address, Documents: &documents,
 		Report: func(err error) { assert.NoError(s.t, err) }}
 }

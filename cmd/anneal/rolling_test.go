@@ -268,6 +268,7 @@ func TestRollingUpgrade(t *testing.T) {
 	load.some()
 	load.end()
 	require.Zero(t, load.cut.Load(), "streams in progress end before the server does")
+	p.user.http.Transport = p.planes[0].watched() // of the new program
 	job := p.user.until("/supervisedFineTuningJobs/codes", "state", "JOB_STATE_COMPLETED")
 	require.Equal(t, "OK", at(job, "status.code"))
 	ends := 0
