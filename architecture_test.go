@@ -95,6 +95,7 @@ var mayImport = map[string][]string{
 	"api/request": {"domain", "disk", "engines", "eventlog", "eventlog/idempotency", "eventlog/secrets", "projections",
 		"projections/query", "api/wire"},
 	"api/connection": {"domain", "api/request", "api/wire"},
+	"api/console":    {"api/request"},
 	"api/inert":      {"api/wire"},
 	"api/download":   {"domain", "blobs/outbound", "api/connection"},
 	"api/openapi":    {"domain", "api/inert", "api/request", "api/wire", "api/connection"},

@@ -148,5 +148,6 @@ func isInference(op *openapi3.Operation) bool {
 // outside reports whether a request is for a signed URL or a documentation page. The document does
 // not describe either.
 func outside(r *http.Request) bool {
-	return strings.HasPrefix(r.URL.Path, "/blobs/") || strings.HasPrefix(r.URL.Path, "/docs/") || r.URL.Path == "/"
+	return strings.HasPrefix(r.URL.Path, "/blobs/") || strings.HasPrefix(r.URL.Path, "/docs/") ||
+		strings.HasPrefix(r.URL.Path, "/console/") || r.URL.Path == "/"
 }

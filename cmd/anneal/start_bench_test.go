@@ -63,8 +63,9 @@ func createDatasets(b *testing.B, dir string, n int) {
 		all.Go(func() {
 			for i := client; i < n; i += clients {
 				name := domain.NewName("default", domain.Datasets.Collection, fmt.Sprint("d-", i))
-				_, err := eventlog.Do(ctx, nats.Log(), world, eventlog.Request{Time: time.Now()}, domain.Intend(domain.Datasets, name,
-					domain.CreateDataset{DatasetSpec: domain.DatasetSpec{DisplayName: fmt.Sprint("number ", i), UserUploaded: &struct{}{}}}))
+				spec := domain.DatasetSpec{DisplayName: fmt.Sprint("number ", i), UserUploaded: &struct{}{}}
+				_, err := eventlog.Do(ctx, nats.Log(), world, eventlog.Request{Time: time.Now()},
+					domain.Intend(domain.Datasets, name, domain.CreateDataset{DatasetSpec: spec}))
 				if err != nil {
 					b.Error(err)
 					return

@@ -29,7 +29,8 @@ func (f *Finder) Find(version, position uint64) (uint64, error) {
 	}
 	if version < f.first || version >= f.first+uint64(len(f.links)/linkBytes) {
 		f.first = version
-		n, err := f.archive.links.ReadAt(f.buffer[:min(finderLinks, f.written-version+1)*linkBytes], int64(version-1)*linkBytes)
+		size := min(finderLinks, f.written-version+1) * linkBytes
+		n, err := f.archive.links.ReadAt(f.buffer[:size], int64(version-1)*linkBytes)
 		if f.links = f.buffer[:n-n%linkBytes]; len(f.links) == 0 {
 			return 0, errors.Join(errDamaged, err)
 		}

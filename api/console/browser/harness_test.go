@@ -22,7 +22,7 @@ import (
 
 const (
 	root     = "../../.."
-	patience = 25 * time.Second // for a busy machine
+	patience = 60 * time.Second // for a busy machine
 )
 
 // build builds the program once.
@@ -108,7 +108,8 @@ func (s *server) key(file string) string {
 // run runs a command of the CLI and returns its output.
 func (s *server) run(args ...string) string {
 	s.t.Helper()
-	out, err := exec.Command(s.program, append([]string{"--context", filepath.Join(s.dir, "context.json")}, args...)...).CombinedOutput()
+	args = append([]string{"--context", filepath.Join(s.dir, "context.json")}, args...)
+	out, err := exec.Command(s.program, args...).CombinedOutput()
 	require.NoError(s.t, err, "%s", out)
 	return string(out)
 }
@@ -195,7 +196,8 @@ func button(text string) string {
 }
 
 func field(label string) string {
-	return fmt.Sprintf("//label[starts-with(normalize-space(),%q)]//*[self::input or self::select or self::textarea]", label)
+	return fmt.Sprintf("//label[starts-with(normalize-space(),%q)]//*[self::input or self::select or self::textarea]",
+		label)
 }
 
 // press clicks a button or link with a text.
@@ -224,7 +226,8 @@ func (b *tab) choose(label, option string) {
 // enter replaces the text of a field.
 func (b *tab) enter(label, text string) {
 	b.t.Helper()
-	b.do(chromedp.Evaluate(fmt.Sprintf("document.evaluate(%q, document, null, 9).singleNodeValue.select()", field(label)), nil),
+	b.do(chromedp.Evaluate(fmt.Sprintf("document.evaluate(%q, document, null, 9).singleNodeValue.select()", field(label)),
+		nil),
 		chromedp.SendKeys(field(label), text, chromedp.BySearch))
 }
 
@@ -240,3 +243,6 @@ func (b *tab) goTo(route string) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %q", route), nil))
 }
+
+// awaitPromise makes Evaluate return the value of the promise to which an expression evaluates.
+func awaitPromise(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }

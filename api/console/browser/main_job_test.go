@@ -50,7 +50,8 @@ func TestMainJob(t *testing.T) {
 	b.see("1 of 1")
 	b.press("Playground")
 	b.press("Compare two models")
-	for label, model := range map[string]string{"First model": "accounts/default/models/codes", "Second model": "anneal-base"} {
+	for label, model := range map[string]string{"First model": "accounts/default/models/codes",
+		"Second model": "anneal-base"} {
 		b.do(chromedp.WaitVisible(`section[aria-label="` + label + `"] select`))
 		b.do(chromedp.Evaluate(`(() => {
 			const lists = document.querySelectorAll('section[aria-label="`+label+`"] select')

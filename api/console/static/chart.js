@@ -17,10 +17,13 @@ export function smooth(values, weight) {
 // of y for each line.
 export function aligned(lines) {
   const xs = [...new Set(lines.flatMap((l) => l.points.map(([x]) => x)))].sort((a, b) => a - b)
-  return [xs, ...lines.map((l) => {
-    const by = new Map(l.points)
-    return xs.map((x) => by.get(x) ?? null)
-  })]
+  return [
+    xs,
+    ...lines.map((l) => {
+      const by = new Map(l.points)
+      return xs.map((x) => by.get(x) ?? null)
+    }),
+  ]
 }
 
 // Chart draws lines, each {label, points: [[x, y]]}.
@@ -31,14 +34,31 @@ export function Chart({ title, lines, x = 'step', weight = 0, log = false, sync 
   const shown = [data[0], ...data.slice(1).map((v) => smooth(v, weight))]
   useEffect(() => {
     const css = getComputedStyle(document.documentElement)
-    const axis = { stroke: css.getPropertyValue('--text'), grid: { stroke: css.getPropertyValue('--line'), width: 1 } }
-    const chart = new uPlot({
-      width: place.current.clientWidth || 320, height: 220, cursor: { sync: { key: sync } },
-      scales: { x: { time: x === 'time' }, y: { distr: log ? 3 : 1 } },
-      axes: [axis, { ...axis, size: 60 }],
-      series: [{ label: x }, ...lines.map((l, i) => ({ label: l.label, stroke: colors[i % colors.length], width: 1.5,
-        spanGaps: true, points: { show: l.points.length < 30 } }))],
-    }, shown, place.current)
+    const axis = {
+      stroke: css.getPropertyValue('--text'),
+      grid: { stroke: css.getPropertyValue('--line'), width: 1 },
+    }
+    const chart = new uPlot(
+      {
+        width: place.current.clientWidth || 320,
+        height: 220,
+        cursor: { sync: { key: sync } },
+        scales: { x: { time: x === 'time' }, y: { distr: log ? 3 : 1 } },
+        axes: [axis, { ...axis, size: 60 }],
+        series: [
+          { label: x },
+          ...lines.map((l, i) => ({
+            label: l.label,
+            stroke: colors[i % colors.length],
+            width: 1.5,
+            spanGaps: true,
+            points: { show: l.points.length < 30 },
+          })),
+        ],
+      },
+      shown,
+      place.current,
+    )
     const resize = new ResizeObserver(() => chart.setSize({ width: place.current.clientWidth, height: 220 }))
     resize.observe(place.current)
     return () => {
@@ -47,16 +67,36 @@ export function Chart({ title, lines, x = 'step', weight = 0, log = false, sync 
     }
   }, [JSON.stringify(data), weight, log, x])
   const rows = table ? data[0].map((at, i) => [at, ...data.slice(1).map((v) => v[i])]) : []
-  return html`<figure class="chart"><figcaption>${title}</figcaption><div ref=${place}></div>
-    <details onToggle=${(e) => setTable(e.target.open)}><summary>Table</summary><div class="scroll"><table>
-      <thead><tr><th scope="col">${x}</th>${lines.map((l) => html`<th scope="col">${l.label}</th>`)}</tr></thead>
-      <tbody>${rows.map((r) => html`<tr>${r.map((v) => html`<td class="number">${v ?? ''}</td>`)}</tr>`)}</tbody>
-    </table></div></details></figure>`
+  return html`<figure class="chart">
+    <figcaption>${title}</figcaption>
+    <div ref=${place}></div>
+    <details onToggle=${(e) => setTable(e.target.open)}>
+      <summary>Table</summary>
+      <div class="scroll">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">${x}</th>
+              ${lines.map((l) => html`<th scope="col">${l.label}</th>`)}
+            </tr>
+          </thead>
+          <tbody>
+            ${rows.map(
+              (r) =>
+                html`<tr>
+                  ${r.map((v) => html`<td class="number">${v ?? ''}</td>`)}
+                </tr>`,
+            )}
+          </tbody>
+        </table>
+      </div>
+    </details>
+  </figure>`
 }
 
 // csvOf returns rows of metrics as CSV with a header.
 export function csvOf(rows) {
   const names = [...new Set(rows.flatMap(Object.keys))]
-  const cell = (v) => v == null ? '' : /[",\n]/.test(v) ? `"${String(v).replaceAll('"', '""')}"` : String(v)
+  const cell = (v) => (v == null ? '' : /[",\n]/.test(v) ? `"${String(v).replaceAll('"', '""')}"` : String(v))
   return [names.join(','), ...rows.map((r) => names.map((n) => cell(r[n])).join(','))].join('\n') + '\n'
 }

@@ -3,8 +3,12 @@
 const keyName = 'anneal.key'
 
 export const session = {
-  get key() { return sessionStorage.getItem(keyName) || '' },
-  set key(value) { value ? sessionStorage.setItem(keyName, value) : sessionStorage.removeItem(keyName) },
+  get key() {
+    return sessionStorage.getItem(keyName) || ''
+  },
+  set key(value) {
+    value ? sessionStorage.setItem(keyName, value) : sessionStorage.removeItem(keyName)
+  },
   account: '', // account of the key
   role: '', // role of the key in the account; 'operator' for the operator's key
 }
@@ -46,7 +50,8 @@ export const patch = (path, body, options) => json('PATCH', path, { body, ...opt
 export const remove = (path, options) => json('DELETE', path, options)
 
 // at returns the path of a resource, or of a collection of the key's account.
-export const at = (name) => name.startsWith('accounts/') ? `/v1/${name}` : `/v1/accounts/${session.account}/${name}`
+export const at = (name) =>
+  name.startsWith('accounts/') ? `/v1/${name}` : `/v1/accounts/${session.account}/${name}`
 
 // query returns a query string of the parameters that are not empty.
 export function query(parameters) {
@@ -54,24 +59,48 @@ export function query(parameters) {
   return q.size ? `?${q}` : ''
 }
 
+// roleOf returns the role of a key. Only admins read API keys, so the roles of others show in what they may
+// read.
+async function roleOf(key, account, id) {
+  const read = (path) => get(`/v1/accounts/${account}/${path}`, { key })
+  const permitted = (path) =>
+    read(path).then(
+      () => true,
+      (e) => {
+        if (e.status === 403) return false
+        throw e
+      },
+    )
+  try {
+    return (await read(`apiKeys/${id}`)).role
+  } catch (e) {
+    if (e.status !== 403) throw e
+  }
+  if (await permitted('datasets?pageSize=1')) return 'user'
+  return (await permitted('events?pageSize=1')) ? 'reader' : 'inference'
+}
+
 // signIn checks a key and sets the session.
 export async function signIn(key) {
   const [prefix, account, id] = key.split('_')
-  if (prefix !== 'ank' || !account || !id) throw new Error('an API key begins with ank_, the account and the key\'s ID')
-  const { role } = await get(`/v1/accounts/${account}/apiKeys/${id}`, { key }).catch((e) => {
-    if (e.status === 403) return { role: 'user' } // only admins read API keys
-    throw e
-  })
+  if (prefix !== 'ank' || !account || !id)
+    throw new Error("an API key begins with ank_, the account and the key's ID")
+  const role = await roleOf(key, account, id)
   session.key = key
   session.account = account
   session.role = account === 'system' ? 'operator' : role
 }
 
-// can reports whether the role of the key permits a group of operations: 'read', 'write', 'infer', 'keys'
-// or 'operate'.
+// can reports whether the role of the key permits a group of operations: 'read', 'write', 'events', 'infer',
+// 'keys' or 'operate'.
 export function can(what) {
-  const permitted = { operator: 'read write infer keys operate', admin: 'read write infer keys',
-    user: 'read write infer', inference: 'infer', reader: 'read' }
+  const permitted = {
+    operator: 'read write events infer keys operate',
+    admin: 'read write events infer keys',
+    user: 'read write events infer',
+    inference: 'infer',
+    reader: 'events',
+  }
   return (permitted[session.role] || '').split(' ').includes(what)
 }
 
@@ -103,7 +132,7 @@ class Follower {
   // returns a function that ends the calls.
   on(listener) {
     this.listeners.add(listener)
-    if (this.listeners.size === 1 && !this.abort) this.run()
+    if (this.listeners.size === 1 && !this.abort && can('events')) this.run()
     return () => this.listeners.delete(listener)
   }
 
@@ -114,7 +143,7 @@ class Follower {
   }
 
   async run() {
-    const abort = this.abort = new AbortController()
+    const abort = (this.abort = new AbortController())
     for (let pause = 500; !abort.signal.aborted; pause = Math.min(2 * pause, 10000)) {
       try {
         const headers = { Accept: 'text/event-stream' }

@@ -17,20 +17,30 @@ import { Events } from '/console/screens/events.js'
 const screens = {
   '': { title: 'Home', needs: 'read', show: Home },
   playground: { title: 'Playground', needs: 'infer', show: Playground },
-  jobs: { title: 'Jobs', needs: 'read', show: (p) => p.rest.length ? html`<${Job} ...${p} />` : html`<${Jobs} />` },
+  jobs: {
+    title: 'Jobs',
+    needs: 'read',
+    show: (p) => (p.rest.length ? html`<${Job} ...${p} />` : html`<${Jobs} />`),
+  },
   'new-job': { title: 'New job', needs: 'write', show: NewJob, hidden: true },
-  deployments: { title: 'Deployments', needs: 'read',
-    show: (p) => p.rest.length ? html`<${Deployment} ...${p} />` : html`<${Deployments} />` },
+  deployments: {
+    title: 'Deployments',
+    needs: 'read',
+    show: (p) => (p.rest.length ? html`<${Deployment} ...${p} />` : html`<${Deployments} />`),
+  },
   'new-deployment': { title: 'New deployment', needs: 'write', show: NewDeployment, hidden: true },
   models: { title: 'Models', needs: 'read', show: Models },
-  datasets: { title: 'Datasets', needs: 'read',
-    show: (p) => p.rest.length ? html`<${Dataset} ...${p} />` : html`<${Datasets} />` },
+  datasets: {
+    title: 'Datasets',
+    needs: 'read',
+    show: (p) => (p.rest.length ? html`<${Dataset} ...${p} />` : html`<${Datasets} />`),
+  },
   evaluators: { title: 'Evaluators', needs: 'read', show: Evaluators },
   usage: { title: 'Usage', needs: 'read', show: Usage },
   quotas: { title: 'Quotas', needs: 'read', show: Quotas },
   keys: { title: 'API keys', needs: 'keys', show: Keys },
   cluster: { title: 'Cluster', needs: 'operate', show: Cluster },
-  events: { title: 'Events', needs: 'read', show: Events },
+  events: { title: 'Events', needs: 'events', show: Events },
 }
 
 function SignIn({ done }) {
@@ -48,16 +58,28 @@ function SignIn({ done }) {
       setBusy(false)
     }
   }
-  return html`<main class="sign-in"><form onSubmit=${submit}>
-    <h1>anneal</h1>
-    <label>API key
-      <input type="password" autofocus required autocomplete="off" value=${key} onInput=${(e) => setKey(e.target.value)}
-        placeholder="ank_…" /></label>
-    <p class="hint">The file <code>context.json</code> in the server's data directory has a key of the account
-      <code>default</code>. The key stays in this tab.</p>
-    <${ErrorBox} error=${error} />
-    <button class="primary" disabled=${busy}>${busy ? 'Signing in…' : 'Sign in'}</button>
-  </form></main>`
+  return html`<main class="sign-in">
+    <form onSubmit=${submit}>
+      <h1>anneal</h1>
+      <label
+        >API key
+        <input
+          type="password"
+          autofocus
+          required
+          autocomplete="off"
+          value=${key}
+          onInput=${(e) => setKey(e.target.value)}
+          placeholder="ank_…"
+      /></label>
+      <p class="hint">
+        The file <code>context.json</code> in the server's data directory has a key of the account
+        <code>default</code>. The key stays in this tab.
+      </p>
+      <${ErrorBox} error=${error} />
+      <button class="primary" disabled=${busy}>${busy ? 'Signing in…' : 'Sign in'}</button>
+    </form>
+  </main>`
 }
 
 function Connection() {
@@ -67,7 +89,8 @@ function Connection() {
 }
 
 function Shell({ leave }) {
-  const [first = '', ...rest] = useRoute()
+  const offered = Object.entries(screens).filter(([, s]) => !s.hidden && can(s.needs))
+  const [first = offered[0][0], ...rest] = useRoute()
   const [open, setOpen] = useState(false)
   const screen = screens[first]
   useEffect(() => {
@@ -75,27 +98,41 @@ function Shell({ leave }) {
     setOpen(false)
     focusMain()
   }, [first, rest.join('/')])
-  const offered = Object.entries(screens).filter(([, s]) => !s.hidden && can(s.needs))
-  return html`
-    <a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); focusMain(true) }}>Skip to content</a>
+  return html` <a
+      class="skip"
+      href="#main"
+      onClick=${(e) => {
+        e.preventDefault()
+        focusMain(true)
+      }}
+      >Skip to content</a
+    >
     <header>
       <button class="menu" aria-label="Menu" aria-expanded=${open} onClick=${() => setOpen(!open)}>☰</button>
       <a class="brand" href="#/">anneal</a>
-      <${Search} />
+      ${can('read') && html`<${Search} />`}
       <span class="who" title="account and role of the key">${session.account} · ${session.role}</span>
       <button onClick=${leave}>Sign out</button>
     </header>
     <${Connection} />
     <div class="body">
       <nav class=${open ? 'open' : ''} aria-label="Screens">
-        ${offered.map(([path, s]) => html`<a key=${path} href=${`#/${path}`}
-          aria-current=${path === first ? 'page' : null}>${s.title}</a>`)}
+        ${offered.map(
+          ([path, s]) =>
+            html`<a key=${path} href=${`#/${path}`} aria-current=${path === first ? 'page' : null}>${s.title}</a>`,
+        )}
         <a href="/docs" target="_blank" rel="noopener">API reference</a>
       </nav>
       <main id="main" tabindex="-1">
-        ${!screen ? html`<h1>Not found</h1><p>There is no screen of this name.</p>`
-          : !can(screen.needs) ? html`<h1>${screen.title}</h1><p>The role ${session.role} does not permit this.</p>`
-          : html`<${screen.show} key=${first + '/' + rest.join('/')} rest=${rest} />`}
+        ${
+          !screen
+            ? html`<h1>Not found</h1>
+                <p>There is no screen of this name.</p>`
+            : !can(screen.needs)
+              ? html`<h1>${screen.title}</h1>
+                  <p>The role ${session.role} does not permit this.</p>`
+              : html`<${screen.show} key=${first + '/' + rest.join('/')} rest=${rest} />`
+        }
       </main>
     </div>`
 }
@@ -104,10 +141,13 @@ function App() {
   const [state, setState] = useState(session.key ? 'checking' : 'out')
   useEffect(() => {
     if (state === 'checking') {
-      signIn(session.key).then(() => setState('in'), (e) => {
-        if (e.status === 401) signOut()
-        setState('out')
-      })
+      signIn(session.key).then(
+        () => setState('in'),
+        (e) => {
+          if (e.status === 401) signOut()
+          setState('out')
+        },
+      )
     }
   }, [])
   const leave = () => {

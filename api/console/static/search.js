@@ -5,19 +5,29 @@ import { idOf } from '/console/ui.js'
 import { jobKinds } from '/console/kinds.js'
 
 const places = [
-  ...jobKinds.map((k) => ({ collection: k.collection, title: k.title, link: (n) => `#/jobs/${k.short}/${idOf(n)}` })),
+  ...jobKinds.map((k) => ({
+    collection: k.collection,
+    title: k.title,
+    link: (n) => `#/jobs/${k.short}/${idOf(n)}`,
+  })),
   { collection: 'deployments', title: 'Deployment', link: (n) => `#/deployments/${idOf(n)}` },
   { collection: 'models', title: 'Model', link: (n) => `#/models?filter=${encodeURIComponent(`name = "${n}"`)}` },
   { collection: 'datasets', title: 'Dataset', link: (n) => `#/datasets/${idOf(n)}` },
-  { collection: 'evaluators', title: 'Evaluator', link: (n) => `#/evaluators?filter=${encodeURIComponent(`name = "${n}"`)}` },
+  {
+    collection: 'evaluators',
+    title: 'Evaluator',
+    link: (n) => `#/evaluators?filter=${encodeURIComponent(`name = "${n}"`)}`,
+  },
 ]
 
 async function find(text, signal) {
   const filter = `name:${JSON.stringify(text)}`
-  const found = await Promise.all(places.map(async (p) => {
-    const page = await get(at(p.collection) + query({ filter, pageSize: 5, readMask: 'name' }), { signal })
-    return (page[p.collection] || []).map(({ name }) => ({ title: p.title, name, link: p.link(name) }))
-  }))
+  const found = await Promise.all(
+    places.map(async (p) => {
+      const page = await get(at(p.collection) + query({ filter, pageSize: 5, readMask: 'name' }), { signal })
+      return (page[p.collection] || []).map(({ name }) => ({ title: p.title, name, link: p.link(name) }))
+    }),
+  )
   return found.flat()
 }
 
@@ -60,10 +70,27 @@ export function Search() {
     }
     if (e.key.startsWith('Arrow')) e.preventDefault()
   }
-  return html`<div class="search"><input ref=${input} type="search" role="combobox" aria-label="Search resources"
-    aria-expanded=${found.length > 0} aria-controls="found" placeholder="Search (Ctrl-K)" value=${text}
-    aria-activedescendant=${found[chosen] ? `found-${chosen}` : null} onInput=${(e) => setText(e.target.value)} onKeyDown=${key} />
-    <ul id="found" role="listbox" aria-label="Found resources" hidden=${!found.length}>${found.map((f, i) => html`<li id=${`found-${i}`}
-      role="option" aria-selected=${i === chosen}><a tabindex="-1" href=${f.link} onClick=${close}><small>${f.title}</small>
-      ${idOf(f.name)}</a></li>`)}</ul></div>`
+  return html`<div class="search">
+    <input
+      ref=${input}
+      type="search"
+      role="combobox"
+      aria-label="Search resources"
+      aria-expanded=${found.length > 0}
+      aria-controls="found"
+      placeholder="Search (Ctrl-K)"
+      value=${text}
+      aria-activedescendant=${found[chosen] ? `found-${chosen}` : null}
+      onInput=${(e) => setText(e.target.value)}
+      onKeyDown=${key}
+    />
+    <ul id="found" role="listbox" aria-label="Found resources" hidden=${!found.length}>
+      ${found.map(
+        (f, i) =>
+          html`<li id=${`found-${i}`} role="option" aria-selected=${i === chosen}>
+            <a tabindex="-1" href=${f.link} onClick=${close}><small>${f.title}</small> ${idOf(f.name)}</a>
+          </li>`,
+      )}
+    </ul>
+  </div>`
 }

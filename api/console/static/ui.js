@@ -5,7 +5,10 @@ import { at, events, get, query } from '/console/client.js'
 // route returns the path and the parameters of a location hash such as #/jobs/sft/a?filter=b.
 function route() {
   const [path, parameters = ''] = location.hash.replace(/^#\/?/, '').split('?')
-  return { path: path.split('/').filter(Boolean).map(decodeURIComponent), parameters: new URLSearchParams(parameters) }
+  return {
+    path: path.split('/').filter(Boolean).map(decodeURIComponent),
+    parameters: new URLSearchParams(parameters),
+  }
 }
 
 // useRoute returns the parts of the path in the location.
@@ -13,6 +16,7 @@ export function useRoute() {
   const [parts, setParts] = useState(route().path)
   useEffect(() => {
     const changed = () => setParts(route().path)
+    changed() // the location may have changed since the first rendering
     addEventListener('hashchange', changed)
     return () => removeEventListener('hashchange', changed)
   }, [])
@@ -21,14 +25,23 @@ export function useRoute() {
 
 // useParameter returns a parameter of the location, and a function that sets it.
 export function useParameter(name, initial = '') {
-  const [value, setValue] = useState(route().parameters.get(name) ?? initial)
-  const set = useCallback((to) => {
-    const { path, parameters } = route()
-    to && to !== initial ? parameters.set(name, to) : parameters.delete(name)
-    const text = parameters.toString()
-    history.replaceState(null, '', `#/${path.map(encodeURIComponent).join('/')}${text ? `?${text}` : ''}`)
-    setValue(to)
+  const read = () => route().parameters.get(name) ?? initial
+  const [value, setValue] = useState(read)
+  useEffect(() => {
+    const changed = () => setValue(read())
+    addEventListener('hashchange', changed)
+    return () => removeEventListener('hashchange', changed)
   }, [name])
+  const set = useCallback(
+    (to) => {
+      const { path, parameters } = route()
+      to && to !== initial ? parameters.set(name, to) : parameters.delete(name)
+      const text = parameters.toString()
+      history.replaceState(null, '', `#/${path.map(encodeURIComponent).join('/')}${text ? `?${text}` : ''}`)
+      setValue(to)
+    },
+    [name],
+  )
   return [value, set]
 }
 
@@ -42,22 +55,46 @@ export function ErrorBox({ error }) {
   if (!error) return null
   const violations = error.violations || []
   return html`<div class="error" role="alert">
-    ${violations.length ? html`<ul>${violations.map((v) => html`<li><code>${v.field}</code> ${v.description}</li>`)}</ul>`
-      : html`<p>${error.message}</p>`}
+    ${
+      violations.length
+        ? html`<ul>
+            ${violations.map((v) => html`<li><code>${v.field}</code> ${v.description}</li>`)}
+          </ul>`
+        : html`<p>${error.message}</p>`
+    }
     ${error.requestId && html`<small>request ${error.requestId}</small>`}
   </div>`
 }
 
 const tones = {
   good: ['READY', 'COMPLETED', 'JOB_STATE_COMPLETED', 'ACTIVE', 'DEPLOYED', 'JOB_STATE_EARLY_STOPPED'],
-  bad: ['FAILED', 'JOB_STATE_FAILED', 'LOST', 'REVOKED', 'JOB_STATE_EXPIRED', 'BUILD_FAILED', 'DISABLED', 'UNHEALTHY'],
-  idle: ['JOB_STATE_CANCELLED', 'JOB_STATE_PAUSED', 'DELETED', 'DELETING', 'JOB_STATE_DELETING', 'PAUSED', 'CORDONED'],
+  bad: [
+    'FAILED',
+    'JOB_STATE_FAILED',
+    'LOST',
+    'REVOKED',
+    'JOB_STATE_EXPIRED',
+    'BUILD_FAILED',
+    'DISABLED',
+    'UNHEALTHY',
+  ],
+  idle: [
+    'JOB_STATE_CANCELLED',
+    'JOB_STATE_PAUSED',
+    'DELETED',
+    'DELETING',
+    'JOB_STATE_DELETING',
+    'PAUSED',
+    'CORDONED',
+  ],
 }
 
 // State shows a state by its name and by a color.
 export function State({ of: state = '' }) {
   const tone = Object.keys(tones).find((t) => tones[t].includes(state)) || 'busy'
-  return html`<span class=${`state ${tone}`}>${state.replace('JOB_STATE_', '').replaceAll('_', ' ').toLowerCase()}</span>`
+  return html`<span class=${`state ${tone}`}
+    >${state.replace('JOB_STATE_', '').replaceAll('_', ' ').toLowerCase()}</span
+  >`
 }
 
 export const idOf = (name = '') => name.split('/').pop()
@@ -66,16 +103,21 @@ export const idOf = (name = '') => name.split('/').pop()
 export function Time({ of: text }) {
   if (!text) return html`<span class="dim">–</span>`
   const seconds = (Date.now() - new Date(text)) / 1000
-  const units = [['d', 86400], ['h', 3600], ['min', 60], ['s', 1]]
+  const units = [
+    ['d', 86400],
+    ['h', 3600],
+    ['min', 60],
+    ['s', 1],
+  ]
   const [unit, size] = units.find(([, size]) => Math.abs(seconds) >= size) || units[3]
   const n = Math.round(Math.abs(seconds) / size)
   return html`<time datetime=${text} title=${text}>${seconds < 0 ? `in ${n} ${unit}` : `${n} ${unit} ago`}</time>`
 }
 
-export const number = (n) => n == null ? '–' : Number(n).toLocaleString('en')
+export const number = (n) => (n == null ? '–' : Number(n).toLocaleString('en'))
 
 // bytesOf returns a number of MiB as text.
-export const mib = (n) => n >= 1024 ? `${(n / 1024).toFixed(1)} GiB` : `${n || 0} MiB`
+export const mib = (n) => (n >= 1024 ? `${(n / 1024).toFixed(1)} GiB` : `${n || 0} MiB`)
 
 // useLoaded calls load, and calls it again when an event for which matters(event) is true arrives, at most
 // once a second. It returns {value, error, loading, reload}.
@@ -85,9 +127,12 @@ export function useLoaded(load, inputs, matters = () => false) {
   const reload = useCallback(() => setRound((n) => n + 1), [])
   useEffect(() => {
     const abort = new AbortController()
-    load(abort.signal).then((value) => setResult({ value }), (error) => {
-      if (!abort.signal.aborted) setResult((r) => ({ value: r.value, error }))
-    })
+    load(abort.signal).then(
+      (value) => setResult({ value }),
+      (error) => {
+        if (!abort.signal.aborted) setResult((r) => ({ value: r.value, error }))
+      },
+    )
     return () => abort.abort()
   }, [...inputs, round])
   useEffect(() => {
@@ -110,16 +155,28 @@ export function useLoaded(load, inputs, matters = () => false) {
 
 // List shows a collection page by page. columns are {title, show(item), order}, where order is the field
 // by which the column orders the list.
-export function List({ path, items, columns, link, empty, hint, initialOrder = 'createTime desc', size = 25, label }) {
+export function List({
+  path,
+  items,
+  columns,
+  link,
+  empty,
+  hint,
+  initialOrder = 'createTime desc',
+  size = 25,
+  label,
+}) {
   const [filter, setFilter] = useParameter('filter')
   const [draft, setDraft] = useState(filter)
   const [order, setOrder] = useParameter('order', initialOrder)
   const [tokens, setTokens] = useState([''])
   const token = tokens[tokens.length - 1]
   const collection = path.split('/').pop()
-  const { value, error, loading } = useLoaded((signal) => get(
-    at(path) + query({ filter, orderBy: order, pageSize: size, pageToken: token }), { signal }), [path, filter, order, token],
-    (e) => e.subject.includes(`/${collection}/`))
+  const { value, error, loading } = useLoaded(
+    (signal) => get(at(path) + query({ filter, orderBy: order, pageSize: size, pageToken: token }), { signal }),
+    [path, filter, order, token],
+    (e) => e.subject.includes(`/${collection}/`),
+  )
   const rows = value?.[items] || []
   const sort = (field) => {
     setTokens([''])
@@ -132,25 +189,79 @@ export function List({ path, items, columns, link, empty, hint, initialOrder = '
   }
   return html`<section class="list" aria-label=${label || items}>
     <form class="filter" onSubmit=${apply}>
-      <input aria-label="Filter" value=${draft} onInput=${(e) => setDraft(e.target.value)} spellcheck="false"
-        placeholder=${`filter, such as ${hint || 'displayName:"text"'}`} />
+      <input
+        aria-label="Filter"
+        value=${draft}
+        onInput=${(e) => setDraft(e.target.value)}
+        spellcheck="false"
+        placeholder=${`filter, such as ${hint || 'displayName:"text"'}`}
+      />
       <button>Filter</button>
-      ${filter && html`<button type="button" onClick=${() => { setDraft(''); setFilter(''); setTokens(['']) }}>Clear</button>`}
+      ${
+        filter &&
+        html`<button
+          type="button"
+          onClick=${() => {
+            setDraft('')
+            setFilter('')
+            setTokens([''])
+          }}
+        >
+          Clear
+        </button>`
+      }
     </form>
     <${ErrorBox} error=${error} />
-    <div class="scroll"><table>
-      <thead><tr>${columns.map((c) => html`<th scope="col" aria-sort=${c.order && order.split(' ')[0] === c.order
-        ? order.endsWith(' desc') ? 'descending' : 'ascending' : null}>${c.order
-          ? html`<button onClick=${() => sort(c.order)}>${c.title}${order === c.order ? ' ↑' : order === `${c.order} desc`
-            ? ' ↓' : ''}</button>` : c.title}</th>`)}</tr></thead>
-      <tbody>${rows.map((item) => html`<tr key=${item.name || item.position}>${columns.map((c, i) => html`<td>
-        ${i === 0 && link ? html`<a href=${link(item)}>${c.show(item)}</a>` : c.show(item)}</td>`)}</tr>`)}</tbody>
-    </table></div>
-    ${!rows.length && !error && html`<p class="dim">${loading ? 'Loading…' : filter ? 'Nothing matches the filter.' : empty}</p>`}
+    <div class="scroll">
+      <table>
+        <thead>
+          <tr>
+            ${columns.map(
+              (c) =>
+                html`<th
+                  scope="col"
+                  aria-sort=${
+                    c.order && order.split(' ')[0] === c.order
+                      ? order.endsWith(' desc')
+                        ? 'descending'
+                        : 'ascending'
+                      : null
+                  }
+                >
+                  ${
+                    c.order
+                      ? html`<button onClick=${() => sort(c.order)}>
+                          ${c.title}${order === c.order ? ' ↑' : order === `${c.order} desc` ? ' ↓' : ''}
+                        </button>`
+                      : c.title
+                  }
+                </th>`,
+            )}
+          </tr>
+        </thead>
+        <tbody>
+          ${rows.map(
+            (item) =>
+              html`<tr key=${item.name || item.position}>
+                ${columns.map(
+                  (c, i) =>
+                    html`<td>
+                      ${i === 0 && link ? html`<a href=${link(item)}>${c.show(item)}</a>` : c.show(item)}
+                    </td>`,
+                )}
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+    ${!rows.length && !error && html`<p class="dim">
+      ${loading ? 'Loading…' : filter ? 'Nothing matches the filter.' : empty}</p>`}
     <div class="pager">
       <span>${value && `${number(value.totalSize)} in total`}</span>
       <button disabled=${tokens.length < 2} onClick=${() => setTokens(tokens.slice(0, -1))}>Previous</button>
-      <button disabled=${!value?.nextPageToken} onClick=${() => setTokens([...tokens, value.nextPageToken])}>Next</button>
+      <button disabled=${!value?.nextPageToken} onClick=${() => setTokens([...tokens, value.nextPageToken])}>
+        Next
+      </button>
     </div>
   </section>`
 }
@@ -178,14 +289,30 @@ export function Action({ run, confirm, children, done, primary }) {
     }
     setState('')
   }
-  return html`<span class="action"><button class=${primary ? 'primary' : state === 'sure' ? 'danger' : ''} disabled=${state === 'busy'}
-    onClick=${press}>${state === 'sure' ? confirm : children}</button><${ErrorBox} error=${error} /></span>`
+  return html`<span class="action"
+    ><button
+      class=${primary ? 'primary' : state === 'sure' ? 'danger' : ''}
+      disabled=${state === 'busy'}
+      onClick=${press}
+    >
+      ${state === 'sure' ? confirm : children}</button
+    ><${ErrorBox} error=${error}
+  /></span>`
 }
 
 // Facts shows pairs of a term and a value, and leaves out those without a value.
 export function Facts({ of: pairs }) {
-  return html`<dl class="facts">${pairs.filter(([, v]) => v !== undefined && v !== '' && v !== null)
-    .map(([k, v]) => html`<div><dt>${k}</dt><dd>${v}</dd></div>`)}</dl>`
+  return html`<dl class="facts">
+    ${pairs
+      .filter(([, v]) => v !== undefined && v !== '' && v !== null)
+      .map(
+        ([k, v]) =>
+          html`<div>
+            <dt>${k}</dt>
+            <dd>${v}</dd>
+          </div>`,
+      )}
+  </dl>`
 }
 
 // Snippets shows code in several languages: {title: text}.
@@ -198,7 +325,14 @@ export function Snippets({ of: all }) {
     setCopied(true)
     setTimeout(() => setCopied(false), 1500)
   }
-  return html`<div class="snippets"><div role="tablist">${titles.map((t) => html`<button role="tab" aria-selected=${t === title}
-    onClick=${() => setTitle(t)}>${t}</button>`)}<button class="copy" onClick=${copy}>${copied ? 'Copied' : 'Copy'}</button></div>
-    <pre tabindex="0">${all[title]}</pre></div>`
+  return html`<div class="snippets">
+    <div class="bar">
+      <div role="tablist" aria-label="Languages">
+        ${titles.map((t) => html`<button role="tab" aria-selected=${t === title}
+          onClick=${() => setTitle(t)}>${t}</button>`)}
+      </div>
+      <button class="copy" onClick=${copy}>${copied ? 'Copied' : 'Copy'}</button>
+    </div>
+    <pre tabindex="0">${all[title]}</pre>
+  </div>`
 }

@@ -8,25 +8,73 @@ export function Keys() {
   const [role, setRole] = useState('user')
   const [made, setMade] = useState(null)
   return html`<h1>API keys</h1>
-    <div class="controls"><label>ID <input value=${id} onInput=${(e) => setId(e.target.value)} /></label>
-      <label>Role <select value=${role} onChange=${(e) => setRole(e.target.value)}>${['admin', 'user', 'inference', 'reader'].map((r) => html`<option>${r}</option>`)}</select></label>
-      <${Action} primary run=${() => post(at('apiKeys') + query({ apiKeyId: id }), { role })} done=${setMade}>Create a key<//></div>
-    ${made && html`<div class="secret" role="status"><p>This is the only time that the key is shown. Copy it now.</p>
-      <code>${made.key || made.apiKey}</code><button onClick=${() => setMade(null)}>Hide</button></div>`}
-    <${List} path="apiKeys" items="apiKeys" hint="role = admin" empty="There are no keys." columns=${[
-      { title: 'Key', show: (k) => idOf(k.name), order: 'name' }, { title: 'Role', show: (k) => k.role, order: 'role' },
-      { title: 'Begins with', show: (k) => html`<code>${k.prefix}</code>` },
-      { title: 'Last used', show: (k) => html`<${Time} of=${k.lastUsedTime} />` },
-      { title: 'Created', show: (k) => html`<${Time} of=${k.createTime} />`, order: 'createTime' },
-      { title: '', show: (k) => html`<${Action} run=${() => remove(at(k.name))} confirm="Delete the key?">Delete<//>` },
-    ]} />`
+    <div class="controls">
+      <label>ID <input value=${id} onInput=${(e) => setId(e.target.value)} /></label>
+      <label
+        >Role
+        <select value=${role} onChange=${(e) => setRole(e.target.value)}>
+          ${['admin', 'user', 'inference', 'reader'].map((r) => html`<option value=${r}>${r}</option>`)}
+        </select></label
+      >
+      <${Action} primary run=${() => post(at('apiKeys'), { apiKeyId: id, apiKey: { role } })} done=${setMade}
+        >Create a key<//
+      >
+    </div>
+    ${
+      made &&
+      html`<div class="secret" role="status">
+        <p>This is the only time that the key is shown. Copy it now.</p>
+        <code>${made.key}</code><button onClick=${() => setMade(null)}>Hide</button>
+      </div>`
+    }
+    <${List}
+      path="apiKeys"
+      items="apiKeys"
+      hint="role = admin"
+      empty="There are no keys."
+      columns=${[
+        { title: 'Key', show: (k) => idOf(k.name), order: 'name' },
+        { title: 'Role', show: (k) => k.role, order: 'role' },
+        { title: 'Begins with', show: (k) => html`<code>${k.prefix}</code>` },
+        { title: 'Last used', show: (k) => html`<${Time} of=${k.lastUsedTime} />` },
+        { title: 'Created', show: (k) => html`<${Time} of=${k.createTime} />`, order: 'createTime' },
+        {
+          title: '',
+          show: (k) => html`<${Action} run=${() => remove(at(k.name))} confirm="Delete the key?">Delete<//>`,
+        },
+      ]}
+    />`
 }
 
 export function Quotas() {
-  const { value, error } = useLoaded((signal) => get(at('quotas') + query({ pageSize: 200 }), { signal }), [], () => true)
-  return html`<h1>Quotas</h1><${ErrorBox} error=${error} /><div class="scroll"><table><thead><tr><th scope="col">Quota</th>
-    <th scope="col">Used</th><th scope="col">Limit</th></tr></thead><tbody>${(value?.quotas || []).map((q) => html`<tr key=${q.name}>
-      <td>${idOf(q.name)}</td><td class="number">${number(q.usage)}</td><td class="number">${q.value ? number(q.value) : 'none'}</td></tr>`)}</tbody></table></div>`
+  const { value, error } = useLoaded(
+    (signal) => get(at('quotas') + query({ pageSize: 200 }), { signal }),
+    [],
+    () => true,
+  )
+  return html`<h1>Quotas</h1>
+    <${ErrorBox} error=${error} />
+    <div class="scroll">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Quota</th>
+            <th scope="col">Used</th>
+            <th scope="col">Limit</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${(value?.quotas || []).map(
+            (q) =>
+              html`<tr key=${q.name}>
+                <td>${idOf(q.name)}</td>
+                <td class="number">${number(q.usage)}</td>
+                <td class="number">${q.value ? number(q.value) : 'none'}</td>
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>`
 }
 
 // columnsOf returns the fields of usage rows that have values, in a fixed order.
@@ -42,15 +90,53 @@ export function Usage() {
   const [filter, setFilter] = useParameter('filter')
   const [draft, setDraft] = useState(filter)
   const path = can('operate') ? '/v1/usage' : at('usage')
-  const { value, error } = useLoaded((signal) => get(path + query({ filter, pageSize: 50, pageToken: token }), { signal }), [filter, token])
+  const { value, error } = useLoaded(
+    (signal) => get(path + query({ filter, pageSize: 50, pageToken: token }), { signal }),
+    [filter, token],
+  )
   const rows = value?.usage || []
   const columns = columnsOf(rows)
-  return html`<h1>Usage</h1><form class="filter" onSubmit=${(e) => { e.preventDefault(); setTokens(['']); setFilter(draft) }}>
-      <input aria-label="Filter" value=${draft} onInput=${(e) => setDraft(e.target.value)} placeholder="filter" /><button>Filter</button></form>
-    <${ErrorBox} error=${error} /><div class="scroll"><table><thead><tr>${columns.map((c) => html`<th scope="col">${c}</th>`)}</tr></thead>
-      <tbody>${rows.map((r) => html`<tr>${columns.map((c) => html`<td>${typeof r[c] === 'object' && r[c] ? JSON.stringify(r[c]) : r[c]}</td>`)}</tr>`)}</tbody></table></div>
-    ${value && !rows.length && html`<p class="dim">No usage is rolled up yet: usage appears after the end of each hour.</p>`}
-    <div class="pager"><span>${value && `${number(value.totalSize)} in total`}</span>
+  return html`<h1>Usage</h1>
+    <form
+      class="filter"
+      onSubmit=${(e) => {
+        e.preventDefault()
+        setTokens([''])
+        setFilter(draft)
+      }}
+    >
+      <input
+        aria-label="Filter"
+        value=${draft}
+        onInput=${(e) => setDraft(e.target.value)}
+        placeholder="filter"
+      /><button>Filter</button>
+    </form>
+    <${ErrorBox} error=${error} />
+    <div class="scroll">
+      <table>
+        <thead>
+          <tr>
+            ${columns.map((c) => html`<th scope="col">${c}</th>`)}
+          </tr>
+        </thead>
+        <tbody>
+          ${rows.map(
+            (r) =>
+              html`<tr>
+                ${columns.map((c) => html`<td>${typeof r[c] === 'object' && r[c] ? JSON.stringify(r[c]) : r[c]}</td>`)}
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+    ${value && !rows.length && html`<p class="dim">No usage is rolled up yet:
+      usage appears after the end of each hour.</p>`}
+    <div class="pager">
+      <span>${value && `${number(value.totalSize)} in total`}</span>
       <button disabled=${tokens.length < 2} onClick=${() => setTokens(tokens.slice(0, -1))}>Previous</button>
-      <button disabled=${!value?.nextPageToken} onClick=${() => setTokens([...tokens, value.nextPageToken])}>Next</button></div>`
+      <button disabled=${!value?.nextPageToken} onClick=${() => setTokens([...tokens, value.nextPageToken])}>
+        Next
+      </button>
+    </div>`
 }

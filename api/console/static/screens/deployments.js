@@ -6,16 +6,24 @@ import { Timeline } from '/console/screens/events.js'
 const ready = (d) => `${d.replicaStats?.readyReplicaCount || 0} of ${d.desiredReplicaCount || 0}`
 
 export function Deployments() {
-  return html`<div class="title"><h1>Deployments</h1>
-      ${can('write') && html`<a class="button primary" href="#/new-deployment">New deployment</a>`}</div>
-    <${List} path="deployments" items="deployments" hint="state = READY" link=${(d) => `#/deployments/${idOf(d.name)}`}
-      empty="There are no deployments." columns=${[
+  return html`<div class="title">
+      <h1>Deployments</h1>
+      ${can('write') && html`<a class="button primary" href="#/new-deployment">New deployment</a>`}
+    </div>
+    <${List}
+      path="deployments"
+      items="deployments"
+      hint="state = READY"
+      link=${(d) => `#/deployments/${idOf(d.name)}`}
+      empty="There are no deployments."
+      columns=${[
         { title: 'Deployment', show: (d) => idOf(d.name), order: 'name' },
         { title: 'State', show: (d) => html`<${State} of=${d.state} />`, order: 'state' },
         { title: 'Model', show: (d) => idOf(d.baseModel) },
         { title: 'Replicas ready', show: ready },
         { title: 'Created', show: (d) => html`<${Time} of=${d.createTime} />`, order: 'createTime' },
-      ]} />`
+      ]}
+    />`
 }
 
 // snippets returns requests to a model in several languages.
@@ -24,55 +32,126 @@ export function snippets(model, path, body) {
   const chat = path.includes('chat')
   const text = JSON.stringify({ model, ...body }, null, 2)
   const fields = Object.entries({ model, ...body })
-  const python = fields.map(([k, v]) => `    ${k}=${JSON.stringify(v).replace(/\btrue\b/g, 'True').replace(/\bfalse\b/g, 'False')},`).join('\n')
+  const python = fields
+    .map(
+      ([k, v]) =>
+        `    ${k}=${JSON.stringify(v)
+          .replace(/\btrue\b/g, 'True')
+          .replace(/\bfalse\b/g, 'False')},`,
+    )
+    .join('\n')
   const method = chat ? 'chat.completions' : 'completions'
   return {
-    curl: `curl ${location.origin}${path} \\\n  -H "Authorization: Bearer $ANNEAL_API_KEY" \\\n  -H "Content-Type: application/json" \\\n`
-      + `  -d '${text.replaceAll("'", "'\\''")}'`,
-    JavaScript: `import OpenAI from 'openai'\n\nconst client = new OpenAI({ baseURL: '${url}', apiKey: process.env.ANNEAL_API_KEY })\n`
-      + `const response = await client.${method}.create(${text})\nconsole.log(response.choices[0])`,
-    Python: `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${url}", api_key=os.environ["ANNEAL_API_KEY"])\n`
-      + `response = client.${method}.create(\n${python}\n)\nprint(response.choices[0])`,
-    Go: `body := strings.NewReader(\`${text.replaceAll('`', '` + "`" + `')}\`)\n`
-      + `req, err := http.NewRequest("POST", "${location.origin}${path}", body)\nif err != nil {\n\treturn err\n}\n`
-      + 'req.Header.Set("Authorization", "Bearer "+os.Getenv("ANNEAL_API_KEY"))\nres, err := http.DefaultClient.Do(req)',
+    curl:
+      `curl ${location.origin}${path} \\\n  -H "Authorization: Bearer $ANNEAL_API_KEY" \\\n` +
+      `  -H "Content-Type: application/json" \\\n` +
+      `  -d '${text.replaceAll("'", "'\\''")}'`,
+    JavaScript:
+      `import OpenAI from 'openai'\n\n` +
+      `const client = new OpenAI({ baseURL: '${url}', apiKey: process.env.ANNEAL_API_KEY })\n` +
+      `const response = await client.${method}.create(${text})\nconsole.log(response.choices[0])`,
+    Python:
+      `import os\nfrom openai import OpenAI\n\n` +
+      `client = OpenAI(base_url="${url}", api_key=os.environ["ANNEAL_API_KEY"])\n` +
+      `response = client.${method}.create(\n${python}\n)\nprint(response.choices[0])`,
+    Go:
+      `body := strings.NewReader(\`${text.replaceAll('`', '` + "`" + `')}\`)\n` +
+      `req, err := http.NewRequest("POST", "${location.origin}${path}", body)\nif err != nil {\n\treturn err\n}\n` +
+      'req.Header.Set("Authorization", "Bearer "+os.Getenv("ANNEAL_API_KEY"))\nres, err := http.DefaultClient.Do(req)',
   }
 }
 
 function Scale({ deployment: d }) {
   const [count, setCount] = useState(String(d.desiredReplicaCount ?? 1))
-  return html`<label>Replicas <input type="number" min="0" max="10000" value=${count} onInput=${(e) => setCount(e.target.value)} /></label>
+  return html`<label
+      >Replicas <input type="number" min="0" max="10000" value=${count} onInput=${(e) => setCount(e.target.value)}
+    /></label>
     <${Action} run=${() => patch(`${at(d.name)}:scale`, { replicaCount: Number(count) })}>Scale<//>`
 }
 
 export function Deployment({ rest: [id] }) {
   const name = `deployments/${id}`
-  const { value: d, error } = useLoaded((signal) => get(at(name), { signal }), [name], (e) => e.subject.endsWith(name))
+  const { value: d, error } = useLoaded(
+    (signal) => get(at(name), { signal }),
+    [name],
+    (e) => e.subject.endsWith(name),
+  )
   const [tab, setTab] = useParameter('tab', 'use')
-  const addons = useLoaded((signal) => get(at('deployedModels') + query({ filter: `deployment:${JSON.stringify(id)}` }), { signal }),
-    [id], (e) => e.subject.includes('/deployedModels/'))
-  if (!d) return html`<h1>${id}</h1><${ErrorBox} error=${error} />`
+  const addons = useLoaded(
+    (signal) => get(at('deployedModels') + query({ filter: `deployment:${JSON.stringify(id)}` }), { signal }),
+    [id],
+    (e) => e.subject.includes('/deployedModels/'),
+  )
+  if (!d)
+    return html`<h1>${id}</h1>
+      <${ErrorBox} error=${error} />`
   const deleted = d.state === 'DELETED'
   const stats = d.replicaStats || {}
-  return html`<div class="title"><h1>${id}</h1><${State} of=${d.state} />
-      ${can('infer') && d.state === 'READY' && html`<a class="button primary"
-        href=${`#/playground?model=${encodeURIComponent(d.baseModel)}`}>Playground</a>`}
-      ${can('write') && !deleted && html`<${Action} run=${() => remove(at(d.name))} confirm="Delete the deployment?">Delete<//>`}
-      ${can('write') && deleted && html`<${Action} run=${() => post(`${at(d.name)}:undelete`)}>Undelete<//>`}</div>
+  return html`<div class="title">
+      <h1>${id}</h1>
+      <${State} of=${d.state} /> ${
+        can('infer') &&
+        d.state === 'READY' &&
+        html`<a class="button primary" href=${`#/playground?model=${encodeURIComponent(d.baseModel)}`}
+          >Playground</a
+        >`
+      }
+      ${can('write') && !deleted && html`<${Action} run=${() => remove(at(d.name))}
+        confirm="Delete the deployment?">Delete<//>`}
+      ${can('write') && deleted && html`<${Action} run=${() => post(`${at(d.name)}:undelete`)}>Undelete<//>`}
+    </div>
     <${ErrorBox} error=${error} />
-    <${Facts} of=${[['Model', d.baseModel], ['Status', d.status?.message], ['Replicas ready', ready(d)],
-      ['Waiting for a node', stats.pendingSchedulingReplicaCount || null], ['Loading the model', stats.downloadingModelReplicaCount || null],
-      ['Starting', stats.initializingReplicaCount || null], ['Replicas at least', d.minReplicaCount],
-      ['Replicas at most', d.maxReplicaCount], ['Created', html`<${Time} of=${d.createTime} />`]]} />
-    ${can('write') && !deleted && html`<div class="controls"><${Scale} key=${d.desiredReplicaCount} deployment=${d} /></div>`}
-    <div class="tabs" role="tablist">${Object.entries({ use: 'Use', addons: 'Adapters', settings: 'Settings', events: 'Events' })
-      .map(([k, t]) => html`<button role="tab" aria-selected=${tab === k} onClick=${() => setTab(k)}>${t}</button>`)}</div>
-    ${tab === 'use' && html`<${Snippets} of=${snippets(d.baseModel, '/v1/chat/completions',
-      { messages: [{ role: 'user', content: 'Hello' }], max_tokens: 64 })} />`}
-    ${tab === 'addons' && html`<${ErrorBox} error=${addons.error} /><div class="scroll"><table><tbody>
-      ${(addons.value?.deployedModels || []).map((m) => html`<tr key=${m.name}><td>${m.model}</td><td><${State} of=${m.state} /></td>
-        <td>${can('write') && html`<${Action} run=${() => remove(at(m.name))} confirm="Unload the adapter?">Unload<//>`}</td></tr>`)}</tbody></table></div>
-      ${addons.value && !addons.value.deployedModels?.length && html`<p class="dim">No adapter is loaded.</p>`}`}
+    <${Facts}
+      of=${[
+        ['Model', d.baseModel],
+        ['Status', d.status?.message],
+        ['Replicas ready', ready(d)],
+        ['Waiting for a node', stats.pendingSchedulingReplicaCount || null],
+        ['Loading the model', stats.downloadingModelReplicaCount || null],
+        ['Starting', stats.initializingReplicaCount || null],
+        ['Replicas at least', d.minReplicaCount],
+        ['Replicas at most', d.maxReplicaCount],
+        ['Created', html`<${Time} of=${d.createTime} />`],
+      ]}
+    />
+    ${can('write') && !deleted && html`<div class="controls">
+      <${Scale} key=${d.desiredReplicaCount} deployment=${d} /></div>`}
+    <div class="tabs" role="tablist">
+      ${Object.entries({ use: 'Use', addons: 'Adapters', settings: 'Settings', events: 'Events' }).map(
+        ([k, t]) => html`<button role="tab" aria-selected=${tab === k} onClick=${() => setTab(k)}>${t}</button>`,
+      )}
+    </div>
+    ${
+      tab === 'use' &&
+      html`<${Snippets}
+        of=${snippets(d.baseModel, '/v1/chat/completions', {
+          messages: [{ role: 'user', content: 'Hello' }],
+          max_tokens: 64,
+        })}
+      />`
+    }
+    ${
+      tab === 'addons' &&
+      html`<${ErrorBox} error=${addons.error} />
+        <div class="scroll">
+          <table>
+            <tbody>
+              ${(addons.value?.deployedModels || []).map(
+                (m) =>
+                  html`<tr key=${m.name}>
+                    <td>${m.model}</td>
+                    <td><${State} of=${m.state} /></td>
+                    <td>
+                      ${can('write') && html`<${Action} run=${() => remove(at(m.name))}
+                        confirm="Unload the adapter?">Unload<//>`}
+                    </td>
+                  </tr>`,
+              )}
+            </tbody>
+          </table>
+        </div>
+        ${addons.value && !addons.value.deployedModels?.length && html`<p class="dim">No adapter is loaded.</p>`}`
+    }
     ${tab === 'settings' && html`<pre tabindex="0">${JSON.stringify(d, null, 2)}</pre>`}
     ${tab === 'events' && html`<${Timeline} name=${d.name} />`}`
 }
@@ -82,18 +161,52 @@ export function NewDeployment() {
   const [id, setId] = useState(model ? idOf(model) : '')
   const [min, setMin] = useState('1')
   const [max, setMax] = useState('1')
-  const { value } = useLoaded((signal) => get(at('models') + query({ pageSize: 200, filter: 'state = READY' }), { signal }), [])
+  const { value } = useLoaded(
+    (signal) => get(at('models') + query({ pageSize: 200, filter: 'state = READY' }), { signal }),
+    [],
+  )
   const body = { baseModel: model, minReplicaCount: Number(min), maxReplicaCount: Number(max) }
   const create = () => post(at('deployments') + query({ deploymentId: id }), body)
-  return html`<h1>New deployment</h1><div class="form">
-    <label>Model <select value=${model} onChange=${(e) => { setModel(e.target.value); setId(idOf(e.target.value)) }}>
-      <option value="">choose a model</option>${(value?.models || []).map((m) => html`<option value=${m.name}>${idOf(m.name)}</option>`)}
-      ${model && !value?.models?.some((m) => m.name === model) && html`<option value=${model}>${idOf(model)}</option>`}</select></label>
-    <label>ID <input value=${id} onInput=${(e) => setId(e.target.value)} /></label>
-    <label>Replicas at least <input type="number" min="0" value=${min} onInput=${(e) => setMin(e.target.value)} /></label>
-    <label>Replicas at most <input type="number" min="1" value=${max} onInput=${(e) => setMax(e.target.value)} /></label>
-    <${Snippets} of=${{ CLI: `anneal deployment create ${id || 'ID'} --model ${idOf(model) || 'MODEL'} --min-replicas ${min} --max-replicas ${max}`,
-      curl: `curl '${location.origin}/v1/accounts/${session.account}/deployments?deploymentId=${id || 'ID'}' \\\n`
-        + `  -H "Authorization: Bearer $ANNEAL_API_KEY" \\\n  -d '${JSON.stringify(body)}'` }} />
-    <${Action} primary run=${create} done=${(d) => { location.hash = `#/deployments/${idOf(d.name)}` }}>Create<//></div>`
+  return html`<h1>New deployment</h1>
+    <div class="form">
+      <label
+        >Model
+        <select
+          value=${model}
+          onChange=${(e) => {
+            setModel(e.target.value)
+            setId(idOf(e.target.value))
+          }}
+        >
+          <option value="">choose a model</option>
+          ${(value?.models || []).map((m) => html`<option value=${m.name}>${idOf(m.name)}</option>`)}
+          ${model && !value?.models?.some((m) => m.name === model) &&
+            html`<option value=${model}>${idOf(model)}</option>`}
+        </select></label
+      >
+      <label>ID <input value=${id} onInput=${(e) => setId(e.target.value)} /></label>
+      <label
+        >Replicas at least <input type="number" min="0" value=${min} onInput=${(e) => setMin(e.target.value)}
+      /></label>
+      <label
+        >Replicas at most <input type="number" min="1" value=${max} onInput=${(e) => setMax(e.target.value)}
+      /></label>
+      <${Snippets}
+        of=${{
+          CLI: `anneal deployment create ${id || 'ID'} --model ${idOf(model) || 'MODEL'} ` +
+            `--min-replicas ${min} --max-replicas ${max}`,
+          curl:
+            `curl '${location.origin}/v1/accounts/${session.account}/deployments?deploymentId=${id || 'ID'}' \\\n` +
+            `  -H "Authorization: Bearer $ANNEAL_API_KEY" \\\n  -d '${JSON.stringify(body)}'`,
+        }}
+      />
+      <${Action}
+        primary
+        run=${create}
+        done=${(d) => {
+          location.hash = `#/deployments/${idOf(d.name)}`
+        }}
+        >Create<//
+      >
+    </div>`
 }

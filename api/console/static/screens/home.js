@@ -9,30 +9,63 @@ const long = 600e3 // a job that waits longer than this needs attention
 // load reads what needs attention and what runs.
 async function load(signal) {
   const since = new Date(Date.now() - day).toISOString()
-  const page = (path, filter, size = 20) => get(at(path) + query({ filter, pageSize: size, orderBy: 'createTime desc' }), { signal })
+  const page = (path, filter, size = 20) =>
+    get(at(path) + query({ filter, pageSize: size, orderBy: 'createTime desc' }), { signal })
   const states = live.map((s) => `state = ${s}`).join(' OR ')
   const [jobs, deployments, datasets, nodes] = await Promise.all([
-    Promise.all(jobKinds.map(async (k) => {
-      const filter = `${states} OR (state = JOB_STATE_FAILED AND updateTime > "${since}")`
-      return ((await page(k.collection, filter))[k.collection] || []).map((job) => ({ ...job, kind: k }))
-    })),
+    Promise.all(
+      jobKinds.map(async (k) => {
+        const filter = `${states} OR (state = JOB_STATE_FAILED AND updateTime > "${since}")`
+        return ((await page(k.collection, filter))[k.collection] || []).map((job) => ({ ...job, kind: k }))
+      }),
+    ),
     page('deployments', 'state != DELETED', 50),
     page('datasets', `status.code != OK AND updateTime > "${since}"`),
     can('operate') ? page('nodes', 'state != READY') : { nodes: [] },
   ])
-  return { jobs: jobs.flat(), deployments: deployments.deployments || [], datasets: datasets.datasets || [], nodes: nodes.nodes || [] }
+  return {
+    jobs: jobs.flat(),
+    deployments: deployments.deployments || [],
+    datasets: datasets.datasets || [],
+    nodes: nodes.nodes || [],
+  }
 }
 
 function attention({ jobs, deployments, datasets, nodes }) {
   const waiting = (j) => j.state === 'JOB_STATE_PENDING' && Date.now() - new Date(j.updateTime) > long
   return [
-    ...jobs.filter((j) => j.state === 'JOB_STATE_FAILED' || waiting(j)).map((j) => ({ name: j.name, state: j.state,
-      link: `#/jobs/${j.kind.short}/${idOf(j.name)}`, why: j.status?.message, time: j.updateTime })),
-    ...deployments.filter((d) => d.state === 'FAILED' || d.status?.code !== 'OK').map((d) => ({ name: d.name, state: d.state,
-      link: `#/deployments/${idOf(d.name)}`, why: d.status?.message, time: d.updateTime })),
-    ...datasets.map((d) => ({ name: d.name, state: d.state, link: `#/datasets/${idOf(d.name)}`, why: d.status?.message,
-      time: d.updateTime })),
-    ...nodes.map((n) => ({ name: n.name, state: n.state, link: '#/cluster', why: n.status?.message, time: n.seenTime })),
+    ...jobs
+      .filter((j) => j.state === 'JOB_STATE_FAILED' || waiting(j))
+      .map((j) => ({
+        name: j.name,
+        state: j.state,
+        link: `#/jobs/${j.kind.short}/${idOf(j.name)}`,
+        why: j.status?.message,
+        time: j.updateTime,
+      })),
+    ...deployments
+      .filter((d) => d.state === 'FAILED' || d.status?.code !== 'OK')
+      .map((d) => ({
+        name: d.name,
+        state: d.state,
+        link: `#/deployments/${idOf(d.name)}`,
+        why: d.status?.message,
+        time: d.updateTime,
+      })),
+    ...datasets.map((d) => ({
+      name: d.name,
+      state: d.state,
+      link: `#/datasets/${idOf(d.name)}`,
+      why: d.status?.message,
+      time: d.updateTime,
+    })),
+    ...nodes.map((n) => ({
+      name: n.name,
+      state: n.state,
+      link: '#/cluster',
+      why: n.status?.message,
+      time: n.seenTime,
+    })),
   ]
 }
 
@@ -40,30 +73,77 @@ const kindName = (name) => name.split('/')[2]
 
 function Rows({ of: rows, empty }) {
   if (!rows.length) return html`<p class="dim">${empty}</p>`
-  return html`<div class="scroll"><table><tbody>${rows.map((r) => html`<tr key=${r.name}><td><a href=${r.link}>${idOf(r.name)}</a>
-    <small class="dim"> ${kindName(r.name)}</small></td><td><${State} of=${r.state} /></td><td>${r.why}</td>
-    <td><${Time} of=${r.time} /></td></tr>`)}</tbody></table></div>`
+  return html`<div class="scroll">
+    <table>
+      <tbody>
+        ${rows.map(
+          (r) =>
+            html`<tr key=${r.name}>
+              <td><a href=${r.link}>${idOf(r.name)}</a> <small class="dim"> ${kindName(r.name)}</small></td>
+              <td><${State} of=${r.state} /></td>
+              <td>${r.why}</td>
+              <td><${Time} of=${r.time} /></td>
+            </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`
 }
 
 export function Home() {
   const { value, error, loading } = useLoaded(load, [], () => true)
-  if (loading) return html`<h1>Home</h1><p class="dim">Loading…</p>`
-  const running = value ? [
-    ...value.jobs.filter((j) => live.includes(j.state)).map((j) => ({ name: j.name, state: j.state, time: j.createTime,
-      link: `#/jobs/${j.kind.short}/${idOf(j.name)}`, why: html`<${Progress} of=${j.jobProgress} />` })),
-    ...value.deployments.filter((d) => d.state !== 'FAILED').map((d) => ({ name: d.name, state: d.state, time: d.updateTime,
-      link: `#/deployments/${idOf(d.name)}`, why: `${d.replicaStats?.readyReplicaCount || 0} of ${d.desiredReplicaCount || 0} replicas` })),
-  ] : []
-  return html`<h1>Home</h1><${ErrorBox} error=${error} />
-    ${value && html`<section><h2>Needs attention</h2><${Rows} of=${attention(value)} empty="Nothing needs attention." /></section>
-    <section><h2>Running</h2><${Rows} of=${running} empty="No job and no deployment is running." /></section>`}
-    <p class="links">${can('write') && html`<a class="button primary" href="#/new-job">New job</a>
-      <a class="button" href="#/new-deployment">New deployment</a>`}
-      ${can('infer') && html`<a class="button" href="#/playground">Playground</a>`}</p>`
+  if (loading)
+    return html`<h1>Home</h1>
+      <p class="dim">Loading…</p>`
+  const running = value
+    ? [
+        ...value.jobs
+          .filter((j) => live.includes(j.state))
+          .map((j) => ({
+            name: j.name,
+            state: j.state,
+            time: j.createTime,
+            link: `#/jobs/${j.kind.short}/${idOf(j.name)}`,
+            why: html`<${Progress} of=${j.jobProgress} />`,
+          })),
+        ...value.deployments
+          .filter((d) => d.state !== 'FAILED')
+          .map((d) => ({
+            name: d.name,
+            state: d.state,
+            time: d.updateTime,
+            link: `#/deployments/${idOf(d.name)}`,
+            why: `${d.replicaStats?.readyReplicaCount || 0} of ${d.desiredReplicaCount || 0} replicas`,
+          })),
+      ]
+    : []
+  return html`<h1>Home</h1>
+    <${ErrorBox} error=${error} />
+    ${
+      value &&
+      html`<section>
+          <h2>Needs attention</h2>
+          <${Rows} of=${attention(value)} empty="Nothing needs attention." />
+        </section>
+        <section>
+          <h2>Running</h2>
+          <${Rows} of=${running} empty="No job and no deployment is running." />
+        </section>`
+    }
+    <p class="links">
+      ${
+        can('write') &&
+        html`<a class="button primary" href="#/new-job">New job</a>
+          <a class="button" href="#/new-deployment">New deployment</a>`
+      }
+      ${can('infer') && html`<a class="button" href="#/playground">Playground</a>`}
+    </p>`
 }
 
 export function Progress({ of: p }) {
   if (!p?.steps) return null
-  return html`<span class="progress"><progress max="100" value=${p.percent} aria-label="progress"></progress>
-    step ${p.step} of ${p.steps}${p.secondsLeft ? `, ${p.secondsLeft} s left` : ''}</span>`
+  return html`<span class="progress"
+    ><progress max="100" value=${p.percent} aria-label="progress"></progress> step ${p.step} of
+    ${p.steps}${p.secondsLeft ? `, ${p.secondsLeft} s left` : ''}</span
+  >`
 }

@@ -65,7 +65,8 @@ function charts(all, x) {
     for (const metric of new Set(rows.flatMap(Object.keys))) {
       if (notPlotted.includes(metric)) continue
       const chart = metric.split('/').pop()
-      const points = rows.filter((r) => r[metric] != null && r[x] != null)
+      const points = rows
+        .filter((r) => r[metric] != null && r[x] != null)
         .map((r) => [x === 'time' ? new Date(r.time) / 1000 : r[x], r[metric]])
       const group = metric.startsWith('reward/') ? 'reward' : chart
       ;(by[group] ||= []).push({ label: several ? `${idOf(name)} ${metric}` : metric, points })
@@ -82,8 +83,15 @@ function Curves({ name, running }) {
   const [draft, setDraft] = useState(others)
   const collection = name.split('/')[2]
   const account = name.split('/')[1]
-  const names = [name, ...others.split(',').map((o) => o.trim()).filter(Boolean).slice(0, 7)
-    .map((o) => `accounts/${account}/${collection}/${o}`)]
+  const names = [
+    name,
+    ...others
+      .split(',')
+      .map((o) => o.trim())
+      .filter(Boolean)
+      .slice(0, 7)
+      .map((o) => `accounts/${account}/${collection}/${o}`),
+  ]
   const [all, error] = useMetrics(names, running)
   const groups = useMemo(() => charts(all, x), [all, x])
   const download = () => {
@@ -93,81 +101,222 @@ function Curves({ name, running }) {
     URL.revokeObjectURL(url)
   }
   return html`<div class="controls">
-      <label>By <select value=${x} onChange=${(e) => setX(e.target.value)}><option>step</option><option>tokens</option>
-        <option>time</option></select></label>
-      <label>Smoothing <input type="range" min="0" max="0.98" step="0.02" value=${weight}
-        onInput=${(e) => setWeight(Number(e.target.value))} /></label>
-      <label><input type="checkbox" checked=${log} onChange=${(e) => setLog(e.target.checked)} /> Logarithmic</label>
-      <form onSubmit=${(e) => { e.preventDefault(); setOthers(draft) }}><label>Compare with
-        <input value=${draft} onInput=${(e) => setDraft(e.target.value)} placeholder="IDs, separated by commas" /></label></form>
+      <label
+        >By
+        <select value=${x} onChange=${(e) => setX(e.target.value)}>
+          <option value="step">step</option>
+          <option value="tokens">tokens</option>
+          <option value="time">time</option>
+        </select></label
+      >
+      <label
+        >Smoothing
+        <input
+          type="range"
+          min="0"
+          max="0.98"
+          step="0.02"
+          value=${weight}
+          onInput=${(e) => setWeight(Number(e.target.value))}
+      /></label>
+      <label
+        ><input type="checkbox" checked=${log} onChange=${(e) => setLog(e.target.checked)} /> Logarithmic</label
+      >
+      <form
+        onSubmit=${(e) => {
+          e.preventDefault()
+          setOthers(draft)
+        }}
+      >
+        <label
+          >Compare with
+          <input value=${draft} onInput=${(e) => setDraft(e.target.value)} placeholder="IDs, separated by commas"
+        /></label>
+      </form>
       <button onClick=${download}>CSV</button>
-    </div><${ErrorBox} error=${error} />
+    </div>
+    <${ErrorBox} error=${error} />
     ${!Object.keys(groups).length && html`<p class="dim">There are no metrics yet.</p>`}
-    <div class="charts">${Object.entries(groups).map(([title, series]) => html`<${Chart} key=${title} title=${title} lines=${series} x=${x}
-      weight=${weight} log=${log && series.every((l) => l.points.every(([, y]) => y > 0))} />`)}</div>`
+    <div class="charts">
+      ${Object.entries(groups).map(
+        ([title, series]) =>
+          html`<${Chart}
+            key=${title}
+            title=${title}
+            lines=${series}
+            x=${x}
+            weight=${weight}
+            log=${log && series.every((l) => l.points.every(([, y]) => y > 0))}
+          />`,
+      )}
+    </div>`
 }
 
 function Checkpoints({ name }) {
-  const { value, error, reload } = useLoaded((signal) => get(`${at(name)}/checkpoints${query({ pageSize: 100 })}`, { signal }), [name],
-    (e) => e.subject === name)
+  const { value, error, reload } = useLoaded(
+    (signal) => get(`${at(name)}/checkpoints${query({ pageSize: 100 })}`, { signal }),
+    [name],
+    (e) => e.subject === name,
+  )
   const rows = value?.checkpoints || []
   const [promoted, setPromoted] = useState('')
   const promote = (c) => post(`${at(c.name)}:promote`, { modelId: `${idOf(name)}-${c.step}` })
-  return html`<${ErrorBox} error=${error} />${promoted && html`<p role="status">Created the model
-    <a href=${`#/new-deployment?model=${encodeURIComponent(promoted)}`}>${idOf(promoted)}</a>.</p>`}
-    <div class="scroll"><table><thead><tr><th scope="col">Step</th><th scope="col">Saved</th><th scope="col">Metrics</th><th></th></tr></thead>
-    <tbody>${rows.map((c) => html`<tr key=${c.name}><td class="number">${number(c.step)}</td><td><${Time} of=${c.createTime} /></td>
-      <td>${Object.entries(c.metrics || {}).map(([k, v]) => html`<span class="metric">${k} ${Number(v).toPrecision(4)}</span>`)}</td>
-      <td>${can('write') && html`<${Action} run=${() => promote(c)} done=${(m) => { setPromoted(m?.name || ''); reload() }}>Promote to a model<//>`}
-      </td></tr>`)}</tbody></table></div>${value && !rows.length && html`<p class="dim">No checkpoint is saved yet.</p>`}`
+  return html`<${ErrorBox} error=${error} />${
+      promoted &&
+      html`<p role="status">
+        Created the model <a href=${`#/new-deployment?model=${encodeURIComponent(promoted)}`}>${idOf(promoted)}</a>.
+      </p>`
+    }
+    <div class="scroll">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Step</th>
+            <th scope="col">Saved</th>
+            <th scope="col">Metrics</th>
+            <th></th>
+          </tr>
+        </thead>
+        <tbody>
+          ${rows.map(
+            (c) =>
+              html`<tr key=${c.name}>
+                <td class="number">${number(c.step)}</td>
+                <td><${Time} of=${c.createTime} /></td>
+                <td>
+                  ${Object.entries(c.metrics || {}).map(([k, v]) => html`<span
+                    class="metric">${k} ${Number(v).toPrecision(4)}</span>`)}
+                </td>
+                <td>
+                  ${
+                    can('write') &&
+                    html`<${Action}
+                      run=${() => promote(c)}
+                      done=${(m) => {
+                        setPromoted(m?.name || '')
+                        reload()
+                      }}
+                      >Promote to a model<//
+                    >`
+                  }
+                </td>
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+    ${value && !rows.length && html`<p class="dim">No checkpoint is saved yet.</p>`}`
 }
 
 // Rollouts shows the prompts, responses and scores of a reinforcement job.
 function Rollouts({ name }) {
-  const { value, error } = useLoaded((signal) => get(`${at(name)}/rollouts${query({ pageSize: 50 })}`, { signal }), [name])
+  const { value, error } = useLoaded(
+    (signal) => get(`${at(name)}/rollouts${query({ pageSize: 50 })}`, { signal }),
+    [name],
+  )
   const rows = value?.rollouts || []
-  return html`<${ErrorBox} error=${error} />${rows.map((r, i) => html`<details key=${i} class="rollout"><summary>
-    step ${r.step} · score ${r.score ?? r.reward ?? '–'}</summary><pre tabindex="0">${JSON.stringify(r, null, 2)}</pre></details>`)}
+  return html`<${ErrorBox} error=${error} />${rows.map(
+      (r, i) =>
+        html`<details key=${i} class="rollout">
+          <summary>step ${r.step} · score ${r.score ?? r.reward ?? '–'}</summary>
+          <pre tabindex="0">${JSON.stringify(r, null, 2)}</pre>
+        </details>`,
+    )}
     ${value && !rows.length && html`<p class="dim">There are no rollouts yet.</p>`}`
 }
 
 function Log({ name }) {
-  const { value, error } = useLoaded(async (signal) => {
-    const { signedUrl } = await get(`${at(name)}:getTrainerLogsEndpoint`, { signal })
-    const response = await fetch(own(signedUrl), { signal })
-    return response.ok ? response.text() : ''
-  }, [name], (e) => e.subject === name)
-  return html`<${ErrorBox} error=${error} /><pre class="log" tabindex="0">${value || 'The log is empty.'}</pre>`
+  const { value, error } = useLoaded(
+    async (signal) => {
+      const { signedUrl } = await get(`${at(name)}:getTrainerLogsEndpoint`, { signal })
+      const response = await fetch(own(signedUrl), { signal })
+      return response.ok ? response.text() : ''
+    },
+    [name],
+    (e) => e.subject === name,
+  )
+  return html`<${ErrorBox} error=${error} />
+    <pre class="log" tabindex="0">${value || 'The log is empty.'}</pre>`
 }
 
 export function Job({ rest: [short, id] }) {
   const kind = kindOf(short)
   const [tab, setTab] = useParameter('tab', 'curves')
   const name = `${kind.collection}/${id}`
-  const { value: job, error } = useLoaded((signal) => get(at(name), { signal }), [name], (e) => e.subject.endsWith(name))
-  if (!job) return html`<h1>${id}</h1><${ErrorBox} error=${error} />`
+  const { value: job, error } = useLoaded(
+    (signal) => get(at(name), { signal }),
+    [name],
+    (e) => e.subject.endsWith(name),
+  )
+  if (!job)
+    return html`<h1>${id}</h1>
+      <${ErrorBox} error=${error} />`
   const running = live.includes(job.state)
-  const tabs = { curves: 'Curves', checkpoints: 'Checkpoints', ...(short === 'rft' ? { rollouts: 'Rollouts' } : {}), log: 'Log',
-    settings: 'Settings', events: 'Events' }
+  const tabs = {
+    curves: 'Curves',
+    checkpoints: 'Checkpoints',
+    ...(short === 'rft' ? { rollouts: 'Rollouts' } : {}),
+    log: 'Log',
+    settings: 'Settings',
+    events: 'Events',
+  }
   const model = job.outputModel ? `accounts/${job.name.split('/')[1]}/models/${idOf(job.outputModel)}` : ''
-  return html`<div class="title"><h1>${id}</h1><${State} of=${job.state} />
-      ${can('write') && running && html`<${Action} run=${() => post(`${at(job.name)}:cancel`)} confirm="Cancel the job?">Cancel<//>`}
-      ${can('write') && ['JOB_STATE_FAILED', 'JOB_STATE_CANCELLED', 'JOB_STATE_PAUSED'].includes(job.state)
-        && html`<${Action} run=${() => post(`${at(job.name)}:resume`)}>Resume<//>`}
-      ${can('write') && ['sft', 'dpo'].includes(short) && html`<a class="button" href=${`#/new-job?from=${encodeURIComponent(job.name)}`}>Clone</a>`}
-      ${can('write') && job.state === 'JOB_STATE_COMPLETED' && model
-        && html`<a class="button primary" href=${`#/new-deployment?model=${encodeURIComponent(model)}`}>Deploy</a>`}
-      ${can('write') && !running && html`<${Action} run=${() => remove(at(job.name))} confirm="Delete the job?"
-        done=${() => { location.hash = `#/jobs?kind=${short}` }}>Delete<//>`}
-    </div><${ErrorBox} error=${error} />
-    <${Facts} of=${[['Kind', kind.title], ['Base model', baseOf(job)], ['Output model', model], ['Dataset', job.dataset
-      && html`<a href=${`#/datasets/${idOf(job.dataset)}`}>${job.dataset}</a>`], ['Status', job.status?.message],
-      ['Waits for', job.queue && `${job.queue.waitingFor || ''}${job.queue.position ? ` (place ${job.queue.position} of ${job.queue.length})` : ''}`],
-      ['Progress', job.jobProgress?.steps && html`<${Progress} of=${job.jobProgress} />`],
-      ['Tokens trained', job.jobProgress && number(job.jobProgress.trainedTokens)],
-      ['Created', html`<${Time} of=${job.createTime} />`], ['Ended', job.completedTime && html`<${Time} of=${job.completedTime} />`]]} />
-    <div class="tabs" role="tablist">${Object.entries(tabs).map(([k, t]) => html`<button role="tab" aria-selected=${tab === k}
-      onClick=${() => setTab(k)}>${t}</button>`)}</div>
+  return html`<div class="title">
+      <h1>${id}</h1>
+      <${State} of=${job.state} />
+      ${can('write') && running && html`<${Action} run=${() => post(`${at(job.name)}:cancel`)}
+        confirm="Cancel the job?">Cancel<//>`}
+      ${
+        can('write') &&
+        ['JOB_STATE_FAILED', 'JOB_STATE_CANCELLED', 'JOB_STATE_PAUSED'].includes(job.state) &&
+        html`<${Action} run=${() => post(`${at(job.name)}:resume`)}>Resume<//>`
+      }
+      ${can('write') && ['sft', 'dpo'].includes(short) && html`<a class="button"
+        href=${`#/new-job?from=${encodeURIComponent(job.name)}`}>Clone</a>`}
+      ${
+        can('write') &&
+        job.state === 'JOB_STATE_COMPLETED' &&
+        model &&
+        html`<a class="button primary" href=${`#/new-deployment?model=${encodeURIComponent(model)}`}>Deploy</a>`
+      }
+      ${
+        can('write') &&
+        !running &&
+        html`<${Action}
+          run=${() => remove(at(job.name))}
+          confirm="Delete the job?"
+          done=${() => {
+            location.hash = `#/jobs?kind=${short}`
+          }}
+          >Delete<//
+        >`
+      }
+    </div>
+    <${ErrorBox} error=${error} />
+    <${Facts}
+      of=${[
+        ['Kind', kind.title],
+        ['Base model', baseOf(job)],
+        ['Output model', model],
+        ['Dataset', job.dataset && html`<a href=${`#/datasets/${idOf(job.dataset)}`}>${job.dataset}</a>`],
+        ['Status', job.status?.message],
+        [
+          'Waits for',
+          job.queue &&
+            `${job.queue.waitingFor || ''}` +
+            `${job.queue.position ? ` (place ${job.queue.position} of ${job.queue.length})` : ''}`,
+        ],
+        ['Progress', job.jobProgress?.steps && html`<${Progress} of=${job.jobProgress} />`],
+        ['Tokens trained', job.jobProgress && number(job.jobProgress.trainedTokens)],
+        ['Created', html`<${Time} of=${job.createTime} />`],
+        ['Ended', job.completedTime && html`<${Time} of=${job.completedTime} />`],
+      ]}
+    />
+    <div class="tabs" role="tablist">
+      ${Object.entries(tabs).map(
+        ([k, t]) => html`<button role="tab" aria-selected=${tab === k} onClick=${() => setTab(k)}>${t}</button>`,
+      )}
+    </div>
     ${tab === 'curves' && html`<${Curves} name=${job.name} running=${running} />`}
     ${tab === 'checkpoints' && html`<${Checkpoints} name=${job.name} />`}
     ${tab === 'rollouts' && html`<${Rollouts} name=${job.name} />`}

@@ -3,7 +3,13 @@ import { at, get, post, query, session } from '/console/client.js'
 import { Action, ErrorBox, Snippets, State, idOf, number, useLoaded, useParameter } from '/console/ui.js'
 import { baseOf, jobKinds, kindOf } from '/console/kinds.js'
 
-const idFrom = (name) => name.toLowerCase().replace(/\.[^.]*$/, '').replace(/[^a-z0-9-]+/g, '-').replace(/^[^a-z]+|-+$/g, '').slice(0, 50)
+const idFrom = (name) =>
+  name
+    .toLowerCase()
+    .replace(/\.[^.]*$/, '')
+    .replace(/[^a-z0-9-]+/g, '-')
+    .replace(/^[^a-z]+|-+$/g, '')
+    .slice(0, 50)
 
 // Upload creates a dataset from a file and uploads its rows. Its state appears below as rows are validated.
 export function Upload({ done }) {
@@ -26,18 +32,36 @@ export function Upload({ done }) {
     }
     setBusy('')
   }
-  return html`<label class=${over ? 'drop over' : 'drop'} onDragOver=${(e) => { e.preventDefault(); setOver(true) }}
-      onDragLeave=${() => setOver(false)} onDrop=${(e) => { e.preventDefault(); setOver(false); take(e.dataTransfer.files[0]) }}>
-    <input type="file" accept=".jsonl,application/jsonl" onChange=${(e) => take(e.target.files[0])} />
-    <span>${busy ? `Uploading ${busy}…` : 'Drop a JSONL file here, or choose one'}</span></label><${ErrorBox} error=${error} />`
+  return html`<label
+      class=${over ? 'drop over' : 'drop'}
+      onDragOver=${(e) => {
+        e.preventDefault()
+        setOver(true)
+      }}
+      onDragLeave=${() => setOver(false)}
+      onDrop=${(e) => {
+        e.preventDefault()
+        setOver(false)
+        take(e.dataTransfer.files[0])
+      }}
+    >
+      <input type="file" accept=".jsonl,application/jsonl" onChange=${(e) => take(e.target.files[0])} />
+      <span>${busy ? `Uploading ${busy}…` : 'Drop a JSONL file here, or choose one'}</span></label
+    ><${ErrorBox} error=${error} />`
 }
 
 // DatasetState shows whether the rows of a dataset are valid, and the faults by line.
 export function DatasetState({ name }) {
-  const { value: d, error } = useLoaded((signal) => get(at(name), { signal }), [name], (e) => e.subject === name)
+  const { value: d, error } = useLoaded(
+    (signal) => get(at(name), { signal }),
+    [name],
+    (e) => e.subject === name,
+  )
   if (!d) return html`<${ErrorBox} error=${error} />`
-  return html`<p role="status"><${State} of=${d.state} /> ${number(d.exampleCount)} rows ${d.rowShape && `· ${d.rowShape}`}
-    ${d.estimatedTokenCount > 0 && `· about ${number(d.estimatedTokenCount)} tokens`}</p>
+  return html`<p role="status">
+      <${State} of=${d.state} /> ${number(d.exampleCount)} rows ${d.rowShape && `· ${d.rowShape}`}
+      ${d.estimatedTokenCount > 0 && `· about ${number(d.estimatedTokenCount)} tokens`}
+    </p>
     ${d.status?.code !== 'OK' && html`<p class="error" role="alert">${d.status.message}</p>`}`
 }
 
@@ -45,11 +69,15 @@ const methods = ['sft', 'dpo', 'rft'].map(kindOf)
 
 // jobOf returns the body of the job for the settings of the form.
 function jobOf(s) {
-  const shared = { epochs: Number(s.epochs), loraRank: Number(s.loraRank), ...s.learningRate && { learningRate: Number(s.learningRate) } }
+  const shared = {
+    epochs: Number(s.epochs),
+    loraRank: Number(s.loraRank),
+    ...(s.learningRate && { learningRate: Number(s.learningRate) }),
+  }
   const output = s.outputModel ? { outputModel: s.outputModel } : {}
   if (s.method === 'sft') return { dataset: s.dataset, baseModel: s.base, ...shared, ...output }
   const trainingConfig = { baseModel: s.base, ...shared, ...output }
-  return { dataset: s.dataset, trainingConfig, ...s.method === 'rft' && { evaluator: s.evaluator } }
+  return { dataset: s.dataset, trainingConfig, ...(s.method === 'rft' && { evaluator: s.evaluator }) }
 }
 
 const quoted = (v) => `'${String(v).replaceAll("'", "'\\''")}'`
@@ -57,10 +85,20 @@ const quoted = (v) => `'${String(v).replaceAll("'", "'\\''")}'`
 function Review({ settings: s, kind, body }) {
   const id = s.id || 'ID'
   const url = `${location.origin}/v1/accounts/${session.account}/${kind.collection}?${kind.id}=${id}`
-  const flags = [`--dataset ${idOf(s.dataset)}`, `--base-model ${idOf(s.base)}`, `--epochs ${s.epochs}`, `--lora-rank ${s.loraRank}`,
-    s.learningRate && `--learning-rate ${s.learningRate}`, s.method === 'rft' && `--evaluator ${idOf(s.evaluator)}`].filter(Boolean)
-  return html`<${Snippets} of=${{ CLI: `anneal ${kind.short} create ${id} ${flags.join(' ')}`,
-    curl: `curl '${url}' \\\n  -H "Authorization: Bearer $ANNEAL_API_KEY" \\\n  -d ${quoted(JSON.stringify(body))}` }} />`
+  const flags = [
+    `--dataset ${idOf(s.dataset)}`,
+    `--base-model ${idOf(s.base)}`,
+    `--epochs ${s.epochs}`,
+    `--lora-rank ${s.loraRank}`,
+    s.learningRate && `--learning-rate ${s.learningRate}`,
+    s.method === 'rft' && `--evaluator ${idOf(s.evaluator)}`,
+  ].filter(Boolean)
+  return html`<${Snippets}
+    of=${{
+      CLI: `anneal ${kind.short} create ${id} ${flags.join(' ')}`,
+      curl: `curl '${url}' \\\n  -H "Authorization: Bearer $ANNEAL_API_KEY" \\\n  -d ${quoted(JSON.stringify(body))}`,
+    }}
+  />`
 }
 
 function Cost({ kind, body }) {
@@ -69,54 +107,158 @@ function Cost({ kind, body }) {
   useEffect(() => {
     if (kind.short !== 'sft' || !body.dataset || !body.baseModel) return setCost(null)
     const abort = new AbortController()
-    post(`${at(kind.collection)}:estimateCost`, { supervisedFineTuningJob: body }, { signal: abort.signal })
-      .then((r) => setCost(r.estimatedCost), () => setCost(null))
+    post(`${at(kind.collection)}:estimateCost`, { supervisedFineTuningJob: body }, { signal: abort.signal }).then(
+      (r) => setCost(r.estimatedCost),
+      () => setCost(null),
+    )
     return () => abort.abort()
   }, [kind.short, text])
-  return cost && html`<p>Estimated cost: ${cost.units}${cost.nanos ? `.${String(cost.nanos).padStart(9, '0').slice(0, 2)}` : ''} ${cost.currencyCode}</p>`
+  return (
+    cost &&
+    html`<p>
+      Estimated cost: ${cost.units}${cost.nanos ? `.${String(cost.nanos).padStart(9, '0').slice(0, 2)}` : ''}
+      ${cost.currencyCode}
+    </p>`
+  )
 }
 
 export function NewJob() {
   const [from] = useParameter('from')
-  const [s, setS] = useState({ method: 'sft', dataset: '', base: '', id: '', epochs: '1', loraRank: '8', learningRate: '',
-    evaluator: '', outputModel: '' })
+  const [s, setS] = useState({
+    method: 'sft',
+    dataset: '',
+    base: '',
+    id: '',
+    epochs: '1',
+    loraRank: '8',
+    learningRate: '',
+    evaluator: '',
+    outputModel: '',
+  })
   const set = (name) => (e) => setS({ ...s, [name]: e.target.value })
-  const choices = useLoaded(async (signal) => {
-    const [datasets, models, evaluators] = await Promise.all(['datasets', 'models', 'evaluators'].map((c) => get(
-      at(c) + query({ pageSize: 200, orderBy: 'createTime desc' }), { signal })))
-    return { datasets: datasets.datasets || [], models: models.models || [], evaluators: evaluators.evaluators || [] }
-  }, [], (e) => e.subject.includes('/datasets/'))
+  const choices = useLoaded(
+    async (signal) => {
+      const [datasets, models, evaluators] = await Promise.all(
+        ['datasets', 'models', 'evaluators'].map((c) =>
+          get(at(c) + query({ pageSize: 200, orderBy: 'createTime desc' }), { signal }),
+        ),
+      )
+      return {
+        datasets: datasets.datasets || [],
+        models: models.models || [],
+        evaluators: evaluators.evaluators || [],
+      }
+    },
+    [],
+    (e) => e.subject.includes('/datasets/'),
+  )
   useEffect(() => {
-    if (from) get(at(from)).then((job) => {
-      const kind = jobKinds.find((k) => from.includes(`/${k.collection}/`))
-      const c = job.trainingConfig || job
-      setS((s) => ({ ...s, method: kind.short, dataset: job.dataset || '', base: baseOf(job), epochs: String(c.epochs || 1),
-        loraRank: String(c.loraRank ?? 8), learningRate: c.learningRate ? String(c.learningRate) : '' }))
-    }, () => {})
+    if (from)
+      get(at(from)).then(
+        (job) => {
+          const kind = jobKinds.find((k) => from.includes(`/${k.collection}/`))
+          const c = job.trainingConfig || job
+          setS((s) => ({
+            ...s,
+            method: kind.short,
+            dataset: job.dataset || '',
+            base: baseOf(job),
+            epochs: String(c.epochs || 1),
+            loraRank: String(c.loraRank ?? 8),
+            learningRate: c.learningRate ? String(c.learningRate) : '',
+          }))
+        },
+        () => {},
+      )
   }, [from])
   const kind = kindOf(s.method)
   const body = jobOf(s)
   const known = choices.value || { datasets: [], models: [], evaluators: [] }
   const bases = known.models.filter((m) => m.state === 'READY' && m.kind !== 'SPEECH_MODEL')
-  return html`<h1>New job</h1><${ErrorBox} error=${choices.error} /><div class="form">
-    <fieldset><legend>1. Method</legend>${methods.map((k) => html`<label class="choice"><input type="radio" name="method" value=${k.short}
-      checked=${s.method === k.short} onChange=${set('method')} /> ${{ sft: 'Supervised: learn from example completions',
-        dpo: 'DPO: learn from preferred and rejected completions', rft: 'Reinforcement: learn from the scores of an evaluator' }[k.short]}</label>`)}</fieldset>
-    <fieldset><legend>2. Dataset</legend><${Upload} done=${(name) => { choices.reload(); setS((s) => ({ ...s, dataset: name })) }} />
-      <label>or one of the account <select value=${s.dataset} onChange=${set('dataset')}><option value="">choose a dataset</option>
-        ${known.datasets.map((d) => html`<option value=${d.name}>${d.displayName || idOf(d.name)}</option>`)}
-        ${s.dataset && !known.datasets.some((d) => d.name === s.dataset) && html`<option value=${s.dataset}>${idOf(s.dataset)}</option>`}
-      </select></label>${s.dataset && html`<${DatasetState} key=${s.dataset} name=${s.dataset} />`}</fieldset>
-    <fieldset><legend>3. Base model</legend><label>Model <select value=${s.base} onChange=${set('base')}><option value="">choose a model</option>
-      ${bases.map((m) => html`<option value=${m.name}>${idOf(m.name)}</option>`)}</select></label>
-      ${s.method === 'rft' && html`<label>Evaluator <select value=${s.evaluator} onChange=${set('evaluator')}><option value="">choose an evaluator</option>
-        ${known.evaluators.map((e) => html`<option value=${e.name}>${idOf(e.name)}</option>`)}</select></label>`}</fieldset>
-    <fieldset><legend>4. Settings</legend>
-      <label>ID <input value=${s.id} onInput=${set('id')} placeholder="generated" /></label>
-      <label>Epochs <input type="number" min="1" value=${s.epochs} onInput=${set('epochs')} /></label>
-      <label>LoRA rank <input type="number" min="0" value=${s.loraRank} onInput=${set('loraRank')} /></label>
-      <label>Learning rate <input value=${s.learningRate} onInput=${set('learningRate')} placeholder="default of the method" /></label></fieldset>
-    <fieldset><legend>5. Review</legend><${Cost} kind=${kind} body=${body} /><${Review} settings=${s} kind=${kind} body=${body} />
-      <${Action} primary run=${() => post(at(kind.collection) + query({ [kind.id]: s.id }), body)}
-        done=${(job) => { location.hash = `#/jobs/${kind.short}/${idOf(job.name)}` }}>Create the job<//></fieldset></div>`
+  return html`<h1>New job</h1>
+    <${ErrorBox} error=${choices.error} />
+    <div class="form">
+      <fieldset>
+        <legend>1. Method</legend>
+        ${methods.map(
+          (k) =>
+            html`<label class="choice"
+              ><input
+                type="radio"
+                name="method"
+                value=${k.short}
+                checked=${s.method === k.short}
+                onChange=${set('method')}
+              />
+              ${
+                {
+                  sft: 'Supervised: learn from example completions',
+                  dpo: 'DPO: learn from preferred and rejected completions',
+                  rft: 'Reinforcement: learn from the scores of an evaluator',
+                }[k.short]
+              }</label
+            >`,
+        )}
+      </fieldset>
+      <fieldset>
+        <legend>2. Dataset</legend>
+        <${Upload}
+          done=${(name) => {
+            choices.reload()
+            setS((s) => ({ ...s, dataset: name }))
+          }}
+        />
+        <label
+          >or one of the account
+          <select value=${s.dataset} onChange=${set('dataset')}>
+            <option value="">choose a dataset</option>
+            ${known.datasets.map((d) => html`<option value=${d.name}>${d.displayName || idOf(d.name)}</option>`)}
+            ${s.dataset && !known.datasets.some((d) => d.name === s.dataset) &&
+              html`<option value=${s.dataset}>${idOf(s.dataset)}</option>`}
+          </select></label
+        >${s.dataset && html`<${DatasetState} key=${s.dataset} name=${s.dataset} />`}
+      </fieldset>
+      <fieldset>
+        <legend>3. Base model</legend>
+        <label
+          >Model
+          <select value=${s.base} onChange=${set('base')}>
+            <option value="">choose a model</option>
+            ${bases.map((m) => html`<option value=${m.name}>${idOf(m.name)}</option>`)}
+          </select></label
+        >
+        ${
+          s.method === 'rft' &&
+          html`<label
+            >Evaluator
+            <select value=${s.evaluator} onChange=${set('evaluator')}>
+              <option value="">choose an evaluator</option>
+              ${known.evaluators.map((e) => html`<option value=${e.name}>${idOf(e.name)}</option>`)}
+            </select></label
+          >`
+        }
+      </fieldset>
+      <fieldset>
+        <legend>4. Settings</legend>
+        <label>ID <input value=${s.id} onInput=${set('id')} placeholder="generated" /></label>
+        <label>Epochs <input type="number" min="1" value=${s.epochs} onInput=${set('epochs')} /></label>
+        <label>LoRA rank <input type="number" min="0" value=${s.loraRank} onInput=${set('loraRank')} /></label>
+        <label
+          >Learning rate
+          <input value=${s.learningRate} onInput=${set('learningRate')} placeholder="default of the method"
+        /></label>
+      </fieldset>
+      <fieldset>
+        <legend>5. Review</legend>
+        <${Cost} kind=${kind} body=${body} /><${Review} settings=${s} kind=${kind} body=${body} />
+        <${Action}
+          primary
+          run=${() => post(at(kind.collection) + query({ [kind.id]: s.id }), body)}
+          done=${(job) => {
+            location.hash = `#/jobs/${kind.short}/${idOf(job.name)}`
+          }}
+          >Create the job<//
+        >
+      </fieldset>
+    </div>`
 }

@@ -7,7 +7,8 @@ import { snippets } from '/console/screens/deployments.js'
 function bodyOf(s, prompt) {
   const body = { max_tokens: Number(s.maxTokens), temperature: Number(s.temperature) }
   if (s.topP !== '1') body.top_p = Number(s.topP)
-  if (s.schema.trim()) body.response_format = { type: 'json_schema', json_schema: { name: 'answer', schema: JSON.parse(s.schema) } }
+  if (s.schema.trim())
+    body.response_format = { type: 'json_schema', json_schema: { name: 'answer', schema: JSON.parse(s.schema) } }
   if (s.mode === 'completion') return ['/inference/v1/completions', { ...body, prompt }]
   const system = s.system.trim() ? [{ role: 'system', content: s.system }] : []
   return ['/inference/v1/chat/completions', { ...body, messages: [...system, { role: 'user', content: prompt }] }]
@@ -20,8 +21,10 @@ async function stream(path, body, signal, show) {
   const so = { tokens: [], first: 0, took: 0, usage: null }
   const chat = path.includes('chat')
   const logprobs = chat ? { logprobs: true } : { logprobs: 1 }
-  const response = await request('POST', path, { signal,
-    body: { ...body, ...logprobs, stream: true, stream_options: { include_usage: true } } })
+  const response = await request('POST', path, {
+    signal,
+    body: { ...body, ...logprobs, stream: true, stream_options: { include_usage: true } },
+  })
   for await (const line of lines(response)) {
     if (!line.startsWith('data: ') || line === 'data: [DONE]') continue
     const part = JSON.parse(line.slice(6))
@@ -31,10 +34,11 @@ async function stream(path, body, signal, show) {
     const text = chat ? choice?.delta?.content : choice?.text
     if (text) {
       so.first ||= performance.now() - began
-      const details = chat ? choice.logprobs?.content
+      const details = chat
+        ? choice.logprobs?.content
         : choice.logprobs?.tokens?.map((token, i) => ({ token, logprob: choice.logprobs.token_logprobs[i] }))
       const whole = details?.map((d) => d.token).join('') === text
-      so.tokens.push(...whole ? details.map((d) => ({ text: d.token, logprob: d.logprob })) : [{ text }])
+      so.tokens.push(...(whole ? details.map((d) => ({ text: d.token, logprob: d.logprob })) : [{ text }]))
     }
     so.took = performance.now() - began
     show({ ...so })
@@ -42,7 +46,7 @@ async function stream(path, body, signal, show) {
 }
 
 // tone returns the class of a token: the probability that the model gave to it.
-const tone = (logprob) => logprob == null ? '' : logprob > -0.1 ? 'p-high' : logprob > -1 ? 'p-mid' : 'p-low'
+const tone = (logprob) => (logprob == null ? '' : logprob > -0.1 ? 'p-high' : logprob > -1 ? 'p-mid' : 'p-low')
 
 const initial = { mode: 'chat', system: '', temperature: '0', topP: '1', maxTokens: '64', schema: '' }
 
@@ -81,56 +85,137 @@ function Column({ models, initialModel, prompt, label, useColumn }) {
     }
   }
   return html`<section class="column" aria-label=${label}>
-    <div class="controls"><label>Model <select value=${model} onChange=${(e) => setModel(e.target.value)}>
-        ${!models.some((m) => m.id === model) && html`<option value=${model}>${model || 'choose a model'}</option>`}
-        ${models.map((m) => html`<option value=${m.id}>${m.id}</option>`)}</select></label>
-      <label>Mode <select value=${s.mode} onChange=${set('mode')}><option>chat</option><option>completion</option></select></label>
-      <label>Temperature <input type="number" min="0" max="2" step="0.1" value=${s.temperature} onInput=${set('temperature')} /></label>
-      <label>Maximum tokens <input type="number" min="1" value=${s.maxTokens} onInput=${set('maxTokens')} /></label></div>
-    <details><summary>More settings</summary>
-      <label>Top p <input type="number" min="0" max="1" step="0.05" value=${s.topP} onInput=${set('topP')} /></label>
-      <label>System prompt <textarea rows="2" value=${s.system} onInput=${set('system')} disabled=${s.mode === 'completion'}></textarea></label>
-      <label>JSON schema of the response <textarea rows="3" spellcheck="false" value=${s.schema} onInput=${set('schema')}></textarea></label>
+    <div class="controls">
+      <label
+        >Model
+        <select value=${model} onChange=${(e) => setModel(e.target.value)}>
+          ${!models.some((m) => m.id === model) && html`<option value=${model}>${model || 'choose a model'}</option>`}
+          ${models.map((m) => html`<option value=${m.id}>${m.id}</option>`)}
+        </select></label
+      >
+      <label
+        >Mode
+        <select value=${s.mode} onChange=${set('mode')}>
+          <option value="chat">chat</option>
+          <option value="completion">completion</option>
+        </select></label
+      >
+      <label
+        >Temperature
+        <input type="number" min="0" max="2" step="0.1" value=${s.temperature} onInput=${set('temperature')}
+      /></label>
+      <label>Maximum tokens <input type="number" min="1" value=${s.maxTokens} onInput=${set('maxTokens')} /></label>
+    </div>
+    <details>
+      <summary>More settings</summary>
+      <label
+        >Top p <input type="number" min="0" max="1" step="0.05" value=${s.topP} onInput=${set('topP')}
+      /></label>
+      <label
+        >System prompt
+        <textarea
+          rows="2"
+          value=${s.system}
+          onInput=${set('system')}
+          disabled=${s.mode === 'completion'}
+        ></textarea>
+      </label>
+      <label
+        >JSON schema of the response
+        <textarea rows="3" spellcheck="false" value=${s.schema} onInput=${set('schema')}></textarea>
+      </label>
     </details>
-    <div class="controls"><button class="primary" disabled=${busy || !model} onClick=${run}>${response ? 'Retry' : 'Send'}</button>
+    <div class="controls">
+      <button class="primary" disabled=${busy || !model} onClick=${run}>${response ? 'Retry' : 'Send'}</button>
       <button disabled=${!busy} onClick=${() => abort.current.abort()}>Stop</button>
-      <button aria-expanded=${code} onClick=${() => setCode(!code)}>View code</button></div>
+      <button aria-expanded=${code} onClick=${() => setCode(!code)}>View code</button>
+    </div>
     <${ErrorBox} error=${error} />
-    <div class="response" role="log" aria-live="polite" aria-label="Response">${response?.tokens.map((t) => html`<span
-      class=${tone(t.logprob)} title=${t.logprob == null ? null : `probability ${Math.exp(t.logprob).toFixed(3)}`}>${t.text}</span>`)}</div>
-    ${response && html`<p class="dim stats">first token ${Math.round(response.first)} ms
-      ${seconds > 0 && html` · ${Math.round((generated - 1) / seconds)} tokens/s`} · ${generated} tokens
-      ${response.usage && html` · prompt ${response.usage.prompt_tokens} tokens
-        (${response.usage.prompt_tokens_details?.cached_tokens || 0} cached)`}</p>`}
+    <div class="response" role="log" aria-live="polite" aria-label="Response">
+      ${response?.tokens.map(
+        (t) =>
+          html`<span
+            class=${tone(t.logprob)}
+            title=${t.logprob == null ? null : `probability ${Math.exp(t.logprob).toFixed(3)}`}
+            >${t.text}</span
+          >`,
+      )}
+    </div>
+    ${
+      response &&
+      html`<p class="dim stats">
+        first token ${Math.round(response.first)} ms
+        ${seconds > 0 && html` · ${Math.round((generated - 1) / seconds)} tokens/s`} · ${generated} tokens
+        ${
+          response.usage &&
+          html` · prompt ${response.usage.prompt_tokens} tokens
+          (${response.usage.prompt_tokens_details?.cached_tokens || 0} cached)`
+        }
+      </p>`
+    }
     ${code && html`<${Snippets} of=${shown} />`}
   </section>`
 }
 
 export function Playground() {
-  const { value, error } = useLoaded((signal) => get('/inference/v1/models', { signal }), [],
-    (e) => e.subject.includes('/deployments/') || e.subject.includes('/deployedModels/'))
+  const { value, error } = useLoaded(
+    (signal) => get('/inference/v1/models', { signal }),
+    [],
+    (e) => e.subject.includes('/deployments/') || e.subject.includes('/deployedModels/'),
+  )
   const [model] = useParameter('model')
   const [two, setTwo] = useParameter('columns', '1')
   const prompt = useRef()
   const runs = useRef({})
-  if (!value) return html`<h1>Playground</h1><${ErrorBox} error=${error} />`
+  if (!value)
+    return html`<h1>Playground</h1>
+      <${ErrorBox} error=${error} />`
   const models = value.data.filter((m) => m.deployed && m.kind !== 'SPEECH_MODEL')
   const first = model || models[0]?.id || ''
   const second = models.find((m) => m.id !== first)?.id || first
-  const column = (n) => (run) => { runs.current[n] = run }
+  const column = (n) => (run) => {
+    runs.current[n] = run
+  }
   const all = () => Object.values(runs.current).forEach((run) => run())
   const columns = two === '2' ? 2 : 1
   if (columns === 1) delete runs.current[1]
-  return html`<div class="title"><h1>Playground</h1>
-      <button onClick=${() => setTwo(columns === 2 ? '1' : '2')}>${columns === 2 ? 'One column' : 'Compare two models'}</button></div>
+  return html`<div class="title">
+      <h1>Playground</h1>
+      <button onClick=${() => setTwo(columns === 2 ? '1' : '2')}>
+        ${columns === 2 ? 'One column' : 'Compare two models'}
+      </button>
+    </div>
     <${ErrorBox} error=${error} />
     ${!models.length && html`<p>No model is deployed. <a href="#/new-deployment">Create a deployment</a> first.</p>`}
-    <label class="prompt">Prompt <textarea ref=${prompt} rows="4" onKeyDown=${(e) => (e.ctrlKey || e.metaKey) && e.key === 'Enter' && all()}
-      placeholder="Ctrl-Enter sends the prompt to all columns"></textarea></label>
+    <label class="prompt"
+      >Prompt
+      <textarea
+        ref=${prompt}
+        rows="4"
+        onKeyDown=${(e) => (e.ctrlKey || e.metaKey) && e.key === 'Enter' && all()}
+        placeholder="Ctrl-Enter sends the prompt to all columns"
+      ></textarea>
+    </label>
     ${columns === 2 && html`<button class="primary" onClick=${all}>Send to both</button>`}
     <div class=${`columns n${columns}`}>
-      <${Column} key="a" label="First model" models=${models} initialModel=${first} prompt=${prompt} useColumn=${column(0)} />
-      ${columns === 2 && html`<${Column} key="b" label="Second model" models=${models} initialModel=${second} prompt=${prompt}
-        useColumn=${column(1)} />`}
+      <${Column}
+        key="a"
+        label="First model"
+        models=${models}
+        initialModel=${first}
+        prompt=${prompt}
+        useColumn=${column(0)}
+      />
+      ${
+        columns === 2 &&
+        html`<${Column}
+          key="b"
+          label="Second model"
+          models=${models}
+          initialModel=${second}
+          prompt=${prompt}
+          useColumn=${column(1)}
+        />`
+      }
     </div>`
 }

@@ -1,0 +1,96 @@
+package browser
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+)
+
+// routes are the routes of the screens.
+var routes = []string{"#/", "#/playground", "#/playground?columns=2", "#/jobs", "#/jobs/sft/codes",
+	"#/jobs/sft/codes?tab=checkpoints", "#/jobs/sft/codes?tab=events", "#/jobs/sft/codes?tab=log", "#/new-job",
+	"#/deployments", "#/deployments/base", "#/new-deployment", "#/models", "#/datasets", "#/datasets/codes", "#/evaluators", "#/usage", "#/quotas", "#/keys", "#/events", "#/missing"}
+
+// operatorRoutes are those of the operator.
+var operatorRoutes = []string{"#/", "#/cluster", "#/events"}
+
+// axe is the script of the rules of axe-core.
+func axe(t *testing.T) string {
+	t.Helper()
+	path := "testdata/node_modules/axe-core/axe.min.js"
+	script, err := os.ReadFile(path)
+	if err != nil {
+		t.Skip("needs axe-core: make console")
+	}
+	return string(script)
+}
+
+// A violation is a violation of an accessibility rule.
+type violation struct {
+	ID, Impact, Help string
+	Nodes            []struct{ HTML string }
+}
+
+// TestScreens shows each screen in light and dark at three widths. No screen is wider than the window, logs
+// an error, or violates an accessibility rule whose impact is serious. With ANNEAL_SCREENSHOTS, the
+// screenshots are written to that directory.
+func TestScreens(t *testing.T) {
+	rules := axe(t)
+	s := serve(t)
+	s.run("dataset", "create", "codes", "--file", root+"/examples/packing-codes.jsonl")
+	s.run("sft", "create", "codes", "--dataset", "codes", "--epochs", "1", "--watch")
+	s.run("deployment", "create", "base", "--model", "anneal-base", "--watch")
+	b := s.open()
+	for file, shown := range map[string][]string{"context.json": routes, "operator.json": operatorRoutes} {
+		b.do(chromedp.Evaluate("sessionStorage.clear(); location.hash = '#/'; location.reload()", nil))
+		b.do(chromedp.WaitVisible("input[type=password]"))
+		b.signIn(file)
+		b.do(chromedp.Evaluate(rules, nil))
+		for _, scheme := range []string{"light", "dark"} {
+			b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme",
+				Value: scheme}}))
+			for _, width := range []int64{360, 1280, 2560} {
+				b.do(chromedp.EmulateViewport(width, 900))
+				for _, route := range shown {
+					b.goTo(route)
+					b.wait("document.querySelector('#main h1') && !document.body.innerText.includes('Loading…')")
+					b.check(fmt.Sprintf("%s %s %d", route, scheme, width), file+"-"+route, scheme, width)
+				}
+			}
+		}
+	}
+}
+
+// check checks the screen that the tab shows.
+func (b *tab) check(what, name, scheme string, width int64) {
+	b.t.Helper()
+	var wide int64
+	b.do(chromedp.Evaluate("document.documentElement.scrollWidth", &wide))
+	if wide > width {
+		b.t.Errorf("%s: the screen is %d pixels wide", what, wide)
+	}
+	var found []violation
+	b.do(chromedp.Evaluate("axe.run(document, { resultTypes: ['violations'] }).then((r) => r.violations)", &found,
+		chromedp.EvalAsValue, awaitPromise))
+	for _, v := range found {
+		if v.Impact == "serious" || v.Impact == "critical" {
+			b.t.Errorf("%s: %s: %s: %.600v", what, v.ID, v.Help, v.Nodes)
+		}
+	}
+	if dir := os.Getenv("ANNEAL_SCREENSHOTS"); dir != "" {
+		var image []byte
+		b.do(chromedp.FullScreenshot(&image, 60))
+		name = strings.NewReplacer("#/", "", "/", "-", "?", "-", "=", "-", "context.json-", "", ".json", "").Replace(name)
+		if strings.HasSuffix(name, "-") || name == "" {
+			name += "home"
+		}
+		require.NoError(b.t, os.MkdirAll(dir, 0o755))
+		require.NoError(b.t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%s-%d.jpg", name, scheme, width)), image, 0o644))
+	}
+}
