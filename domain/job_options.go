@@ -14,7 +14,7 @@ const (
 // JobOptions are the settings of a job that only the OpenAI API can set. A field of 0 stands for
 // its default.
 type JobOptions struct {
-	Suffix string `json:"suffix,omitempty"` // part of the output model's ID
+	Suffix string `json:"suffix,omitempty"` // text in the middle of the output model's ID
 	Seed   *int   `json:"seed,omitempty"`   // random seed of all attempts; nil derives it from the job's name
 	// LearningRateMultiplier scales the engine's default learning rate.
 	LearningRateMultiplier float64           `json:"learningRateMultiplier,omitempty"`
@@ -54,13 +54,13 @@ func (o *JobOptions) checkMetadata(v *Violations) {
 	}
 }
 
-// withOptions returns the lifecycle of a new job with options.
+// withOptions returns the lifecycle state of a new job, with the options' effect on it.
 func (l JobLife) withOptions(o *JobOptions) JobLife {
 	l.Options = o
 	return l
 }
 
-// apply adds to a specification the options that the trainer uses.
+// apply sets the fields of spec from the options that the trainer uses.
 func (o *JobOptions) apply(spec *JobSpec) {
 	if o == nil {
 		return

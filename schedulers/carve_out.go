@@ -67,7 +67,7 @@ func afterValidation(v *projections.View, j job) domain.Intent {
 	if j.carves(v) {
 		return carveOut(v, j)
 	}
-	if j.spec().Awaits() {
+	if j.spec().AwaitsStep() {
 		return await(j)
 	}
 	return domain.IntendJob(j.Name, domain.QueueJob{})

@@ -75,7 +75,7 @@ func (j job) check(v *projections.View) validation {
 		c.model("the output model of the previous step", string(spec.From))
 		spec.Config.BaseModel, spec.Config.WarmStartFrom = "", ""
 	}
-	if !spec.Awaits() {
+	if !spec.AwaitsStep() {
 		c.models(spec.ConfigField, spec.Config, j)
 	}
 	return c.validation

@@ -204,7 +204,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 		switch {
 		case j.carves(v):
 			plan.add(carveOut(v, j))
-		case spec.Awaits():
+		case spec.AwaitsStep():
 			plan.add(await(j)) // the job was resumed between two train steps
 		case !fleet.engines[need.Engine]:
 			setWaiting(plan, j, fmt.Sprintf(

@@ -42,7 +42,7 @@ type Candidate struct {
 // engine, is in one of the need's regions, and is allowed by the policy of the need's account.
 func (c *Candidate) suits(need domain.Need) bool {
 	return !c.Cordoned && (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
-		need.Allows(c.Region) && need.Admits(c.Labels, c.Taints) &&
+		need.Allows(c.Region) && need.AdmitsNode(c.Labels, c.Taints) &&
 		(!need.Resources.Shared() || slices.Contains(c.Engines, domain.ShareAbility))
 }
 

@@ -62,7 +62,7 @@ func placesOf(v *projections.View, now time.Time) map[string]queue.Place {
 	fleet := fleetOf(v)
 	var waiting []waitingJob
 	for j := range jobs(v) {
-		if j.Life.Queued() && !j.spec().Awaits() {
+		if j.Life.Queued() && !j.spec().AwaitsStep() {
 			waiting = append(waiting, waitingJob{j, fleet.needOf(v, j.Name, j.spec())})
 		}
 	}

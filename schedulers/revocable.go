@@ -29,7 +29,7 @@ func (d *deployment) revocable() []domain.Replica {
 }
 
 // lends reports whether the deployment may have revocable replicas.
-func lends(d *deployment) bool { return d.Ceiling() > d.MaxReplicas() }
+func lends(d *deployment) bool { return d.MaxWithRevocable() > d.MaxReplicas() }
 
 // firstToGo returns the first n replicas in the order of removal; none if n is negative.
 func firstToGo(d *deployment, n int) []domain.Replica {
