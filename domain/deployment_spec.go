@@ -35,7 +35,7 @@ type DeploymentSpec struct {
 	AutoscalingPolicy            *AutoscalingPolicy `json:"autoscalingPolicy,omitempty"`
 	AcceleratorCount             int                `json:"acceleratorCount,omitempty"` // per replica
 	AcceleratorType              string             `json:"acceleratorType,omitempty"`
-	AcceleratorShare             int                `json:"acceleratorShare,omitempty"` // thousandths of a device; 0 is whole
+	AcceleratorShare             int                `json:"acceleratorShare,omitempty"` // thousandths of a device
 	Precision                    string             `json:"precision,omitempty"`
 	EnableAddons                 bool               `json:"enableAddons,omitempty"`
 	DraftTokenCount              int                `json:"draftTokenCount,omitempty"`
