@@ -17,7 +17,6 @@ import (
 //	PENDING            --StartJob-->         RUNNING, the next attempt
 //	any                --AbandonAttempt-->   unchanged; the attempt's number is not used again
 //	any                --RecordCheckpoint--> unchanged, while an attempt is running
-//	RUNNING            --IdleJob, WakeJob--> IDLE, RUNNING
 //	RUNNING, IDLE      --WriteResults-->     WRITING_RESULTS
 //	working            --StoreResults-->     WRITING_RESULTS: the model is registered next
 //	working            --CompleteJob-->      COMPLETED | EARLY_STOPPED
@@ -331,12 +330,17 @@ func (e JobCheckpointed) Evolve(l *JobLife) {
 	}
 }
 
+// JobIdled says that the running attempt of a trainer job with keepAlive waits for the next train
+// step. No command records it any more, because each train step is an attempt of its own (see
+// TrainerJobs), but logs of earlier versions may contain it.
 type JobIdled struct {
 	Attempt int `json:"attempt"`
 }
 
 func (JobIdled) Evolve(l *JobLife) { l.State = JobIdleState }
 
+// JobWoken says that the attempt after JobIdled received a train step. Like JobIdled, it is not
+// recorded any more.
 type JobWoken struct {
 	Attempt int `json:"attempt"`
 }

@@ -132,32 +132,6 @@ func (c RecordCheckpoint) Decide(l JobLife, now time.Time) (Event[JobLife], erro
 	return JobCheckpointed(c), nil
 }
 
-// IdleJob records that a trainer with keepAlive waits for its next train step.
-type IdleJob struct{ Attempt int }
-
-func (c IdleJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
-	if err := l.fence(c.Attempt); err != nil {
-		return nil, err
-	}
-	if l.State == JobIdleState {
-		return nil, nil
-	}
-	return JobIdled(c), l.must(JobRunningState)
-}
-
-// WakeJob records that a trainer with keepAlive received a train step.
-type WakeJob struct{ Attempt int }
-
-func (c WakeJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
-	if err := l.fence(c.Attempt); err != nil {
-		return nil, err
-	}
-	if l.State == JobRunningState {
-		return nil, nil
-	}
-	return JobWoken(c), l.must(JobIdleState)
-}
-
 // WriteResults records that training is finished and its results are being stored.
 type WriteResults struct{ Attempt int }
 
