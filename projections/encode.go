@@ -25,9 +25,9 @@ type line struct {
 	State       json.RawMessage `json:"state,omitempty"`
 }
 
-// lines yields the lines of all rows ordered by name, and then the lines of deleted resources
-// ordered by name, with gone set.
-func (t *table) lines(yield func(name domain.Name, line []byte, gone bool) error) error {
+// lines yields the lines of all rows, ordered by name, and then the lines of deleted resources,
+// ordered by name, with deleted set.
+func (t *table) lines(yield func(name domain.Name, line []byte, deleted bool) error) error {
 	t = t.of(everyAccount)
 	var err error
 	t.rows.Scan(func(name domain.Name, one cell) bool {
@@ -40,7 +40,7 @@ func (t *table) lines(yield func(name domain.Name, line []byte, gone bool) error
 	if err != nil {
 		return err
 	}
-	t.gone.Scan(func(name domain.Name, version uint64) bool {
+	t.deleted.Scan(func(name domain.Name, version uint64) bool {
 		var text []byte
 		if text, err = json.Marshal(line{Name: name, Version: version}); err == nil {
 			err = yield(name, text, true)
@@ -50,7 +50,7 @@ func (t *table) lines(yield func(name domain.Name, line []byte, gone bool) error
 	return err
 }
 
-// encodeRow returns the line of a row.
+// encodeRow returns the line of a row as JSON.
 func encodeRow(row domain.AnyRow) ([]byte, error) {
 	var text []byte
 	head := row.Head()
@@ -65,7 +65,7 @@ func encodeRow(row domain.AnyRow) ([]byte, error) {
 	return text, nil
 }
 
-// lineName returns the name in a line, which begins with it.
+// lineName returns the resource name in the JSON of a line, whose first field is the name.
 func lineName(text []byte) (domain.Name, error) {
 	rest, ok := bytes.CutPrefix(text, []byte(`{"name":"`))
 	name, _, closed := bytes.Cut(rest, []byte(`"`))
@@ -75,14 +75,14 @@ func lineName(text []byte) (domain.Name, error) {
 	return domain.Name(name), nil
 }
 
-// A rowLine is a line whose state is decoded into a row.
+// A rowLine is a line whose state is decoded directly into a row.
 type rowLine struct {
 	line
 	State any `json:"state"` // the address of the row's state
 }
 
-// decodeRow returns the row of a line, which begins with the name. The row of a line of a deleted resource
-// is nil.
+// decodeRow returns the row and the version in the JSON of a line of the named resource; a nil row
+// if the line is that of a deleted resource.
 func decodeRow(kind domain.AnyKind, name domain.Name, text []byte) (row domain.AnyRow, version uint64, err error) {
 	row = kind.NewRow(name)
 	l := rowLine{State: row.Pointer()}
@@ -91,7 +91,7 @@ func decodeRow(kind domain.AnyKind, name domain.Name, text []byte) (row domain.A
 	}
 	switch exists := bytes.Contains(text, []byte(`,"state":{`)); {
 	case l.Name != name:
-		return nil, 0, fmt.Errorf("%s is the line of %s", name, l.Name)
+		return nil, 0, fmt.Errorf("the line that begins with the name %s has the name %s", name, l.Name)
 	case !exists:
 		return nil, l.Version, nil
 	case l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "":

@@ -20,25 +20,26 @@ import (
 // loadBatch is the approximate number of bytes of a snapshot that are decoded together.
 const loadBatch = 256 << 10
 
-// A batch is a part of a snapshot that consists of complete lines.
+// A batch is a sequence of complete lines of a snapshot, which are decoded together.
 type batch struct {
-	text    []byte // without the header and the footer
+	text    []byte // lines of rows or of the history of waits; no header and no footer
 	rows    []loadedRow
 	decoded chan struct{} // closed when rows is set
 }
 
-// A loadedRow is a decoded line: a row, a deleted resource, which has no row, or a line of the history.
+// A loadedRow is a decoded line of a snapshot: the row of a resource, a deleted resource, which has
+// no row, or a line of the history of waits.
 type loadedRow struct {
 	fold    *fold
 	name    domain.Name
 	row     domain.AnyRow
-	version uint64 // of a deleted resource
+	version uint64 // version of a deleted resource
 	history []byte
-	err     error // the line cannot be decoded; the fields above are not set
+	err     error // why the line cannot be decoded; the fields above are then not set
 }
 
-// read reads the snapshot at path into an empty world and returns the snapshot's checkpoint. It
-// returns the checkpoint together with the error for a snapshot with another schema. It decodes batches
+// read reads the snapshot at path into an empty world and returns the snapshot's checkpoint. For a
+// snapshot with another schema, it returns the checkpoint and errOtherSchema. It decodes batches
 // concurrently, and adds their rows in order.
 func (w *World) read(path string) (eventlog.Checkpoint, error) {
 	file, err := os.Open(path)
@@ -75,7 +76,7 @@ func (w *World) read(path string) (eventlog.Checkpoint, error) {
 	return w.at, nil
 }
 
-// restoreAll adds the rows of a snapshot to the world, up to the footer.
+// restoreAll adds all lines of a snapshot between header and footer to the world.
 func restoreAll(w *World, in *snapshotReader) (err error) {
 	workers := runtime.GOMAXPROCS(0)
 	work, ordered, stop := make(chan *batch), make(chan *batch, 2*workers), make(chan struct{})
@@ -129,7 +130,7 @@ func restoreAll(w *World, in *snapshotReader) (err error) {
 	return err
 }
 
-// decodeLines sets the rows of a batch.
+// decodeLines sets b.rows from b.text, the lines of the batch.
 func decodeLines(folds map[string]*fold, b *batch) {
 	for text := range bytes.Lines(b.text) {
 		one, err := decodeLine(folds, text)
@@ -168,7 +169,7 @@ func (w *World) restore(l *loadedRow) error {
 	}
 	l.fold.changed = true
 	if l.row == nil {
-		l.fold.table.gone.Set(l.name, l.version)
+		l.fold.table.deleted.Set(l.name, l.version)
 		return nil
 	}
 	if err := l.fold.table.load(l.row); err != nil {
@@ -180,8 +181,8 @@ func (w *World) restore(l *loadedRow) error {
 // A snapshotReader reads a snapshot and computes its checksum.
 type snapshotReader struct {
 	in       io.Reader
-	checksum hash.Hash // of the bytes before the footer that were read
-	rest     []byte    // read, but not returned
+	checksum hash.Hash // checksum of the bytes before the footer that were read so far
+	rest     []byte    // bytes that were read, but not returned yet
 	footer   []byte
 }
 
@@ -189,7 +190,7 @@ const footerPrefix = `{"digest":`
 
 var errNoFooter = fmt.Errorf("%w: it ends before its footer", errDamaged)
 
-// header returns the first line.
+// header reads and returns the first line of the snapshot.
 func (r *snapshotReader) header() ([]byte, error) {
 	for {
 		if line, rest, ok := bytes.Cut(r.rest, []byte("\n")); ok {
@@ -204,7 +205,7 @@ func (r *snapshotReader) header() ([]byte, error) {
 	}
 }
 
-// fill reads more bytes. The slices that were returned before remain valid.
+// fill reads more bytes into rest. Slices that were returned before remain valid.
 func (r *snapshotReader) fill() error {
 	text := make([]byte, len(r.rest)+loadBatch)
 	n, err := io.ReadFull(r.in, text[copy(text, r.rest):])
@@ -218,8 +219,8 @@ func (r *snapshotReader) fill() error {
 	return fmt.Errorf("%w: %w", errDamaged, err)
 }
 
-// next returns the next complete lines. more is false when they are the last before the footer, which next
-// then sets.
+// next returns the next complete lines. more is false when they are the last lines before the
+// footer; next then sets r.footer.
 func (r *snapshotReader) next() (lines []byte, more bool, err error) {
 	for {
 		end := bytes.LastIndexByte(r.rest, '\n') + 1
@@ -238,7 +239,7 @@ func (r *snapshotReader) next() (lines []byte, more bool, err error) {
 	}
 }
 
-// footerIn returns the offset of the footer in lines; -1 if they have none.
+// footerIn returns the offset of the footer in lines; -1 if they do not contain the footer.
 func footerIn(lines []byte) int {
 	if bytes.HasPrefix(lines, []byte(footerPrefix)) {
 		return 0
@@ -271,7 +272,7 @@ func checkFooter(text, checksum []byte) error {
 		return fmt.Errorf("%w: it has no footer", errDamaged)
 	}
 	if footer.Checksum != hex.EncodeToString(checksum) {
-		return fmt.Errorf("%w: its checksum is wrong", errDamaged)
+		return fmt.Errorf("%w: its content does not match its checksum", errDamaged)
 	}
 	return nil
 }

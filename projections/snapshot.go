@@ -21,7 +21,7 @@ import (
 )
 
 // A snapshot is a file of JSON lines: a header, the lines of all tables and of the history of waits
-// as in a digest, and a footer with the digest and a checksum of all bytes before the footer.
+// (see line), and a footer with the digest and a checksum of all bytes before the footer.
 const (
 	snapshotFormat = 1
 	snapshotsKept  = 2
@@ -59,9 +59,10 @@ func (w *World) Save(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if w.archive != nil { // first, because the events after a snapshot are archived again: see OpenArchived
+	// The archive comes first, because OpenArchived archives only the events after the snapshot again.
+	if w.archive != nil {
 		if err := w.archive.Flush(); err != nil {
-			slog.Warn("the archive of earlier states cannot be written: lists and reads as of earlier positions fail", "error",
+			slog.Warn("the archive of earlier states cannot be written: reads of earlier states can fail", "error",
 				err)
 		}
 	}
@@ -104,8 +105,8 @@ func (v *View) write(out io.Writer, header snapshotHeader) error {
 	if err := put(header); err != nil {
 		return err
 	}
-	err := linesOf(v, func(table string, line []byte, gone bool) error {
-		sums.add(table, line, gone)
+	err := linesOf(v, func(table string, line []byte, deleted bool) error {
+		sums.add(table, line, deleted)
 		_, err := both.Write(append(line, '\n'))
 		return err
 	})
@@ -115,8 +116,7 @@ func (v *View) write(out io.Writer, header snapshotHeader) error {
 	return put(snapshotFooter{sums.digest(v.Checkpoint), hex.EncodeToString(checksum.Sum(nil))})
 }
 
-// writeDurably atomically and durably replaces the file at path by one with the content that write
-// writes.
+// writeDurably atomically and durably replaces the file at path. write writes the new content.
 func writeDurably(path string, write func(io.Writer) error) error {
 	dir := filepath.Dir(path)
 	file, err := os.CreateTemp(dir, "."+snapshotPrefix+"*.tmp")
@@ -148,7 +148,8 @@ func writeDurably(path string, write func(io.Writer) error) error {
 	return parent.Sync()
 }
 
-// prune removes unfinished snapshots, and all snapshots except the newest snapshotsKept.
+// prune removes the unfinished snapshots in dir, and all snapshots except the snapshotsKept newest
+// ones.
 func prune(dir string) error {
 	paths, err := snapshots(dir)
 	if err != nil {
@@ -166,8 +167,8 @@ func prune(dir string) error {
 	return nil
 }
 
-// RemoveSnapshotsBefore removes the snapshots in a directory of positions before the given one. It first waits for
-// a Save in progress.
+// RemoveSnapshotsBefore removes the snapshots in dir whose position is before the given one. It
+// first waits for a Save in progress.
 func RemoveSnapshotsBefore(w *World, dir string, position uint64) error {
 	w.saving.Lock()
 	defer w.saving.Unlock()
@@ -188,14 +189,15 @@ func snapshotName(position uint64) string {
 	return fmt.Sprintf("%s%020d%s", snapshotPrefix, position, snapshotSuffix)
 }
 
-// snapshots returns the paths of the snapshots in a directory, newest first.
+// snapshots returns the paths of the snapshots in dir, the newest first.
 func snapshots(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	var paths []string
-	for _, e := range slices.Backward(entries) { // ReadDir sorts by name, and positions in names are padded
+	// ReadDir sorts by name, and names contain the position with leading zeros.
+	for _, e := range slices.Backward(entries) {
 		if strings.HasPrefix(e.Name(), snapshotPrefix) && strings.HasSuffix(e.Name(), snapshotSuffix) {
 			paths = append(paths, filepath.Join(dir, e.Name()))
 		}
@@ -213,17 +215,18 @@ func Open(ctx context.Context, log eventlog.Log, dir string) (*World, error) {
 	return open(ctx, NewWorld, log, dir, nil)
 }
 
-// OpenArchived is like Open, and makes the world add its events to an archive: see World.Archive. It also
-// skips snapshots before which the archive lacks events, so that those are folded and archived again.
+// OpenArchived is like Open, and makes the world add its events to an archive: see World.Archive.
+// If the archive lacks events before a snapshot, it skips the snapshot, so that these events are
+// folded and archived again.
 func OpenArchived(ctx context.Context, log eventlog.Log, dir string, a *archive.Archive) (*World, error) {
 	return open(ctx, NewWorld, log, dir, a)
 }
 
 func open(ctx context.Context, fresh func() *World, log eventlog.Log, dir string, a *archive.Archive) (*World, error) {
 	w, err := load(dir, fresh, func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) },
-		func(at eventlog.Checkpoint) error { return keep(a, at) })
+		func(at eventlog.Checkpoint) error { return truncateArchive(a, at) })
 	if err == nil && w.Position() == 0 {
-		err = keep(a, eventlog.Checkpoint{})
+		err = truncateArchive(a, eventlog.Checkpoint{})
 	}
 	if err != nil {
 		return nil, err
@@ -232,9 +235,10 @@ func open(ctx context.Context, fresh func() *World, log eventlog.Log, dir string
 	return w, w.catchUp(ctx, log, 0)
 }
 
-// keep removes the events of an archive, if any, after those that are durable with a snapshot. It
-// returns errNotArchived when the archive lacks events before the snapshot.
-func keep(a *archive.Archive, at eventlog.Checkpoint) error {
+// truncateArchive removes the events after the checkpoint of a snapshot from an archive; a nil
+// archive is ignored. It returns errNotArchived when the archive lacks events before the
+// checkpoint.
+func truncateArchive(a *archive.Archive, at eventlog.Checkpoint) error {
 	if a == nil {
 		return nil
 	}
@@ -245,16 +249,17 @@ func keep(a *archive.Archive, at eventlog.Checkpoint) error {
 	return err
 }
 
-// Load returns the world of the newest usable snapshot in dir, without the events after it. It
-// returns an empty world when there is no usable snapshot.
+// Load returns the world of the newest usable snapshot in dir, without folding the events after the
+// snapshot. It returns an empty world when there is no usable snapshot.
 func Load(dir string) (*World, error) {
 	return load(dir, NewWorld, func(string, eventlog.Checkpoint) error { return nil },
 		func(eventlog.Checkpoint) error { return nil })
 }
 
-// load returns the world of the newest snapshot in dir that accept accepts, or an empty world. It returns
-// an error of check, which it calls for each snapshot that is not damaged, and an error of accept other
-// than errNotArchived.
+// load returns the world of the newest snapshot in dir that is usable, or else a fresh world. It
+// calls check for each snapshot that is not damaged, and returns an error of check. It calls accept
+// before it returns the world of a snapshot: errNotArchived makes it try an older snapshot, and it
+// returns any other error.
 func load(dir string, fresh func() *World, check func(path string, at eventlog.Checkpoint) error,
 	accept func(eventlog.Checkpoint) error) (*World, error) {
 	paths, err := snapshots(dir)
@@ -276,7 +281,7 @@ func load(dir string, fresh func() *World, check func(path string, at eventlog.C
 		case err == nil:
 			return w, nil
 		case errors.Is(err, errDamaged), errors.Is(err, errOtherSchema), errors.Is(err, errNotArchived):
-			slog.Warn("snapshot skipped: its events are folded again", "snapshot", path, "reason", err.Error())
+			slog.Warn("snapshot skipped: its events are folded from the log again", "snapshot", path, "reason", err.Error())
 		default:
 			return nil, err
 		}
@@ -284,8 +289,9 @@ func load(dir string, fresh func() *World, check func(path string, at eventlog.C
 	return fresh(), nil
 }
 
-// Newest returns the checkpoint of the newest intact snapshot in dir, whatever its schema; zero
-// when there is none. The log must contain the event of the checkpoint.
+// Newest returns the checkpoint of the newest snapshot in dir that is not damaged, also if it has
+// another schema; zero when there is none. A log that does not contain the event of this checkpoint
+// has lost events.
 func Newest(dir string) (eventlog.Checkpoint, error) {
 	paths, err := snapshots(dir)
 	if err != nil {
@@ -299,8 +305,8 @@ func Newest(dir string) (eventlog.Checkpoint, error) {
 	return eventlog.Checkpoint{}, nil
 }
 
-// contains returns an error unless the log contains the last event in the snapshot at path; at is
-// the checkpoint of that event.
+// contains returns an error unless the log contains the last event of the snapshot at path, whose
+// checkpoint is at.
 func contains(ctx context.Context, log eventlog.Log, path string, at eventlog.Checkpoint) error {
 	found, err := log.At(ctx, at.Position)
 	switch {
@@ -313,7 +319,7 @@ func contains(ctx context.Context, log eventlog.Log, path string, at eventlog.Ch
 	case err != nil:
 		return fmt.Errorf("read the last event of %s in the log: %w", path, err)
 	case found.ID != at.EventID:
-		return mismatch(path, at, fmt.Sprintf("the log has event %s there", found.ID))
+		return mismatch(path, at, fmt.Sprintf("the log has event %s at this position", found.ID))
 	}
 	return nil
 }

@@ -168,7 +168,7 @@ func TestOrderByNested(t *testing.T) {
 		shown := slices.Clone(all)
 		slices.SortStableFunc(shown, func(a, b nested) int {
 			for _, key := range order.keys {
-				if c := key.compare(key.read(renderedSubject(&a)), key.read(renderedSubject(&b))); c != 0 {
+				if c := key.compare(key.read(renderedCandidate(&a)), key.read(renderedCandidate(&b))); c != 0 {
 					return c
 				}
 			}
