@@ -131,7 +131,7 @@ func (q *jobQueue) addRunning(j job) {
 // further jobs are preempted for a job that gets their capacity.
 func (q *jobQueue) addReleasing() {
 	left := map[slotOnNode]int{}
-	for _, a := range q.fleet.over(q.view) {
+	for _, a := range q.fleet.endedAllocations(q.view) {
 		kind, node := commonType(a.resources), q.fleet.index[a.key.node]
 		takes := amount(a.resources, kind)
 		if a.resources.Shared() {
@@ -245,7 +245,7 @@ func (f *fleet) placeOutside(v *projections.View, need domain.Need, held []int, 
 	}
 	chosen, ok := f.place(v, need, replicas)
 	for i, node := range held {
-		f.give(f.nodes[node].Name, free[i])
+		f.release(f.nodes[node].Name, free[i])
 	}
 	return chosen, ok
 }
@@ -276,7 +276,7 @@ func (q *jobQueue) Release(j *queue.Job, nodes []int) {
 		resources = running.Life.Resources
 	}
 	for _, node := range nodes {
-		q.fleet.give(q.fleet.nodes[node].Name, resources)
+		q.fleet.release(q.fleet.nodes[node].Name, resources)
 	}
 }
 
@@ -302,7 +302,7 @@ func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 				plan.add(domain.IntendJob(w.Name, domain.HoldJob{For: capacityOf(w.need), Promised: true}))
 			}
 			for _, victim := range d.Preempt[:min(len(d.Preempt), maxSteps-len(plan.Steps))] { // the next plan continues
-				plan.then(q.giveWay(victim, d))
+				plan.then(q.preemptionOf(victim, d))
 			}
 		case !ok: // it has just been preempted, or it is a replica, which Replicas places in what is left free
 		default:
@@ -340,7 +340,7 @@ func (f *fleet) withReplicas(v *projections.View, w *waitingJob, chosen []chosen
 		return need, chosen
 	}
 	for _, node := range chosen {
-		f.give(node.name, need.Resources)
+		f.release(node.name, need.Resources)
 	}
 	for low < high { // the job fits with low replicas
 		middle := (low + high + 1) / 2

@@ -55,9 +55,9 @@ func (q *jobQueue) addReplicas() {
 		revocable := len(d.revocable())
 		for i, r := range d.aboveMinimum() {
 			if i < revocable {
-				q.addLent(r, queue.Revocable, replicaEntry{of: d, above: domain.AboveMaximum, reason: "revoked"})
+				q.addPreemptible(r, queue.Revocable, replicaEntry{of: d, above: domain.AboveMaximum, reason: "revoked"})
 			} else {
-				q.addLent(r, queue.Elastic, replicaEntry{of: d, above: domain.AboveMinimum, reason: "gave way"})
+				q.addPreemptible(r, queue.Elastic, replicaEntry{of: d, above: domain.AboveMinimum, reason: "preempted"})
 			}
 		}
 		if missing := d.DesiredReplicas - len(d.Replicas); missing > 0 && d.servable(q.view) {
@@ -67,8 +67,8 @@ func (q *jobQueue) addReplicas() {
 }
 
 // addLent adds a running replica that may give way.
-func (q *jobQueue) addLent(r domain.Replica, role queue.Role, lent replicaEntry) {
-	account, id := lent.of.name.Account(), domain.ReplicaAllocationID(lent.of.name, r.ID)
+func (q *jobQueue) addPreemptible(r domain.Replica, role queue.Role, p replicaEntry) {
+	account, id := p.of.name.Account(), domain.ReplicaAllocationID(p.of.name, r.ID)
 	a := q.fleet.placed[allocationKey{r.Node, id}]
 	kind := commonType(a.Resources)
 	takes := amount(a.Resources, kind)
@@ -77,8 +77,8 @@ func (q *jobQueue) addLent(r domain.Replica, role queue.Role, lent replicaEntry)
 	}
 	entry := &queue.Job{ID: id, Account: account, Type: kind, Nodes: 1, Takes: takes, Role: role,
 		On: []int{q.fleet.index[r.Node]}, Start: a.Since.Unix(), Checkpoint: q.now.Unix()}
-	lent.id, lent.resources = r.ID, a.Resources
-	q.replicas[id] = &lent
+	p.id, p.resources = r.ID, a.Resources
+	q.replicas[id] = &p
 	q.addFree(entry)
 	q.snapshot.Jobs = append(q.snapshot.Jobs, entry)
 }
@@ -89,7 +89,7 @@ func (q *jobQueue) addMissing(d *deployment) {
 	n := len(d.current) + len(d.old)
 	minimum := max(0, d.minReady()-n)
 	q.minimum = q.minimum || minimum > 0
-	elastic := max(0, d.firm()-n-minimum)
+	elastic := max(0, d.nonRevocable()-n-minimum)
 	if d.backingOff() {
 		elastic = 0
 	}
@@ -131,13 +131,13 @@ func (q *jobQueue) fitsShared(need domain.Need) bool {
 
 // giveWay returns the intent by which a running job or replica gives way for a decision. The texts do not
 // name what gets the capacity, which may belong to another account.
-func (q *jobQueue) giveWay(victim *queue.Job, d queue.Decision) domain.Intent {
+func (q *jobQueue) preemptionOf(victim *queue.Job, d queue.Decision) domain.Intent {
 	if r, ok := q.replicas[victim.ID]; ok {
-		waits := "a job that waits in the queue"
+		waits := "a job in the queue"
 		if d.Job.Role != queue.Training {
 			waits = "a deployment below its minReplicaCount"
 		}
-		reason := fmt.Sprintf("%s: its capacity is needed for %s (%s)", r.reason, waits, d.Reason)
+		reason := fmt.Sprintf("%s: the capacity is needed for %s (%s)", r.reason, waits, d.Reason)
 		return r.of.intend(domain.RemoveReplica{ID: r.id, Reason: reason, Above: r.above})
 	}
 	j, _ := jobNamed(q.view, domain.Name(victim.ID))
@@ -161,7 +161,7 @@ func (d *deployment) aboveMinimum() []domain.Replica {
 	if len(d.current)+len(d.old) > d.DesiredReplicas {
 		extra-- // the replica that a drain adds
 	}
-	return firstToGo(d, max(extra, len(d.revocable())))
+	return firstToRemove(d, max(extra, len(d.revocable())))
 }
 
 // servable reports whether the deployment may get replicas: its model and what it refers to exist.
@@ -193,11 +193,11 @@ func withholdPromised(v *projections.View, fleet *fleet) {
 	if len(needs) == 0 {
 		return
 	}
-	for _, a := range fleet.over(v) {
+	for _, a := range fleet.endedAllocations(v) {
 		freeing = append(freeing, freed{a.key.node, a.resources})
 	}
 	for _, f := range freeing {
-		fleet.give(f.node, f.resources)
+		fleet.release(f.node, f.resources)
 	}
 	for _, need := range needs {
 		fleet.withhold(v, need, nil)

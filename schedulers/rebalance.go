@@ -37,11 +37,11 @@ func rebalance(v *projections.View, deployments []*deployment) {
 		}
 	}
 	for _, d := range deployments {
-		r, crowded := d.crowded()
+		r, crowded := d.sharingNode()
 		if !crowded {
 			continue
 		}
-		to, ok := d.better(v, r)
+		to, ok := d.betterNode(v, r)
 		if !ok {
 			continue
 		}
@@ -61,7 +61,7 @@ func rebalance(v *projections.View, deployments []*deployment) {
 // crowded returns the newest replica that shares its node with another one of a deployment in which
 // nothing else is to be done and the last replica did not fail; false without one. The strategy PACK wants
 // replicas to share nodes.
-func (d *deployment) crowded() (domain.Replica, bool) {
+func (d *deployment) sharingNode() (domain.Replica, bool) {
 	if d.spread.strategy == domain.PlacementPack || d.State != domain.DeploymentReadyState || len(d.old) > 0 ||
 		d.planned > 0 || len(d.current) != d.DesiredReplicas || ready(d.current) < len(d.current) || d.Failures > 0 {
 		return domain.Replica{}, false
@@ -70,7 +70,7 @@ func (d *deployment) crowded() (domain.Replica, bool) {
 	for _, r := range d.current {
 		on[r.Node]++
 	}
-	for _, r := range dispensable(d.current) {
+	for _, r := range removalOrder(d.current) {
 		if on[r.Node] > 1 {
 			return r, true
 		}
@@ -80,9 +80,9 @@ func (d *deployment) crowded() (domain.Replica, bool) {
 
 // better returns the node on which a replica would be placed now, if no replica of the deployment is on
 // this node.
-func (d *deployment) better(v *projections.View, r domain.Replica) (chosenNode, bool) {
+func (d *deployment) betterNode(v *projections.View, r domain.Replica) (chosenNode, bool) {
 	a := d.fleet.placed[allocationKey{r.Node, domain.ReplicaAllocationID(d.name, r.ID)}]
-	d.fleet.give(r.Node, a.Resources)
+	d.fleet.release(r.Node, a.Resources)
 	d.spread.add(d.fleet.index[r.Node], -1)
 	chosen, ok := d.fleet.place(v, d.need(v), d.spread)
 	d.spread.add(d.fleet.index[r.Node], 1)

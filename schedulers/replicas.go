@@ -71,7 +71,9 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	for _, d := range placed {
 		d.short = !d.placeMinimum(v, d.need(v))
 	}
-	if slices.ContainsFunc(placed, func(d *deployment) bool { return d.short || missingReplicas(d) > 0 || lends(d) }) {
+	if slices.ContainsFunc(placed, func(d *deployment) bool {
+		return d.short || missingReplicas(d) > 0 || allowsRevocable(d)
+	}) {
 		withholdPromised(v, fleet) // looks at all jobs
 	}
 	for _, d := range placed {
@@ -81,7 +83,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 				"no node has capacity for a replica: %s", v.Feasibility(d.need(v)))))
 		}
 	}
-	share(v, fleet, placed)
+	shareCapacity(v, fleet, placed)
 	rebalance(v, placed)
 	return plan
 }
@@ -200,20 +202,20 @@ func (d *deployment) trim() {
 }
 
 func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string) []domain.Replica {
-	dispensable := dispensable(replicas)
+	removalOrder := removalOrder(replicas)
 	extra := max(0, len(replicas)-n)
 	if extra > 0 && d.spread.strategy == domain.PlacementSpread {
-		dispensable = d.spread.thin(d.fleet, dispensable)
+		removalOrder = d.spread.thin(d.fleet, removalOrder)
 	}
-	for _, r := range dispensable[:extra] {
+	for _, r := range removalOrder[:extra] {
 		d.remove(r, cmp.Or(d.fleet.drains[r.Node], d.moving[r.ID], reason))
 	}
-	return dispensable[extra:]
+	return removalOrder[extra:]
 }
 
 // dispensable returns the replicas in the order of removal: those that are not ready first, and
 // then the newest.
-func dispensable(replicas []domain.Replica) []domain.Replica {
+func removalOrder(replicas []domain.Replica) []domain.Replica {
 	order := slices.Clone(replicas)
 	slices.SortStableFunc(order, func(a, b domain.Replica) int {
 		return cmp.Or(readiness(a)-readiness(b), domain.ReplicaNumber(b.ID)-domain.ReplicaNumber(a.ID))
@@ -260,7 +262,9 @@ func (d *deployment) place(v *projections.View, need domain.Need) bool {
 }
 
 // missingReplicas returns how many replicas within maxReplicaCount the plan may add; 0 or less is none.
-func missingReplicas(d *deployment) int { return min(d.firm()-len(d.current)-d.planned, d.placeable()) }
+func missingReplicas(d *deployment) int {
+	return min(d.nonRevocable()-len(d.current)-d.planned, d.placeable())
+}
 
 // backingOff reports whether a failed replica must not be replaced yet.
 func (d *deployment) backingOff() bool {
@@ -274,7 +278,7 @@ func (d *deployment) placeable() int {
 		return d.DesiredReplicas
 	}
 	n := len(d.current) + len(d.old)
-	return max(d.firm(), min(d.DesiredReplicas, n)) + 1 - n - d.planned
+	return max(d.nonRevocable(), min(d.DesiredReplicas, n)) + 1 - n - d.planned
 }
 
 // placeMore plans a number of replicas. It returns false when no node has capacity for one of them.
@@ -309,10 +313,10 @@ func (d *deployment) placeOn(node chosenNode, need domain.Need, replica domain.P
 // than desired are running or a new replica is still starting. It returns the ID of the removed
 // replica; "" without one.
 func (d *deployment) replaceOld(need domain.Need) string {
-	if len(d.current)+len(d.old) < d.firm() || ready(d.current) < len(d.current) {
+	if len(d.current)+len(d.old) < d.nonRevocable() || ready(d.current) < len(d.current) {
 		return ""
 	}
-	for _, r := range dispensable(d.old) {
+	for _, r := range removalOrder(d.old) {
 		if d.fleet.fitsWithout(r.Node, domain.ReplicaAllocationID(d.name, r.ID), need) {
 			d.remove(r, "replaced by a replica with newer settings")
 			return r.ID

@@ -11,7 +11,7 @@ import (
 // firm returns how many replicas the deployment should have without revocable ones: at most
 // maxReplicaCount. During a rollout, the result includes the revocable replicas that already exist,
 // so that the rollout keeps them. A drain does not keep them.
-func (d *deployment) firm() int {
+func (d *deployment) nonRevocable() int {
 	if n := len(d.current) + len(d.old); d.rollingOut() {
 		return min(d.DesiredReplicas, max(d.MaxReplicas(), n))
 	}
@@ -25,27 +25,27 @@ func (d *deployment) revocable() []domain.Replica {
 	if d.rollingOut() || n > d.DesiredReplicas {
 		extra-- // the replica that a rollout or a drain adds
 	}
-	return firstToGo(d, extra)
+	return firstToRemove(d, extra)
 }
 
 // lends reports whether the deployment may have revocable replicas.
-func lends(d *deployment) bool { return d.MaxWithRevocable() > d.MaxReplicas() }
+func allowsRevocable(d *deployment) bool { return d.MaxWithRevocable() > d.MaxReplicas() }
 
 // firstToGo returns the first n replicas in the order of removal; none if n is negative.
-func firstToGo(d *deployment, n int) []domain.Replica {
-	return append(dispensable(d.old), dispensable(d.current)...)[:max(0, n)]
+func firstToRemove(d *deployment, n int) []domain.Replica {
+	return append(removalOrder(d.old), removalOrder(d.current)...)[:max(0, n)]
 }
 
 // revocation removes revocable replicas when replicas within maxReplicaCount wait for their capacity,
 // and replicas above minReplicaCount when replicas within it do.
 type revocation struct {
-	view  *projections.View
-	fleet *fleet
-	lent  []lent
+	view        *projections.View
+	fleet       *fleet
+	preemptible []preemptibleReplica
 }
 
 // lent is a replica that may give way, and the resources that are allocated to it.
-type lent struct {
+type preemptibleReplica struct {
 	of        *deployment
 	replica   domain.Replica
 	resources domain.Resources
@@ -55,10 +55,10 @@ type lent struct {
 // share revokes replicas for other replicas that wait for capacity, and then places revocable replicas
 // in the capacity that no replica and no job waits for. The revocable replicas of the newest deployment
 // are removed first.
-func share(v *projections.View, fleet *fleet, deployments []*deployment) {
+func shareCapacity(v *projections.View, fleet *fleet, deployments []*deployment) {
 	r := revocation{view: v, fleet: fleet}
-	r.lend(deployments)
-	if len(r.lent) == 0 && !slices.ContainsFunc(deployments, lends) {
+	r.collectPreemptible(deployments)
+	if len(r.preemptible) == 0 && !slices.ContainsFunc(deployments, allowsRevocable) {
 		for _, d := range deployments {
 			if d.short {
 				d.replaceOld(d.need(v))
@@ -66,9 +66,9 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 		}
 		return
 	}
-	over := fleet.over(v)
+	over := fleet.endedAllocations(v)
 	for _, a := range over { // they are released earlier than the allocation of a replica that is revoked now
-		fleet.give(a.key.node, a.resources)
+		fleet.release(a.key.node, a.resources)
 	}
 	for _, d := range deployments {
 		if d.short && !r.reserve(d.need(v), d) {
@@ -82,27 +82,27 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 		fleet.take([]domain.Name{a.key.node}, a.resources)
 	}
 	for _, d := range deployments {
-		if lends(d) && !d.rollingOut() && !d.short {
-			d.placeMore(v, d.need(v), min(d.DesiredReplicas-max(len(d.current), d.firm()), d.placeable()))
+		if allowsRevocable(d) && !d.rollingOut() && !d.short {
+			d.placeMore(v, d.need(v), min(d.DesiredReplicas-max(len(d.current), d.nonRevocable()), d.placeable()))
 		}
 	}
 }
 
 // An overAllocation is an allocation of an attempt that is over or of a replica that was removed,
 // which is about to be released.
-type overAllocation struct {
+type endedAllocation struct {
 	key       allocationKey
 	resources domain.Resources
 }
 
 // over returns the allocations on READY nodes that are about to be released, by node and ID.
-func (f *fleet) over(v *projections.View) (over []overAllocation) {
+func (f *fleet) endedAllocations(v *projections.View) (over []endedAllocation) {
 	for key, a := range f.placed {
 		if reason, _ := orphaned(v, key.node, a); reason != "" {
-			over = append(over, overAllocation{key, a.Resources})
+			over = append(over, endedAllocation{key, a.Resources})
 		}
 	}
-	slices.SortFunc(over, func(a, b overAllocation) int {
+	slices.SortFunc(over, func(a, b endedAllocation) int {
 		return cmp.Or(cmp.Compare(a.key.node, b.key.node), cmp.Compare(a.key.id, b.key.id))
 	})
 	return over
@@ -127,8 +127,8 @@ func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 
 // lend collects the replicas that may give way: all revocable ones, and if a deployment lacks replicas
 // within its minimum, those above the minimum of their deployments.
-func (r *revocation) lend(deployments []*deployment) {
-	var elastic []lent
+func (r *revocation) collectPreemptible(deployments []*deployment) {
+	var elastic []preemptibleReplica
 	below := slices.ContainsFunc(deployments, func(d *deployment) bool { return d.short && d.belowMinimum() })
 	for _, d := range slices.Backward(deployments) {
 		revocable := len(d.revocable())
@@ -136,13 +136,13 @@ func (r *revocation) lend(deployments []*deployment) {
 			a, ok := r.fleet.placed[allocationKey{replica.Node, domain.ReplicaAllocationID(d.name, replica.ID)}]
 			switch {
 			case ok && i < revocable:
-				r.lent = append(r.lent, lent{d, replica, a.Resources, domain.AboveMaximum})
+				r.preemptible = append(r.preemptible, preemptibleReplica{d, replica, a.Resources, domain.AboveMaximum})
 			case ok && below:
-				elastic = append(elastic, lent{d, replica, a.Resources, domain.AboveMinimum})
+				elastic = append(elastic, preemptibleReplica{d, replica, a.Resources, domain.AboveMinimum})
 			}
 		}
 	}
-	r.lent = append(r.lent, elastic...)
+	r.preemptible = append(r.preemptible, elastic...)
 }
 
 // reserve withholds capacity for a need of a deployment from revocable replicas. If there is not enough,
@@ -153,13 +153,13 @@ func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 	if r.fleet.withhold(r.view, need, nil) {
 		return true
 	}
-	var given []lent
-	for _, l := range r.lent {
+	var given []preemptibleReplica
+	for _, l := range r.preemptible {
 		if l.of == of || l.above == domain.AboveMinimum && !of.belowMinimum() {
 			continue
 		}
 		given = append(given, l)
-		r.fleet.give(l.replica.Node, l.resources)
+		r.fleet.release(l.replica.Node, l.resources)
 		if chosen, fits := r.fleet.place(r.view, need, nil); fits {
 			r.revoke(given, namesOf(chosen), need)
 			r.fleet.takeChosen(chosen, need) // not free before the replicas have ended
@@ -179,26 +179,28 @@ func (r *revocation) replaceOld(d *deployment) {
 
 // forget removes a replica from those that can be revoked.
 func (r *revocation) forget(d *deployment, id string) {
-	r.lent = slices.DeleteFunc(r.lent, func(l lent) bool { return l.of == d && l.replica.ID == id })
+	r.preemptible = slices.DeleteFunc(r.preemptible, func(p preemptibleReplica) bool {
+		return p.of == d && p.replica.ID == id
+	})
 }
 
 // revoke removes the replicas in given whose resources the need requires on the chosen nodes. In the
 // fleet, the resources of all replicas in given count as free before the call and as taken after it.
-func (r *revocation) revoke(given []lent, chosen []domain.Name, need domain.Need) {
-	var revoked []lent
+func (r *revocation) revoke(given []preemptibleReplica, chosen []domain.Name, need domain.Need) {
+	var revoked []preemptibleReplica
 	for _, g := range given {
 		node := &r.fleet.nodes[r.fleet.index[g.replica.Node]]
 		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
 		if slices.Contains(chosen, g.replica.Node) && !node.fits(need.Resources) {
-			r.fleet.give(g.replica.Node, g.resources)
+			r.fleet.release(g.replica.Node, g.resources)
 			revoked = append(revoked, g)
 		}
 	}
 	for _, g := range revoked {
 		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
-		reason := "revoked: its capacity is needed for " + need.String()
+		reason := "revoked: the capacity is needed for another replica: " + need.String()
 		if g.above == domain.AboveMinimum {
-			reason = "gave way: its capacity is needed for a deployment below its minReplicaCount: " + need.String()
+			reason = "preempted: the capacity is needed for a deployment below its minReplicaCount: " + need.String()
 		}
 		g.of.plan.add(g.of.intend(domain.RemoveReplica{ID: g.replica.ID, Reason: reason, Above: g.above}))
 		r.forget(g.of, g.replica.ID)

@@ -57,13 +57,13 @@ func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Sche
 
 // A Patient scheduler need not react to an event at once: Run pauses for MinRest after each of its plans,
 // so that one plan serves the events of that time.
-type Patient interface{ MinRest() time.Duration }
+type PacedScheduler interface{ MinRest() time.Duration }
 
 // patience is the MinRest of the schedulers that mostly wait for times or heartbeats.
-const patience = 50 * time.Millisecond
+const minRest = 50 * time.Millisecond
 
 func minRest(s Scheduler) time.Duration {
-	if p, ok := s.(Patient); ok {
+	if p, ok := s.(PacedScheduler); ok {
 		return p.MinRest()
 	}
 	return 0

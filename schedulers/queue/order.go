@@ -65,7 +65,7 @@ func prefer(q *Queue, sorted []order) {
 		mine := make([]order, len(at))
 		for i, place := range at {
 			mine[i] = sorted[place]
-			mine[i].key -= q.rules.moved(mine[i].priority)
+			mine[i].key -= q.rules.priorityShift(mine[i].priority)
 		}
 		slices.SortFunc(mine, order.compare)
 		for i, place := range at {

@@ -20,9 +20,10 @@ const (
 
 // String returns the reason as a clause for messages.
 func (r Reason) String() string {
-	return [...]string{"nodes have free capacity", "its deadline in the queue has passed",
-		"its account runs no other job", "other work gave way to it",
-		"it waits for capacity", "its account uses less than is guaranteed to it"}[r]
+	return [...]string{"nodes have free capacity", "the deadline in the queue has passed",
+		"the account of the job runs no other job", "capacity was freed by preemption",
+		"revocable replicas are removed for every waiting job",
+		"the account of the job uses less than is guaranteed to it"}[r]
 }
 
 // A Decision starts a job on nodes, once the jobs in Preempt, and those that are Stopping there, have
@@ -58,10 +59,10 @@ func Of(r Rules, s Snapshot) *Queue {
 // is due at every arrival and completion, and every minute while jobs wait, because deadlines pass.
 func (q *Queue) Pass(now int64) []Decision {
 	q.now = now
-	decisions := q.keepPromises(nil)
-	defer q.drain()()
+	decisions := q.startPromised(nil)
+	defer q.reserveNodes()()
 	decisions = revoke(q, q.start(decisions))
-	failed := map[attempt]bool{}
+	failed := map[planKey]bool{}
 	for {
 		decision, ok := q.preempt(failed)
 		if !ok {
@@ -76,21 +77,21 @@ func (q *Queue) Pass(now int64) []Decision {
 // starts on them in this pass. Without drain, a gang could wait for ever on a cluster of short jobs,
 // which never end at the same time and never run long enough to be preempted. The returned function ends
 // the hold.
-func (q *Queue) drain() func() {
+func (q *Queue) reserveNodes() func() {
 	q.updateLate()
 	impossible := map[*group]bool{}
 	for {
 		g := q.first(func(g *group) bool {
 			return (q.list[g.shape].nodes > 1 || g.role == Minimum) && !g.last && q.due(g) <= q.now &&
-				!limited(q, g.heap[0]) && !impossible[g]
+				!exceedsLimit(q, g.heap[0]) && !impossible[g]
 		})
 		if g == nil {
 			return func() {}
 		}
 		e := g.heap[0]
-		if nodes := q.holdable(e); int64(len(nodes)) >= e.Nodes {
-			q.held, q.heldFor = nodes[:e.Nodes], e
-			return func() { q.held, q.heldFor = nil, nil }
+		if nodes := q.reservableNodes(e); int64(len(nodes)) >= e.Nodes {
+			q.reserved, q.reservedFor = nodes[:e.Nodes], e
+			return func() { q.reserved, q.reservedFor = nil, nil }
 		}
 		impossible[g] = true
 	}
@@ -98,13 +99,13 @@ func (q *Queue) drain() func() {
 
 // holdable returns the nodes on which a job would fit if no job were running. The nodes with the most
 // free capacity are first; for a job without accelerators, all nodes without accelerators precede them.
-func (q *Queue) holdable(e *entry) (nodes []int) {
+func (q *Queue) reservableNodes(e *entry) (nodes []int) {
 	for n := range q.nodes {
 		all := q.nodes[n].Free
 		for _, v := range q.running[n] {
 			all = all.plus(v.Takes)
 		}
-		if suits(q, e, n) && e.Takes.fits(all) {
+		if acceptsNode(q, e, n) && e.Takes.fits(all) {
 			nodes = append(nodes, n)
 		}
 	}
@@ -123,10 +124,10 @@ func (q *Queue) start(decisions []Decision) []Decision {
 	for {
 		q.updateLate()
 		first := q.first(func(g *group) bool {
-			if g.heap[0] == q.heldFor {
-				return !tried && !limited(q, g.heap[0])
+			if g.heap[0] == q.reservedFor {
+				return !tried && !exceedsLimit(q, g.heap[0])
 			}
-			return !excluded[g.shape] && !limited(q, g.heap[0])
+			return !excluded[g.shape] && !exceedsLimit(q, g.heap[0])
 		})
 		if first == nil {
 			return decisions
@@ -134,7 +135,7 @@ func (q *Queue) start(decisions []Decision) []Decision {
 		e := first.heap[0]
 		nodes, ok := q.place(e)
 		if !ok {
-			tried = tried || e == q.heldFor
+			tried = tried || e == q.reservedFor
 			for s := range q.list {
 				excluded[s] = excluded[s] || q.list[s].covers(q.list[e.shape])
 			}
@@ -170,7 +171,7 @@ func preferred(q *Queue, first *group, match func(*group) bool) *group {
 			q.list[g.shape].kind != kind || !match(g) {
 			continue
 		}
-		if cmp.Or(cmp.Compare(q.key(g)-q.rules.moved(g.priority), q.key(best)-q.rules.moved(best.priority)),
+		if cmp.Or(cmp.Compare(q.key(g)-q.rules.priorityShift(g.priority), q.key(best)-q.rules.priorityShift(best.priority)),
 			cmp.Compare(g.heap[0].ID, best.heap[0].ID)) < 0 {
 			best = g
 		}
@@ -179,7 +180,7 @@ func preferred(q *Queue, first *group, match func(*group) bool) *group {
 }
 
 // limited reports whether a job would exceed the limit of its account.
-func limited(q *Queue, e *entry) bool {
+func exceedsLimit(q *Queue, e *entry) bool {
 	return e.Type != "" && e.Role == Training && e.account.Limit >= 0 &&
 		e.account.Used+e.Nodes*e.Takes.Units > e.account.Limit
 }
@@ -187,19 +188,19 @@ func limited(q *Queue, e *entry) bool {
 // begin moves a job from its group to nodes.
 func (q *Queue) begin(e *entry, nodes []int) {
 	q.leave(e)
-	if e == q.heldFor {
-		q.held, q.heldFor = nil, nil
+	if e == q.reservedFor {
+		q.reserved, q.reservedFor = nil, nil
 	}
 	e.Start, e.Checkpoint = q.now, q.now
-	q.hold(e, nodes)
+	q.run(e, nodes)
 	if q.placer != nil {
 		q.placer.Take(e.Job, nodes)
 	}
 }
 
 // suits reports whether a job accepts a node, and the node is not held for another job.
-func suits(q *Queue, e *entry, node int) bool {
-	if e != q.heldFor && slices.Contains(q.held, node) {
+func acceptsNode(q *Queue, e *entry, node int) bool {
+	if e != q.reservedFor && slices.Contains(q.reserved, node) {
 		return false
 	}
 	return (e.Type == "" || q.nodes[node].Type == e.Type) && (q.accepts == nil || q.accepts(e.Class, node))
@@ -209,16 +210,16 @@ func suits(q *Queue, e *entry, node int) bool {
 // a placer, a job on one node gets the node with the fewest free units, and a gang the first nodes.
 func (q *Queue) place(e *entry) ([]int, bool) {
 	if q.placer != nil {
-		var held []int
-		if q.heldFor != nil && q.heldFor != e {
-			held = q.held
+		var reserved []int
+		if q.reservedFor != nil && q.reservedFor != e {
+			reserved = q.reserved
 		}
-		return q.placer.Place(e.Job, held)
+		return q.placer.Place(e.Job, reserved)
 	}
 	var nodes []int
 	best := -1
 	for i := range q.nodes {
-		if !e.Takes.fits(q.nodes[i].Free) || !suits(q, e, i) {
+		if !e.Takes.fits(q.nodes[i].Free) || !acceptsNode(q, e, i) {
 			continue
 		}
 		if e.Nodes > 1 {
@@ -237,21 +238,21 @@ func (q *Queue) place(e *entry) ([]int, bool) {
 
 // keepPromises starts jobs for which others were preempted in an earlier pass, before the others may
 // take what became free, and holds nodes for those whose victims are still stopping.
-func (q *Queue) keepPromises(decisions []Decision) []Decision {
+func (q *Queue) startPromised(decisions []Decision) []Decision {
 	promised := slices.DeleteFunc(q.promised, func(e *entry) bool { return e.group == nil })
 	q.promised = nil
 	slices.SortFunc(promised, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.ID, b.ID))
 	})
 	for _, e := range promised {
-		if limited(q, e) {
+		if exceedsLimit(q, e) {
 			continue
 		}
 		if nodes, ok := q.place(e); ok {
 			q.begin(e, nodes)
 			decisions = append(decisions, Decision{Job: e.Job, Nodes: nodes, Reason: Promised})
 		} else if p, ok := q.plan(e, func(v *entry) bool { return v.Stopping }); ok {
-			decisions = append(decisions, q.carryOut(e, p, Promised))
+			decisions = append(decisions, q.apply(e, p, Promised))
 		}
 	}
 	return decisions

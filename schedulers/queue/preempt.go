@@ -8,7 +8,7 @@ import (
 // An attempt identifies the plans that fail together. Of jobs of one shape that may reclaim, or may not, the
 // first one has the least slack. With priorities that is so only among the jobs of one account, and each
 // account may preempt other jobs: its own.
-type attempt struct {
+type planKey struct {
 	shape   int
 	claims  bool
 	account string // "" without priorities
@@ -16,24 +16,25 @@ type attempt struct {
 
 // preempt plans the start of the first job in the order that may preempt others and for which a
 // complete plan exists. An attempt that fails is not made again in the pass.
-func (q *Queue) preempt(failed map[attempt]bool) (Decision, bool) {
+func (q *Queue) preempt(failed map[planKey]bool) (Decision, bool) {
 	for {
 		q.updateLate()
 		g := q.first(func(g *group) bool {
-			return !failed[attemptOf(q, g)] && !g.last && !limited(q, g.heap[0]) && (urgent(q, g) || claims(g.heap[0]))
+			return !failed[planKeyOf(q, g)] && !g.last && !exceedsLimit(q, g.heap[0]) &&
+				(urgent(q, g) || claimsGuaranteed(g.heap[0]))
 		})
 		if g == nil {
 			return Decision{}, false
 		}
 		if p, reason, ok := planFor(q, g); ok {
-			return q.carryOut(g.heap[0], p, reason), true
+			return q.apply(g.heap[0], p, reason), true
 		}
-		failed[attemptOf(q, g)] = true
+		failed[planKeyOf(q, g)] = true
 	}
 }
 
-func attemptOf(q *Queue, g *group) attempt {
-	a := attempt{shape: g.shape, claims: claims(g.heap[0])}
+func planKeyOf(q *Queue, g *group) planKey {
+	a := planKey{shape: g.shape, claims: claimsGuaranteed(g.heap[0])}
 	if q.priorities {
 		a.account = g.groupKey.account
 	}
@@ -42,21 +43,21 @@ func attemptOf(q *Queue, g *group) attempt {
 
 // planFor plans the start of the first job of a group. Replicas give way before jobs, and jobs of
 // accounts that borrow before other jobs. Of these, the ones that are borrowed as a whole come first.
-func planFor(q *Queue, g *group) (overlay, Reason, bool) {
+func planFor(q *Queue, g *group) (preemptionPlan, Reason, bool) {
 	e, slack, reason := g.heap[0], q.key(g)-q.now, Due
 	if q.due(g) > q.now {
 		reason = Idle
 	}
 	isUrgent := urgent(q, g)
-	if isUrgent && q.lent > 0 {
-		if p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || yields(q, v, e) }); ok {
+	if isUrgent && q.preemptible > 0 {
+		if p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || isPreemptibleReplica(q, v, e) }); ok {
 			return p, reason, true
 		}
 	}
-	if claims(e) {
+	if claimsGuaranteed(e) {
 		for _, whole := range []bool{true, false} {
 			p, ok := q.plan(e, func(v *entry) bool {
-				return v.Stopping || reclaimable(q, v, e) && (borrowed(q, v) || !whole)
+				return v.Stopping || isReclaimable(q, v, e) && (isEntirelyBorrowed(q, v) || !whole)
 			})
 			if ok {
 				return p, Reclaimed, true
@@ -64,9 +65,11 @@ func planFor(q *Queue, g *group) (overlay, Reason, bool) {
 		}
 	}
 	if !isUrgent {
-		return overlay{}, 0, false
+		return preemptionPlan{}, 0, false
 	}
-	p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || yields(q, v, e) || q.eligible(v, e, slack) })
+	p, ok := q.plan(e, func(v *entry) bool {
+		return v.Stopping || isPreemptibleReplica(q, v, e) || q.isPreemptible(v, e, slack)
+	})
 	return p, reason, ok
 }
 
@@ -74,16 +77,16 @@ func planFor(q *Queue, g *group) (overlay, Reason, bool) {
 // revoke such replicas, whether it is due or not.
 func revoke(q *Queue, decisions []Decision) []Decision {
 	failed := make([]bool, len(q.list))
-	for q.lent > 0 {
+	for q.preemptible > 0 {
 		q.updateLate()
-		g := q.first(func(g *group) bool { return !failed[g.shape] && g.role == Training && !limited(q, g.heap[0]) })
+		g := q.first(func(g *group) bool { return !failed[g.shape] && g.role == Training && !exceedsLimit(q, g.heap[0]) })
 		if g == nil {
 			return decisions
 		}
 		e := g.heap[0]
 		p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || v.Role == Revocable })
 		if failed[g.shape] = !ok; ok {
-			decisions = q.start(append(decisions, q.carryOut(e, p, Revoked)))
+			decisions = q.start(append(decisions, q.apply(e, p, Revoked)))
 		}
 	}
 	return decisions
@@ -91,7 +94,7 @@ func revoke(q *Queue, decisions []Decision) []Decision {
 
 // yields reports whether a replica gives way to a candidate that may preempt others. An Elastic replica
 // has run for MinRun, so that it and jobs that are due do not take turns.
-func yields(q *Queue, v, candidate *entry) bool {
+func isPreemptibleReplica(q *Queue, v, candidate *entry) bool {
 	return v.Role == Revocable ||
 		v.Role == Elastic && v.Type == candidate.Type && q.now-v.Start >= q.rules.MinRun
 }
@@ -110,7 +113,7 @@ func urgent(q *Queue, g *group) bool {
 	if g.role != Training {
 		return g.role == Minimum && q.due(g) <= q.now
 	}
-	return q.due(g) <= q.now || g.fresh && g.account.held[q.list[g.shape].kind] == 0
+	return q.due(g) <= q.now || g.fresh && g.account.running[q.list[g.shape].kind] == 0
 }
 
 // slack returns how long a running job could wait until its deadline if it waited from now on.
@@ -123,28 +126,28 @@ func (q *Queue) slack(v *entry) int64 {
 
 // claims reports whether a job's account uses only accelerators that are guaranteed to it when the job
 // runs.
-func claims(e *entry) bool {
+func claimsGuaranteed(e *entry) bool {
 	return e.Type != "" && e.Role == Training && e.account.Used+e.Nodes*e.Takes.Units <= e.account.Guaranteed
 }
 
 // guaranteed reports whether the account of a running job uses only accelerators that are guaranteed to
 // it. Such a job gives way only to jobs that claim accelerators in the same way, so that an account
 // cannot borrow back what was reclaimed from it.
-func guaranteed(v *entry) bool {
+func withinGuarantee(v *entry) bool {
 	return v.Type != "" && v.account.Guaranteed > 0 && v.account.Used <= v.account.Guaranteed
 }
 
 // reclaimable reports whether a running job or replica gives way to a job that claims guaranteed
 // accelerators: its account uses more than is guaranteed to it. It has run for ReclaimAfter, so that it
 // makes progress however often this happens.
-func reclaimable(q *Queue, v, candidate *entry) bool {
+func isReclaimable(q *Queue, v, candidate *entry) bool {
 	return q.guarantees && v.Type == candidate.Type && v.Role != Minimum && v.account.Used > v.account.Guaranteed &&
 		(v.Role == Revocable || q.now-v.Start >= q.rules.ReclaimAfter)
 }
 
 // borrowed reports whether the account of a running job still uses what is guaranteed to it without the
 // job.
-func borrowed(q *Queue, v *entry) bool {
+func isEntirelyBorrowed(q *Queue, v *entry) bool {
 	return v.account.Used-q.list[v.shape].size >= v.account.Guaranteed
 }
 
@@ -152,9 +155,9 @@ func borrowed(q *Queue, v *entry) bool {
 // margin between the two slacks, the minimum run and the maximum number of preemptions prevent loops.
 // Among jobs of one account, those of a lower priority may be preempted whatever their slack, and those
 // of a higher priority may not.
-func (q *Queue) eligible(v, candidate *entry, slack int64) bool {
+func (q *Queue) isPreemptible(v, candidate *entry, slack int64) bool {
 	return v.Role == Training && v.Type == candidate.Type && (v.Nodes == 1 || candidate.Nodes > 1) &&
-		(claims(candidate) || candidate.Role == Minimum || !guaranteed(v)) &&
+		(claimsGuaranteed(candidate) || candidate.Role == Minimum || !withinGuarantee(v)) &&
 		v.Preemptions < q.rules.MaxPreemptions &&
 		q.now-v.Start >= q.rules.MinRun && outranks(q, candidate, v, slack)
 }
@@ -180,7 +183,7 @@ func costOf(q *Queue, v *entry) int64 {
 }
 
 // An overlay is a complete plan: the nodes of a job, and the running jobs that must leave them first.
-type overlay struct {
+type preemptionPlan struct {
 	nodes   []int
 	victims []*entry
 }
@@ -188,7 +191,7 @@ type overlay struct {
 // plan finds the cheapest nodes for a job, on which the running jobs that match may be stopped: on
 // each node the cheapest subset. Ties go to the lowest node. plan returns false if no job has to be
 // stopped, because start has started all jobs that fit. It changes nothing.
-func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
+func (q *Queue) plan(e *entry, match func(*entry) bool) (preemptionPlan, bool) {
 	type choice struct {
 		node    int
 		cost    int64
@@ -196,10 +199,10 @@ func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 	}
 	var choices []choice
 	for n := range q.nodes {
-		if !suits(q, e, n) || !e.Takes.fits(q.nodes[n].Capacity) {
+		if !acceptsNode(q, e, n) || !e.Takes.fits(q.nodes[n].Capacity) {
 			continue
 		}
-		victims, cost, ok := cheapest(q, e, n, match)
+		victims, cost, ok := cheapestVictims(q, e, n, match)
 		if !ok {
 			continue
 		}
@@ -212,10 +215,10 @@ func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 		choices = append(choices, choice{n, cost, victims})
 	}
 	if int64(len(choices)) < e.Nodes {
-		return overlay{}, false
+		return preemptionPlan{}, false
 	}
 	slices.SortStableFunc(choices, func(a, b choice) int { return cmp.Compare(a.cost, b.cost) })
-	var p overlay
+	var p preemptionPlan
 	for _, c := range choices[:e.Nodes] {
 		p.nodes = append(p.nodes, c.node)
 		for _, v := range c.victims {
@@ -231,7 +234,7 @@ func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 // cheapest returns the subset of the matching jobs of a node that costs least and whose stop makes
 // room for the job; false when there is none. It is the 0/1 knapsack problem, solved by dynamic
 // programming over the units that are missing.
-func cheapest(q *Queue, e *entry, node int, match func(*entry) bool) ([]*entry, int64, bool) {
+func cheapestVictims(q *Queue, e *entry, node int, match func(*entry) bool) ([]*entry, int64, bool) {
 	free := q.nodes[node].Free
 	if e.Takes.fits(free) {
 		return nil, 0, true
@@ -253,14 +256,14 @@ func cheapest(q *Queue, e *entry, node int, match func(*entry) bool) ([]*entry, 
 		left = left.plus(v.Takes)
 	}
 	if !e.Takes.fits(left) { // another resource than the units is missing
-		victims, cost = necessary(q, e, eligible, all)
+		victims, cost = necessaryVictims(q, e, eligible, all)
 	}
 	return victims, cost, true
 }
 
 // necessary returns the jobs that must stop so that e fits, and their cost. The costliest jobs stay, as
 // long as e still fits. all is what would be free without the jobs.
-func necessary(q *Queue, e *entry, jobs []*entry, all Amount) (victims []*entry, cost int64) {
+func necessaryVictims(q *Queue, e *entry, jobs []*entry, all Amount) (victims []*entry, cost int64) {
 	order := slices.Clone(jobs)
 	slices.SortStableFunc(order, func(a, b *entry) int { return cmp.Compare(costOf(q, b), costOf(q, a)) })
 	stays := map[*entry]bool{}
@@ -330,13 +333,13 @@ func knapsack(q *Queue, e *entry, jobs []*entry, short int64) ([]*entry, int64) 
 }
 
 // carryOut stops the victims of a plan, which then wait again, and starts the job.
-func (q *Queue) carryOut(e *entry, p overlay, reason Reason) Decision {
+func (q *Queue) apply(e *entry, p preemptionPlan, reason Reason) Decision {
 	d := Decision{Job: e.Job, Nodes: p.nodes, Reason: reason, Waits: true}
 	for _, v := range p.victims {
 		if q.placer != nil {
 			q.placer.Release(v.Job, v.On)
 		}
-		q.free(v)
+		q.stop(v)
 		if v.Stopping {
 			delete(q.jobs, v.ID)
 			continue

@@ -5,27 +5,27 @@ import "cmp"
 // A Queue holds the waiting and running jobs of a cluster. Pass decides what to do next; the caller
 // reports arrivals and completions with Add and Remove.
 type Queue struct {
-	rules      Rules
-	nodes      []Node
-	running    [][]*entry // by node
-	accepts    func(class string, node int) bool
-	placer     Placer
-	accounts   map[string]*account
-	weights    int64
-	units      map[string]int64 // by type, the units of the cluster
-	jobs       map[string]*entry
-	promised   []*entry
-	groups     []*group
-	index      map[groupKey]*group
-	shapes     map[shape]int
-	list       []shape
-	now        int64
-	late       int64
-	priorities bool  // a job has a priority other than 0
-	guarantees bool  // an account has guaranteed accelerators
-	lent       int   // running replicas that are Elastic or Revocable
-	held       []int // nodes that are held for heldFor: see drain
-	heldFor    *entry
+	rules       Rules
+	nodes       []Node
+	running     [][]*entry // by node
+	accepts     func(class string, node int) bool
+	placer      Placer
+	accounts    map[string]*account
+	weights     int64
+	units       map[string]int64 // by type, the units of the cluster
+	jobs        map[string]*entry
+	promised    []*entry
+	groups      []*group
+	index       map[groupKey]*group
+	shapes      map[shape]int
+	list        []shape
+	now         int64
+	late        int64
+	priorities  bool  // a job has a priority other than 0
+	guarantees  bool  // an account has guaranteed accelerators
+	preemptible int   // running replicas that are Elastic or Revocable
+	reserved    []int // nodes that are held for heldFor: see drain
+	reservedFor *entry
 }
 
 // A Placer chooses the nodes of jobs that start without preemption. It is told of
@@ -33,7 +33,7 @@ type Queue struct {
 type Placer interface {
 	// Place returns Job.Nodes distinct nodes with enough free capacity, none of which is held for
 	// another job; false when there are fewer.
-	Place(j *Job, held []int) ([]int, bool)
+	Place(j *Job, reserved []int) ([]int, bool)
 	// Take and Release report that a decision gives nodes to a job or takes them from it.
 	Take(j *Job, nodes []int)
 	Release(j *Job, nodes []int)
@@ -41,7 +41,7 @@ type Placer interface {
 
 type account struct {
 	Account
-	held map[string]int64 // units of its running jobs, by type
+	running map[string]int64 // units of its running jobs, by type
 }
 
 // entry is a job in the queue.
@@ -134,7 +134,7 @@ func (q *Queue) Add(j *Job) {
 		}
 		return
 	}
-	q.hold(e, j.On)
+	q.run(e, j.On)
 }
 
 // Remove removes a job that has ended. If it was running, its part of its nodes becomes free.
@@ -148,7 +148,7 @@ func (q *Queue) Remove(id string) {
 		q.leave(e)
 		return
 	}
-	q.free(e)
+	q.stop(e)
 }
 
 // Waiting returns the number of jobs that wait.
@@ -195,24 +195,24 @@ func (q *Queue) leave(e *entry) {
 }
 
 // hold makes a job run on nodes.
-func (q *Queue) hold(e *entry, nodes []int) {
+func (q *Queue) run(e *entry, nodes []int) {
 	e.On = nodes
 	for _, n := range nodes {
 		q.nodes[n].Free = q.nodes[n].Free.minus(e.Takes)
 		q.running[n] = append(q.running[n], e)
 	}
 	if e.Role != Training {
-		q.lent++
+		q.preemptible++
 		return
 	}
-	e.account.held[e.Type] += q.list[e.shape].size
+	e.account.running[e.Type] += q.list[e.shape].size
 	if e.Type != "" {
 		e.account.Used += e.Nodes * e.Takes.Units
 	}
 }
 
 // free removes a job from its nodes.
-func (q *Queue) free(e *entry) {
+func (q *Queue) stop(e *entry) {
 	for _, n := range e.On {
 		q.nodes[n].Free = q.nodes[n].Free.plus(e.Takes)
 		for i, other := range q.running[n] {
@@ -224,10 +224,10 @@ func (q *Queue) free(e *entry) {
 	}
 	e.On = nil
 	if e.Role != Training {
-		q.lent--
+		q.preemptible--
 		return
 	}
-	e.account.held[e.Type] -= q.list[e.shape].size
+	e.account.running[e.Type] -= q.list[e.shape].size
 	if e.Type != "" {
 		e.account.Used -= e.Nodes * e.Takes.Units
 	}
@@ -235,7 +235,7 @@ func (q *Queue) free(e *entry) {
 
 // over reports whether the running jobs of an account use more units of a type than its share.
 func (q *Queue) over(a *account, kind string) bool {
-	return a.held[kind]*q.weights > q.units[kind]*a.Weight
+	return a.running[kind]*q.weights > q.units[kind]*a.Weight
 }
 
 // extra returns by how many seconds the deadlines of an account are postponed: by Rules.Extra if it

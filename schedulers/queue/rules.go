@@ -69,7 +69,7 @@ func (r Rules) boost(late int64, withinShare bool) int64 {
 }
 
 // moved returns by how many seconds a priority moves a job among the jobs of its account.
-func (r Rules) moved(priority int64) int64 { return r.Priority * priority }
+func (r Rules) priorityShift(priority int64) int64 { return r.Priority * priority }
 
 // An Amount is what a job takes of each of its nodes, or what is free on a node.
 type Amount struct {

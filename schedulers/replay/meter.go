@@ -160,6 +160,14 @@ func (j *measured) leaves(at time.Time) {
 	}
 }
 
+// isPreemption reports whether a replica with this reason of its removal was removed for other work.
+// Earlier versions of anneal recorded "gave way" instead of "preempted".
+func isPreemption(reason string) bool {
+	return slices.ContainsFunc([]string{"revoked: ", "preempted: ", "gave way: "}, func(prefix string) bool {
+		return strings.HasPrefix(reason, prefix)
+	})
+}
+
 // observe measures an event that the world has folded.
 func (m *meter) observe(e eventlog.Event, world *projections.World, at time.Time) {
 	m.advance(at)
@@ -168,7 +176,7 @@ func (m *meter) observe(e eventlog.Event, world *projections.World, at time.Time
 		state, _ := world.Lookup(e.Name).State.(domain.Node)
 		m.node(e.Name, &state)
 	case e.Type == "replica.removed.v1":
-		if reason := reasonOf(e); strings.HasPrefix(reason, "revoked: ") || strings.HasPrefix(reason, "gave way: ") {
+		if isPreemption(reasonOf(e)) {
 			m.measure.GaveWay++
 		}
 	case isJob(collection):

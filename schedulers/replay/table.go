@@ -73,7 +73,7 @@ func (r Report) Table() [][]string {
 	r.addUtilization(add)
 	count("preemptions", func(r Result) int { return r.Preempted })
 	count("requeues", func(r Result) int { return r.Requeued })
-	count("replicas that gave way", func(r Result) int { return r.GaveWay })
+	count("preempted replicas", func(r Result) int { return r.GaveWay })
 	return rows
 }
 
