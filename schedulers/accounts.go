@@ -16,7 +16,7 @@ type Accounts struct{}
 func (Accounts) Name() string { return "accounts" }
 
 // MinRest implements PacedScheduler.
-func (Accounts) MinRest() time.Duration { return minRest }
+func (Accounts) MinRest() time.Duration { return pacedRest }
 
 // Plan implements Scheduler.
 func (Accounts) Plan(v *projections.View, _ time.Time) (plan Plan) {

@@ -20,7 +20,7 @@ type Drain struct{}
 func (Drain) Name() string { return "drain" }
 
 // MinRest implements PacedScheduler.
-func (Drain) MinRest() time.Duration { return minRest }
+func (Drain) MinRest() time.Duration { return pacedRest }
 
 // Plan implements Scheduler.
 func (Drain) Plan(v *projections.View, now time.Time) Plan {

@@ -15,7 +15,7 @@ type Expiry struct{}
 func (Expiry) Name() string { return "expiry" }
 
 // MinRest implements PacedScheduler.
-func (Expiry) MinRest() time.Duration { return minRest }
+func (Expiry) MinRest() time.Duration { return pacedRest }
 
 // Plan implements Scheduler.
 func (Expiry) Plan(v *projections.View, now time.Time) Plan {

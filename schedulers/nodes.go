@@ -41,7 +41,7 @@ type Nodes struct {
 func (Nodes) Name() string { return "nodes" }
 
 // MinRest implements PacedScheduler.
-func (Nodes) MinRest() time.Duration { return minRest }
+func (Nodes) MinRest() time.Duration { return pacedRest }
 
 // Plan implements Scheduler.
 func (s Nodes) Plan(v *projections.View, now time.Time) Plan {

@@ -37,8 +37,8 @@ func rebalance(v *projections.View, deployments []*deployment) {
 		}
 	}
 	for _, d := range deployments {
-		r, crowded := d.sharingNode()
-		if !crowded {
+		r, found := d.sharingNode()
+		if !found {
 			continue
 		}
 		to, ok := d.betterNode(v, r)

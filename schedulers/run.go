@@ -60,7 +60,7 @@ func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Sche
 type PacedScheduler interface{ MinRest() time.Duration }
 
 // patience is the MinRest of the schedulers that mostly wait for times or heartbeats.
-const minRest = 50 * time.Millisecond
+const pacedRest = 50 * time.Millisecond
 
 func minRest(s Scheduler) time.Duration {
 	if p, ok := s.(PacedScheduler); ok {

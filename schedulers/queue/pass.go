@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// A Reason says why a job starts.
+// A Reason says why the job of a Decision starts, and why others are preempted for it.
 type Reason int
 
 // The reasons of decisions.
 const (
-	Fits      Reason = iota // its nodes have free capacity
-	Due                     // its deadline has passed, so jobs with more slack give way
-	Idle                    // its account runs nothing, so jobs with more slack give way
-	Promised                // jobs were preempted for it in an earlier pass
-	Revoked                 // it waits, so revocable replicas give way
-	Reclaimed               // its account uses less than is guaranteed to it, so jobs of others give way
+	Fits      Reason = iota // the nodes have free capacity: nothing is preempted
+	Due                     // the job's deadline has passed: jobs with more slack are preempted
+	Idle                    // the job's account runs no other job: jobs with more slack are preempted
+	Promised                // an earlier pass preempted jobs for this job
+	Revoked                 // revocable replicas are preempted for every waiting job
+	Reclaimed               // the job's account uses less than its guarantee: jobs of others are preempted
 )
 
-// String returns the reason as a clause for messages.
+// String returns the reason as a clause in messages about what is preempted.
 func (r Reason) String() string {
 	return [...]string{"nodes have free capacity", "the deadline in the queue has passed",
 		"the account of the job runs no other job", "capacity was freed by preemption",
@@ -26,26 +26,27 @@ func (r Reason) String() string {
 		"the account of the job uses less than is guaranteed to it"}[r]
 }
 
-// A Decision starts a job on nodes, once the jobs in Preempt, and those that are Stopping there, have
-// stopped.
+// A Decision is to start a job on nodes. If Waits is set, the job starts only when the jobs in
+// Preempt, and those that are Stopping on its nodes, have stopped.
 type Decision struct {
 	Job     *Job
 	Nodes   []int
-	Preempt []*Job // in the order in which they were planned
-	Waits   bool   // jobs on its nodes must stop first
+	Preempt []*Job // jobs to preempt, in the order in which they were planned
+	Waits   bool   // jobs on the nodes must stop first
 	Reason  Reason
 }
 
-// A Snapshot is the state of a cluster.
+// A Snapshot describes the nodes, accounts and jobs of a cluster at one time.
 type Snapshot struct {
-	Nodes    []Node // Free includes what the running jobs in Jobs hold, and excludes all other use
+	Nodes    []Node // Free includes what the running jobs in Jobs use, and excludes all other use
 	Accounts []Account
 	Jobs     []*Job
-	Accepts  func(class string, node int) bool // see New
-	Placer   Placer                            // see New
+	Accepts  func(class string, node int) bool // parameter of New
+	Placer   Placer                            // parameter of New
 }
 
-// Of returns the queue of a snapshot. The queue changes the jobs of the snapshot as it decides.
+// Of returns a queue with the nodes, accounts and jobs of a snapshot. The queue changes these jobs
+// when it decides.
 func Of(r Rules, s Snapshot) *Queue {
 	q := New(r, s.Nodes, s.Accounts, s.Accepts, s.Placer)
 	for _, j := range s.Jobs {
@@ -54,9 +55,10 @@ func Of(r Rules, s Snapshot) *Queue {
 	return q
 }
 
-// Pass decides which waiting jobs start now and which running jobs give way to them, and records
-// the decisions in the queue: a job that starts has its nodes, and a preempted job waits again. Pass
-// is due at every arrival and completion, and every minute while jobs wait, because deadlines pass.
+// Pass decides which waiting jobs start now and which running jobs are preempted for them. It
+// records the decisions in the queue: a job that starts has its nodes, and a preempted job waits
+// again. Call Pass after every Add and Remove, and every minute while jobs wait, because deadlines
+// pass.
 func (q *Queue) Pass(now int64) []Decision {
 	q.now = now
 	decisions := q.startPromised(nil)
@@ -72,11 +74,11 @@ func (q *Queue) Pass(now int64) []Decision {
 	}
 }
 
-// drain finds the first gang, or replica within a minimum, whose deadline has passed and that could
-// start if all running jobs ended. It holds the nodes with the most free capacity for it: no other job
-// starts on them in this pass. Without drain, a gang could wait for ever on a cluster of short jobs,
-// which never end at the same time and never run long enough to be preempted. The returned function ends
-// the hold.
+// reserveNodes finds the first gang, or replica within a minimum, whose deadline has passed and
+// that could start if all running jobs ended. It reserves the nodes with the most free capacity for
+// this job: no other job starts on them in this pass. Otherwise a gang could wait for ever on a
+// cluster of short jobs, which never end at the same time and never run long enough to be
+// preempted. The returned function ends the reservation.
 func (q *Queue) reserveNodes() func() {
 	q.updateLate()
 	impossible := map[*group]bool{}
@@ -97,8 +99,9 @@ func (q *Queue) reserveNodes() func() {
 	}
 }
 
-// holdable returns the nodes on which a job would fit if no job were running. The nodes with the most
-// free capacity are first; for a job without accelerators, all nodes without accelerators precede them.
+// reservableNodes returns the nodes on which a job would fit if no job were running, those with the
+// most free capacity first. For a job without accelerators, nodes without accelerators precede all
+// others.
 func (q *Queue) reservableNodes(e *entry) (nodes []int) {
 	for n := range q.nodes {
 		all := q.nodes[n].Free
@@ -116,9 +119,9 @@ func (q *Queue) reservableNodes(e *entry) (nodes []int) {
 	return nodes
 }
 
-// start starts the first job in the order that fits, until none does. A job that does not fit excludes
-// all larger jobs from the search, except the job for which nodes are held, because only that job may
-// use these nodes.
+// start starts the first job in the order of compare that fits, again and again until none fits.
+// When a job does not fit, larger jobs are not tried, except the job for which nodes are reserved,
+// because only this job may use these nodes.
 func (q *Queue) start(decisions []Decision) []Decision {
 	excluded, tried := make([]bool, len(q.list)), false
 	for {
@@ -146,8 +149,8 @@ func (q *Queue) start(decisions []Decision) []Decision {
 	}
 }
 
-// first returns the group whose first job is the first in the order, among those with jobs that
-// match; nil for none.
+// first returns the group whose first job comes first in the order of compare, among the groups for
+// which match returns true; nil if there is none.
 func (q *Queue) first(match func(*group) bool) *group {
 	var first *group
 	for _, g := range q.groups {
@@ -161,9 +164,10 @@ func (q *Queue) first(match func(*group) bool) *group {
 	return preferred(q, first, match)
 }
 
-// preferred returns the group whose first job its account prefers to the first job of a group, which is
-// the first in the order: priorities decide which job of the account starts, but not when a job of the
-// account does. They move a job by a limited time, so that no job waits for ever.
+// preferred returns the group whose first job should start instead of the first job of first,
+// because both are of one account and its priorities prefer it. Priorities decide which job of an
+// account starts, but not when the account can start one. They move a job by a limited time, so
+// that no job waits for ever.
 func preferred(q *Queue, first *group, match func(*group) bool) *group {
 	kind, best := q.list[first.shape].kind, first
 	for _, g := range q.groups {
@@ -179,13 +183,13 @@ func preferred(q *Queue, first *group, match func(*group) bool) *group {
 	return best
 }
 
-// limited reports whether a job would exceed the limit of its account.
+// exceedsLimit reports whether the account of a job would exceed its Limit if the job started.
 func exceedsLimit(q *Queue, e *entry) bool {
 	return e.Type != "" && e.Role == Training && e.account.Limit >= 0 &&
 		e.account.Used+e.Nodes*e.Takes.Units > e.account.Limit
 }
 
-// begin moves a job from its group to nodes.
+// begin makes a waiting job run on nodes.
 func (q *Queue) begin(e *entry, nodes []int) {
 	q.leave(e)
 	if e == q.reservedFor {
@@ -198,7 +202,8 @@ func (q *Queue) begin(e *entry, nodes []int) {
 	}
 }
 
-// suits reports whether a job accepts a node, and the node is not held for another job.
+// acceptsNode reports whether a job can run on a node, and the node is not reserved for another
+// job.
 func acceptsNode(q *Queue, e *entry, node int) bool {
 	if e != q.reservedFor && slices.Contains(q.reserved, node) {
 		return false
@@ -206,8 +211,9 @@ func acceptsNode(q *Queue, e *entry, node int) bool {
 	return (e.Type == "" || q.nodes[node].Type == e.Type) && (q.accepts == nil || q.accepts(e.Class, node))
 }
 
-// place returns the nodes on which a job fits; false if there are too few. The placer chooses them. Without
-// a placer, a job on one node gets the node with the fewest free units, and a gang the first nodes.
+// place returns nodes on which a job fits; false if there are too few. The placer chooses them.
+// Without a placer, a job on one node gets the node with the fewest free units, and a gang gets the
+// first nodes.
 func (q *Queue) place(e *entry) ([]int, bool) {
 	if q.placer != nil {
 		var reserved []int
@@ -236,8 +242,9 @@ func (q *Queue) place(e *entry) ([]int, bool) {
 	return []int{best}, true
 }
 
-// keepPromises starts jobs for which others were preempted in an earlier pass, before the others may
-// take what became free, and holds nodes for those whose victims are still stopping.
+// startPromised starts the jobs for which an earlier pass preempted others, before any other job
+// can use what has become free. If the preempted jobs are still stopping, it plans the start on
+// their nodes again.
 func (q *Queue) startPromised(decisions []Decision) []Decision {
 	promised := slices.DeleteFunc(q.promised, func(e *entry) bool { return e.group == nil })
 	q.promised = nil
