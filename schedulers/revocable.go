@@ -8,9 +8,9 @@ import (
 	"anneal/projections"
 )
 
-// firm returns how many replicas the deployment should have without revocable ones: at most
-// maxReplicaCount. During a rollout, the result includes the revocable replicas that already exist,
-// so that the rollout keeps them. A drain does not keep them.
+// nonRevocable returns how many replicas the deployment should have without revocable ones: at most
+// maxReplicaCount. During a rollout, the result includes revocable replicas that exist already, so
+// that the rollout keeps them. A drain does not keep them.
 func (d *deployment) nonRevocable() int {
 	if n := len(d.current) + len(d.old); d.rollingOut() {
 		return min(d.DesiredReplicas, max(d.MaxReplicas(), n))
@@ -18,43 +18,45 @@ func (d *deployment) nonRevocable() int {
 	return min(d.DesiredReplicas, d.MaxReplicas())
 }
 
-// revocable returns the replicas above maxReplicaCount, in the order of removal.
+// revocable returns the replicas above maxReplicaCount, in the order in which they are removed.
 func (d *deployment) revocable() []domain.Replica {
 	n := len(d.current) + len(d.old)
 	extra := n - d.MaxReplicas()
 	if d.rollingOut() || n > d.DesiredReplicas {
-		extra-- // the replica that a rollout or a drain adds
+		extra-- // a rollout or a drain adds one replica above the desired number
 	}
 	return firstToRemove(d, extra)
 }
 
-// lends reports whether the deployment may have revocable replicas.
+// allowsRevocable reports whether the deployment may have revocable replicas.
 func allowsRevocable(d *deployment) bool { return d.MaxWithRevocable() > d.MaxReplicas() }
 
-// firstToGo returns the first n replicas in the order of removal; none if n is negative.
+// firstToRemove returns the first n of the deployment's replicas in the order in which they are
+// removed; none if n is negative.
 func firstToRemove(d *deployment, n int) []domain.Replica {
 	return append(removalOrder(d.old), removalOrder(d.current)...)[:max(0, n)]
 }
 
-// revocation removes revocable replicas when replicas within maxReplicaCount wait for their capacity,
-// and replicas above minReplicaCount when replicas within it do.
+// A revocation plans to remove revocable replicas when replicas within maxReplicaCount wait for
+// their capacity, and replicas above minReplicaCount when replicas within it wait.
 type revocation struct {
 	view        *projections.View
 	fleet       *fleet
 	preemptible []preemptibleReplica
 }
 
-// lent is a replica that may give way, and the resources that are allocated to it.
+// A preemptibleReplica is a replica that may be removed for other replicas, and the resources that
+// are allocated to it.
 type preemptibleReplica struct {
 	of        *deployment
 	replica   domain.Replica
 	resources domain.Resources
-	above     domain.ReplicaBound // AboveMinimum gives way only to replicas within a minimum
+	above     domain.ReplicaBound // AboveMinimum: removed only for replicas within a minReplicaCount
 }
 
-// share revokes replicas for other replicas that wait for capacity, and then places revocable replicas
-// in the capacity that no replica and no job waits for. The revocable replicas of the newest deployment
-// are removed first.
+// shareCapacity plans to remove revocable replicas for other replicas that wait for capacity, those
+// of the newest deployment first. It then places revocable replicas in the capacity for which no
+// other replica and no job waits.
 func shareCapacity(v *projections.View, fleet *fleet, deployments []*deployment) {
 	r := revocation{view: v, fleet: fleet}
 	r.collectPreemptible(deployments)
@@ -67,7 +69,7 @@ func shareCapacity(v *projections.View, fleet *fleet, deployments []*deployment)
 		return
 	}
 	over := fleet.endedAllocations(v)
-	for _, a := range over { // they are released earlier than the allocation of a replica that is revoked now
+	for _, a := range over { // they become free before the allocation of a replica that is removed now
 		fleet.release(a.key.node, a.resources)
 	}
 	for _, d := range deployments {
@@ -88,14 +90,15 @@ func shareCapacity(v *projections.View, fleet *fleet, deployments []*deployment)
 	}
 }
 
-// An overAllocation is an allocation of an attempt that is over or of a replica that was removed,
-// which is about to be released.
+// An endedAllocation is the allocation of an attempt that has ended or of a replica that was
+// removed. It is about to be released.
 type endedAllocation struct {
 	key       allocationKey
 	resources domain.Resources
 }
 
-// over returns the allocations on READY nodes that are about to be released, by node and ID.
+// endedAllocations returns the allocations on READY nodes that are about to be released, ordered by
+// node and ID.
 func (f *fleet) endedAllocations(v *projections.View) (over []endedAllocation) {
 	for key, a := range f.placed {
 		if reason, _ := orphaned(v, key.node, a); reason != "" {
@@ -108,7 +111,7 @@ func (f *fleet) endedAllocations(v *projections.View) (over []endedAllocation) {
 	return over
 }
 
-// waitingJobs returns the needs of the jobs that wait for capacity, the oldest first.
+// waitingJobs returns the needs of the jobs that wait for capacity, the oldest job first.
 func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 	var waiting []job
 	for j := range jobs(v) {
@@ -125,8 +128,8 @@ func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 	return needs
 }
 
-// lend collects the replicas that may give way: all revocable ones, and if a deployment lacks replicas
-// within its minimum, those above the minimum of their deployments.
+// collectPreemptible sets r.preemptible: all revocable replicas and, if a deployment lacks replicas
+// within its minReplicaCount, the replicas above minReplicaCount of the others.
 func (r *revocation) collectPreemptible(deployments []*deployment) {
 	var elastic []preemptibleReplica
 	below := slices.ContainsFunc(deployments, func(d *deployment) bool { return d.short && d.belowMinimum() })
@@ -145,10 +148,10 @@ func (r *revocation) collectPreemptible(deployments []*deployment) {
 	r.preemptible = append(r.preemptible, elastic...)
 }
 
-// reserve withholds capacity for a need of a deployment from revocable replicas. If there is not enough,
-// it removes replicas of nodes that can then hold the need, and no others. The replicas of the
-// deployment itself do not give way to it: see replaceOld. reserve returns false when the need does not
-// fit.
+// reserve withholds the capacity for one more replica of a deployment, whose need is given, from
+// revocable replicas. If there is not enough, it plans to remove preemptible replicas from nodes on
+// which the replica then fits, and no others. It does not remove replicas of the deployment itself:
+// see replaceOld. It returns false when the replica fits on no node.
 func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 	if r.fleet.withhold(r.view, need, nil) {
 		return true
@@ -162,7 +165,7 @@ func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 		r.fleet.release(l.replica.Node, l.resources)
 		if chosen, fits := r.fleet.place(r.view, need, nil); fits {
 			r.revoke(given, namesOf(chosen), need)
-			r.fleet.takeChosen(chosen, need) // not free before the replicas have ended
+			r.fleet.takeChosen(chosen, need) // not free until the removed replicas have ended
 			return true
 		}
 	}
@@ -172,20 +175,22 @@ func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 	return false
 }
 
-// replaceOld replaces an old replica of a deployment, which then cannot be revoked as well.
+// replaceOld calls replaceOld of a deployment. The replica that it removes is not preemptible any
+// more.
 func (r *revocation) replaceOld(d *deployment) {
 	r.forget(d, d.replaceOld(d.need(r.view)))
 }
 
-// forget removes a replica from those that can be revoked.
+// forget removes a replica from r.preemptible.
 func (r *revocation) forget(d *deployment, id string) {
 	r.preemptible = slices.DeleteFunc(r.preemptible, func(p preemptibleReplica) bool {
 		return p.of == d && p.replica.ID == id
 	})
 }
 
-// revoke removes the replicas in given whose resources the need requires on the chosen nodes. In the
-// fleet, the resources of all replicas in given count as free before the call and as taken after it.
+// revoke plans to remove those replicas in given whose resources the need requires on the chosen
+// nodes. In the fleet, the resources of all replicas in given must be free before the call, and are
+// taken after it.
 func (r *revocation) revoke(given []preemptibleReplica, chosen []domain.Name, need domain.Need) {
 	var revoked []preemptibleReplica
 	for _, g := range given {
