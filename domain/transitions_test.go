@@ -202,7 +202,7 @@ type requested[S domain.State] struct {
 
 func (c requested[S]) Decide(s S, now time.Time) (domain.Event[S], error) {
 	if s.Exists() {
-		s = c.kind.Reserved(s, now)
+		s = c.kind.WithDeletion(s, now)
 	}
 	return c.delete.Decide(s, now)
 }

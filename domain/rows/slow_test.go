@@ -30,7 +30,7 @@ func slowly(line []byte, hint string) (s slow) {
 	case !utf8.Valid(line):
 		return slow{reasons: []string{"the line is not valid UTF-8"}}
 	case json.Unmarshal(line, &raw) != nil, bytes.TrimLeft(line, " \t\r\n")[0] != '{':
-		return slow{reasons: []string{explain(line)}}
+		return slow{reasons: []string{explainInvalid(line)}}
 	}
 	row := s.members("", raw, rowNames)
 	text, prompt, completion := row["text"], row["prompt"], row["completion"]

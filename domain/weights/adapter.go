@@ -73,9 +73,9 @@ func CheckAdapter(f Directory, base Config, metadata domain.ModelMetadata) (Repo
 		c.pairs(&base)
 	}
 	report := c.finish()
-	report.ModelMetadata = domain.ModelMetadata{ModelType: facts.ModelType, ParameterCount: facts.ParameterCount,
-		ContextLength: facts.ContextLength,
-		Embedding:     facts.Embedding, Vision: facts.Vision, Precision: report.Precision, LoraRank: config.Rank,
+	report.ModelMetadata = domain.ModelMetadata{ModelType: metadata.ModelType, ParameterCount: metadata.ParameterCount,
+		ContextLength: metadata.ContextLength,
+		Embedding:     metadata.Embedding, Vision: metadata.Vision, Precision: report.Precision, LoraRank: config.Rank,
 		LoraTargets: config.TargetModules()}
 	return report, nil
 }

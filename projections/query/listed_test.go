@@ -201,8 +201,8 @@ func TestColumnsAreReadInsteadOfRows(t *testing.T) {
 	w := manyToysWorld(t, n)
 	var read atomic.Int64
 	render := renderingStored
-	render.Part = func(field string) func(*projections.Row[toytest.Toy], *wireStored) {
-		part := renderingStored.Part(field)
+	render.Field = func(field string) func(*projections.Row[toytest.Toy], *wireStored) {
+		part := renderingStored.Field(field)
 		if part == nil {
 			return nil
 		}
