@@ -25,7 +25,7 @@ func TestSpaceIsKeptFreeForMoreImportantUses(t *testing.T) {
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, domain.ResourceExhausted, e.Code)
 		require.Equal(t, Full, e.Reason)
-		require.Contains(t, e.Message, "delete what is not needed")
+		require.Contains(t, e.Message, "delete resources that you do not need")
 	}
 	free = uint64(Files) + 10
 	done, err := s.Reserve(Files, 6)
