@@ -28,7 +28,7 @@ func TestInfeasibleDeployment(t *testing.T) {
 	status := s.call("GET", acme+"/deployments/large", "user", "").json(t)["status"].(map[string]any)
 	require.Equal(t, "UNAVAILABLE", status["code"])
 	require.Contains(t, status["message"],
-		"a request could not start a replica: it needs 100m CPU, 128 MiB, 1 x VENDOR_A_A100_80GB")
+		"a request could not start a replica: a replica needs 100m CPU, 128 MiB, 1 x VENDOR_A_A100_80GB")
 	require.Contains(t, status["message"],
 		"but only 0 of 1 nodes could run it (has no VENDOR_A_A100_80GB: 1 node): start an agent on a machine that has "+
 			"them, or choose an acceleratorType of the fleet")
@@ -60,7 +60,7 @@ func TestInfeasibleDeployment(t *testing.T) {
 	s.do(domain.IntendJob(name, domain.HoldJob{For: domain.HeldForCapacity + ": much"}))
 	status = s.call("GET", "/v1/"+string(name), "user", "").json(t)["status"].(map[string]any)
 	require.Contains(t, status["message"],
-		"waiting for capacity: it needs 1000m CPU, 512 MiB, 1 x VENDOR_A_A100_80GB on a node of pool training that can "+
+		"waiting for capacity: the job needs 1000m CPU, 512 MiB, 1 x VENDOR_A_A100_80GB on a node of pool training that can "+
 			"train, but only 0 of 1 nodes could run it (has 500m of 500m CPU free: 1 node): start an agent on a machine that "+
 			"has them")
 	require.NotContains(t, status["message"], "n1", "node names are the operator's")

@@ -80,7 +80,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 		d.short = d.short || !d.place(v, d.need(v))
 		if d.short && d.State == domain.DeploymentCreatingState && d.belowMinimum() {
 			d.failAt(s.placeDue(d), domain.StatusOf(domain.Errorf(domain.ResourceExhausted,
-				"no node has capacity for a replica: %s", v.Feasibility(d.need(v)))))
+				"no node has capacity: %s", v.Feasibility(d.need(v)))))
 		}
 	}
 	shareCapacity(v, fleet, placed)

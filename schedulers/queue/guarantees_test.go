@@ -11,7 +11,7 @@ import (
 
 // TestGuarantees checks who may use the accelerators that are guaranteed to accounts.
 func TestGuarantees(t *testing.T) {
-	const reclaimed = ": its account uses less than is guaranteed to it"
+	const reclaimed = ": the account of the job uses less than is guaranteed to it"
 	for name, c := range map[string]struct {
 		guaranteed map[string]int64
 		jobs       []*queue.Job

@@ -94,7 +94,7 @@ func TestDecisions(t *testing.T) {
 		f(j)
 		return j
 	}
-	idle := ": its account of the job runs no other job"
+	idle := ": the account of the job runs no other job"
 	for name, c := range map[string]struct {
 		nodes []queue.Node
 		jobs  []*queue.Job

@@ -51,10 +51,10 @@ func TestReplicas(t *testing.T) {
 			[]string{"j on [0] for long for r: the deadline in the queue has passed"}},
 		"a revocable replica gives way to every job": {cluster(8, 8), []*queue.Job{busy,
 			as(queue.Revocable, runs("r", "b", 8, 10, 0, 0)), runs("other", "b", 7, young, 0, 1), waits("j", "a", 1, 4, 0)},
-			[]string{"j on [0] for r: it waits for capacity"}},
+			[]string{"j on [0] for r: revocable replicas are removed for every waiting job"}},
 		"no more revocable replicas give way than needed": {cluster(8), []*queue.Job{
 			as(queue.Revocable, runs("r1", "b", 4, 10, 0, 0)), as(queue.Revocable, runs("r2", "b", 4, 10, 0, 0)),
-			waits("j", "a", 1, 4, 0)}, []string{"j on [0] for r1: it waits for capacity"}},
+			waits("j", "a", 1, 4, 0)}, []string{"j on [0] for r1: revocable replicas are removed for every waiting job"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.want, decide(c.nodes, c.jobs...))
