@@ -280,7 +280,7 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 	}
 	value, ok := spelling(arg)
 	if !ok {
-		return nil, fmt.Errorf("%s is not compared with a value: write %s = VALUE", p.name)
+		return nil, fmt.Errorf("%s must be compared with a value, such as READY", p.name)
 	}
 	return comparison(p, op, value)
 }
