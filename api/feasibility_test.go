@@ -30,8 +30,8 @@ func TestInfeasibleDeployment(t *testing.T) {
 	require.Contains(t, status["message"],
 		"a request could not start a replica: a replica needs 100m CPU, 128 MiB, 1 x VENDOR_A_A100_80GB")
 	require.Contains(t, status["message"],
-		"but only 0 of 1 nodes could run it (has no VENDOR_A_A100_80GB: 1 node): start an agent on a machine that has "+
-			"them, or choose an acceleratorType of the fleet")
+		"but only 0 of 1 nodes could run it (has no VENDOR_A_A100_80GB: 1 node): start an agent on a machine with "+
+			"these accelerators, or choose an acceleratorType of the fleet")
 	require.NotContains(t, status["message"], "n1", "node names are the operator's")
 	response := s.call("POST", "/inference/v1/completions", "user",
 		`{"model":"accounts/acme/deployments/large","prompt":"x"}`)
@@ -61,8 +61,8 @@ func TestInfeasibleDeployment(t *testing.T) {
 	status = s.call("GET", "/v1/"+string(name), "user", "").json(t)["status"].(map[string]any)
 	require.Contains(t, status["message"],
 		"waiting for capacity: the job needs 1000m CPU, 512 MiB, 1 x VENDOR_A_A100_80GB on a node of pool training that can "+
-			"train, but only 0 of 1 nodes could run it (has 500m of 500m CPU free: 1 node): start an agent on a machine that "+
-			"has them")
+			"train, but only 0 of 1 nodes could run it (has 500m of 500m CPU free: 1 node): start an agent on a machine with "+
+			"these accelerators")
 	require.NotContains(t, status["message"], "n1", "node names are the operator's")
 	require.NotContains(t, status["message"], "acceleratorType", "the user of a job cannot choose it")
 }

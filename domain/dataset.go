@@ -279,7 +279,7 @@ func (d Dataset) resultRecorded(upload int, state string) (bool, error) {
 	return uploads{"dataset", d.State == DatasetReady, d.Upload, d.Validated}.resultRecorded(upload, state == DatasetReady)
 }
 
-// UpdateDataset replaces the fields that the caller sets.
+// UpdateDataset replaces the dataset's DatasetSpec.
 type UpdateDataset struct{ DatasetSpec }
 
 func (c UpdateDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {

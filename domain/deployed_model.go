@@ -201,7 +201,7 @@ func (c FailDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedM
 	return DeployedModelFailed(c), m.must(ModelDeployingState, ModelDeployedState)
 }
 
-// UpdateDeployedModel replaces the fields that the caller sets; model and deployment cannot change.
+// UpdateDeployedModel replaces the DeployedModelSpec; model and deployment cannot change.
 // DefaultRank is the new rank of an addon that becomes the default, as in CreateDeployedModel; 0
 // keeps the rank.
 type UpdateDeployedModel struct {

@@ -78,7 +78,8 @@ func (c MarkDeploymentReady) Decide(d Deployment, now time.Time) (Event[Deployme
 			"generation %d of the deployment's settings was replaced by generation %d",
 			c.Generation, d.Generation)
 	case d.CurrentReplicas() < min(d.MinReplicaCount, d.DesiredReplicas):
-		return nil, precondition("NOT_READY", "%d of %d replicas are ready", d.CurrentReplicas(), d.MinReplicaCount)
+		return nil, precondition("NOT_READY", "only %d of the required %d replicas are ready", d.CurrentReplicas(),
+			min(d.MinReplicaCount, d.DesiredReplicas))
 	}
 	return DeploymentBecameReady{c.Generation, now}, d.must(DeploymentCreatingState, DeploymentUpdatingState)
 }
@@ -261,7 +262,8 @@ type PurgeDeployment struct{}
 
 func (PurgeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	if d.State == DeploymentDeletedState && !d.PurgeDue(now) {
-		return nil, precondition("NOT_DUE", "the deployment can be undeleted until %s", d.PurgeTime.Format(time.RFC3339))
+		return nil, precondition("NOT_DUE", "the deployment can be undeleted until %s, so it cannot be purged yet",
+			d.PurgeTime.Format(time.RFC3339))
 	}
 	return DeploymentPurged{}, d.must(DeploymentDeletedState)
 }

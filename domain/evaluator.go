@@ -267,7 +267,8 @@ func (e Evaluator) built(revision int, state string) (bool, error) {
 	case !e.Exists():
 		return false, notFound("evaluator")
 	case revision != e.Revision:
-		return false, precondition("BUILD_SUPERSEDED", "revision %d was replaced by revision %d", revision, e.Revision)
+		return false, precondition("BUILD_SUPERSEDED", "revision %d of the evaluator was replaced by revision %d", revision,
+			e.Revision)
 	case e.State == state:
 		return true, nil
 	case e.State != EvaluatorBuilding:

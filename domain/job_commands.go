@@ -91,7 +91,8 @@ func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 		return nil, precondition("NO_NODES", "an attempt needs at least one node, but none is given")
 	}
 	if c.Attempt != l.NextAttempt() {
-		return nil, precondition("STALE_ATTEMPT", "the next attempt is %d, not %d", l.NextAttempt(), c.Attempt)
+		return nil, precondition("STALE_ATTEMPT", "attempt %d cannot start: the next attempt of the job is %d", c.Attempt,
+			l.NextAttempt())
 	}
 	return JobStarted{c.Attempt, c.Nodes, c.Resources, now, cmp.Or(l.EvaluatorRevision, c.Evaluator)}, nil
 }
@@ -332,7 +333,7 @@ func (ExpireJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case !l.Exists():
 		return nil, notFound("job")
 	case l.Deadline == nil || now.Before(*l.Deadline):
-		return nil, precondition("NOT_DUE", "the job's deadline has not passed yet")
+		return nil, precondition("NOT_DUE", "the job's deadline has not passed yet, so the job cannot expire")
 	case !l.Live() && l.State != JobPausedState:
 		return nil, precondition("JOB_STATE", "the job is %s and cannot expire", l.State)
 	}

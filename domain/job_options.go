@@ -36,7 +36,7 @@ func (o *JobOptions) check(v *Violations, config TrainingConfig) {
 	v.Require(o.LearningRateMultiplier >= 0 && o.LearningRateMultiplier <= MaxLearningScale,
 		"options.learningRateMultiplier", "must be above 0 and at most %d", MaxLearningScale)
 	v.Require(o.LearningRateMultiplier == 0 || config.LearningRate == 0, "options.learningRateMultiplier",
-		"scales the default learning rate: leave learningRate out")
+		"scales the default learning rate, so it cannot be set together with learningRate: leave one of them out")
 	v.Require(o.BatchSizeSamples >= 0 && o.BatchSizeSamples <= 1<<30, "options.batchSizeSamples",
 		"must be from 0 to %d; 0 stands for the default", 1<<30)
 	o.checkMetadata(v)

@@ -282,8 +282,7 @@ func (c RegisterModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	return ModelRegistered(c), nil
 }
 
-// UpdateModel replaces the fields that the caller sets; kind, baseModel and speech.format cannot
-// change.
+// UpdateModel replaces the model's ModelSpec; kind, baseModel and speech.format cannot change.
 type UpdateModel struct{ ModelSpec }
 
 func (c UpdateModel) Decide(m Model, _ time.Time) (Event[Model], error) {

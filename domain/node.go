@@ -347,7 +347,7 @@ func (c PlaceAllocation) Decide(n Node, now time.Time) (Event[Node], error) {
 	case !n.Exists():
 		return nil, notFound("node")
 	case n.State != NodeReady:
-		return nil, precondition("NODE_NOT_READY", "the node is %s, not READY", n.State)
+		return nil, precondition("NODE_NOT_READY", "the node is %s, but must be READY to get allocations", n.State)
 	case !c.Registered.IsZero() && !c.Registered.Equal(n.Since):
 		return nil, precondition("STALE_PLAN", "the node registered again at %s, after the allocation was planned",
 			n.Since.Format(time.RFC3339))

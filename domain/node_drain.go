@@ -112,8 +112,8 @@ type DrainNode struct {
 
 func (c DrainNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	var v Violations
-	v.Require(c.Within >= 0 && c.Within <= MaxDrain, "deadline", "is %s after the request: it must be from 0s to %s",
-		c.Within, MaxDrain)
+	v.Require(c.Within >= 0 && c.Within <= MaxDrain, "deadline",
+		"is %s after the request, but the deadline must be from 0s to %s after it", c.Within, MaxDrain)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}

@@ -210,7 +210,8 @@ func (c RecordEventFile) Decide(s Subscription, _ time.Time) (Event[Subscription
 	case s.State != SubscriptionActive || s.Files == nil:
 		return nil, precondition("SUBSCRIPTION_"+s.State, "the subscription is %s and writes no files", s.State)
 	case s.lastFile() != c.After || c.First <= c.After || c.Last < c.First:
-		return nil, precondition("FILE_OUT_OF_ORDER", "the newest file ends at position %d, not %d", s.lastFile(), c.After)
+		return nil, precondition("FILE_OUT_OF_ORDER",
+			"the newest file ends at position %d, not at %d: another process has recorded a file", s.lastFile(), c.After)
 	}
 	return SubscriptionFileRecorded{c.EventFile}, nil
 }

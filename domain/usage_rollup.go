@@ -214,7 +214,7 @@ func (c OpenUsageWindow) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup],
 	return UsageWindowOpened(c), nil
 }
 
-// CompleteUsageWindow completes the open window.
+// CompleteUsageWindow records that all rows of the open window are recorded.
 type CompleteUsageWindow struct{ UsageWindowCompleted }
 
 func (c CompleteUsageWindow) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup], error) {
@@ -244,7 +244,8 @@ func (c RollUpUsage) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup], err
 	}
 	var v Violations
 	v.Require(c.Window > 0, "window", "must be positive")
-	v.Require(c.Part == recorded+1, "part", "is %d, but the last recorded part is %d", c.Part, recorded)
+	v.Require(c.Part == recorded+1, "part", "is %d, but the last recorded part is %d, and parts are recorded in order",
+		c.Part, recorded)
 	v.Require(len(c.Rows) <= MaxUsageRows, "rows", "must have at most %d rows, not %d", MaxUsageRows, len(c.Rows))
 	if err := v.Err(); err != nil {
 		return nil, err

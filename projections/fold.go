@@ -59,7 +59,7 @@ func (f *fold) change(e eventlog.Event, decoded any) error {
 func apply(row domain.AnyRow, decoded any, e eventlog.Event) (exists bool, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			err = fmt.Errorf("the event panics in Evolve: %v", reason)
+			err = fmt.Errorf("applying the event panics: %v", reason)
 		}
 	}()
 	return row.Apply(decoded, e.Position, e.ID, canonicalTime(e.Time)), nil

@@ -52,7 +52,7 @@ type pastTable struct {
 	key     pastKey
 	built   chan struct{} // closed when table or err is set
 	waiting int           // requests that wait for the table
-	cancel  func()        // ends the build
+	cancel  func()        // cancels the context of the build
 	table   *table
 	rows    int // number of rows that are not shared with the present
 	err     error

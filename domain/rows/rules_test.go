@@ -159,8 +159,10 @@ func preference(input, preferred, rejected string) string {
 
 func TestHintsDecideBetweenChatAndPrompts(t *testing.T) {
 	for _, c := range []struct{ row, hint, shape, fault string }{
-		{chat(user), domain.ShapeChat, domain.ShapeChat, "messages: the last message of a chat row must be of role assistant"},
-		{chat(user, answer), domain.ShapePrompt, domain.ShapePrompt, "messages: the last message of a prompt row must be of role user"},
+		{chat(user), domain.ShapeChat, domain.ShapeChat,
+			"messages: the last message of a chat row must be of role assistant"},
+		{chat(user, answer), domain.ShapePrompt, domain.ShapePrompt,
+			"messages: the last message of a prompt row must be of role user"},
 		{chat(user), domain.ShapePreference, domain.ShapePrompt, ""},
 		{chat(user, answer), domain.ShapeCompletion, domain.ShapeChat, ""},
 	} {

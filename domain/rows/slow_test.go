@@ -161,7 +161,8 @@ func (s *slow) message(path string, index int, value json.RawMessage) string {
 		id = s.text(path+".tool_call_id", m["tool_call_id"], false)
 	}
 	if role == "tool" && id == "" && (m["tool_call_id"] == nil || m["tool_call_id"][0] == '"') {
-		s.check(false, path+".tool_call_id is missing: a message of role tool must have the ID of the tool call that it answers")
+		s.check(false, path+".tool_call_id is missing: a message of role tool must have the ID of the tool call "+
+			"that it answers")
 	}
 	if m["name"] != nil {
 		s.text(path+".name", m["name"], false)

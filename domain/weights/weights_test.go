@@ -275,7 +275,8 @@ func TestBrokenHeaders(t *testing.T) {
 		"overflow": {raw(`{"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,0]}}`, 0),
 			"invalid shape"},
 		"offsets": {raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "takes 8 bytes"},
-		"gap":     {raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, 8), "at byte 4 after the header, but the previous tensor ends at byte 0"},
+		"gap": {raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, 8),
+			"at byte 4 after the header, but the previous tensor ends at byte 0"},
 		"surplus": {raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 5), "truncated or damaged"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -31,9 +31,10 @@ type nodeState struct {
 	changed int // number of the node's last change in Fleet.changes
 }
 
-// surplus returns how much of a node's free devices, gpu, in milli-GPU, cannot be used because too
-// little CPU or memory is free: left of capacity. Free CPU is assumed to be enough for
-// surplusPercent of the same percentage of the devices: 10 % of the CPU for 16 % of the devices.
+// surplus returns how much of gpu, what is free of a node's devices in milli-GPU, cannot be used
+// because too little of another resource is free: CPU or memory, of whose capacity left is free. A
+// free percentage of CPU is assumed to be enough for 1.6 (surplusPercent) times this percentage of
+// the devices.
 func surplus(gpu int64, devices int, left, capacity int64) int64 {
 	for capacity > 1<<40 { // so that the products below fit into 64 bits
 		left, capacity = left/2, capacity/2

@@ -121,7 +121,7 @@ func (o *Options) complete(ctx context.Context, log projections.Reader) error {
 		last = later(last, e.Time)
 	}
 	if last.IsZero() {
-		return domain.Errorf(domain.NotFound, "the log has no events")
+		return domain.Errorf(domain.NotFound, "the log has no events to replay")
 	}
 	if o.To.IsZero() {
 		o.To = last
