@@ -105,11 +105,11 @@ func (c FailDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], 
 // UpdateDeployment replaces the deployment's DeploymentSpec.
 type UpdateDeployment struct {
 	DeploymentSpec
-	DirectKeys  [][]byte      // see CreateDeployment
-	Model       ModelSize     // see CreateDeployment; unchanged hardware settings are not checked against Model
-	ZeroFloor   time.Duration // see CreateDeployment; an unchanged window is not checked against ZeroFloor
+	DirectKeys  [][]byte      // as in CreateDeployment
+	Model       ModelSize     // as in CreateDeployment; unchanged hardware settings are not checked against Model
+	ZeroFloor   time.Duration // as in CreateDeployment; an unchanged window is not checked against ZeroFloor
 	Operator    bool          // the caller is the operator: required to change aliases
-	Accelerator string        // see CreateDeployment
+	Accelerator string        // as in CreateDeployment
 }
 
 func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {

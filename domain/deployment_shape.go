@@ -142,7 +142,7 @@ type UpdateDeploymentShape struct {
 	ShapeSpec
 	Model       ModelTraits
 	Size        ModelSize
-	Accelerator string // see CreateDeploymentShape
+	Accelerator string // as in CreateDeploymentShape
 }
 
 func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {

@@ -41,7 +41,7 @@ type TrainerSpec struct {
 	LossConfig            *LossConfig        `json:"lossConfig,omitempty"`
 	NodeCount             int                `json:"nodeCount,omitempty"`
 	ServiceMode           bool               `json:"serviceMode,omitempty"`
-	HotLoadDeploymentID   string             `json:"hotLoadDeploymentId,omitempty"` // see HotLoadTargets
+	HotLoadDeploymentID   string             `json:"hotLoadDeploymentId,omitempty"` // deployment ID; see HotLoadTargets
 }
 
 // TrainerJob is the state of one reinforcement trainer job.

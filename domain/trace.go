@@ -37,7 +37,7 @@ func ParseTrace(parents, states []string) Trace {
 		return Trace{}
 	case len(parent) > traceParentLength && parent[traceParentLength] != '-':
 		return Trace{}
-	case parent[:2] != "00": // of the flags of a newer version, only sampled is known
+	case parent[:2] != "00": // a newer version may have further flags: keep only sampled
 		sampled := strings.IndexByte("0123456789abcdef", parent[54]) & 1
 		parent = "00" + parent[2:53] + "0" + strconv.Itoa(sampled)
 	}

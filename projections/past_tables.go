@@ -40,11 +40,11 @@ type pastKey struct {
 type pastTableCache struct {
 	builds chan struct{} // semaphore: has an element for each build in progress
 	copies sync.Mutex    // guards table.copy of tables that views share, because it changes marks in their trees
-	limit  int           // see maxPastRows
+	limit  int           // maxPastRows, except in tests
 
 	mu     sync.Mutex
 	tables map[pastKey]*pastTable
-	recent list.List // of *pastTable, the most recently used first
+	recent list.List // *pastTable elements, the most recently used first
 	rows   int       // sum of pastTable.rows of all tables that are built
 }
 

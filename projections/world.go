@@ -86,7 +86,7 @@ type World struct {
 	live           *live.Status
 	now            func() time.Time
 	waits          *waits.History
-	archive        *archive.Archive // archive of Archive; nil without one
+	archive        *archive.Archive // archive that Archive has set; nil without an archive
 	pastTableCache *pastTableCache
 	saving         sync.Mutex // held by Save
 

@@ -33,13 +33,13 @@ type Sample struct {
 // A Row is one example, in one of five shapes.
 type Row struct {
 	Shape      string
-	Messages   []Message       // of shapes chat and prompt; of shape preference, the input of both completions
-	Tools      json.RawMessage // of shapes chat, prompt and preference; nil if the row has none
-	Prompt     string          // of shape completion
-	Completion string          // of shape completion; for a row {"text": …}, the whole text
-	Preferred  []Message       // of shape preference
-	Rejected   []Message       // of shape preference
-	Samples    []Sample        // of shape samples
+	Messages   []Message       // in shapes chat and prompt; in shape preference, the input of both completions
+	Tools      json.RawMessage // tools in shapes chat, prompt and preference; nil if the row has none
+	Prompt     string          // prompt in shape completion
+	Completion string          // completion in shape completion; for a row {"text": …}, all of the text
+	Preferred  []Message       // preferred completion in shape preference
+	Rejected   []Message       // rejected completion in shape preference
+	Samples    []Sample        // samples in shape samples
 	Bytes      int             // bytes of all texts in the row
 	Turns      int             // number of messages of the roles user and assistant; 1 for shape completion
 }

@@ -122,7 +122,7 @@ func compileTerm(c *scope, words []string) (orderKey, error) {
 type keyValue struct {
 	missing bool
 	text    string
-	integer int64 // of integers, booleans and durations
+	integer int64 // value of an integer, a boolean (0 or 1) or a duration
 	float   float64
 	time    time.Time
 }

@@ -15,7 +15,7 @@ const (
 	parts      = 1_000_000 // levels of quantiles are in parts per million
 	lowLevel   = 100_000
 	highLevel  = 900_000
-	stretch    = 4     // see quantile
+	stretch    = 4     // factor with which quantile extrapolates above 100 %
 	adaptation = 1_000 // how far a wait outside of its estimated interval moves a level
 	rateWindow = 3_600 // seconds for which starts of jobs are kept
 )

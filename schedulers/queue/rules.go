@@ -29,7 +29,7 @@ type Rules struct {
 	MinBoost       int64 // minimum of these seconds for an account that uses no more than its share
 	Margin         int64 // seconds by which the slack of a preempted job must exceed that of the job that preempts it
 	MinRun         int64 // minimum seconds that a job has run before it is preempted
-	ReclaimAfter   int64 // the same for a job whose account borrows accelerators: see Account.Guaranteed
+	ReclaimAfter   int64 // MinRun for a job whose account borrows accelerators: see Account.Guaranteed
 	MaxPreemptions int   // maximum number of preemptions of one job
 	Restart        int64 // seconds that a preempted job needs to load its checkpoint
 	Priority       int64 // seconds by which one level of Job.Priority moves a job among the jobs of its account

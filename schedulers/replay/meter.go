@@ -21,7 +21,7 @@ type Result struct {
 	Name      string  `json:"name"`
 	Jobs      Jobs    `json:"jobs"`
 	Wait      Waits   `json:"wait"`  // waits of jobs until their first start
-	Gangs     Waits   `json:"gangs"` // the same for jobs on several nodes
+	Gangs     Waits   `json:"gangs"` // Wait of only the jobs on several nodes
 	InQueue   float64 `json:"meanTimeInQueue"`
 	Accounts  []Group `json:"accounts"`
 	Kinds     []Group `json:"kinds"`
