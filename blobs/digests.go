@@ -76,7 +76,7 @@ var (
 func damaged(key, why string) error {
 	return &domain.Error{Code: domain.DataLoss, Reason: "FILE_DAMAGED",
 		Message: fmt.Sprintf("file %s is damaged in the file store (%s): restore it from a backup, upload it again, or "+
-			"repeat what created it", key, why)}
+			"run the job or the request that created it again", key, why)}
 }
 
 func (f *fileStore) path(key string) string { return filepath.Join(f.dir, filepath.FromSlash(key)) }

@@ -83,7 +83,7 @@ type entry struct {
 	content    []byte
 }
 
-var errNoJournal = errors.New("the journal is not available")
+var errNoJournal = errors.New("the journal of the file store accepts no entries")
 
 // openJournal opens the journal of a directory and locks it. The result is nil when another process
 // uses the journal.
@@ -356,7 +356,7 @@ func (j *journal) retire(s *segment, done chan struct{}) {
 		err = errors.Join(os.Remove(s.file.Name()), s.file.Close(), disk.Sync(j.dir))
 	}
 	if err != nil {
-		j.fail(fmt.Errorf("remove a segment: %w", err))
+		j.fail(fmt.Errorf("remove a segment of the journal of the file store: %w", err))
 		return
 	}
 	j.forget(s.keys)

@@ -121,7 +121,7 @@ func (v *verified) Seek(offset int64, whence int) (int64, error) {
 		offset += v.info.Size()
 	}
 	if offset < 0 {
-		return 0, fmt.Errorf("file %s: seek to %d", v.key, offset)
+		return 0, fmt.Errorf("file %s: cannot seek to the negative offset %d", v.key, offset)
 	}
 	v.pos = offset
 	return offset, nil

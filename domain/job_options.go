@@ -18,7 +18,7 @@ type JobOptions struct {
 	Seed   *int   `json:"seed,omitempty"`   // random seed of all attempts; nil derives it from the job's name
 	// LearningRateMultiplier scales the engine's default learning rate.
 	LearningRateMultiplier float64           `json:"learningRateMultiplier,omitempty"`
-	BatchSizeSamples       int               `json:"batchSizeSamples,omitempty"` // number of pairs in a gradient batch of a DPO job
+	BatchSizeSamples       int               `json:"batchSizeSamples,omitempty"` // pairs in a gradient batch of a DPO job
 	Metadata               map[string]string `json:"metadata,omitempty"`         // the client's own values
 	// LoadAddon loads the resulting addon into a deployment of the account that serves its base model
 	// with enableAddons, if there is one when the job completes.

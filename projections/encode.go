@@ -70,7 +70,7 @@ func lineName(text []byte) (domain.Name, error) {
 	rest, ok := bytes.CutPrefix(text, []byte(`{"name":"`))
 	name, _, closed := bytes.Cut(rest, []byte(`"`))
 	if !ok || !closed {
-		return "", errors.New("it has a line without a name")
+		return "", errors.New("a line has no name")
 	}
 	return domain.Name(name), nil
 }
@@ -95,7 +95,8 @@ func decodeRow(kind domain.AnyKind, name domain.Name, text []byte) (row domain.A
 	case !exists:
 		return nil, l.Version, nil
 	case l.CreateTime == nil || l.UpdateTime == nil || l.CreateEvent == "":
-		return nil, 0, fmt.Errorf("%s lacks its create time, update time or the ID of the event that created it", name)
+		return nil, 0, fmt.Errorf(
+			"the line of %s lacks the create time, the update time or the ID of the event that created it", name)
 	}
 	row.SetHead(domain.Row[struct{}]{Name: name, Version: l.Version, CreateVersion: l.CreateAt,
 		ReserveVersion: l.ReserveAt, CreateEvent: l.CreateEvent, CreateTime: canonicalTime(*l.CreateTime),

@@ -153,7 +153,7 @@ func decodeLine(folds map[string]*fold, text []byte) (loadedRow, error) {
 	}
 	fold := folds[name.Collection()]
 	if fold == nil {
-		return loadedRow{}, fmt.Errorf("it has the unknown collection %q", name.Collection())
+		return loadedRow{}, fmt.Errorf("a line has the unknown collection %q", name.Collection())
 	}
 	row, version, err := decodeRow(fold.kind, name, text)
 	return loadedRow{fold: fold, name: name, row: row, version: version}, err

@@ -27,7 +27,8 @@ const ReasonNoArchive = "NO_ARCHIVE"
 // and Apply.
 func (w *World) Archive(a *archive.Archive) error {
 	if last, _ := a.Last(); last < w.Position() {
-		return fmt.Errorf("the archive ends at position %d, before position %d of the world", last, w.Position())
+		return fmt.Errorf("the archive of earlier states ends at position %d, but the world at position %d", last,
+			w.Position())
 	}
 	w.archive = a
 	return nil

@@ -40,7 +40,7 @@ var errEmptyLog = errors.New("the log has no events, so no unreferenced files an
 // an error.
 func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error) {
 	if why, err := os.ReadFile(filepath.Join(r.Dir, HoldFile)); r.Dir != "" && !errors.Is(err, os.ErrNotExist) {
-		return began, fmt.Errorf("%s stops deletion: %s (%w)", filepath.Join(r.Dir, HoldFile),
+		return began, fmt.Errorf("the file %s stops deletion: %s (%w)", filepath.Join(r.Dir, HoldFile),
 			strings.TrimSpace(string(why)),
 			errors.Join(err, errors.New("remove the file to resume deletion")))
 	}

@@ -65,7 +65,7 @@ func TestEveryRule(t *testing.T) {
 			"messages[1].tool_calls[0].id is missing; it must be a string"},
 		{calling(strings.Replace(call, `"c1"`, `""`, 1)), "chat", "messages[1].tool_calls[0].id must not be empty"},
 		{calling(strings.Replace(call, `"type":"function"`, `"type":"tool"`, 1)), "chat",
-			"messages[1].tool_calls[0].type must be function"},
+			`messages[1].tool_calls[0].type must be "function"`},
 		{calling(`{"id":"c1","type":"function"}`), "chat",
 			"messages[1].tool_calls[0].function is missing; it must be an object"},
 		{calling(`{"id":"c1","type":"function","function":"add"}`), "chat",

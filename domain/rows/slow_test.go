@@ -208,7 +208,7 @@ func (s *slow) function(path string, value json.RawMessage, call bool) {
 		s.filled(path+".id", m["id"])
 	}
 	if kind := s.text(path+".type", m["type"], false); m["type"] != nil && m["type"][0] == '"' {
-		s.check(kind == "function", path+".type must be function")
+		s.check(kind == "function", path+`.type must be "function"`)
 	}
 	switch path += ".function"; {
 	case m["function"] == nil:

@@ -51,7 +51,7 @@ func (r *reader) tools(value []byte, level int) json.RawMessage {
 // only tools or only tool calls have to rest.
 func (r *reader) function(kind, function []byte, level int, rest func(arguments, description, parameters []byte)) {
 	if r.text("type", kind) && string(r.decode(kind)) != "function" {
-		r.reject("type", " must be function")
+		r.reject("type", ` must be "function"`)
 	}
 	switch {
 	case function == nil:
