@@ -16,9 +16,9 @@ type Deletion struct {
 	DeletionTime *time.Time `json:"deletionTime,omitempty"` // when the deletion was requested; nil without a request
 }
 
-// DeletionWithin is how long a deletion request blocks new references. The client of the log that
-// requested the deletion deletes the resource or abandons the deletion within this time. If the
-// server stops before that, the request expires.
+// DeletionWithin is how long a deletion request blocks new references. The server that recorded the
+// request deletes the resource or abandons the deletion within this time. If it stops before that,
+// the request expires.
 const DeletionWithin = 30 * time.Second
 
 // renewWithin is the maximum age of a deletion request that a second delete of the resource may

@@ -461,7 +461,8 @@ type JobResumed struct {
 
 func (e JobResumed) Evolve(l *JobLife) {
 	l.arrive(e.Time)
-	if l.Arrival != nil { // the deadline in the queue is Arrival + Work + a constant, and a resumed job gets a new one
+	// The deadline in the queue is Arrival + Work + a constant, and must not depend on Work here.
+	if l.Arrival != nil {
 		arrival := l.Arrival.Add(-time.Duration(l.Work) * time.Second)
 		l.Arrival = &arrival
 	}
